@@ -24,6 +24,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import _needs  # noqa: F401, what to install
+
 from neocpu import config as configs
 from neocpu.ingest.generate import write_dataset
 from neocpu.ingest.synthetic import SyntheticCriteo, parse_hotness

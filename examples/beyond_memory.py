@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import _needs  # noqa: F401, what to install
+
 from neocpu import config
 from neocpu.cli.plan import human, model_lines
 from neocpu.cli.train import tier_lines

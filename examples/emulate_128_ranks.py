@@ -17,6 +17,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import _needs  # noqa: F401, what to install
+
 from neocpu.ingest.generate import write_dataset
 from neocpu.ingest.synthetic import SyntheticCriteo, parse_hotness
 from neocpu.parallel.launch import mpiexec_command

@@ -3,6 +3,7 @@
 python examples/oracle_from_numpy.py
 """
 
+import _needs  # noqa: F401, what to install
 import numpy as np
 
 from neocpu import oracle

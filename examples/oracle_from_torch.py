@@ -7,6 +7,7 @@ Needs torch; examples/oracle_from_numpy.py does not.
 
 import sys
 
+import _needs  # noqa: F401, what to install
 import h5py
 import torch
 from torch.nn.functional import embedding_bag

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import _needs  # noqa: F401, what to install
+
 from neocpu import config as configs
 from neocpu.ingest.generate import write_dataset
 from neocpu.ingest.synthetic import SyntheticCriteo

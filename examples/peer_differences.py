@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import _needs  # noqa: F401, what to install
+
 warnings.simplefilter("ignore")
 
 import torch  # noqa: E402

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 # Public names, imported when they are first used.
 _HOMES = {
     "init": "neocpu.advice.write",
-    "load": "neocpu.training.inspect",
+    "load": "neocpu.scoring.model",
     "load_config": "neocpu.config",
     "Trainer": "neocpu.training.trainer",
     "Dataset": "neocpu.ingest.dataset",

@@ -25,14 +25,16 @@ from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MO
 from neocpu.embedding.specs import (
     POOLING,
     ROUNDINGS,
-    TableKeys,
     TableSpec,
     with_caches,
 )
+from neocpu.embedding.table_keys import ModelDefaults, tables_of
 from neocpu.errors import ConfigError
 from neocpu.formats import SCALED, TRAINED
+from neocpu.ingest.features import feature_names
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
+from neocpu.ingest.table import table_schema
 from neocpu.model.layout import INTERACTIONS, LOSSES
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
@@ -40,8 +42,9 @@ from neocpu.parallel.plan import choose_schemes, is_plan_file
 from neocpu.parallel.settings import ALLTOALL_NAMES, ROUTE_NAMES, ParallelConfig
 from neocpu.parallel.throttle import link_speeds
 from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
-from neocpu.paths import absolute_paths, place_paths, refuse_misplaced
+from neocpu.paths import absolute_paths, place_logs, place_paths, refuse_misplaced
 from neocpu.planner.planners import PLANNERS
+from neocpu.presets import MODELS, model_path, path_of
 from neocpu.records import Reader, apply_override, toml_tree
 from neocpu.reference.policies import POLICIES
 from neocpu.reference.rules import RULES
@@ -112,6 +115,8 @@ class Config:
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header() | self.data.counted_once()
+        if start := self.training.start():
+            header["init"] = start
         if wires := self.wires.header():
             header["wires"] = wires
         as_json: dict[str, Any] = json.loads(json.dumps(header))
@@ -182,19 +187,22 @@ MOST = {
 }
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read, override (`key=value` texts) and check a config file.
+def load(config: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read, override (`key=value` texts) and check a config: a file, or a model by its name.
 
     Raises ConfigError naming the file or override, the key, and what is allowed.
     """
+    path = model_path(config)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"{error}"
         if isinstance(error, UnicodeDecodeError):
             why = "it is not UTF-8 text"
+        if path.name == str(config) and path_of(MODELS, path.stem):
+            why = f"{why}; the model that comes with neocpu is called {path.stem}, without .toml"
         raise ConfigError(f"{path}: cannot read the config: {why}") from error
-    return loads(text, str(path), overrides, Path(path).parent)
+    return loads(text, str(path), overrides, path.parent)
 
 
 def loads(
@@ -220,6 +228,7 @@ def loads(
         apply_override(written, override)
     set_by = {apply_override(tree, override): override for override in overrides}
     refuse_misplaced(placed, source, folder, tuple(set_by))
+    place_logs(tree)
     chosen = defaults.unnamed(tree, begun)
     defaults.fill(tree, chosen)
     reader = Reader(source, set_by, CHOICES, LEAST, MOST)
@@ -240,12 +249,13 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
         if name not in (*SECTIONS, "tables"):
             raise reader.unknown(name, [*SECTIONS, "tables"])
     parts = {name: reader.record(kind, tree.get(name, {}), name) for name, kind in SECTIONS.items()}
-    table_trees = tree.get("tables", {})
-    if not isinstance(table_trees, Mapping) or not table_trees:
-        raise reader.wrong(
-            "tables", "at least one table is needed, for example `tables.C1.rows = 1000`"
-        )
-    tables = tuple(_table(reader, name, keys, parts["model"]) for name, keys in table_trees.items())
+    model = parts["model"]
+    tables = tables_of(
+        reader,
+        tree.get("tables", {}),
+        lambda: feature_names(parts["data"]),
+        ModelDefaults(model.embedding_dim, model.embedding_format, model.embedding_rounding),
+    )
     rows = sum(table.rows for table in tables)
     if rows >= 2**63:
         raise reader.wrong(
@@ -261,28 +271,6 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
         raise ConfigError(f"{config.source}: {error}") from error
 
 
-def _table(reader: Reader, name: str, tree: Any, model: ModelConfig) -> TableSpec:
-    """The table `name`, with the defaults of `model`."""
-    key = f"tables.{name}"
-    keys = TableKeys(**reader.keys(TableKeys, tree, key))
-    if not name or "/" in name or "\0" in name or name in (".", ".."):
-        raise reader.wrong(key, "a table's name may not be empty, '.' or contain '/' or NUL")
-    if not keys.rows:
-        raise reader.wrong(key, f"its number of rows is missing; write {key}.rows = 1000")
-    features = keys.features or (name,)
-    if len(set(features)) < len(features):
-        raise reader.wrong(f"{key}.features", f"{list(features)} names a feature twice")
-    spec = keys.spec(
-        name, features, model.embedding_dim, model.embedding_format, model.embedding_rounding
-    )
-    if keys.rounding not in ("", spec.rounding):
-        raise reader.wrong(
-            f"{key}.rounding",
-            f"it has no effect on {spec.format}, which holds every number as it is",
-        )
-    return spec
-
-
 def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     """Check what depends on several keys; begun : of a run that neocpu 0.1.0 may have begun."""
     data = config.data
@@ -290,7 +278,12 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     if training.leaves & (training.leaves - 1):
         raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
     if data.format == "table" and not data.schema:
-        raise reader.wrong("data.schema", 'format "table" needs the path of a SCHEMA.toml')
+        raise reader.wrong(
+            "data.schema",
+            'format "table" needs the path of a SCHEMA.toml, or its keys in [data.schema]',
+        )
+    if isinstance(data.schema, Mapping):
+        table_schema(data.schema, data.dense_transform, f"{reader.source}: data.schema")
     if fault := data.split_fault():
         raise reader.wrong("data.split", fault)
     if data.rows_by == "hash" and (data.min_count or data.vocabulary):

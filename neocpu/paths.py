@@ -2,23 +2,25 @@
 
 Paths of `--set` and of command lines are relative to the current folder, as in any program. A
 config from text alone (`config.loads` without a folder, a checkpoint of an older version) has no
-file, so its paths are relative to the current folder too.
+file, so its paths are relative to the current folder too. Logs that come with the package are found
+by name.
 """
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from neocpu.errors import ConfigError
+from neocpu.presets import log_file, log_path
 from neocpu.records import toml_tree
 
 # keys whose values are a path, or a list of paths
+LOGS = ("data.train", "data.valid", "data.test")
 INPUTS = (
-    "data.train",
-    "data.valid",
-    "data.test",
+    *LOGS,
     "data.schema",
     "data.vocabulary",
     "parallel.plan",
@@ -27,6 +29,7 @@ INPUTS = (
 )
 OUTPUTS = ("memory.folder",)
 PATH_KEYS = (*INPUTS, *OUTPUTS)
+SECTIONS = {key.partition(".")[0] for key in PATH_KEYS}
 
 
 class PlacedPath(NamedTuple):
@@ -54,20 +57,23 @@ def place_paths(tree: dict[str, Any], folder: str | Path) -> list[PlacedPath]:
     if not folder:
         return []
     placed: list[PlacedPath] = []
-    for key, section, name in _entries(tree):
-        value = section[name]
-        if isinstance(value, list):
-            paths = [beside(folder, item) if _relative(key, item) else item for item in value]
-            section[name] = paths
-            placed += [
-                PlacedPath(key, item, path)
-                for item, path in zip(value, paths)
-                if _relative(key, item)
-            ]
-        elif _relative(key, value):
-            section[name] = beside(folder, value)
-            placed.append(PlacedPath(key, value, section[name]))
+
+    def place(key: str, written: str) -> str:
+        path = beside(folder, written)
+        if os.path.isabs(written):
+            return written
+        if key in LOGS and not os.path.exists(path) and (log := log_file(written)):
+            return str(log)
+        placed.append(PlacedPath(key, written, path))
+        return path
+
+    _change(tree, place)
     return placed
+
+
+def place_logs(tree: dict[str, Any]) -> None:
+    """Replace names of small logs that come with the package by their paths."""
+    _change(tree, lambda key, path: log_path(path) if key in LOGS else path)
 
 
 def refuse_misplaced(
@@ -99,18 +105,17 @@ def absolute_paths(tree: Mapping[str, Any], placed: Mapping[str, Any]) -> tuple[
     tree : the TOML tree as written, overrides applied. placed : the same with the paths of its file
     placed. Text, overrides and these together mean the same files in any current folder.
     """
-    values = {key: section[name] for key, section, name in _entries(placed)}
+    values = deepcopy(
+        {key: section for key, section in placed.items() if isinstance(section, dict)}
+    )
+    _change(values, lambda _, path: os.path.abspath(path))
     overrides = []
     for key, section, name in _entries(tree):
         written = section[name] if isinstance(section[name], list) else [section[name]]
-        if not any(_relative(key, item) for item in written):
-            continue
-        value = values[key]
-        if isinstance(value, list):
-            value = [os.path.abspath(item) if _relative(key, item) else item for item in value]
-        elif _relative(key, value):
-            value = os.path.abspath(value)
-        overrides.append(f"{key}={json.dumps(value, ensure_ascii=False)}")
+        if any(_path(key, item) and not os.path.isabs(item) for item in written):
+            part, _, _ = key.partition(".")
+            value = json.dumps(values[part][name], ensure_ascii=False)
+            overrides.append(f"{key}={value}")
     return tuple(overrides)
 
 
@@ -140,12 +145,23 @@ def moved(text: str, folder: str | Path, target: str | Path) -> str:
 
 def _real_paths(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The files that the keys of a placed tree lead to."""
-    files = {}
+    real = {section: tree[section] for section in SECTIONS if section in tree}
+    _change(real, lambda _, path: os.path.realpath(path))
+    return real
+
+
+def _change(tree: Mapping[str, Any], change: Callable[[str, str], str]) -> None:
+    """Replace all paths of a tree by `change(key, path)`."""
+
+    def changed(key: str, value: Any) -> Any:
+        return change(key, value) if _path(key, value) else value
+
     for key, section, name in _entries(tree):
         value = section[name]
-        paths = value if isinstance(value, list) else [value]
-        files[key] = [os.path.realpath(item) if _path(key, item) else item for item in paths]
-    return files
+        if isinstance(value, list):
+            section[name] = [changed(key, item) for item in value]
+        else:
+            section[name] = changed(key, value)
 
 
 def _entries(tree: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -166,7 +182,3 @@ def _path(key: str, value: Any) -> bool:
     if key == "parallel.machine":
         return value.endswith(".toml") or Path(value).parent != Path()
     return True
-
-
-def _relative(key: str, value: Any) -> bool:
-    return _path(key, value) and not os.path.isabs(value)

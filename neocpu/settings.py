@@ -32,8 +32,9 @@ class TrainingConfig:
 
     batch_size : samples of all ranks together; a config that does not name it gets one that suits
     the number of its train samples (`defaults.batch_of`; docs/start.md), 2048 where no data are
-    read. epochs, steps : passes over the train data and steps
-    (0: no limit); the run ends with whichever is reached first. leaves : parts of a batch whose
+    read. epochs, steps : passes over the train data and steps (0: no limit); the run ends with
+    whichever is reached first. seed : of initial rows and parameters, and of the order of samples.
+    leaves : parts of a batch whose
     gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
     the cores).
     pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
@@ -42,6 +43,12 @@ class TrainingConfig:
     fewer are not summed while the backward pass goes on, but with the others ("full" only).
     log_every : steps from one line of metrics.jsonl on training to the next (0: 100 steps, or 30
     seconds where they take longer).
+    init_from : a checkpoint, or the folder of a run (its best checkpoint, else its last), whose
+    weights the run starts with ("": none; docs/next-day.md). init_state : also with its optimizer
+    states, where the rule is the same. init_digest : of that checkpoint; a run notes it by itself,
+    and refuses another one.
+    patience : measurements of the valid split without a better loss after which the run ends
+    (0: it never ends for that).
     """
 
     batch_size: int = 2048
@@ -53,11 +60,24 @@ class TrainingConfig:
     pipeline: str = "full"
     bucket_bytes: int = 1 << 16
     log_every: int = 0
+    init_from: str = ""
+    init_state: bool = True
+    init_digest: str = ""
+    patience: int = 0
+
+    def start(self) -> dict[str, Any]:
+        """What the run starts from, as far as it decides the bits; {}: initial values."""
+        if not self.init_digest:
+            return {}
+        return {"digest": self.init_digest, "state": self.init_state}
 
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """The valid split is measured every so many steps (0: at the end only)."""
+    """When the valid split is measured.
+
+    every_steps : steps from one measurement to the next (0: at the end only).
+    """
 
     every_steps: int = 0
 

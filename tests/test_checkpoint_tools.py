@@ -16,9 +16,10 @@ from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.errors import CheckpointError, ConfigError
 from neocpu.kernels.philox import uniform_rows
 from neocpu.parallel.comm import SingleComm
+from neocpu.scoring.export_arrays import export
 from neocpu.training import checkpoint
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.checkpoint.tools import Difference, export, first_difference
+from neocpu.training.checkpoint.tools import Difference, first_difference
 from neocpu.training.initial import initial_rows
 from neocpu.training.inspect import TrainedModel
 

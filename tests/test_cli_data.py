@@ -215,6 +215,7 @@ def test_no_target_is_a_schema_a_vocabulary_or_the_report_of_a_source(log, tmp_p
 
 
 WRITERS = {
+    "models": ["tiny", "--out", "{target}"],
     "init": ["{source}", "--out", "{target}"],
     "plan": ["{source}", "--out", "{target}"],
     "towers": ["{source}", "--towers", "2", "--out", "{target}"],
@@ -225,6 +226,7 @@ WRITERS = {
     "predict": ["{source}", "{source}", "--out", "{target}"],
     "checkpoint merge": ["{source}", "{target}"],
     "checkpoint export": ["{source}", "{target}"],
+    "export": ["{source}", "{target}"],
     "oracle export": ["{target}"],
     "oracle check": ["{source}", "{source}", "--json", "{target}"],
     "calibrate": ["--out", "{target}"],

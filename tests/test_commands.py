@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import neocpu
-from neocpu.cli import cli, predict
+from neocpu.cli import cli
 from neocpu.cli import train as train_command
 from neocpu.errors import CheckpointError, DataError, TrainingError
+from neocpu.scoring.score_file import ScoreFile
 from neocpu.training.checkpoint.reading import CheckpointFile
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -184,7 +185,7 @@ def test_predict_writes_all_rows_in_order(folder: Path) -> None:
 
 
 def test_predictions_that_fail_leave_no_file(tmp_path: Path) -> None:
-    writer = predict.ScoreWriter(tmp_path / "scores.csv")
+    writer = ScoreFile(tmp_path / "scores.csv")
     writer.write(np.array([0.1, 0.25], np.float32))
     writer.discard()
     assert not list(tmp_path.iterdir())
@@ -194,7 +195,7 @@ def test_predictions_on_a_full_disk_are_told(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     (tmp_path / ".p.csv.partial").symlink_to("/dev/full")
-    writer = predict.ScoreWriter(tmp_path / "p.csv")
+    writer = ScoreFile(tmp_path / "p.csv")
     writer.write(np.zeros(10, np.float32))
     with pytest.raises(DataError, match="cannot be written: No space left on device"):
         writer.finish()

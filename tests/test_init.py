@@ -7,13 +7,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import neocpu
 from neocpu import config as configs
 from neocpu.advice.look import guess_dialect, look
 from neocpu.advice.roles import Roles, by_role, columns_of
 from neocpu.advice.sizes import colliding
 from neocpu.cli import run
 from neocpu.defaults import batch_of
-from neocpu.errors import ConfigError
+from neocpu.errors import ConfigError, DataError
 from neocpu.ingest.dataset import Dataset
 from neocpu.parallel.comm import SingleComm
 from neocpu.training.datasets import open_splits
@@ -107,7 +108,7 @@ def test_a_known_log_is_known_and_only_a_part_of_a_large_one_is_read(tmp_path):
     assert max(column.grown / column.distinct for column in columns) > 1.1
 
 
-@pytest.mark.parametrize("source", ["criteo"])
+@pytest.mark.parametrize("source", ["criteo", "csv"])
 def test_the_config_trains_at_once(source, csv, tmp_path, capsys):
     data = CRITEO if source == "criteo" else csv
     run(["init", str(data), "--out", str(tmp_path)])
@@ -117,6 +118,17 @@ def test_the_config_trains_at_once(source, csv, tmp_path, capsys):
     config = configs.load(path, ["training.steps=3"])
     summary = Trainer(config, None, tmp_path / "run").run()
     assert summary["steps"] == 3 and summary["metrics"]["test"]["samples"] > 0
+
+
+def test_from_python_a_frame_becomes_a_config(tmp_path):
+    path = neocpu.init(clicks(), tmp_path, label="clicked", left_out=["score"])
+    config = configs.load(path)
+    assert [table.name for table in config.tables] == ["shop", "item_id", "tags"]
+    assert (tmp_path / "data.parquet").exists()
+    with pytest.raises(ConfigError, match="exists; force=True replaces it"):
+        neocpu.init(clicks(), tmp_path)
+    with pytest.raises(DataError, match="no table"):
+        neocpu.init(3, tmp_path / "b")
 
 
 def test_a_split_is_parts_of_one_file_in_its_order(tmp_path):

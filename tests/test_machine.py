@@ -2,8 +2,6 @@
 
 import math
 import re
-import sysconfig
-import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -113,14 +111,6 @@ def test_noise_is_taken_from_times_that_more_work_undercut(seconds):
 
 def test_the_presets_are_there():
     assert tuple(machine_file.preset_names()) == PRESETS
-
-
-def test_presets_are_installed_where_they_are_looked_for() -> None:
-    root = Path(__file__).resolve().parent.parent
-    project = tomllib.loads((root / "pyproject.toml").read_text())
-    ((folder, patterns),) = project["tool"]["setuptools"]["data-files"].items()
-    assert Path(sysconfig.get_path("data")) / folder == machine_file.INSTALLED
-    assert tuple(sorted(path.stem for p in patterns for path in root.glob(p))) == PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -43,7 +43,7 @@ class Model:
 MODELS = (
     Model(
         name="neo-a",
-        version="A, of the ISCA version (A2 of the first version is the same)",
+        version="A (A2 of the first version)",
         known="793 billion parameters, 638 MFLOPS a sample",
         remembered=(
             "thousands of tables, dims from 4 to 384 with mean 93, 15 lookups a bag, "
@@ -60,7 +60,7 @@ MODELS = (
     ),
     Model(
         name="neo-i",
-        version="I, of the ISCA version",
+        version="I",
         known="332 billion parameters, 60 MFLOPS a sample",
         remembered=(
             "hundreds of tables, all of dim 92, 70 lookups a bag, 43 layers of mean width 682"
@@ -75,7 +75,7 @@ MODELS = (
     ),
     Model(
         name="neo-a1",
-        version="A1, of the first version",
+        version="A1 (of the first version)",
         known="95 billion parameters (the least of its models)",
         remembered=(
             "89 MFLOPS a sample, hundreds of tables, dims from 4 to 192 with mean 68, "
@@ -91,7 +91,7 @@ MODELS = (
     ),
     Model(
         name="neo-a3",
-        version="A3, of the first version",
+        version="A3 (of the first version)",
         known="nothing",
         remembered=(
             "845 billion parameters, 784 MFLOPS a sample, thousands of tables, dims from 4 to "
@@ -152,7 +152,7 @@ def text(model: Model) -> str:
     bottom, top = layers(model)
     dot = len(set(model.dims)) == 1
     lines = [
-        f"# The size of the paper's model {model.version}.",
+        f"# The size of Neo's model {model.version}.",
         f"# From public notes on the paper: {model.known}.",
         f"# Remembered from it, unverified: {model.remembered}.",
         (
@@ -166,12 +166,12 @@ def text(model: Model) -> str:
         "# row-wise AdaGrad, as for model F.",
         "# Written by make_neo.py.",
         "#",
-        f"#   neocpu plan data/models/{model.name}.toml --capacity",
+        f"#   neocpu plan {model.name} --capacity",
         (
             f"#   neocpu data generate criteo --rows 20000 --hotness geometric:{model.pooling} "
             "train.h5"
         ),
-        f"#   neocpu train data/models/{model.name}.toml --set data.train=train.h5",
+        f"#   neocpu train {model.name} --set data.train=train.h5",
         "",
         "[data]",
         'format = "criteo"',

@@ -5,13 +5,12 @@ write_config(["clicks.csv"], "my") -> my/clicks.toml, which `neocpu train` takes
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from neocpu import config as configs
@@ -19,6 +18,7 @@ from neocpu.advice.look import LOOKED_AT, Log, as_toml, look
 from neocpu.advice.roles import LogColumn, Roles, by_role, columns_of
 from neocpu.advice.sizes import MIN_COUNT, ModelSizes, rows_of, sizes_of
 from neocpu.errors import ConfigError, DataError
+from neocpu.ingest.frames import as_frame
 from neocpu.ingest.targets import refuse_sources
 
 SPLIT = (0.8, 0.1, 0.1)
@@ -93,25 +93,9 @@ def init(
     for path in (target, parquet):
         _check_free(path, force)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _as_polars(data).write_parquet(parquet)
+    as_frame(data).write_parquet(parquet)
     write_config([parquet], target, wishes)
     return target
-
-
-def _as_polars(data: Any) -> pl.DataFrame:
-    if isinstance(data, pl.DataFrame):
-        return data
-    if isinstance(data, pl.LazyFrame):
-        return data.collect()
-    if isinstance(data, Mapping):
-        return pl.DataFrame(data)
-    if type(data).__module__.startswith("pandas"):
-        return pl.from_pandas(data)
-    try:
-        frame = pl.from_arrow(data)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{type(data).__name__} is no path and no frame") from error
-    return frame if isinstance(frame, pl.DataFrame) else frame.to_frame()
 
 
 def target_of(data: Sequence[str | Path], out: str | Path) -> Path:

@@ -29,10 +29,18 @@ COMMANDS = {
         "neocpu.cli.train:train",
         "Train a model as CONFIG says, and print the digest of what was learnt.",
     ),
-    "eval": ("neocpu.cli.evaluate:evaluate", "Measure a checkpoint's model on labelled data."),
+    "eval": ("neocpu.cli.evaluate:evaluate", "Measure a model on labelled data."),
     "predict": (
         "neocpu.cli.predict:predict",
-        "Write the predictions of a checkpoint's model for every row, in order.",
+        "Write the predictions of a model for every row, in order.",
+    ),
+    "export": (
+        "neocpu.cli.export:export",
+        "Write a checkpoint's model as a file that other programs serve.",
+    ),
+    "models": (
+        "neocpu.cli.models:models",
+        "List the models that come with neocpu; print or copy the config of one.",
     ),
     "plan": (
         "neocpu.cli.plan:plan",

@@ -140,9 +140,9 @@ def export(file: Path, target: Path, dense: bool, force: bool) -> None:
     Tables come as rows (numbers of the learnt rows), weight and optimizer state; names are those in
     the checkpoint.
     """
+    from neocpu.scoring.export_arrays import entries
+    from neocpu.scoring.export_arrays import export as write
     from neocpu.training.checkpoint.reading import CheckpointFile
-    from neocpu.training.checkpoint.tools import entries
-    from neocpu.training.checkpoint.tools import export as write
 
     check_target(target, force, [file])
     with CheckpointFile(file) as source:

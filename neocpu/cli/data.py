@@ -140,8 +140,7 @@ def _run(
 ) -> None:
     from neocpu.ingest.convert import convert as run
 
-    option_files = [path for path in (options.schema, options.vocabulary) if path is not None]
-    check_target(dst, force, [*sources, *option_files])
+    check_target(dst, force, [*sources, *options.files()])
     if options.min_count and options.vocabulary:
         raise click.UsageError(
             "--min-count fits a vocabulary and --vocabulary takes another file's; give one of them"
@@ -196,26 +195,46 @@ def avazu(src: tuple[Path, ...], dst: Path, **arguments: Any) -> None:
 @click.argument("src", nargs=-1, required=True, type=FILE)
 @click.argument("dst", type=FILE)
 @_options
+@click.option(
+    "--fitted",
+    type=FILE,
+    help="Take means, deviations and edges of buckets from this dataset (the train file).",
+)
 def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: Any) -> None:
     """Any log with one row a line; SCHEMA (TOML) says which columns are what.
 
     \b
-    delimiter = ","          # one character; "\\t" for TSV
+    delimiter = ","          # one character or several; "\\t" for TSV
+    quote = '"'              # "" for none
     header = true            # or columns = ["click", "price", …]
-    [label]
+    missing = ["NULL"]       # texts that stand for an empty field
+    session = "user"         # rows that agree in it become neighbours
+    [label]                  # several: [[label]], each with a name
     column = "click"
-    kind = "click"           # click: 0 or 1 | number
+    kind = "click"           # click: 0 or 1, false or true | number
+    threshold = 4.0          # or: 1 from this number on
+    positive = ["buy"]       # or: 1 for these texts, else 0
     [[dense]]
     columns = ["price"]
     kind = "float"           # int | float
-    transform = "none"       # log1p | none
+    transform = "none"       # log1p | none | standard
     [[category]]
     columns = ["site"]
-    kind = "text"            # text | int | hex | hour | weekday
+    kind = "text"            # text | int | hex
+    [[category]]
+    columns = ["when"]
+    kind = "hour"            # hour | weekday | day | month | date
+    time = "iso"             # YYMMDDHH | unix | unix_ms | iso | "%d/%m/%Y"
+    [[category]]
+    columns = ["income"]
+    kind = "bucket"          # of a number, by quantiles
+    buckets = 50             # or edges = [10, 20, 50]
     [[category]]
     columns = ["tags"]
     separator = "|"          # a list: a|b|c
+    list = true              # lists of Parquet
     weight_separator = ":"   # with weights: a:0.5|b:2
+    weights = "tag_weights"  # or those of another column
     """
     force, options = _convert_options(arguments, schema=schema)
     _run(src, dst, "table", force, options)

@@ -1,4 +1,4 @@
-"""`neocpu eval`: how good is a checkpoint's model on some data?"""
+"""`neocpu eval`: how good is a model on some data?"""
 
 import json
 from functools import partial
@@ -10,7 +10,7 @@ from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_thr
 
 
 @click.command(name="eval")
-@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", nargs=-1, required=True, metavar="DATA...")
 @click.option(
     "--ranks",
@@ -26,19 +26,19 @@ from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_thr
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def evaluate(
-    checkpoint: Path,
+    model: Path,
     data: tuple[str, ...],
     ranks: int | None,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Measure a checkpoint's model on labelled data.
+    """Measure a model on labelled data.
 
-    DATA: raw logs or converted .h5 datasets. Any number of ranks, whatever the run had; the metrics
-    are the same.
+    MODEL: a run's folder or a checkpoint. DATA: raw logs or converted .h5 datasets. Any number of
+    ranks, whatever the run had; the metrics are the same.
     """
     if ranks is not None and ranks > 1 and not launched():
-        line = ["eval", str(checkpoint), *data, "--ranks", str(ranks)]
+        line = ["eval", str(model), *data, "--ranks", str(ranks)]
         for override in overrides:
             line += ["--set", override]
         if as_json:
@@ -47,12 +47,16 @@ def evaluate(
     comm = get_comm(ranks)
     prepare_threads(comm)
 
+    from neocpu.scoring.checkpoints import checkpoint_of
+    from neocpu.scoring.values import open_values
     from neocpu.training import evaluate as evaluation
     from neocpu.training.results import silent
     from neocpu.training.scoring import restore
 
     tell = partial(click.echo, err=True) if comm.rank == 0 else silent
-    world, loader = restore(checkpoint, comm, data, overrides=overrides, tell=tell)
+    checkpoint = checkpoint_of(model, comm)
+    vocabulary = open_values(checkpoint, overrides).vocabulary_override
+    world, loader = restore(checkpoint, comm, data, overrides=[*overrides, *vocabulary], tell=tell)
     metrics = evaluation.evaluate(world, loader.batches(0, 0)).to_dict()
     if comm.rank == 0:
         if as_json:

@@ -1,10 +1,10 @@
 """May a command replace a file? Only with --force, and never one that it reads.
 
-So it is for all commands that write files which the command line names: `init`, `plan`, `towers`,
-`simulate`, `data convert`, `data generate`, `predict`, `checkpoint merge`, `checkpoint export`,
-`oracle export`, `oracle check`, `calibrate`, `train --trace`. `tier compact` rewrites its file by
-definition, `oracle export --golden` the repository's, `train` looks after its own folder, and
-`calibrate` without --out measures its own file anew.
+So it is for all commands that write files which the command line names: `init`, `models`, `plan`,
+`towers`, `simulate`, `data convert`, `data generate`, `predict`, `export`, `checkpoint merge`,
+`checkpoint export`, `oracle export`, `oracle check`, `calibrate`, `train --trace`. `tier compact`
+rewrites its file by definition, `oracle export --golden` the repository's, `train` looks after its
+own folder, and `calibrate` without --out measures its own file anew.
 """
 
 from collections.abc import Callable, Iterable

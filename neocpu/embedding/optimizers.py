@@ -19,6 +19,7 @@ WEIGHT_DECAY_MODES = ("none", "l2", "decoupled", "adagradw")
 # FBGEMM's numbers of them
 RATE_MODES = {"equal": -1, "tail_id_lr_increase": 0, "tail_id_lr_decrease": 1, "counter_sgd": 2}
 GENERAL = ("max_norm", "max_gradient")  # keys of every rule of tables
+EVERYWHERE = ("steps_before",)  # keys of every rule
 DENSE_NAMES = {
     "sgd": "exact_sgd",
     "adagrad": "exact_adagrad",
@@ -44,6 +45,10 @@ def power(base: float, exponent: int) -> float:
 class Schedule:
     """Learning rate over steps: constant, after an optional linear warm-up, with an optional
     polynomial decay.
+
+    warmup_steps : in which the rate grows from 0 (0: none). decay_start : step after which it
+    falls. decay_steps : in which it falls to the last rate (0: it never falls). decay_power : power
+    of the share of them that is left. end_learning_rate : the last rate.
     """
 
     warmup_steps: int = 0
@@ -79,20 +84,29 @@ class SparseOptimizer:
     """A rule of `neocpu.reference.rules` with its hyper-parameters (formulas: `docs/arithmetic.md`
     §5).
 
+    name : the rule. learning_rate : the schedule's highest. eps : added to the root that divides.
+    beta1, beta2 : decay of the means of gradients and of their squares, in rules that keep them.
+    weight_decay : its strength. weight_decay_mode : whether it is added to the gradient (l2) or
+    taken off the weight (decoupled). initial_accumulator_value : of the sum of squares.
     momentum, eta : of momentum_sgd and lars_sgd.
     max_norm : the norm of a row after its update, at most (0: any). max_gradient : the gradient of
     a pooled row is moved into [-max_gradient, max_gradient], number by number, before anything is
     merged (0: not).
-    beta2 : FBGEMM's ema_beta in rowwise_rmsprop. ar_alpha, min_shrinkage : its weight decay by the
+    `beta2` is FBGEMM's ema_beta in rowwise_rmsprop.
+    ar_alpha, min_shrinkage : its weight decay by the
     steps since a row was last updated, and the least factor of that.
     counter_halflife : steps after which an update counts half (negative: never; 0: only the current
         one counts).
     adjustment_iter : counters have an effect after this step. adjustment_ub : exponent, or bound,
         of their effect.
-    learning_rate_mode : of rows counted more than `tail_id_threshold` times (a fraction of
-    `max_counter` if `tail_id_threshold_is_ratio`). weight_norm_coefficient, lower_bound : of
+    learning_rate_mode : of rows counted more than `tail_id_threshold` times.
+    max_counter : the greatest count that is reckoned with. tail_id_threshold : the count above
+    which the mode has an effect. tail_id_threshold_is_ratio : whether that is a fraction of
+    `max_counter`. weight_norm_coefficient, lower_bound : of
     CowClip. Names from momentum on are FBGEMM's; a key that the rule does not read must keep its
     default (`faults`).
+    steps_before : updates that the states have seen before the first step; counters and bias
+        corrections go on from there, schedules do not. A run that takes states over notes it.
     """
 
     name: str = "exact_rowwise_adagrad"
@@ -119,6 +133,7 @@ class SparseOptimizer:
     tail_id_threshold_is_ratio: bool = False
     weight_norm_coefficient: float = 0.0
     lower_bound: float = 0.0
+    steps_before: int = 0
 
     @property
     def rule(self) -> Rule:
@@ -166,7 +181,7 @@ class SparseOptimizer:
             yield "weight_decay_mode", '"none" makes weight_decay void; choose l2 or decoupled'
         if self.weight_decay_mode == "adagradw" and self.name != COUNTER:
             yield "weight_decay_mode", f'"adagradw" is of {COUNTER} only; choose l2 or decoupled'
-        read = (*self.rule.options, *(GENERAL if general else ()))
+        read = (*self.rule.options, *EVERYWHERE, *(GENERAL if general else ()))
         for key in self._later():
             if key not in read and getattr(self, key) != _DEFAULTS[key]:
                 owners = ", ".join(name for name, rule in RULES.items() if key in rule.options)
@@ -207,6 +222,7 @@ class SparseOptimizer:
     def numbers(self, step: int) -> dict[str, float]:
         """The numbers of `hyper` in fp64, by name."""
         rate = self.schedule.value(self.learning_rate, step)
+        step += self.steps_before
         wd = self.weight_decay
         mode = self.weight_decay_mode
         return {

@@ -177,8 +177,11 @@ def _cache_format(table: TableSpec, form: str, placement: str) -> str:
 @dataclass(frozen=True)
 class TableKeys:
     """Keys of [tables.NAME] in a config; dim 0 is model.embedding_dim, no features are one of the
-    table's name.
+    table's name. NAME may be "default" or a pattern like "C*" (`table_keys.py`).
 
+    rows : of the table. dim : its columns.
+    features : that look it up. pooling : of the rows of a bag.
+    weighted : whether each lookup has a weight, which its row is multiplied by.
     format, rounding : how its numbers are kept, and rounded after an update; "": those of the
     model. bf16_split: fp32 numbers of whose halves lookups read the upper one.
     """

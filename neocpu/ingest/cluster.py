@@ -67,6 +67,7 @@ class ClusteringWriter:
                 chosen.features,
                 missing_dense=missing_dense,
                 missing=missing,
+                more_labels=chosen.more_labels,
             )
             missing_dense = chosen.missing_dense  # none: all are counted with the first part
             missing = chosen.missing
@@ -116,6 +117,10 @@ def joined(parts: list[Parsed]) -> Parsed:
         missing={name: sum(part.missing.get(name, 0) for part in parts) for name in columns},
         lines=sum(part.lines for part in parts),
         faults=[],
+        more_labels={
+            name: np.concatenate([part.more_labels[name] for part in parts])
+            for name in parts[0].more_labels
+        },
     )
 
 
@@ -129,4 +134,5 @@ def taken(parsed: Parsed, rows: NDArray[np.int64]) -> Parsed:
         missing={},
         lines=rows.size,
         faults=[],
+        more_labels={name: labels[rows] for name, labels in parsed.more_labels.items()},
     )

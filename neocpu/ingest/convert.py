@@ -9,12 +9,11 @@ dataset.
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError, DataError
@@ -23,14 +22,16 @@ from neocpu.ingest.cluster import ROWS, ClusteringWriter
 from neocpu.ingest.criteo import criteo_schema
 from neocpu.ingest.dataset_layout import VERSION, FeatureColumn
 from neocpu.ingest.fields import Fault
-from neocpu.ingest.readers import UNIT, Parquet, TextBlock, kind_of, text_blocks
+from neocpu.ingest.fitting import fit, fitted_tree
 from neocpu.ingest.schema import TRANSFORMS, Schema
-from neocpu.ingest.table import table_schema
+from neocpu.ingest.sources import open_source
+from neocpu.ingest.table import read_tree, table_schema
 from neocpu.ingest.targets import refuse_sources
-from neocpu.ingest.text import Parsed, TextParser
+from neocpu.ingest.text import Parsed
 from neocpu.ingest.vocabulary import CodeCounter, FrequentCodes, frequent_of, read_vocabularies
 from neocpu.ingest.writer import DatasetWriter
 
+TABLES = 2  # how tables are read; another one makes new copies
 KINDS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
 REPORTED = 100  # faulty lines in a report
@@ -45,10 +46,11 @@ class ConvertOptions:
     """The options of a conversion; with the sources they decide every byte of the dataset.
 
     min_count: fit a vocabulary of codes seen at least so often (0: none). vocabulary: take it from
-    this dataset instead. schema: SCHEMA.toml of kind `table`. header: the first line of a Criteo
-    log is skipped. frequencies: keep the counts of frequent codes. cluster_by: the feature that
-    names a sample's session ("": none); the samples of one become neighbours, in each cluster_rows
-    rows of the log.
+    this dataset instead. schema: SCHEMA.toml of kind `table`, or its tree. fitted: the dataset
+    whose means, deviations and edges a schema takes instead of fitting them. header: the first line
+    of a Criteo log is skipped. frequencies: keep the counts of frequent codes. cluster_by: the
+    feature that names a sample's session ("": none); the samples of one become neighbours, in each
+    cluster_rows rows of the log.
     """
 
     dense_transform: str = "log1p"
@@ -58,7 +60,8 @@ class ConvertOptions:
     header: bool = False
     min_count: int = 0
     vocabulary: Path | None = None
-    schema: Path | None = None
+    schema: Path | Mapping[str, Any] | None = None
+    fitted: Path | None = None
     frequencies: bool = False
     cluster_by: str = ""
     cluster_rows: int = ROWS
@@ -70,11 +73,44 @@ class ConvertOptions:
             del options["frequencies"]  # copies made before this option existed stay valid
         if not self.cluster_by:
             del options["cluster_by"], options["cluster_rows"]
-        for name in ("vocabulary", "schema"):
-            path = options[name]
-            if path is not None:
-                options[name] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        del options["fitted"]
+        if self.vocabulary is not None:
+            content = _bytes_of(self.vocabulary)
+            options["vocabulary"] = hashlib.sha256(content).hexdigest()
+        if self.schema is not None:
+            tree = json.dumps([TABLES, self.schema_tree()], sort_keys=True, default=str)
+            options["schema"] = hashlib.sha256(tree.encode()).hexdigest()
         return json.dumps([VERSION, options], sort_keys=True)
+
+    def schema_tree(self) -> Mapping[str, Any]:
+        """The tree of the schema of kind `table`, with the numbers of `fitted`.
+
+        Raises ConfigError if there is none, or it cannot be read.
+        """
+        if self.schema is None:
+            raise ConfigError("a log of kind table needs its SCHEMA.toml")
+        tree = self.schema if isinstance(self.schema, Mapping) else read_tree(self.schema)
+        return tree if self.fitted is None else fitted_tree(tree, self.fitted)
+
+    @property
+    def unfitted(self) -> bool:
+        """Whether the schema lacks numbers, which a conversion takes from its sources."""
+        if self.schema is None:
+            return False
+        return table_schema(self.schema_tree(), self.dense_transform).unfitted
+
+    def files(self) -> list[Path]:
+        """The files that the options name."""
+        paths = (self.schema, self.vocabulary, self.fitted)
+        return [Path(path) for path in paths if isinstance(path, str | Path)]
+
+
+def _bytes_of(path: Path) -> bytes:
+    """The bytes of a file that an option names."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -110,10 +146,9 @@ def schema_of(kind: str, options: ConvertOptions) -> Schema:
     if kind == "avazu":
         return avazu_schema(labelled=options.labelled)
     if kind == "table":
-        if options.schema is None:
-            raise ConfigError("a log of kind table needs its SCHEMA.toml")
-        schema = table_schema(options.schema, options.dense_transform)
-        return schema if options.labelled else replace(schema, label=None)
+        where = "data.schema" if isinstance(options.schema, Mapping) else str(options.schema)
+        schema = table_schema(options.schema_tree(), options.dense_transform, where)
+        return schema if options.labelled else schema.without_labels()
     raise ConfigError(f"unknown kind of log {kind!r}; choose one of {', '.join(KINDS)}")
 
 
@@ -153,71 +188,6 @@ class _Faults:
         return ""
 
 
-class _Source(NamedTuple):
-    """How one file is read.
-
-    lines_before: lines before its first sample. unit: what its lines are called in messages.
-    """
-
-    parser: TextParser
-    blocks: Iterator[TextBlock]
-    lines_before: int = 0
-    unit: str = "line"
-
-
-def _source(path: Path, schema: Schema) -> _Source:
-    """How a file with the columns of a schema is read. Raises DataError if it cannot be."""
-    kind = kind_of(path)
-    if kind == "hdf5":
-        raise DataError(
-            f"{path}: already an HDF5 file; train on it, or look at it with `neocpu data show`"
-        )
-    if kind == "parquet":
-        return _parquet(path, schema)
-    blocks = text_blocks(path)
-    if not schema.header:
-        return _Source(TextParser(schema), blocks)
-    start = next(blocks, None)
-    if start is None:  # an empty file names no columns
-        columns = schema.columns or tuple(schema.used)
-        return _Source(TextParser(replace(schema, columns=columns)), iter(()))
-    cut = int(np.flatnonzero(start.text == 10)[0]) + 1
-    if not schema.columns:
-        schema = schema.with_header(
-            start.text[:cut].tobytes().decode("utf-8", "replace").rstrip("\r\n"), path
-        )
-
-    def rest() -> Iterator[TextBlock]:
-        if start.text.size > cut:
-            yield TextBlock(np.ascontiguousarray(start.text[cut:]), start.done)
-        yield from blocks
-
-    return _Source(TextParser(schema), rest(), lines_before=1)
-
-
-def _parquet(path: Path, schema: Schema) -> _Source:
-    file = Parquet(path)
-    names = list(schema.used)
-    if (
-        schema.columns
-        and not set(names) <= set(file.columns)
-        and len(file.columns) == len(schema.columns)
-    ):
-        names = file.columns  # the schema's columns under other names: by position
-        renamed = dict(zip(names, schema.columns))
-        schema = replace(schema, delimiter=UNIT, quote="")
-    else:
-        schema.with_columns(file.columns, path)
-        renamed = {name: name for name in names}
-        schema = replace(schema, columns=tuple(names), delimiter=UNIT, quote="")
-    hexes = {field.column for field in schema.categories if field.kind == "hex"}
-    numbers = frozenset(
-        new for old, new in renamed.items() if new in hexes and file.is_integer(old)
-    )
-    integers = {old for old, new in renamed.items() if new in schema.integers}
-    return _Source(TextParser(schema, numbers), file.blocks(names, integers), unit="row")
-
-
 def convert(
     sources: Sequence[str | Path],
     target: str | Path,
@@ -234,26 +204,26 @@ def convert(
     paths = [Path(source) for source in sources]
     target = Path(target)
     report_path = target.with_name(target.name + ".errors.txt")
-    inputs = [*paths, *(path for path in (options.schema, options.vocabulary) if path is not None)]
+    inputs = [*paths, *options.files()]
     for written in (target, report_path):
         refuse_sources(written, inputs)
-    schema = schema_of(kind, options)
+    schema = _complete_schema(kind, options, paths)
     total = sum(path.stat().st_size for path in paths if path.exists())
     faults = _Faults(options.on_error)
     before = 0
-    names = {field.name: field.kind for field in schema.categories}
+    names = {field.name: field.description for field in schema.categories}
     counters = _counters(list(names), options)
     vocabularies = {}
     if options.vocabulary is not None:
         vocabularies = read_vocabularies(options.vocabulary, names)
     with _writer(target, schema, options) as writer:
-        sessions = _clustering(writer, options)
+        sessions = _clustering(writer, options, schema)
         for path in paths:
-            source = _source(path, schema)
+            source = open_source(path, schema)
             line = source.lines_before
             for block in source.blocks:
-                for text in _pieces(block.text, len(source.parser.schema.columns)):
-                    parsed = source.parser.parse(text)
+                for part in block.parts:
+                    parsed = source.parser.parse_fields(part)
                     faults.add(path, source.unit, line, parsed.faults)
                     line += parsed.lines
                     _append(sessions or writer, parsed, counters)
@@ -264,6 +234,8 @@ def convert(
             before += _size(path)
         if sessions is not None:
             sessions.finish()
+        if not writer.rows:
+            raise DataError(_no_rows(paths, faults))
         writer.vocabularies.update(vocabularies)
         _keep_counts(writer, counters, options)
         writer.attributes["source"] = [{"name": path.name, "bytes": _size(path)} for path in paths]
@@ -273,6 +245,27 @@ def convert(
     trouble = faults.report(report_path)
     report = report_path if faults.count and not trouble else None
     return Conversion(target, writer.rows, faults.count, report, trouble)
+
+
+def _complete_schema(kind: str, options: ConvertOptions, paths: Sequence[Path]) -> Schema:
+    """The schema of a conversion, with the numbers that come from its sources."""
+    schema = schema_of(kind, options)
+    if not schema.unfitted:
+        return schema
+    if not options.labelled:
+        raise ConfigError(
+            "the means, deviations or edges of this schema come from the train data; give "
+            "--fitted TRAIN.h5, the dataset that was made of these"
+        )
+    return fit(schema, paths)
+
+
+def _no_rows(paths: Sequence[Path], faults: _Faults) -> str:
+    """Why nothing is left of some sources."""
+    names = ", ".join(map(str, paths[:3])) + ", …" * (len(paths) > 3)
+    if not faults.count:
+        return f"{names}: has no rows"
+    return f"{names}: all {faults.count:,} rows are faulty, none is left; {faults.lines[0]}"
 
 
 def _size(path: Path) -> int:
@@ -298,19 +291,6 @@ def _keep_counts(
         }
 
 
-def _pieces(text: NDArray[np.uint8], columns: int) -> Iterator[NDArray[np.uint8]]:
-    """Lines of a block, so many at a time that their fields are not many more than its bytes.
-
-    A good line has a byte for each of its columns; empty lines would take `columns` fields each.
-    """
-    most = text.size // max(columns, 1) + 1
-    ends = np.flatnonzero(text == ord("\n")) + 1
-    first = 0
-    for last in [*ends[most - 1 : -1 : most].tolist(), text.size]:
-        yield text[first:last]
-        first = last
-
-
 def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWriter:
     """The writer of a dataset with the columns of a schema."""
     features = [
@@ -319,14 +299,14 @@ def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWri
             dtype=field.dtype,
             hotness=int(not field.is_list),
             weighted=field.weighted,
-            kind=field.kind,
+            kind=field.description,
         )
         for field in schema.categories
     ]
     attributes = {
         **schema.extra,
         "log": schema.name,
-        "dense_transform": [field.transform for field in schema.dense],
+        "dense_transform": [field.description for field in schema.dense],
     }
     return DatasetWriter(
         target,
@@ -335,6 +315,8 @@ def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWri
         attributes=attributes,
         compress=options.compress,
         labelled=schema.label is not None,
+        labels=[label.name for label in schema.labels] if schema.tree else (),
+        schema=schema.tree,
     )
 
 
@@ -345,11 +327,12 @@ def _counters(names: Sequence[str], options: ConvertOptions) -> dict[str, CodeCo
     return {name: FrequentCodes() for name in names} if options.frequencies else {}
 
 
-def _clustering(writer: DatasetWriter, options: ConvertOptions) -> ClusteringWriter | None:
-    """What makes the rows of sessions neighbours, where the options ask for it."""
-    if not options.cluster_by:
-        return None
-    return ClusteringWriter(writer, options.cluster_by, options.cluster_rows)
+def _clustering(
+    writer: DatasetWriter, options: ConvertOptions, schema: Schema
+) -> ClusteringWriter | None:
+    """What makes the rows of sessions neighbours, where options or schema ask for it."""
+    column = options.cluster_by or schema.session
+    return ClusteringWriter(writer, column, options.cluster_rows) if column else None
 
 
 def _append(
@@ -364,6 +347,7 @@ def _append(
             parsed.features,
             missing_dense=parsed.missing_dense,
             missing=parsed.missing,
+            more_labels=parsed.more_labels,
         )
     for name, counter in counters.items():
         counter.add(parsed.features[name].codes)
@@ -376,20 +360,26 @@ def expected_bytes(sources: Sequence[Path], kind: str, options: ConvertOptions) 
     """
     columns: dict[str, float] = {}
     for path in sources:
-        source = _source(path, schema_of(kind, options))
+        source = open_source(path, schema_of(kind, options))
         block = next(source.blocks, None)
+        if block is not None:
+            scale = path.stat().st_size / max(block.done, 1)
+            for part in block.parts:
+                for name, size in _column_bytes(source.parser.parse_fields(part)).items():
+                    columns[name] = columns.get(name, 0.0) + scale * size
         if (close := getattr(source.blocks, "close", None)) is not None:
             close()  # ends the thread that reads ahead
-        if block is None:
-            continue
-        parsed = source.parser.parse(block.text)
-        scale = path.stat().st_size / max(block.done, 1)
-        arrays: dict[str, Sequence[NDArray[Any] | None]] = {
-            "labels": (parsed.labels,),
-            "dense": (parsed.dense,),
-            **parsed.features,
-        }
-        for name, parts in arrays.items():
-            size = sum(part.nbytes for part in parts if part is not None)
-            columns[name] = columns.get(name, 0.0) + scale * size
     return int(sum(columns.values()) + max(columns.values(), default=0))
+
+
+def _column_bytes(parsed: Parsed) -> dict[str, int]:
+    """Bytes of each column of parsed rows."""
+    arrays: dict[str, Sequence[NDArray[Any] | None]] = {
+        "labels": (parsed.labels, *parsed.more_labels.values()),
+        "dense": (parsed.dense,),
+        **parsed.features,
+    }
+    return {
+        name: sum(part.nbytes for part in parts if part is not None)
+        for name, parts in arrays.items()
+    }

@@ -1,6 +1,7 @@
 """Which dataset files stand for raw logs? Converted copies, made once and found again by name.
 
-A copy lies beside its log, or in the output folder of the run if that folder cannot be written. Its
+A copy lies beside its log, or in the output folder of the run if that folder cannot be written or
+is that of the installed package. Its
 name holds a hash of the sources' names, sizes and times and of the options, so that a changed log
 or option makes a new copy.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 from neocpu.errors import DataError
 from neocpu.ingest.convert import ConvertOptions, Progress, convert
 from neocpu.ingest.readers import kind_of
+from neocpu.presets import keeps_no_copies
 
 
 def copy_name(paths: Sequence[Path], kind: str, options: ConvertOptions) -> str:
@@ -36,9 +38,10 @@ def ensure_dataset(
 ) -> list[Path]:
     """Dataset files for paths that may be raw logs: a raw one is converted once.
 
-    The copy goes beside the log, or under `out_dir` if that folder cannot be written. Copies are
-    found again by the source's name, size and time and by the options. With `min_count`, several
-    raw files become one copy, so that they share a vocabulary. Only one process may call this at a
+    The copy goes beside the log, or under `out_dir` if that folder cannot be written or is that of
+    the installed package. Copies are found again by the source's name, size and time and by the
+    options. With `min_count`, and with a schema that takes numbers from its data, several raw files
+    become one copy, so that they share these. Only one process may call this at a
     time for the same paths (rank 0). Raises DataError as `convert` does, if neither folder can be
     written, and if there is no copy yet and none shall be made (`make` false).
     """
@@ -77,17 +80,19 @@ def _groups(paths: Sequence[str | Path], options: ConvertOptions) -> list[tuple[
     """Groups of files that become one dataset together, and whether they are raw."""
     sources = [Path(path) for path in paths]
     raw = [kind_of(path) != "hdf5" for path in sources]
-    if options.min_count and sum(raw) > 1:
+    if sum(raw) > 1 and (options.min_count or options.unfitted):
         if not all(raw):
+            reason = "min_count needs" if options.min_count else "fitted numbers need"
             raise DataError(
-                "min_count needs all train files raw or all converted; convert them together first"
+                f"{reason} all train files raw or all converted; convert them together first"
             )
         return [(sources, True)]
     return [([path], is_raw) for path, is_raw in zip(sources, raw)]
 
 
 def _folders(raw: list[Path], out_dir: str | Path | None) -> list[Path]:
-    return [raw[0].parent, *([] if out_dir is None else [Path(out_dir)])]
+    beside = [] if keeps_no_copies(raw[0].parent) else [raw[0].parent]
+    return [*beside, *([] if out_dir is None else [Path(out_dir)])]
 
 
 def _copy(

@@ -41,18 +41,19 @@ class Dataset:
     name -> `FeatureColumn` (hotness 0 where any file is ragged or files differ). vocabularies: name
     -> codes, entry i is table row i + 1 (empty when there is none). attributes: of the first file.
     missing, missing_dense: empty fields of the log, over all files. skipped: for each file, how
-    many faulty lines of the log were left out.
+    many faulty lines of the log were left out. label_names: of the labels of a table, of which
+    `label` chooses one ("": the first). schema: the tree of the table's schema, or None.
 
     Raises DataError for a missing, foreign, truncated or damaged file, and for files with different
     columns.
     """
 
-    def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
+    def __init__(self, paths: str | Path | Sequence[str | Path], label: str = "") -> None:
         path_list = [paths] if isinstance(paths, str | Path) else list(paths)
         if not path_list:
             raise DataError("no dataset file was given")
         self.paths = [Path(path) for path in path_list]
-        self._files = [DatasetFile(path) for path in self.paths]
+        self._files = [DatasetFile(path, label) for path in self.paths]
         first = self._files[0]
         for file in self._files[1:]:
             self._check_same(first, file)
@@ -63,6 +64,8 @@ class Dataset:
         self.dense_columns = first.dense_columns
         self.attributes = first.attributes
         self.labelled = first.labels is not None
+        self.label_names = first.label_names
+        self.schema = first.schema
         self.vocabularies = first.vocabularies
         self.features: dict[str, FeatureColumn] = {}
         for name, column in first.columns.items():
@@ -218,6 +221,20 @@ class Dataset:
             file.features[feature].codes.shape[0] * (file.columns[feature].hotness or 1)
             for file in self._files
         )
+
+    def label_range(self) -> tuple[float, float]:
+        """The least and the greatest label: as noted, else looked for in all samples; (0, 0): none.
+
+        Raises DataError for a damaged file.
+        """
+        ranges = []
+        for file in self._files:
+            if file.label_range is not None:
+                ranges.append(file.label_range)
+            elif file.labels is not None:
+                ranges += file.label_ranges()
+        low, high = zip(*ranges) if ranges else ((0.0,), (0.0,))
+        return min(low), max(high)
 
     def length_blocks(self, feature: str, entries: int = 1 << 20) -> Iterator[NDArray[np.int32]]:
         """Bag lengths of a feature in file order, in blocks; of a part, those of its files."""

@@ -10,7 +10,7 @@ import contextlib
 import json
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,7 +148,7 @@ class DatasetFile:
     Raises DataError, naming the file, the object and the remedy.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, label: str = "") -> None:
         self.path = path
         # It stays open: compressed columns are read through it, and mapped ones ask for its size.
         self._file = File(path, DATASET)
@@ -162,6 +162,8 @@ class DatasetFile:
             if self.samples > BLOCK * path.stat().st_size:
                 raise self._file.damaged(f"{self.samples:,} rows are more than it can hold")
             self.skipped = self._count("skipped") if "skipped" in self.attributes else 0
+            self._read_labels(label)
+            self._read_schema()
             self._read_dense()
             self._read_features()
             self._verified = self._nothing_verified()
@@ -189,11 +191,46 @@ class DatasetFile:
             if any("\ud800" <= character <= "\udfff" for character in name):
                 raise self._file.damaged(f"the name of the column {name!r} is not text in UTF-8")
 
-    def _read_dense(self) -> None:
+    def _read_labels(self, label: str) -> None:
+        """Choose the label of this name ("": the first), and find the range of its values."""
         file = self._file
         self.labels: Column | None = None
-        if "labels" in file:
-            self.labels = self._column("labels", "float32", (self.samples,))
+        self.label_range: tuple[float, float] | None = None
+        self.label_names = list[str]()
+        if "labels" not in file:
+            return
+        entries = self.attributes.get("labels", [])
+        match entries:
+            case [*triples] if all(_is_range(triple) for triple in triples):
+                self.label_names = [name for name, _, _ in triples]
+            case _:
+                raise file.damaged("the attribute labels is no list of names and ranges")
+        name = "labels"
+        if label and label not in self.label_names:
+            names = ", ".join(self.label_names) or "one, without a name"
+            raise DataError(f"{self.path}: no label {label!r}; its labels are {names}")
+        number = self.label_names.index(label) if label else 0
+        if number:
+            name = f"more_labels/{label}"
+        if entries:
+            self.label_range = (float(entries[number][1]), float(entries[number][2]))
+        self.labels = self._column(name, "float32", (self.samples,))
+
+    def _read_schema(self) -> None:
+        """The tree of the schema that the samples were read by, where it is noted."""
+        self.schema: dict[str, Any] | None = None
+        if "schema" not in self._file:
+            return
+        try:
+            tree = json.loads(self._file.array("schema", "uint8", (None,)).read().tobytes())
+        except (ValueError, RecursionError) as error:
+            raise self._file.damaged("/schema is no JSON") from error
+        if not isinstance(tree, dict):
+            raise self._file.damaged("/schema is no table of keys")
+        self.schema = tree
+
+    def _read_dense(self) -> None:
+        file = self._file
         names = _plain(file.attribute("columns", str, "dense"))
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise file.damaged("the attribute columns of /dense is no list of names")
@@ -314,6 +351,16 @@ class DatasetFile:
         entries = column.read(first, end).reshape(-1)
         return entries if entries.flags.aligned else entries.copy()
 
+    def label_ranges(self, entries: int = 1 << 20) -> Iterator[tuple[float, float]]:
+        """The least and the greatest label of blocks of samples, verified."""
+        self._file.unchanged()
+        assert self.labels is not None
+        for first in range(0, self.samples, entries):
+            end = min(first + entries, self.samples)
+            self.labels.verify(first, end)
+            labels = self.labels.read(first, end)
+            yield float(labels.min()), float(labels.max())
+
     def lengths(self, name: str, first: int, end: int) -> NDArray[np.int32]:
         """Bag lengths of samples [first, end) of a feature, verified."""
         self._file.unchanged()
@@ -325,6 +372,14 @@ def starts_to_indices(starts: NDArray[np.int64], lengths: NDArray[np.int32]) -> 
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if ends.size else 0
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
+
+
+def _is_range(entry: Any) -> bool:
+    """Whether an entry of the attribute labels is a name, a least and a most value."""
+    match entry:
+        case [str(), int() | float(), int() | float()]:
+            return True
+    return False
 
 
 def _plain(value: Any) -> Any:

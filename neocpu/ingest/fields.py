@@ -100,3 +100,40 @@ def split_items(text: NDArray[np.uint8], begin: I32, end: I32, field: CategoryFi
     stop = np.empty(last.size, np.int32)
     tokenize.find_last(text, first, last, np.uint8(ord(field.weight_separator)), stop)
     return Items(lengths, first, stop, np.minimum(stop + np.int32(1), last), last)
+
+
+def join_weights(items: Items, weights: Items) -> Items:
+    """Items with the items of another column as their weights.
+
+    Where a row has other numbers of both, its items have no weights (the row is faulty).
+    """
+    if np.array_equal(items.lengths, weights.lengths):
+        return items._replace(weight_begin=weights.begin, weight_end=weights.end)
+    begin = np.zeros_like(items.begin)
+    end = np.zeros_like(items.end)
+    agree = items.lengths == weights.lengths
+    here = np.repeat(agree, items.lengths)
+    there = np.repeat(agree, weights.lengths)
+    begin[here] = weights.begin[there]
+    end[here] = weights.end[there]
+    return items._replace(weight_begin=begin, weight_end=end)
+
+
+def equal_to(
+    text: NDArray[np.uint8], begin: I32, end: I32, word: bytes, among: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Which of some flat fields, by their numbers, are exactly this word."""
+    matches = among[(end - begin)[among] == len(word)]
+    for place, byte in enumerate(word):
+        matches = matches[text[begin[matches] + place] == byte]
+    return matches
+
+
+def blank(text: NDArray[np.uint8], begin: I32, end: I32, words: tuple[bytes, ...]) -> I32:
+    """The ends of flat fields, those that are one of these words made empty."""
+    blanked = end.copy()
+    every = np.arange(begin.size)
+    for word in words:
+        matches = equal_to(text, begin, end, word, every)
+        blanked[matches] = begin[matches]
+    return blanked

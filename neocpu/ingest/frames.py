@@ -18,11 +18,12 @@ from neocpu.errors import DataError
 from neocpu.hdf5.walk import one_line
 from neocpu.ingest.cluster import joined
 from neocpu.ingest.fields import I32, Fields, Items
-from neocpu.ingest.schema import Schema
+from neocpu.ingest.schema import TIME_KINDS, Schema
 from neocpu.ingest.text import Parsed, TextParser
 
 ROWS = 1 << 16  # parsed at a time, so that memory stays bounded
 TEXT_BYTES = 1 << 30  # of the rows parsed at a time; borders of fields are int32
+FRAME = "these data"  # what messages call a frame
 POLARS_ERRORS = (
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
@@ -72,15 +73,16 @@ def _plain(values: Any) -> Any:
 def parse_frame(frame: pl.DataFrame, schema: Schema) -> Parsed:
     """The rows of a frame as columns, and the faults of rows that cannot be used.
 
-    schema: its columns are found by name, others are ignored. Where the column of the label is
-    missing, so are the labels.
+    schema: its columns are found by name, others are ignored. Labels whose column is missing are
+    left out.
 
     Raises DataError naming all columns that are missing or of a kind that no field has.
     """
-    if schema.label is not None and schema.label.column not in frame.columns:
-        schema = replace(schema, label=None)
-    reader = FrameReader(schema, dict(frame.schema), "these data")
-    parts = [reader.parse(part) for part in _slices(frame.select(reader.names))]
+    reader = FrameReader(schema.without_labels(frame.columns), dict(frame.schema), FRAME)
+    parts = [
+        reader.parser.parse_fields(reader.fields(part))
+        for part in _slices(frame.select(reader.columns))
+    ]
     first = 0
     faults = []
     for part in parts:
@@ -98,56 +100,111 @@ def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 
 class FrameReader:
-    """Parses frames with the same columns.
+    """Makes fields of frames with the same columns.
 
-    names: the columns that it reads. Raises DataError naming all columns that are missing or of a
-    kind that no field has; `where` says of what.
+    columns: the columns that it reads. parser: of its fields. Raises DataError naming all columns
+    that are missing or of a kind that no field has; `where` says of what.
     """
 
     def __init__(self, schema: Schema, types: Mapping[str, pl.DataType], where: str) -> None:
-        self.names = list(schema.used)
-        self._types = types
-        faults = [
-            f"column {name!r} is missing; there are {', '.join(map(repr, types))[:2000]}"
-            for name in self.names
-            if name not in types
-        ]
-        lists = {field.column for field in schema.categories if field.is_list}
-        for name in self.names:
-            if name in types and (fault := _fault_of(types[name], name in lists)):
-                faults.append(f"column {name!r} {fault}")
-        if faults:
-            hint = f". {schema.hint}" if schema.hint else ""
-            raise DataError(f"{where}: {'; '.join(faults)}{hint}")
+        subject = "they have" if where == FRAME else "the file has"
+        self._where = where
+        self._structs = _structs(schema, types)
+        inner = {name for names in self._structs.values() for name in names[1:]}
+        self.columns = [name for name in schema.used if name not in inner]
+        leaves = {name: _leaf(types[name]) for name in self.columns if name in types}
+        if faults := _column_faults(schema, types, self._structs, subject):
+            raise DataError(f"{where}: {faults}")
         self._integers = schema.integers
-        hexes = {field.column for field in schema.categories if field.kind == "hex"}
-        numbers = frozenset(name for name in hexes if _leaf(types[name]).is_integer())
-        self._parser = TextParser(
-            replace(schema, columns=tuple(self.names), delimiter="", quote=""), numbers
+        numbers = frozenset(
+            field.column
+            for field in schema.categories
+            if field.kind == "hex" and leaves[field.column].is_integer()
         )
+        categories = tuple(
+            replace(field, time="iso")
+            if leaves[field.column].is_temporal() and field.kind in TIME_KINDS
+            else field
+            for field in schema.categories
+        )
+        self._words = schema.words
+        schema = replace(schema, columns=tuple(schema.used), categories=categories)
+        self.parser = TextParser(replace(schema, delimiter="", quote=""), numbers)
 
-    def parse(self, frame: pl.DataFrame) -> Parsed:
-        """The rows of a frame. Raises DataError for values that polars cannot write as text."""
+    def fields(self, frame: pl.DataFrame) -> Fields:
+        """The fields of the rows of a frame.
+
+        Raises DataError for values that polars cannot write as text.
+        """
         try:
-            fields = self._fields(frame)
+            return self._fields(frame)
         except POLARS_ERRORS as error:
-            raise DataError(f"rows of a frame: {one_line(error)[:300]}") from error
-        return self._parser.parse_fields(fields)
+            raise DataError(f"{self._where}: {one_line(error)[:300]}") from error
 
     def _fields(self, frame: pl.DataFrame) -> Fields:
-        begin, end = np.zeros((2, len(self.names), frame.height), np.int32)
+        names = self.parser.schema.columns
+        begin, end = np.zeros((2, len(names), frame.height), np.int32)
         items = {}
         texts = _Texts()
-        for column, name in enumerate(self.names):
-            series = frame.get_column(name)
-            integer = name in self._integers
+        for column, series in enumerate(self._series(frame)):
+            integer = series.name in self._integers
             if isinstance(series.dtype, pl.List | pl.Array):
                 items[column] = _items(series, integer, texts)
                 # an empty list is an empty field, which the card counts
                 end[column] = items[column].lengths > 0
             else:
+                if series.dtype == pl.Boolean and not self._words:
+                    series = series.cast(pl.Int8)
                 begin[column], end[column] = texts.add(_text_of(series, integer))
         return Fields(texts.join(), begin, end, [], items)
+
+    def _series(self, frame: pl.DataFrame) -> Iterator[pl.Series]:
+        """The columns of the parser; lists of structs are two of them."""
+        parts = {}
+        for name, (value, weight) in self._structs.items():
+            lists = frame.get_column(name)
+            for alias, inner in ((name, value), (weight, weight)):
+                parts[alias] = lists.list.eval(pl.element().struct.field(inner)).alias(alias)
+        for name in self.parser.schema.columns:
+            yield parts[name] if name in parts else frame.get_column(name)
+
+
+def _structs(schema: Schema, types: Mapping[str, pl.DataType]) -> dict[str, tuple[str, str]]:
+    """Columns of lists of structs -> the fields that hold value and weight."""
+    structs = {}
+    for field in schema.categories:
+        leaf = _leaf(types.get(field.column, pl.Null()))
+        if isinstance(leaf, pl.Struct) and field.weights and field.weights not in types:
+            names = [each.name for each in leaf.fields]
+            if len(names) == 2 and field.weights in names:
+                value = names[1 - names.index(field.weights)]
+                structs[field.column] = (value, field.weights)
+    return structs
+
+
+def _column_faults(
+    schema: Schema,
+    types: Mapping[str, pl.DataType],
+    structs: Mapping[str, tuple[str, str]],
+    subject: str,
+) -> str:
+    """All columns of a schema that are missing, or of a kind that no field has; or ""."""
+    inner = [weight for _, weight in structs.values()]
+    faults = []
+    lists = {field.column: field for field in schema.categories if field.is_list}
+    lists |= {field.weights: field for field in lists.values() if field.weights}
+    for name in schema.used:
+        if name in types and name not in structs:
+            fault = _fault_of(types[name], name in lists)
+            field = lists.get(name)
+            text = not isinstance(types[name], pl.List | pl.Array)
+            if field is not None and text and not field.separator:
+                fault = "holds no lists, and lists as text need a separator"
+            if fault:
+                faults.append(f"column {name!r} {fault}")
+    if missing := schema.column_faults([*types, *inner], subject):
+        faults.append(missing)
+    return "; ".join(faults)
 
 
 class _Texts:
@@ -195,8 +252,14 @@ def _fault_of(dtype: pl.DataType, is_list: bool) -> str:
         if not is_list:
             return "holds lists; write list = true in its [[category]] entry"
         inner = _leaf(dtype)
+        if isinstance(inner, pl.Struct):
+            names = ", ".join(field.name for field in inner.fields)
+            return (
+                f"holds lists of structs ({names}); of two fields, weights = NAME says which one "
+                "is the weight"
+            )
         return f"holds lists of {inner}; their items must be values" if inner.is_nested() else ""
-    if dtype in (pl.Binary, pl.Object, pl.Duration):
+    if isinstance(dtype, pl.Binary | pl.Object | pl.Duration):
         return f"is of type {dtype}, which has no text; cast it first"
     return ""
 

@@ -16,8 +16,10 @@ samples without communication. `shuffle=False` keeps the file order. Step s hold
 (`neocpu.trees.rank_samples`). Codes become rows by hash or by vocabulary (docs/arithmetic.md §10).
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +191,13 @@ class Loader:
         elif rows_by != "hash":
             raise DataError(f"rows by {rows_by!r}; choose one of {', '.join(ROWS_BY)}")
 
+    def over(self, dataset: Dataset, dense: int | None = None, labelled: bool = True) -> "Loader":
+        """The same loader over other data, which are checked as those of a new one."""
+        loader = copy.copy(self)
+        loader.dataset = dataset
+        loader._check(dense, labelled)
+        return loader
+
     def _check(self, dense: int | None, labelled: bool) -> None:
         data = self.dataset
         where = ", ".join(str(path) for path in data.paths)
@@ -196,9 +205,11 @@ class Loader:
         for bag in self.bags:
             table = self.tables[bag.table]
             if bag.feature not in data.features:
+                near = get_close_matches(bag.feature, data.features, 1)
+                hint = f"did you mean {near[0]!r}? Its" if near else "its"
                 raise DataError(
-                    f"{where}: no feature {bag.feature!r} (table {table.name}); its features are "
-                    f"{has}"
+                    f"{where}: no feature {bag.feature!r} (table {table.name}); {hint} features "
+                    f"are {has}"
                 )
             if table.weighted and not data.features[bag.feature].weighted:
                 raise DataError(

@@ -1,12 +1,10 @@
-"""How does a raw log become blocks of complete lines? Text, gzip and Parquet give the same bytes.
+"""How does a raw log become blocks of complete lines? Text and gzip give the same bytes.
 
 A block is about a megabyte of lines, each ended by a newline; a line cut by a block's end moves to
 the next block, so memory stays bounded and line numbers stay true. Gzip is decompressed on a
-thread. Parquet (through polars, imported only then) is written out as text with a separator no
-field holds, so that one tokenizer and one set of error messages serve all three.
+thread. Parquet files are only recognised here (`neocpu.ingest.parquet` reads them).
 """
 
-import contextlib
 import gzip
 import io
 import stat
@@ -20,12 +18,10 @@ from numpy.typing import NDArray
 
 from neocpu.errors import DataError
 from neocpu.hdf5.disk import SIGNATURE
-from neocpu.hdf5.walk import one_line
 from neocpu.ingest.read_ahead import read_ahead
 
 BLOCK_BYTES = 1 << 20  # of one read
 LONGEST_LINE = 64 << 20  # bytes; bounds memory for a file that has no lines
-UNIT = "\x1f"  # ASCII unit separator: the delimiter of text made from Parquet
 
 
 class TextBlock(NamedTuple):
@@ -110,80 +106,3 @@ def _read(path: Path, stream: BinaryIO, block: int) -> bytes:
         ) from error
     except OSError as error:
         raise DataError(f"{path}: reading failed: {error}") from error
-
-
-class Parquet:
-    """A Parquet file as text: names and kinds of its columns, and blocks of lines of some.
-
-    Raises DataError for a file that polars cannot read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        import polars
-
-        self._polars = polars
-        self.path = path
-        with self._readable("not a readable Parquet file"):
-            self._frame = polars.scan_parquet(path)
-            self._types = dict(self._frame.collect_schema())
-
-    @contextlib.contextmanager
-    def _readable(self, subject: str) -> Iterator[None]:
-        """What polars raises within means that the file is damaged; its panics are no
-        `Exception`.
-        """
-        errors = self._polars.exceptions
-        problems = (errors.PolarsError, errors.PanicException, OSError, RuntimeError, ValueError)
-        try:
-            yield
-        except (*problems, ArithmeticError, LookupError, MemoryError, TypeError) as error:
-            raise DataError(f"{self.path}: {subject}: {one_line(error)[:300]}") from error
-
-    @property
-    def columns(self) -> list[str]:
-        """Column names in file order."""
-        return list(self._types)
-
-    def is_integer(self, column: str) -> bool:
-        """Whether the column holds integers, not text (such a category is its own code)."""
-        return self._types[column].is_integer()
-
-    def blocks(self, columns: list[str], integers: set[str]) -> Iterator[TextBlock]:
-        """Lines of these columns in this order; `integers` stored as floats are cast."""
-        size = self.path.stat().st_size
-        with self._readable("the number of rows"):
-            rows = self._frame.select(self._polars.len()).collect().item()
-            chosen = [self._as_text(name, name in integers) for name in columns]
-        step = 1 << 12
-        slab = 1 << 18
-        for first in range(0, rows, slab):
-            with self._readable(f"rows from {first + 1}"):
-                frame = self._frame.select(chosen).slice(first, slab).collect()
-            for offset in range(0, frame.height, step):
-                part = frame.slice(offset, step)
-                with self._readable(f"rows from {first + offset + 1}"):
-                    text = self._lines_of(part)
-                yield TextBlock(text, size * (first + offset + part.height) // rows)
-
-    def _as_text(self, name: str, integer: bool) -> Any:
-        """The expression of a column that is written as the text of its values."""
-        pl = self._polars
-        column = pl.col(name)
-        if integer and self._types[name].is_float():
-            # a number that is not an integer stays as it is, for the parser to refuse
-            number = column.cast(pl.Int64, strict=False)
-            text = (
-                pl.when(column == number)
-                .then(number.cast(pl.String))
-                .otherwise(column.cast(pl.String))
-            )
-            column = pl.when(column.is_nan()).then(None).otherwise(text).alias(name)
-        return column.cast(pl.Int8) if self._types[name] == pl.Boolean else column
-
-    def _lines_of(self, frame: Any) -> NDArray[np.uint8]:
-        """Rows as lines of text."""
-        out = io.BytesIO()
-        frame.write_csv(
-            out, include_header=False, separator=UNIT, quote_style="never", null_value=""
-        )
-        return np.frombuffer(bytearray(out.getbuffer()), np.uint8)

@@ -34,7 +34,9 @@ class DatasetWriter:
     path: the final name; the folder must exist. dense: names of the dense columns. features: the
     categorical columns. attributes: what the file should say about itself (`source`, `options`,
     `description`, …): text, numbers, or what JSON can hold; may be changed until `close`. labelled:
-    whether samples have labels. Its attribute `rows` is the number of samples so far.
+    whether samples have labels. labels: names of the labels, where they have some; the first are
+    `labels`. schema: the tree of the schema that the samples were read by. Its attribute `rows` is
+    the number of samples so far.
 
         features = [FeatureColumn("C1"), FeatureColumn("C2", hotness=0)]
         with DatasetWriter("log.h5", ["I1"], features) as writer:
@@ -52,6 +54,8 @@ class DatasetWriter:
         attributes: Mapping[str, Any] | None = None,
         compress: str = "none",
         labelled: bool = True,
+        labels: Sequence[str] = (),
+        schema: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = Path(path)
         self.dense = tuple(dense)
@@ -64,6 +68,10 @@ class DatasetWriter:
         # by feature: codes, their counts, and by how much these are too small at most
         self.frequencies: dict[str, tuple[NDArray[Any], NDArray[np.int64], int]] = {}
         self._labelled = labelled
+        self._labels = tuple(labels) if labelled else ()
+        self._least = [float("inf")] * len(self._labels)
+        self._most = [float("-inf")] * len(self._labels)
+        self._schema = schema
         self._compress = compress
         self._check_columns()
         compression_options(compress)
@@ -91,6 +99,8 @@ class DatasetWriter:
         parts = {"dense": self._folder.part("dense", "float32")}
         if self._labelled:
             parts["labels"] = self._folder.part("labels", "float32")
+        for index, name in enumerate(self._labels[1:]):
+            parts[f"more_labels/{name}"] = self._folder.part(f"more-labels-{index}", "float32")
         for index, feature in enumerate(self.features):
             name = feature.name
             parts[f"codes/{name}"] = self._folder.part(f"codes-{index}", feature.dtype)
@@ -102,7 +112,7 @@ class DatasetWriter:
 
     def _check_columns(self) -> None:
         names = [feature.name for feature in self.features]
-        for name in [*names, *self.dense]:
+        for name in [*names, *self.dense, *self._labels]:
             if not name or name == "." or "/" in name or "\0" in name or not _is_text(name):
                 raise DataError(
                     f"{self.path}: {name!r} cannot name a column: names are text, not empty, and "
@@ -126,9 +136,11 @@ class DatasetWriter:
         *,
         missing_dense: ArrayLike | None = None,
         missing: Mapping[str, int] | None = None,
+        more_labels: Mapping[str, ArrayLike] | None = None,
     ) -> None:
         """Add n samples: labels [n], dense [n, Nd], features: codes [n] or [n, L], or `BagColumn`.
 
+        more_labels: [n] by name, of all labels but the first.
         missing_dense [Nd] and missing: how many fields of these samples were empty; only counted,
         for the card. Raises DataError if the columns have different numbers of samples.
         """
@@ -139,12 +151,7 @@ class DatasetWriter:
                 f"{self.path}: dense has shape {values.shape}, expected (rows, {len(self.dense)})"
             )
         if self._labelled:
-            label_values = np.ascontiguousarray(labels, np.float32)
-            if label_values.shape != (samples,):
-                raise DataError(
-                    f"{self.path}: labels have shape {label_values.shape}, expected ({samples},)"
-                )
-            self._write("labels", label_values)
+            self._append_labels(labels, more_labels or {}, samples)
         self._write("dense", values)
         for feature in self.features:
             if feature.name not in features:
@@ -154,6 +161,24 @@ class DatasetWriter:
         if missing_dense is not None:
             self.missing_dense += np.asarray(missing_dense, np.int64)
         self.rows += samples
+
+    def _append_labels(
+        self, labels: ArrayLike | None, more_labels: Mapping[str, ArrayLike], samples: int
+    ) -> None:
+        if missing := [name for name in self._labels[1:] if name not in more_labels]:
+            raise DataError(f"{self.path}: label {missing[0]} is missing from these rows")
+        columns = {"labels": labels}
+        columns |= {f"more_labels/{name}": more_labels[name] for name in self._labels[1:]}
+        for index, (part, column) in enumerate(columns.items()):
+            values = np.ascontiguousarray(column, np.float32)
+            if values.shape != (samples,):
+                raise DataError(
+                    f"{self.path}: {part} have shape {values.shape}, expected ({samples},)"
+                )
+            self._write(part, values)
+            if self._labels and samples:
+                self._least[index] = min(self._least[index], float(values.min()))
+                self._most[index] = max(self._most[index], float(values.max()))
 
     def _append_feature(
         self, feature: FeatureColumn, values: ArrayLike | BagColumn, samples: int
@@ -223,6 +248,16 @@ class DatasetWriter:
             file.set("", {key: value if plain else json.dumps(value)})
         if self._labelled:
             file.column("labels", self._parts["labels"], (self.rows,))
+        if self._labels:
+            ranges = zip(self._labels, self._least, self._most)
+            file.set("", {"labels": json.dumps([list(each) for each in ranges])})
+        if self._labels[1:]:
+            file.group("more_labels")
+        for name in self._labels[1:]:
+            file.column(f"more_labels/{name}", self._parts[f"more_labels/{name}"], (self.rows,))
+        if self._schema is not None:
+            text = json.dumps(self._schema, default=str).encode()
+            file.put("schema", np.frombuffer(text, np.uint8))
         file.column("dense", self._parts["dense"], (self.rows, len(self.dense)))
         file.set("dense", {"columns": json.dumps(self.dense), "missing": self.missing_dense})
         if self.features:

@@ -14,6 +14,10 @@ class ModelConfig:
     """Shape of the DLRM: widths of its layers without their inputs, and the loss.
 
     embedding_dim, embedding_format, embedding_rounding : of tables that do not say their own.
+    bottom, top : widths of the layers' outputs; the top's last is 1.
+    interaction : dot: products of all pairs of vectors; cat: the vectors side by side.
+    diagonal : whether a vector's product with itself is one of them.
+    loss : bce: binary cross-entropy of logits; mse: squared error.
     towers : name -> features, each in one of them; {}: none. Their modules stand between the
         pooled vectors and the interaction (docs/communication.md).
     tower : shape of these modules: c joint_vectors, p feature_vectors, their width.

@@ -43,19 +43,27 @@ def initial_rows(
     weight = np.empty((rows.size, spec.dim), np.float32)
     scale = np.float32(1.0 / math.sqrt(spec.rows))
     uniform_rows(tensor_key(seed, INIT, spec.name), np.ascontiguousarray(rows), 0, scale, weight)
-    scales: dict[str, F32] = {}
-    if spec.row_format.row_scaled:
-        codec = RowCodec(spec.format, spec.dim, backend=backend)
-        data = codec.encode(weight)
-        weight = codec.decode(data)
-        scales = codec.scales(data)
-    elif not spec.row_format.exact:
-        weight = rounded(weight, spec.format, import_module(f"neocpu.{backend}.narrow"))
-    values = {"weight": weight}
+    numbers = in_format(spec, weight, backend)
+    values = {"weight": numbers.pop("weight")}
     for name, shape in state_shapes(optimizer, spec.dim):
         start = optimizer.initial_accumulator_value if name == optimizer.rule.accumulator else 0.0
         values[name] = np.full((rows.size, *shape), start, np.float32)
-    return values | scales
+    return values | numbers
+
+
+def in_format(spec: TableSpec, weight: F32, backend: str = "kernels") -> dict[str, F32]:
+    """Rows f32[n, dim] as the nearest numbers of a table's format: "weight" f32[n, dim], and scale
+    and bias f32[n] of each row where the format has them.
+
+    backend : "kernels", or "reference" for their NumPy twins.
+    """
+    if spec.row_format.row_scaled:
+        codec = RowCodec(spec.format, spec.dim, backend=backend)
+        data = codec.encode(weight)
+        return {"weight": codec.decode(data), **codec.scales(data)}
+    if not spec.row_format.exact:
+        weight = rounded(weight, spec.format, import_module(f"neocpu.{backend}.narrow"))
+    return {"weight": weight}
 
 
 def fields_of(spec: TableSpec, optimizer: SparseOptimizer) -> list[tuple[str, tuple[int, ...]]]:

@@ -7,6 +7,7 @@ model.tables["C1"][[0, 17]]        # rows 0 and 17, float32[2, D]
 model.dense["bottom.0.weight"]     # float32[out, in]
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,20 +92,27 @@ class TrainedModel:
     """A checkpoint, read-only.
 
     Attributes: path, step, digest, config; tables, `Table` by name; dense, f32 array by parameter.
+    overrides : of keys of the config.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, overrides: Sequence[str] = ()) -> None:
         with CheckpointFile(path) as file:
             self.path = file.path
             self.step = file.step
             self.digest = file.digest
-            self.config = file.config()
-            self.tables = {spec.name: Table(file, spec, self.config) for spec in self.config.tables}
+            self.config = file.config(overrides)
+            self.tables: Mapping[str, Table] = {
+                spec.name: self._table(file, spec) for spec in self.config.tables
+            }
             self.dense = {
                 tensor.name.removeprefix("dense/"): file.field(number, "value")
                 for number, tensor in enumerate(file.tensors)
                 if tensor.name.startswith("dense/")
             }
+
+    def _table(self, file: CheckpointFile, spec: TableSpec) -> Table:
+        """The table of an open file."""
+        return Table(file, spec, self.config)
 
     def __repr__(self) -> str:
         return (

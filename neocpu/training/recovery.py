@@ -18,9 +18,17 @@ class Recovery:
     """The checkpoints of one run; every method but `abandon` is collective.
 
     out : folder of results. data : description of the data (`identity.py`). clock : of the steps.
+    vocabularies : that choose rows, by feature.
     """
 
-    def __init__(self, out: Path, world: World, data: Mapping[str, Any], clock: StepClock) -> None:
+    def __init__(
+        self,
+        out: Path,
+        world: World,
+        data: Mapping[str, Any],
+        clock: StepClock,
+        vocabularies: Mapping[str, Any] | None = None,
+    ) -> None:
         config = world.config.checkpoint
         memory = world.embedding.memory
         self._out = out
@@ -34,6 +42,7 @@ class Recovery:
             full_every=config.files_until_full(memory is not None and memory.over_ssd),
             quantize="" if config.quantize == "none" else config.quantize,
             data=data,
+            vocabularies=vocabularies,
             room=config.memory,
             background=True,
         )

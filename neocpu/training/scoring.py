@@ -3,14 +3,18 @@
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from neocpu.config import Config
+from neocpu.embedding.tiered import MemoryPlan
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.environment import check_kernels
-from neocpu.parallel.plan import AUTO, is_plan_file
+from neocpu.parallel.plan import AUTO, Plan, is_plan_file
+from neocpu.presets import log_path
 from neocpu.training import checkpoint as checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.datasets import open_paths
@@ -42,21 +46,59 @@ def restore(
     check_kernels()
     with CheckpointFile(path) as file:
         config = file.config(overrides)
-    if is_plan_file(config.parallel.plan) and not _names_plan(overrides):
-        # the run's plan was for its own ranks, and its file may be gone
-        config = replace(config, parallel=replace(config.parallel, plan=AUTO))
-    splits = open_paths(
-        config, comm, Path(path).parent, tell, {SPLIT: tuple(data)}, labelled=labelled
+        vocabularies = file.vocabularies()
+    if not _names_plan(overrides):
+        config = without_plan_file(config)
+    logs = tuple(map(log_path, data))
+    splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: logs}, labelled=labelled)
+    if vocabularies and not config.data.vocabulary:
+        splits.use_vocabularies(vocabularies)
+    world = restore_world(
+        path,
+        comm,
+        config,
+        splits.dense_features,
+        pooling=splits.pooling_factors(),
+        data=splits.description(),
+        warm=lambda plan, memory: warm_up(config, plan, comm, tell, memory.placements),
     )
-    pooling = splits.pooling_factors()
+    return world, splits.loader(SPLIT, labelled=need_labels)
+
+
+def restore_world(
+    path: Path,
+    comm: Comm,
+    config: Config,
+    dense_features: int,
+    *,
+    pooling: Mapping[str, float],
+    data: Mapping[str, Any] | None = None,
+    warm: Callable[[Plan, MemoryPlan], object] | None = None,
+) -> World:
+    """The objects of a run in the state of a checkpoint. Collective.
+
+    config : of the checkpoint, maybe with overrides. pooling : mean lookups per sample of each
+    table, for the plan (1 where a table is missing). data : as for `checkpoint.load`. warm : called
+    before anything is built, to compile kernels; None: each is compiled when it is first used.
+    """
     plan = make_plan(config, comm, pooling)
     memory = memory_plan(config, plan, pooling)
-    warm_up(config, plan, comm, tell, memory.placements)
+    if warm is not None:
+        warm(plan, memory)
     if not (memory.plain or config.memory.folder):
         memory = replace(memory, folder=_temporary_folder())
-    world = build(config, comm, plan, splits.dense_features, memory=memory)
-    checkpoints.load(path, world, splits.description())
-    return world, splits.loader(SPLIT, labelled=need_labels)
+    world = build(config, comm, plan, dense_features, memory=memory)
+    checkpoints.load(path, world, data)
+    return world
+
+
+def without_plan_file(config: Config) -> Config:
+    """A config that plans for its own ranks: a plan's file was for those of the run, and may be
+    gone.
+    """
+    if not is_plan_file(config.parallel.plan):
+        return config
+    return replace(config, parallel=replace(config.parallel, plan=AUTO))
 
 
 def _names_plan(overrides: Sequence[str]) -> bool:

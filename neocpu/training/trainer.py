@@ -19,6 +19,7 @@ from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
 from neocpu.training.advising import advise
+from neocpu.training.beginning import begin
 from neocpu.training.begun import as_begun
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
@@ -123,13 +124,17 @@ class Trainer:
         try:
             with RunLock(self.out, self.comm, resume=self.resume):
                 self._watch.prepare()
+                tell = self.report.tell
                 if self.resume:
                     self.config = as_begun(self.config, self.out, self.comm)
-                splits = open_splits(self.config, self.comm, self.out, self.report.tell)
+                beginning = begin(self.config, self.comm, self.out, self.resume, tell)
+                splits = open_splits(beginning.config, self.comm, self.out, tell)
                 self.config = splits.config
+                beginning.choose_rows(splits, tell)
                 world, schedule = self._prepare(splits)
+                beginning.take_over(world, splits, tell)
                 recovery = self._recovery = Recovery(
-                    self.out, world, splits.description(), self._clock
+                    self.out, world, splits.description(), self._clock, splits.vocabularies
                 )
                 if self.resume:
                     self._go_on(recovery, schedule)

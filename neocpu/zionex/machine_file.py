@@ -1,21 +1,20 @@
 """How is a machine written down? As TOML that a person can read, and change.
 
-`docs/zionex.md` has the format. Presets lie in data/machines; `this-machine` is the file that
-`neocpu calibrate` wrote for this host.
+`docs/zionex.md` has the format. Presets are found by name (`neocpu/presets.py`); `this-machine` is
+the file that `neocpu calibrate` wrote for this host.
 """
 
 import json
 import os
 import platform
 import re
-import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import neocpu
+from neocpu import presets
 from neocpu.errors import ConfigError
 from neocpu.kernels._folder import base_folder
 from neocpu.records import Reader, toml_tree
@@ -45,9 +44,6 @@ from neocpu.zionex.machine import (
 )
 
 THIS_MACHINE = "this-machine"
-TREE = Path(neocpu.__file__).resolve().parent.parent / "data" / "machines"
-INSTALLED = Path(sysconfig.get_path("data")) / "share" / "neocpu" / "machines"
-PRESETS = TREE if TREE.is_dir() else INSTALLED
 
 # keys above all sections
 _TOP: dict[str, type] = {"name": str, "origin": str, "nodes": int, "ranks_per_node": int}
@@ -87,8 +83,8 @@ def this_machine_path() -> Path:
 
 
 def preset_names() -> list[str]:
-    """Names of the presets, those of the source tree or those installed with the package."""
-    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+    """Names of the machines that come with the package (`neocpu/presets.py`)."""
+    return presets.names(presets.MACHINES)
 
 
 def find(machine: str | Path) -> Path:
@@ -107,13 +103,13 @@ def find(machine: str | Path) -> Path:
                 "and writes it"
             )
         return path
-    names = preset_names()
-    if str(machine) not in names:
-        known = ", ".join([*names, THIS_MACHINE])
+    preset = presets.path_of(presets.MACHINES, str(machine))
+    if preset is None:
+        known = ", ".join([*preset_names(), THIS_MACHINE])
         raise ConfigError(
             f"no machine {str(machine)!r}; choose one of {known}, or give the path of a .toml file"
         )
-    return PRESETS / f"{machine}.toml"
+    return preset
 
 
 def load(machine: str | Path) -> Machine:

@@ -1,17 +1,21 @@
 """Which checkpoints does a folder hold, and which of them may go?
 
-The newest `keep` that can be read stay, and so does every file that one of them is based on.
+The newest `keep` that can be read stay, and so do the one that is noted as the best, and every
+file that one of these is based on.
 """
 
 import contextlib
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from neocpu.errors import CheckpointError
 from neocpu.training.checkpoint.links import base_of
 
 FOLDER = "checkpoints"
 PATTERN = "step-????????*.h5"
+NOTE = "best.json"  # names the best checkpoint (`best.py`)
 
 
 def checkpoints(out: Path) -> list[Path]:
@@ -88,6 +92,7 @@ def _expired(path: Path, keep: int, bases: Bases) -> list[Path]:
     older = [each for each in candidates if each != path]
     readable = [each for each in base_names if each != path]
     kept = {path, *readable[max(len(readable) - (keep - 1), 0) :]}
+    kept |= {each for each in readable if each.name == _noted(path.parent)}
     needed = set(kept)
     for each in kept:
         base = base_names.get(each)
@@ -95,6 +100,21 @@ def _expired(path: Path, keep: int, bases: Bases) -> list[Path]:
             needed.add(based_on)
             base = base_names.get(based_on)
     return [each for each in older if each not in needed]
+
+
+def read_note(folder: Path) -> dict[str, Any]:
+    """What the note of the best checkpoint in a folder of checkpoints says; {} if there is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        if isinstance(note, dict):
+            return note
+    return {}
+
+
+def _noted(folder: Path) -> str:
+    """Name of the best checkpoint; "": none is noted."""
+    name = read_note(folder).get("file")
+    return name if isinstance(name, str) else ""
 
 
 def bases_in(folder: Path) -> list[Path]:

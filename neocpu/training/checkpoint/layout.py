@@ -5,6 +5,8 @@
     /run/config            text: the TOML file
     /run/overrides, header, data, versions
                            JSON
+    /vocabularies/0, 1, …  uint32[n] or uint64[n]: codes of the features in the attribute features,
+                           where these choose rows; not in a file whose base has the same ones
     /dense/NAME/value, sum, …
                            float32, shaped as the parameter; optimizer state is named as torch
                            names it
@@ -55,6 +57,7 @@ FORMAT = "neocpu-checkpoint"
 # Newest version; a file has the lowest one whose readers understand it: 4 if it is quantised, 3 if
 # it holds changes, 2 if it holds codes, else 1.
 VERSION = 4
+WORDS = "vocabularies"  # group of the vocabularies
 TEXTS = ("config", "overrides", "header", "data", "versions")
 Offsets = dict[str, int]
 
@@ -64,11 +67,13 @@ def lay_out(
     counts: Ints,
     attributes: Mapping[str, Any],
     texts: Mapping[str, str],
+    vocabularies: Mapping[str, NDArray[Any]] | None = None,
 ) -> Image:
     """A file with room for its datasets, as bytes; its offsets are by "TENSOR/FIELD".
 
     counts : i64[T, 3], of each tensor the rows, rows gone and blocks in the file.
     attributes : with "digest"; with a base, the file holds changes. texts : by name in TEXTS.
+    vocabularies : codes u32[n] or u64[n] of features; entry i is looked up in row i + 1.
     """
     changes = "base" in attributes
     version = _version(tensors, changes)
@@ -76,6 +81,11 @@ def lay_out(
         draft.set("", {"format": FORMAT, "version": version, "complete": True, **attributes})
         for name in TEXTS:
             draft.text(f"run/{name}", texts[name])
+        if vocabularies:
+            draft.group(WORDS)
+            draft.set(WORDS, {"features": json.dumps(list(vocabularies))})
+            for number, codes in enumerate(vocabularies.values()):
+                draft.put(f"{WORDS}/{number}", codes)
         for tensor, (rows, gone, blocks) in zip(tensors, counts.tolist()):
             draft.group(tensor.name)
             draft.set(tensor.name, {"rows": tensor.rows, "fields": json.dumps(tensor.fields)})

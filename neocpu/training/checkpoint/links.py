@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from neocpu.errors import CheckpointError
 from neocpu.formats import FORMATS, SCALED, SPLIT
 from neocpu.hdf5.door import File, Kind
-from neocpu.training.checkpoint.layout import FORMAT, VERSION, datasets
+from neocpu.training.checkpoint.layout import FORMAT, VERSION, WORDS, datasets
 from neocpu.training.checkpoint.number_codes import Code, Coded
 from neocpu.training.state_blocks import BLOCK, F32, NOTHING, Index, Ints, Tensor
 
@@ -244,6 +244,17 @@ class Link:
     def text(self, name: str) -> str:
         """One of the texts in /run."""
         return self.file.text(f"run/{name}")
+
+    def vocabularies(self) -> dict[str, NDArray[Any]]:
+        """Codes of each feature whose rows are chosen by a vocabulary; {}: the file has none."""
+        if WORDS not in self.file:
+            return {}
+        text = self.file.attribute("features", str, WORDS)
+        features = self.strings(text, f"the attribute features of /{WORDS}")
+        return {
+            feature: self.file.array(f"{WORDS}/{number}", ("<u4", "<u8"), (None,)).read()
+            for number, feature in enumerate(features)
+        }
 
     def rows(self, number: int) -> Ints:
         """Rows of a table that are in this file, ascending."""

@@ -19,7 +19,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class _Newest:
     """The newest file, on which the next one may be based.
 
     chain : files of changes that it needs, itself included, and their `bytes`. quantized : format
-    to which it is rounded ("": none).
+    to which it is rounded ("": none). words : hashes of the vocabularies in the chain.
     """
 
     name: str
@@ -71,6 +71,7 @@ class _Newest:
     chain: int
     bytes: int
     quantized: str = ""
+    words: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -98,7 +99,7 @@ class Saver:
         whole.
     quantize : round the weights of float32 tables to this row format in all files but the last one
         of a run; "": in none.
-    data : description of the data (`identity.py`).
+    data : description of the data (`identity.py`). vocabularies : that choose rows, by feature.
     room : bytes of a rank that rows may take until they are written.
     background : may training go on meanwhile?
 
@@ -116,6 +117,7 @@ class Saver:
         full_every: int = 1,
         quantize: str = "",
         data: Mapping[str, Any] | None = None,
+        vocabularies: Mapping[str, Any] | None = None,
         room: int = ROOM,
         background: bool = False,
     ) -> None:
@@ -124,7 +126,8 @@ class Saver:
         self.comm = world.comm
         self._keep = keep
         self._every = full_every
-        self._data = data or {}
+        self._data = dict(data or {})
+        self._vocabularies = dict(vocabularies or {})
         self._quantize = quantize
         self._room = room
         self._background = background
@@ -137,6 +140,10 @@ class Saver:
         self.rounded = False
         if full_every > 1:
             world.embedding.tbe.changes.track()
+
+    def note(self, key: str, value: Any) -> None:
+        """Let the files from now on have a note (JSON-able) beside the description of the data."""
+        self._data[key] = value
 
     def resume(self, path: Path, step: int) -> None:
         """The world was just loaded from a checkpoint; the next one may hold what changed since."""
@@ -152,6 +159,8 @@ class Saver:
                 self._newest = _Newest(
                     path.name, file.step, file.digest, file.index, chain, file.changes
                 )
+                if file.vocabularies():
+                    self._newest = replace(self._newest, words=file.data()["vocabularies"])
         except CheckpointError as problem:
             error = problem
         self.comm.agree(error)
@@ -236,7 +245,10 @@ class Saver:
         pending.digest = digest_of(self.world.config.header(), step, state.tensors, index)
         attributes["digest"] = pending.digest
         before, counts = shares_of(self.comm, snapshot.counts)
-        offsets = self._lay_out(pending, counts, attributes, texts)
+        words = self._data.get("vocabularies", {})
+        new_words = not base or words != base.words
+        vocabularies = self._vocabularies if new_words else {}
+        offsets = self._lay_out(pending, counts, attributes, texts, vocabularies)
         in_memory = not self.comm.largest(int(snapshot.room < 0))
         share = Share(
             path=pending.partial,
@@ -260,6 +272,7 @@ class Saver:
                 chain=base.chain + 1 if base else 0,
                 bytes=base.bytes + size if base else 0,
                 quantized=quantize,
+                words=words,
             )
         self.counts["written"] += 1
         self.counts["of_changes"] += int(base is not None)
@@ -311,6 +324,7 @@ class Saver:
         counts: Ints,
         attributes: Mapping[str, Any],
         texts: Mapping[str, str],
+        vocabularies: Mapping[str, Any],
     ) -> Offsets:
         """Create the file on rank 0; the offsets of its datasets on all."""
 
@@ -319,7 +333,7 @@ class Saver:
             # killed runs leave partial files; no other run can be writing, the folder is locked
             for old in self.folder.glob(".step-*.partial"):
                 old.unlink()
-            image = lay_out(pending.tensors, counts, attributes, texts)
+            image = lay_out(pending.tensors, counts, attributes, texts, vocabularies)
             pending.image = create(image, pending.partial)
             return json.dumps(image.offsets).encode()
 

@@ -1,24 +1,18 @@
-"""In what do two checkpoints differ, and how is one exported? Block by block, in bounded memory.
+"""In what do two checkpoints differ, and how do several files become one?
 
-Exports: `.npz` (NumPy) and `.safetensors` (8 bytes header length, JSON header, raw little-endian
-data), with the names that the file uses: "dense/bottom.0.weight/value", "tables/C1/rows",
-"tables/C1/weight", "tables/C1/sum".
+Block by block, in bounded memory.
 """
 
 import contextlib
-import json
 import os
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.errors import CheckpointError, ConfigError
+from neocpu.errors import CheckpointError
 from neocpu.training.checkpoint.folder import bases_in
 from neocpu.training.checkpoint.layout import TEXTS, Part, create, lay_out, seal
 from neocpu.training.checkpoint.reading import CheckpointFile
@@ -26,10 +20,8 @@ from neocpu.training.checkpoint.snapshot import Share, write_share
 from neocpu.training.initial import initial_rows
 from neocpu.training.state_blocks import BLOCK, Blocks, Ints, Tensor, Values
 
-PIECE = 16 * BLOCK  # rows of a whole table that are made at a time
 # attributes that a merged file does not take over
 OF_ONE_FILE = ("format", "version", "complete", "sealed", "base", "base_step", "base_digest")
-Parts = Callable[[], Iterator[NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,7 @@ class Difference:
         return f"{self.tensor} row {self.row}, {self.field}{where}: {first} | {second}"
 
 
-class _FilledTensor:
+class FilledTensor:
     """One tensor of a file, in which rows that the file lacks have their initial values.
 
     hashes : of the blocks in the file, by number.
@@ -94,8 +86,8 @@ def first_difference(first: CheckpointFile, second: CheckpointFile) -> Differenc
     """
     _refuse_other_tensors(first, second)
     for number, tensor in enumerate(first.tensors):
-        left = _FilledTensor(first, number)
-        right = _FilledTensor(second, number)
+        left = FilledTensor(first, number)
+        right = FilledTensor(second, number)
         for block in sorted({*left.hashes, *right.hashes}):
             if left.hashes.get(block) == right.hashes.get(block):
                 continue
@@ -153,86 +145,7 @@ def _first_in_rows(tensor: str, rows: Ints, left: Values, right: Values) -> Diff
     )
 
 
-# ---- exports ----
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One array of an export: `parts()` yields it in pieces along its first axis."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    parts: Parts
-
-    @property
-    def bytes(self) -> int:
-        """Size of the array."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
-
-
-def entries(file: CheckpointFile, dense: bool) -> list[Entry]:
-    """The arrays of a checkpoint.
-
-    dense : whole tables, initial values filled in; else only the rows in the state.
-    """
-    arrays = []
-    for number, tensor in enumerate(file.tensors):
-        count = tensor.rows if dense else file.index.rows_of(number)
-        if tensor.table and not dense:
-            arrays.append(Entry(f"{tensor.name}/rows", "<i8", (count,), _row_parts(file, number)))
-        parts_of = _whole_parts if tensor.table and dense else _field_parts
-        for name, shape in tensor.fields:
-            parts = parts_of(file, number, name)
-            arrays.append(Entry(f"{tensor.name}/{name}", "<f4", (count, *shape), parts))
-    return arrays
-
-
-def _row_parts(file: CheckpointFile, number: int) -> Parts:
-    """Row numbers in the state."""
-    return lambda: (block.rows for block in file.blocks(number))
-
-
-def _field_parts(file: CheckpointFile, number: int, name: str) -> Parts:
-    """A field of the rows in the state."""
-    return lambda: (block.values[name] for block in file.blocks(number))
-
-
-def _whole_parts(file: CheckpointFile, number: int, name: str) -> Parts:
-    """A field of all rows."""
-
-    def parts() -> Iterator[NDArray[Any]]:
-        filled = _FilledTensor(file, number)
-        total = file.tensors[number].rows
-        for first in range(0, total, PIECE):
-            rows = np.arange(first, min(first + PIECE, total), dtype=np.int64)
-            yield filled.values(file.blocks(number, first, first + rows.size), rows)[name]
-
-    return parts
-
-
-def export(file: CheckpointFile, target: Path, *, dense: bool = False) -> None:
-    """Write a checkpoint as `.npz` or `.safetensors`, by the name of `target`.
-
-    Verifies what it reads.
-
-    Raises ConfigError for another name, CheckpointError where it cannot be read or written, or
-    where `target` is a checkpoint that is needed.
-    """
-    _refuse_sources(file, target)
-    if target.suffix not in WRITERS:
-        raise ConfigError(f"{target}: an export ends in one of {', '.join(WRITERS)}")
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        with open(partial, "wb") as out:
-            WRITERS[target.suffix](file, entries(file, dense), out)
-        os.replace(partial, target)
-    except OSError as error:
-        raise CheckpointError(
-            f"{target} could not be written: {error.strerror or error}"
-        ) from error
-    finally:
-        _remove(partial)
+# ---- merging ----
 
 
 def merge(file: CheckpointFile, target: Path) -> None:
@@ -243,7 +156,7 @@ def merge(file: CheckpointFile, target: Path) -> None:
     Raises CheckpointError where it cannot be read or written, or where `target` is a checkpoint
     that is needed.
     """
-    _refuse_sources(file, target)
+    refuse_needed_files(file, target)
     tensors = [replace(tensor, quantized="") for tensor in file.tensors]
     counts = np.zeros((len(tensors), 3), np.int64)
     for number in range(len(tensors)):
@@ -253,7 +166,7 @@ def merge(file: CheckpointFile, target: Path) -> None:
     attributes = {k: value for k, value in file.attributes.items() if k not in OF_ONE_FILE}
     attributes["seed"] = np.uint64(attributes["seed"])
     partial = target.with_name(f".{target.name}.partial")
-    image = lay_out(tensors, counts, attributes, texts)
+    image = lay_out(tensors, counts, attributes, texts, file.vocabularies())
     try:
         image = create(image, partial)
         share = Share(
@@ -277,7 +190,7 @@ def merge(file: CheckpointFile, target: Path) -> None:
         _remove(partial)
 
 
-def _refuse_sources(file: CheckpointFile, target: Path) -> None:
+def refuse_needed_files(file: CheckpointFile, target: Path) -> None:
     """Raise CheckpointError where a target is one of the files of `file`, or of another chain."""
     try:
         status = os.stat(target)
@@ -306,38 +219,3 @@ def _all_parts(file: CheckpointFile, tensors: Sequence[Tensor]) -> Iterator[Part
     for number, tensor in enumerate(tensors):
         for blocks in file.blocks(number):
             yield Part.of(blocks, tensor)
-
-
-def _write_npz(file: CheckpointFile, arrays: list[Entry], out: BinaryIO) -> None:
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        for entry in arrays:
-            with archive.open(f"{entry.name}.npy", "w", force_zip64=True) as member:
-                head = {"descr": entry.dtype, "fortran_order": False, "shape": entry.shape}
-                np.lib.format.write_array_header_1_0(member, head)
-                for part in entry.parts():
-                    member.write(np.ascontiguousarray(part, entry.dtype).tobytes())
-
-
-def _write_safetensors(file: CheckpointFile, arrays: list[Entry], out: BinaryIO) -> None:
-    facts = {"format": "pt", "neocpu_step": str(file.step), "neocpu_digest": file.digest}
-    header: dict[str, Any] = {"__metadata__": facts}
-    offset = 0
-    for entry in arrays:
-        header[entry.name] = {
-            "dtype": {"<i8": "I64", "<f4": "F32"}[entry.dtype],
-            "shape": list(entry.shape),
-            "data_offsets": [offset, offset + entry.bytes],
-        }
-        offset += entry.bytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    out.write(len(text).to_bytes(8, "little") + text)
-    for entry in arrays:
-        for part in entry.parts():
-            out.write(np.ascontiguousarray(part, entry.dtype).tobytes())
-
-
-WRITERS: dict[str, Callable[[CheckpointFile, list[Entry], BinaryIO], None]] = {
-    ".npz": _write_npz,
-    ".safetensors": _write_safetensors,
-}

@@ -1,0 +1,173 @@
+"""Which keys has a config, and what does each mean? The page is made of the records themselves.
+
+Types and defaults are those of the fields, allowed values and limits those that `neocpu.config`
+checks; meanings are read from the records' docstrings, where `name, name : text` stands at the
+start of a line or of a sentence. A key without a meaning ends the build.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, get_type_hints
+
+from generated_pages import write_page
+
+from neocpu import config
+from neocpu.embedding.optimizers import DENSE_NAMES, GENERAL
+from neocpu.embedding.specs import TableKeys
+from neocpu.reference.rules import RULES
+
+TYPES = {
+    int: "whole number",
+    float: "number",
+    str: "text",
+    bool: "true or false",
+    tuple[str, ...]: "list of texts",
+    tuple[int, ...]: "list of whole numbers",
+    tuple[tuple[str, ...], ...]: "list of lists",
+    Mapping[str, tuple[str, ...]]: "table of lists",
+    str | Mapping[str, str]: "text or table",
+    float | Mapping[str, float]: "number or table",
+}
+# Options of some rules, and those of rules for dense parameters.
+OPTIONS = {option for rule in RULES.values() for option in rule.options} | set(GENERAL)
+DENSE_OPTIONS = {option for rule in DENSE_NAMES.values() for option in RULES[rule].options}
+INTRODUCTION = """\
+# Keys of a config
+
+A config is a TOML file; `--set SECTION.KEY=VALUE` overrides any key. What is not written has its
+default. A key that does not exist is answered with its nearest neighbour, and everything is checked
+before anything starts. Whole numbers are at least 0 where nothing else is said.
+"""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: its whole name, type, default, what it may be, and its meaning ("": none)."""
+
+    name: str
+    type: str
+    default: str
+    allowed: str
+    meaning: str
+
+
+def meanings(record: type) -> dict[str, str]:
+    """What the docstring of a record says of each of its fields."""
+    names = [field.name for field in fields(record)]
+    text = re.sub(r"\n\s*\n", "\n\n", inspect.getdoc(record) or "")
+    one_of = "|".join(sorted(names, key=len, reverse=True))
+    start = re.compile(
+        rf"(?:^[ ]*|(?<=[.):;\]] )|(?<=\A))((?:{one_of})(?:,\s+(?:{one_of}))*) : ", re.MULTILINE
+    )
+    entries = list(start.finditer(text))
+    found = dict[str, str]()
+    for entry, following in zip(entries, [*entries[1:], None]):
+        meaning = text[entry.end() : following.start() if following else len(text)]
+        meaning = " ".join(meaning.partition("\n\n")[0].split()).rstrip(" ;")
+        for name in re.split(r",\s+", entry[1]):
+            found[name] = meaning
+    return found
+
+
+def introduction(record: type) -> str:
+    """What the docstring says before its first field."""
+    text = inspect.getdoc(record) or ""
+    paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
+    return " ".join(part for part in paragraphs if not re.match(r"[a-z_0-9, ]+ : ", part))
+
+
+def as_toml(value: Any) -> str:
+    """A default as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, Mapping):
+        return "{}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(str(item) for item in value)}]"
+    return repr(value)
+
+
+def allowed(name: str) -> str:
+    """The values or limits that `neocpu.config` checks."""
+    general = re.sub(r"^tables\.NAME\.", "tables.*.", name)
+    if choices := config.CHOICES.get(general):
+        return ", ".join(f"`{choice}`" for choice in choices)
+    limits = []
+    if general in config.LEAST:
+        limits.append(f"at least {config.LEAST[general]:,}")
+    if general in config.MOST:
+        limits.append(f"at most {config.MOST[general]:,}")
+    return ", ".join(limits)
+
+
+def keys_of(section: str, defaults: Any) -> Iterator[Key]:
+    """The keys of a section with these defaults, those of its inner tables in their places."""
+    record = type(defaults)
+    said = meanings(record)
+    hints = get_type_hints(record)
+    for field in fields(record):
+        kind = hints[field.name]
+        name = f"{section}.{field.name}"
+        value = getattr(defaults, field.name)
+        if is_dataclass(kind):
+            yield from keys_of(name, value)
+            continue
+        if section == "optimizer.dense" and field.name in OPTIONS - DENSE_OPTIONS:
+            continue
+        yield Key(
+            name=name,
+            type=TYPES.get(kind, str(kind)),
+            default=as_toml(value),
+            allowed=allowed(name),
+            meaning=said.get(field.name, ""),
+        )
+
+
+def sections() -> dict[str, tuple[type, list[Key]]]:
+    """All keys, by section; those of a table are in `tables.NAME`."""
+    records = {**config.SECTIONS, "tables.NAME": TableKeys}
+    return {name: (record, list(keys_of(name, record()))) for name, record in records.items()}
+
+
+def cell(text: str) -> str:
+    """A text as a cell of a table of Markdown."""
+    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+
+
+def page() -> str:
+    """The page in Markdown. Raises ValueError naming the keys without a meaning."""
+    lines = [INTRODUCTION]
+    missing = []
+    for name, (record, keys) in sections().items():
+        lines += [f"## {name}", "", introduction(record), ""]
+        lines += ["| key | type | default | may be | meaning |", "|---|---|---|---|---|"]
+        for key in keys:
+            short = key.name.removeprefix(f"{name}.")
+            if not key.meaning:
+                missing.append(key.name)
+            lines.append(
+                f"| `{short}` | {key.type} | `{key.default}` | {cell(key.allowed)} "
+                f"| {cell(key.meaning)} |"
+            )
+        lines.append("")
+    if missing:
+        raise ValueError(
+            "keys without a meaning in the docstrings of their records, as `name : text`: "
+            + ", ".join(missing)
+        )
+    return "\n".join(lines)
+
+
+def write_keys(app: Any) -> None:
+    """Write docs/generated/keys.md."""
+    write_page("keys.md", page())
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Register it."""
+    app.connect("builder-inited", write_keys)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,79 @@
+"""`neocpu export`: a trained model as a file that other programs serve."""
+
+from pathlib import Path
+
+import click
+
+from neocpu.cli.targets import check_target, force_option
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("checkpoint", type=FILE)
+@click.argument("target", type=FILE)
+@click.option(
+    "--vocabulary",
+    type=FILE,
+    help="Converted data set with the run's vocabulary, if it was moved.",
+)
+@click.option(
+    "--unlearnt",
+    type=click.Choice(("initial", "zero")),
+    default="initial",
+    show_default=True,
+    help="What rows that were never trained give.",
+)
+@click.option("--fp32", is_flag=True, help="Tables of narrow formats as float32 (.safetensors).")
+@click.option(
+    "--part",
+    type=click.Choice(("auto", "whole", "dense")),
+    default="auto",
+    show_default=True,
+    help="ONNX: the whole model, or what follows the lookups; auto: whole where tables are small.",
+)
+@click.option(
+    "--inputs",
+    type=click.Choice(("codes", "rows")),
+    default="codes",
+    show_default=True,
+    help="ONNX: what a feature's input holds.",
+)
+@force_option("TARGET")
+def export(
+    checkpoint: Path,
+    target: Path,
+    vocabulary: Path | None,
+    unlearnt: str,
+    fp32: bool,
+    part: str,
+    inputs: str,
+    force: bool,
+) -> None:
+    """Write a checkpoint's model as a file that other programs serve.
+
+    TARGET is a .safetensors file with weights, vocabularies, features and transforms, which
+    neocpu/scoring/torch_model.py loads with torch and safetensors only; or an .onnx file.
+    """
+    from neocpu.errors import ConfigError
+    from neocpu.scoring.export_card import data_facts
+    from neocpu.scoring.export_onnx import export_onnx
+    from neocpu.scoring.export_scorer import export_scorer
+    from neocpu.training.checkpoint.reading import CheckpointFile
+
+    check_target(target, force, [checkpoint, *([vocabulary] if vocabulary else [])])
+    if target.suffix not in (".safetensors", ".onnx"):
+        raise ConfigError(f"{target}: a model ends in .safetensors or .onnx")
+    with CheckpointFile(checkpoint) as file:
+        facts = data_facts(file, vocabulary)
+        if target.suffix == ".onnx":
+            written = export_onnx(file, target, facts, part=part, inputs=inputs, unlearnt=unlearnt)
+            click.echo(f"{target}: {written} model, {target.stat().st_size:,} bytes")
+            return
+        tables = export_scorer(file, target, facts, unlearnt=unlearnt, narrow=not fp32)
+    click.echo(f"{target}: {target.stat().st_size:,} bytes")
+    for table in tables:
+        rows = table.spec.rows if table.whole else table.learnt
+        click.echo(
+            f"  {table.spec.name.ljust(24)} {rows:,} of {table.spec.rows:,} rows, {table.form}"
+        )

@@ -1,0 +1,23 @@
+"""Which features has a log, as its config describes it? No data are read."""
+
+from neocpu.ingest.avazu import avazu_schema
+from neocpu.ingest.criteo import criteo_schema
+from neocpu.ingest.settings import DataConfig
+from neocpu.ingest.table import table_schema
+
+
+def feature_names(data: DataConfig) -> tuple[str, ...]:
+    """Names of the categories of a log of `data.format`, in its order.
+
+    Those of a table are in its schema; () where there is none. Raises ConfigError for a schema that
+    is missing or wrong.
+    """
+    if data.format == "criteo":
+        schema = criteo_schema()
+    elif data.format == "avazu":
+        schema = avazu_schema()
+    elif data.schema_source is not None:
+        schema = table_schema(data.schema_source)
+    else:
+        return ()
+    return tuple(field.name for field in schema.categories)

@@ -1,0 +1,322 @@
+"""How does a model become an ONNX file? The whole of it, or its dense part, in opset 18.
+
+whole   inputs: `dense` f32[batch, n], numbers of the log, NaN where they are missing; for each
+        feature codes i64[batch] (the bits of 64-bit codes), or rows; of lists codes [batch, L]
+        with NAME.count i64[batch], and NAME.weights f32[batch, L] where the table is weighted.
+        Hash, vocabulary, transforms, lookups and pooling are in the graph
+dense   inputs: `dense` f32[batch, n], transformed, and `pooled` f32[batch, sum of dims], vectors of
+        the features side by side: tables live elsewhere
+
+The output is `prediction` f32[batch]. Rows that were never trained are in the file, which holds
+whole tables; with `unlearnt="zero"` it holds the trained ones and an index, and others are zeros.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neocpu.config import Config
+from neocpu.errors import CheckpointError, ConfigError
+from neocpu.scoring.export_arrays import Entry, written
+from neocpu.scoring.export_card import DataFacts, card_of
+from neocpu.scoring.export_scorer import STORED, StoredTable, stored_tables
+from neocpu.scoring.onnx_graph import Graph
+from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.training.checkpoint.tools import refuse_needed_files
+from neocpu.training.preflight import free_bytes, human
+
+PARTS = ("auto", "whole", "dense")
+INPUTS = ("codes", "rows")
+LARGEST = (2 << 30) - (1 << 20)  # bytes: protobuf's limit of a file
+AUTO_WHOLE = 512 << 20  # bytes of tables that `auto` still writes whole
+ENTRY = 16  # bytes of a code or row, and its number, in an index
+ONNX_TYPES = {"fp32": "FLOAT", "fp16": "FLOAT16", "bf16": "BFLOAT16"}
+WORD = np.uint64
+
+
+def export_onnx(
+    file: CheckpointFile,
+    target: Path,
+    facts: DataFacts,
+    *,
+    part: str = "auto",
+    inputs: str = "codes",
+    unlearnt: str = "initial",
+) -> str:
+    """Write a model, or its dense part, as ONNX; returns which: "whole" or "dense".
+
+    part : one of PARTS; auto: the whole model where its tables are small. inputs : of the whole
+    model, one of INPUTS. unlearnt : what rows that were never trained give, "initial" or "zero".
+
+    Raises ConfigError for a whole model of more than 2 GB, CheckpointError where the checkpoint
+    cannot be read, or the target not be written.
+    """
+    refuse_needed_files(file, target)
+    tables = [_onnx_table(table) for table in stored_tables(file, file.config(), unlearnt)]
+    size = sum(_bytes(table) for table in tables)
+    size += sum(ENTRY * codes.size for codes in facts.vocabularies.values())
+    if part == "auto":
+        part = "whole" if size <= AUTO_WHOLE else "dense"
+    if part == "whole" and size > LARGEST:
+        raise ConfigError(
+            f"{target}: its tables take {human(size)}, and an ONNX file holds 2 GiB; --part dense "
+            "leaves tables to a server of rows"
+            + ("" if unlearnt == "zero" else ", --unlearnt zero leaves out rows never trained")
+            + ", and a .safetensors file has no limit"
+        )
+    need = size if part == "whole" else 0
+    if need > (free := free_bytes(target.parent)):
+        raise CheckpointError(
+            f"{target} would take {human(need)}, but {human(free)} are free on its disk"
+        )
+    builder = _Builder(file, facts, inputs)
+    model = builder.whole(tables) if part == "whole" else builder.dense_part()
+    partial = target.with_name(f".{target.name}.partial")
+    with written(target, partial):
+        builder.graph.onnx.save(model, str(partial))
+    return part
+
+
+def _onnx_table(table: StoredTable) -> StoredTable:
+    """The table in a format of ONNX, all rows where they may not be zero."""
+    narrow = table.form in ONNX_TYPES
+    return replace(table, narrow=narrow, all_rows=table.unlearnt == "initial")
+
+
+def _bytes(table: StoredTable) -> int:
+    """Bytes that a table takes in the file."""
+    rows = table.spec.rows if table.whole else table.learnt + 1
+    return rows * table.row_bytes + (0 if table.whole else ENTRY * table.learnt)
+
+
+def _array(entry: Entry) -> Any:
+    """An array in one piece."""
+    parts = [np.empty((0, *entry.shape[1:]), entry.dtype), *entry.parts()]
+    return np.concatenate(parts).reshape(entry.shape)
+
+
+class _Builder:
+    """The graph of one checkpoint's model."""
+
+    def __init__(self, file: CheckpointFile, facts: DataFacts, inputs: str) -> None:
+        self.graph = Graph()
+        self._file = file
+        self._facts = facts
+        self._inputs = inputs
+        self._config: Config = file.config()
+        self.card = card_of(file, facts)
+        self._layout = self._config.model.layout(len(facts.dense), self._config.tables)
+
+    # ---- the two models ----
+
+    def whole(self, tables: list[StoredTable]) -> Any:
+        """From codes or rows and raw numbers to predictions."""
+        graph = self.graph
+        weights = [self._table(table) for table in tables]
+        dense = graph.input("dense", np.float32, ["batch", len(self._facts.dense)])
+        bags: dict[str, tuple[str, str, str]] = {}
+        pooled = []
+        for feature in self.card["features"]:
+            table = tables[feature["table"]]
+            name = feature["name"] if self._inputs == "codes" else feature["key"]
+            if name not in bags:
+                weighted = any(
+                    tables[each["table"]].spec.weighted
+                    for each in self.card["features"]
+                    if each["name"] == feature["name"]
+                )
+                bags[name] = self._bag(name, feature["list"], feature["list"] and weighted)
+            values, count, factors = bags[name]
+            rows = self._rows(values, feature, table) if self._inputs == "codes" else values
+            factors = factors if table.spec.weighted else ""
+            pooled.append(self._pooled(weights[feature["table"]], rows, count, factors, table))
+        return self._model(self._transformed(dense), pooled)
+
+    def dense_part(self) -> Any:
+        """From pooled vectors and transformed numbers to predictions."""
+        graph = self.graph
+        dense = graph.input("dense", np.float32, ["batch", len(self._facts.dense)])
+        pooled = graph.input("pooled", np.float32, ["batch", sum(self._layout.dims)])
+        return self._model(dense, graph.split(pooled, self._layout.dims))
+
+    def _model(self, dense: str, pooled: list[str]) -> Any:
+        """What follows pooling, and the file's metadata."""
+        graph = self.graph
+        first = self._mlp("bottom", dense)
+        z = self._interaction(first, self._towers(pooled))
+        logits = graph.node("Reshape", self._mlp("top", z), graph.constant([-1]))
+        if self._layout.loss == "bce":
+            logits = graph.node("Sigmoid", logits)
+        return graph.model(logits, "prediction", {"neocpu": json.dumps(self.card)})
+
+    # ---- inputs ----
+
+    def _transformed(self, dense: str) -> str:
+        """Dense inputs of the model: transformed in fp64, missing numbers 0."""
+        graph = self.graph
+        missing = graph.node("IsNaN", dense)
+        zero = graph.constant(0, np.float32)
+        known = graph.node("Where", missing, zero, dense)
+        squashed = [column.transform == "log1p" for column in self._facts.dense]
+        unknown = {column.transform for column in self._facts.dense} - {"log1p", "none"}
+        if unknown:
+            raise ConfigError(
+                f"the transform {min(unknown)!r} of dense columns has no ONNX graph here; "
+                "--part dense takes transformed numbers"
+            )
+        if not any(squashed):
+            return known
+        wide = graph.cast(graph.node("Relu", known), np.float64)
+        logs = graph.node("Log", graph.node("Add", wide, graph.constant(1, np.float64)))
+        return graph.node(
+            "Where", graph.constant(squashed, np.bool_), graph.cast(logs, np.float32), known
+        )
+
+    def _bag(self, name: str, is_list: bool, weighted: bool) -> tuple[str, str, str]:
+        """Inputs of one feature: values, count ("": one each) and weights ("": none)."""
+        graph = self.graph
+        if not is_list:
+            return graph.input(name, np.int64, ["batch"]), "", ""
+        shape = ["batch", f"{name}.length"]
+        values = graph.input(name, np.int64, shape)
+        count = graph.input(f"{name}.count", np.int64, ["batch"])
+        return values, count, graph.input(f"{name}.weights", np.float32, shape) if weighted else ""
+
+    def _rows(self, codes: str, feature: Mapping[str, Any], table: StoredTable) -> str:
+        """Rows of codes: by vocabulary, or hashed."""
+        if feature["vocabulary"]:
+            words = np.ascontiguousarray(self._facts.vocabularies[feature["name"]], WORD)
+            return self._index(codes, words.view(np.int64))
+        graph = self.graph
+        x = graph.node("BitwiseXor", codes, self._word(int(feature["hash_key"])))
+        x = graph.node("Add", x, self._word(0x9E3779B97F4A7C15))
+        x = graph.node("Mul", self._mixed(x, 30), self._word(0xBF58476D1CE4E5B9))
+        x = graph.node("Mul", self._mixed(x, 27), self._word(0x94D049BB133111EB))
+        x = graph.cast(self._mixed(x, 31), WORD)
+        return graph.cast(graph.node("Mod", x, graph.constant(table.spec.rows, WORD)), np.int64)
+
+    def _word(self, word: int) -> str:
+        """A 64-bit constant; arithmetic is that of int64, which runtimes have, and wraps."""
+        return self.graph.constant(np.array(word, WORD).view(np.int64))
+
+    def _mixed(self, x: str, bits: int) -> str:
+        """x ^ (x >> bits), logically."""
+        graph = self.graph
+        shift = graph.constant(bits, WORD)
+        shifted = graph.node("BitShift", graph.cast(x, WORD), shift, direction="RIGHT")
+        return graph.node("BitwiseXor", x, graph.cast(shifted, np.int64))
+
+    def _index(self, values: str, keys: Any) -> str:
+        """Place of each value among distinct keys, from 1; 0 for others."""
+        if not keys.size:
+            return self.graph.node("Mul", values, self.graph.constant(0))
+        return self.graph.node(
+            "LabelEncoder",
+            values,
+            domain="ai.onnx.ml",
+            keys_int64s=keys.tolist(),
+            values_int64s=list(range(1, keys.size + 1)),
+            default_int64=0,
+        )
+
+    # ---- tables ----
+
+    def _table(self, table: StoredTable) -> tuple[str, Any]:
+        """Weights of a table; rows that are there, behind a row of zeros (None: all)."""
+        *index, weight = (_array(entry) for entry in table.entries(self._file))
+        kind = ONNX_TYPES[table.form]
+        if index:
+            weight = np.concatenate([np.zeros((1, *weight.shape[1:]), weight.dtype), weight])
+        name = self.graph.tensor(f"tables/{table.spec.name}/weight", weight, kind)
+        return name, index[0] if index else None
+
+    def _pooled(
+        self,
+        weight: tuple[str, Any],
+        rows: str,
+        count: str,
+        factors: str,
+        table: StoredTable,
+    ) -> str:
+        """Pooled vectors f32[batch, dim]; count "": one row for each sample."""
+        graph = self.graph
+        name, learnt = weight
+        if learnt is not None:
+            rows = self._index(rows, learnt)
+        vectors = graph.node("Gather", name, rows, axis=0)
+        if STORED[table.form][1] != "float32":
+            vectors = graph.cast(vectors, np.float32)
+        if not count:
+            return vectors
+        length = graph.node("Shape", rows, start=1, end=2)
+        length = graph.node("Reshape", length, graph.constant([], np.int64))
+        places = graph.node("Range", graph.constant(0), length, graph.constant(1))
+        column = graph.node("Unsqueeze", count, graph.constant([1]))
+        inside = graph.cast(graph.node("Less", places, column), np.float32)
+        if factors:
+            inside = graph.node("Mul", inside, factors)
+        factor = graph.node("Unsqueeze", inside, graph.constant([2]))
+        pooled = graph.node(
+            "ReduceSum", graph.node("Mul", vectors, factor), graph.constant([1]), keepdims=0
+        )
+        if table.spec.pooling == "mean":
+            counts = graph.cast(graph.node("Max", column, graph.constant(1)), np.float32)
+            pooled = graph.node("Div", pooled, counts)
+        return pooled
+
+    # ---- layers ----
+
+    def _parameter(self, name: str) -> str:
+        number = self._file.number(f"dense/{name}")
+        values = [block.values["value"] for block in self._file.blocks(number)]
+        return self.graph.tensor(name, np.concatenate(values))
+
+    def _linear(self, name: str, x: str) -> str:
+        """x f32[m, in] through a layer."""
+        weight = self._parameter(f"{name}.weight")
+        return self.graph.node("Gemm", x, weight, self._parameter(f"{name}.bias"), transB=1)
+
+    def _mlp(self, name: str, x: str) -> str:
+        layers = len(self._layout.sizes(name)) - 1
+        for layer in range(layers):
+            x = self._linear(f"{name}.{layer}", x)
+            if name == "bottom" or layer < layers - 1:
+                x = self.graph.node("Relu", x)
+        return x
+
+    def _towers(self, pooled: list[str]) -> list[str]:
+        """Vectors that interact: the pooled ones, or what the towers make of them."""
+        graph = self.graph
+        vectors: list[str] = []
+        for tower in self._layout.towers:
+            members = [pooled[key] for key in tower.keys]
+            module = tower.module
+            if module.joint_vectors:
+                x = graph.node("Concat", *members, axis=1)
+                joint = self._linear(f"towers.{tower.name}.joint", x)
+                vectors += graph.split(joint, [module.width] * module.joint_vectors)
+            if module.feature_vectors:
+                x = graph.node("Concat", *members, axis=1)
+                x = graph.node("Reshape", x, graph.constant([-1, tower.dims[0]]))
+                out = self._linear(f"towers.{tower.name}.feature", x)
+                count = module.feature_vectors * len(members)
+                out = graph.node("Reshape", out, graph.constant([-1, count * module.width]))
+                vectors += graph.split(out, [module.width] * count)
+        return vectors if self._layout.towers else pooled
+
+    def _interaction(self, first: str, vectors: list[str]) -> str:
+        graph = self.graph
+        if self._layout.interaction == "cat":
+            return graph.node("Concat", first, *vectors, axis=1)
+        rows = [graph.node("Unsqueeze", v, graph.constant([1])) for v in (first, *vectors)]
+        stacked = graph.node("Concat", *rows, axis=1)
+        count = len(rows)
+        dots = graph.node("MatMul", stacked, graph.node("Transpose", stacked, perm=[0, 2, 1]))
+        flat = graph.node("Reshape", dots, graph.constant([-1, count * count]))
+        i, j = np.tril_indices(count, 0 if self._layout.diagonal else -1)
+        pairs = graph.node("Gather", flat, graph.constant(i * count + j), axis=1)
+        return graph.node("Concat", first, pairs, axis=1)

@@ -1,0 +1,68 @@
+"""Does a raw log have its label column? Told from its columns, before anything is converted.
+
+Published test files lack it: a Criteo log has then 39 columns in place of 40, and a header does not
+name it.
+"""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from neocpu.ingest.readers import kind_of, text_blocks
+from neocpu.ingest.schema import Schema
+
+
+def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
+    """Is the label the only column that the raw files among these lack?
+
+    schema : of the log with its label. Converted files know themselves. Raises DataError for a file
+    that cannot be read.
+    """
+    if schema.label is None:
+        return False
+    raw = [Path(path) for path in paths if kind_of(Path(path)) != "hdf5"]
+    return bool(raw) and all(_lacks(path, schema, schema.label.column) for path in raw)
+
+
+def _lacks(path: Path, schema: Schema, label: str) -> bool:
+    if kind_of(path) == "parquet":
+        from neocpu.ingest.parquet import Parquet
+
+        return _names_lack(list(Parquet(path).types), schema, label)
+    first = _first_line(path)
+    if not first:
+        return False
+    rows = csv.reader(
+        [first],
+        delimiter=schema.delimiter,
+        quotechar=schema.quote or None,
+        quoting=csv.QUOTE_MINIMAL if schema.quote else csv.QUOTE_NONE,
+    )
+    fields = [field.strip() for field in next(rows, [])]
+    if schema.header and not schema.columns:
+        return _names_lack(fields, schema, label)
+    return schema.columns[:1] == (label,) and len(fields) == len(schema.columns) - 1
+
+
+def _names_lack(names: Sequence[str], schema: Schema, label: str) -> bool:
+    """Do named columns have all that the schema uses but the label?
+
+    Parquet files may have the schema's columns under other names, by position.
+    """
+    if label in names:
+        return False
+    return not set(schema.used) - {label} - set(names) or len(names) == len(schema.columns) - 1
+
+
+def _first_line(path: Path) -> str:
+    """The first line of a text file; "" where there is none."""
+    blocks = text_blocks(path, 1 << 16)
+    start = next(blocks, None)
+    if (close := getattr(blocks, "close", None)) is not None:
+        close()  # ends the thread that reads ahead
+    if start is None:
+        return ""
+    cut = int(np.flatnonzero(start.text == ord("\n"))[0])
+    return start.text[:cut].tobytes().decode("utf-8", "replace").rstrip("\r")

@@ -1,0 +1,197 @@
+"""What does a run begin with, beside its config? Nothing, a trained model, or its own checkpoint.
+
+With `training.init_from` a run starts at step 0 with what another model has learnt. Its config then
+notes that model's digest, which enters the digest of the run, and its checkpoints hold all that it
+takes to go on without that model: the notes, and the vocabularies by which rows are chosen.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.config import Config
+from neocpu.errors import CheckpointError, DataError, NeocpuError
+from neocpu.ingest.dataset import Dataset
+from neocpu.parallel.comm import Comm
+from neocpu.records import apply_override
+from neocpu.training.checkpoint.best import best_or_last
+from neocpu.training.checkpoint.candidates import latest
+from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.training.checkpoint.takeover import check, overrides_of, say, take_over
+from neocpu.training.datasets import Splits
+from neocpu.training.identity import hashes_of
+from neocpu.training.results import Tell
+from neocpu.training.stored_schema import with_numbers
+from neocpu.training.world import World
+
+Vocabularies = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """How a run begins.
+
+    config : with the notes of what it starts from. source : the checkpoint to take over from; None:
+    nothing is. vocabularies : by which the rows so far were chosen. resumed : the run goes on, so
+    they stay as they are.
+    """
+
+    config: Config
+    source: Path | None = None
+    vocabularies: Vocabularies = field(default_factory=dict)
+    resumed: bool = False
+
+    def choose_rows(self, splits: Splits, tell: Tell) -> None:
+        """Let rows be chosen as they were so far; codes that are new get the rows that follow."""
+        if not self.vocabularies:
+            return
+        if self.resumed:
+            splits.use_vocabularies(self.vocabularies)
+            return
+        grown = grow(self.vocabularies, splits.vocabularies)
+        for name, codes in grown.items():
+            if more := codes.size - self.vocabularies.get(name, codes[:0]).size:
+                tell(f"  vocabulary of {name}: {more:,} new codes, {codes.size:,} in all")
+        splits.use_vocabularies(grown)
+
+    def take_over(self, world: World, splits: Splits, tell: Tell) -> None:
+        """Give the world what the source has learnt. Collective.
+
+        Raises CheckpointError on all ranks where that cannot be.
+        """
+        if self.source is None:
+            return
+        error: NeocpuError | None = None
+        try:
+            with CheckpointFile(self.source) as file:
+                if file.digest != self.config.training.init_digest:
+                    raise CheckpointError(f"{self.source}: became another file meanwhile")
+                names = splits.description()["dense"]
+                say(take_over(file, world, names), file, tell)
+        except NeocpuError as problem:
+            error = problem
+        world.comm.agree(error)
+
+
+def grow(known: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]) -> Vocabularies:
+    """Vocabularies u64[n] with the codes of `new` that are not known yet behind those that are."""
+    grown: Vocabularies = {}
+    for name in {**known, **new}:
+        old = known.get(name, np.empty(0, np.uint64)).astype(np.uint64)
+        codes = new.get(name, np.empty(0, np.uint64)).astype(np.uint64)
+        grown[name] = np.concatenate([old, codes[~np.isin(codes, old)]])
+    return grown
+
+
+def begin(config: Config, comm: Comm, out: Path, resume: bool, tell: Tell) -> Beginning:
+    """How the run of a folder of results begins. Collective.
+
+    Raises CheckpointError on all ranks for a source that cannot be used.
+    """
+    if not config.training.init_from:
+        return Beginning(config)
+    path = latest(out, comm) if resume else None
+    error: NeocpuError | None = None
+    beginning = Beginning(config)
+    try:
+        if path is not None:
+            beginning = _go_on(config, path)
+    except NeocpuError as problem:
+        error = problem
+    comm.agree(error)
+    if path is not None:
+        return beginning
+    path = _source(config, comm)
+    try:
+        with CheckpointFile(path) as file:
+            check(file, config)
+            noted = config.training.init_digest
+            if noted and noted != file.digest:
+                raise CheckpointError(
+                    f"{path}: has digest {file.digest}, but training.init_digest is {noted}; name "
+                    "that checkpoint, or leave the key out"
+                )
+            vocabularies = _vocabularies(file, config)
+            config = with_numbers(_with(config, overrides_of(file, config)), file.data())
+    except NeocpuError as problem:
+        error = problem
+    comm.agree(error)
+    return Beginning(config, path, vocabularies)
+
+
+def _go_on(config: Config, path: Path) -> Beginning:
+    """The beginning of a run that goes on from its own checkpoint."""
+    with CheckpointFile(path) as file:
+        before = file.config()
+        vocabularies = file.vocabularies()
+        config = with_numbers(config, file.data())
+    notes = []
+    if before.training.init_digest and not config.training.init_digest:
+        notes.append(f'training.init_digest="{before.training.init_digest}"')
+    for name in ("sparse", "dense"):
+        steps = getattr(before.optimizer, name).steps_before
+        if steps and not getattr(config.optimizer, name).steps_before:
+            notes.append(f"optimizer.{name}.steps_before={steps}")
+    return Beginning(_with(config, tuple(notes)), None, vocabularies, resumed=True)
+
+
+def _with(config: Config, notes: tuple[str, ...]) -> Config:
+    """The config with further overrides of `training` and `optimizer`."""
+    tree: dict[str, Any] = {}
+    for note in notes:
+        apply_override(tree, note)
+    training = replace(config.training, **tree.get("training", {}))
+    optimizer = replace(
+        config.optimizer,
+        **{
+            name: replace(getattr(config.optimizer, name), **keys)
+            for name, keys in tree.get("optimizer", {}).items()
+        },
+    )
+    overrides = (*config.overrides, *notes)
+    return replace(config, training=training, optimizer=optimizer, overrides=overrides)
+
+
+def _source(config: Config, comm: Comm) -> Path:
+    """The checkpoint that `training.init_from` names; rank 0 looks. Collective."""
+    error: NeocpuError | None = None
+    name = b""
+    if comm.rank == 0:
+        try:
+            name = str(best_or_last(Path(config.training.init_from)).resolve()).encode()
+        except NeocpuError as problem:
+            error = problem
+    comm.agree(error)
+    return Path(comm.allgather_bytes(name)[0].decode())
+
+
+def _vocabularies(file: CheckpointFile, config: Config) -> Vocabularies:
+    """The vocabularies by which a checkpoint's rows were chosen; {}: by hash.
+
+    Checkpoints of neocpu 0.1.0 do not hold them; then they are those of a dataset that the run
+    named, known by their hashes.
+
+    Raises CheckpointError where they are not to be had.
+    """
+    if config.data.rows_by != "vocabulary":
+        return {}
+    if vocabularies := file.vocabularies():
+        return vocabularies
+    hashes = file.data().get("vocabularies", {})
+    before = file.config().data
+    files = [config.data.vocabulary, before.vocabulary, *before.train]
+    files += file.data().get("splits", {}).get("train", {}).get("files", [])
+    for path in filter(None, files):
+        with suppress(DataError, OSError):
+            vocabularies = Dataset(path).vocabularies
+            if hashes and hashes == hashes_of(vocabularies):
+                return vocabularies
+    raise CheckpointError(
+        f"{file.path}: does not hold the vocabularies by which its rows were chosen; set "
+        "data.vocabulary to the dataset that it was trained with"
+    )

@@ -1,0 +1,155 @@
+"""Does onnxruntime predict what neocpu predicts, from an exported graph?"""
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from export_runs import COLUMNS, SCHEMA, columns, converted, exported, samples, scores, train
+
+from neocpu.cli import run
+from neocpu.errors import CheckpointError, ConfigError
+from neocpu.ingest.dataset import Dataset
+from neocpu.scoring import export_onnx
+from neocpu.training.inspect import load
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of three steps."""
+    return train(tmp_path_factory.mktemp("export"))
+
+
+def predictions(path: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert {each.name for each in session.get_inputs()} == set(inputs)
+    return session.run(None, inputs)[0]
+
+
+def padded(dataset: Dataset, name: str) -> dict[str, np.ndarray]:
+    """The inputs of one feature."""
+    bags = dataset.take(np.arange(dataset.rows), [name]).features[name]
+    codes = bags.codes.astype(np.uint64).view(np.int64)
+    if bags.lengths is None:
+        return {name: codes}
+    inside = np.arange(bags.lengths.max()) < bags.lengths[:, None]
+    values = np.zeros(inside.shape, np.int64)
+    weights = np.zeros(inside.shape, np.float32)
+    values[inside] = codes
+    weights[inside] = bags.weights
+    return {
+        name: values,
+        f"{name}.count": bags.lengths.astype(np.int64),
+        f"{name}.weights": weights,
+    }
+
+
+def inputs_of(checkpoint: Path) -> dict[str, np.ndarray]:
+    """All samples as the whole model takes them."""
+    dataset = Dataset(converted(checkpoint))
+    raw = [[float(row[i]) if row[i] else np.nan for i in (1, 2)] for row in samples()]
+    inputs = {"dense": np.array(raw, np.float32)}
+    for name in dataset.features:
+        inputs |= padded(dataset, name)
+    return inputs
+
+
+def test_the_whole_model(trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    assert run(["export", str(trained), str(path)]) == 0
+    expected = scores(trained, tmp_path)
+    assert expected.std() > 0.01
+    inputs = inputs_of(trained)
+    assert np.abs(predictions(path, inputs) - expected).max() < 1e-6
+    small = tmp_path / "small.onnx"
+    run(["export", str(trained), str(small), "--unlearnt", "zero"])
+    assert small.stat().st_size < path.stat().st_size / 20
+    assert np.abs(predictions(small, inputs) - expected).max() < 0.01
+    assert str(COLUMNS[3]) in path.read_bytes().decode("latin-1")
+
+
+TOWERS = """model.towers={a=["tags", "id"], b=["user", "site@site", "weekday", "site@user"]}"""
+MODELS = {
+    "cat, mse, vocabulary": (
+        'model.interaction="cat"',
+        'model.loss="mse"',
+        'data.rows_by="vocabulary"',
+        "data.min_count=2",
+    ),
+    "towers, diagonal, no dense": (
+        TOWERS,
+        "model.tower.feature_vectors=1",
+        "model.tower.joint_vectors=2",
+        "model.diagonal=true",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_models(tmp_path: Path, name: str) -> None:
+    schema = SCHEMA.replace('[[dense]]\ncolumns = ["price", "age"]\nkind = "float"\n', "")
+    checkpoint = train(tmp_path, *MODELS[name], schema=schema if "no dense" in name else SCHEMA)
+    expected = scores(checkpoint, tmp_path, vocabulary="vocabulary" in name)
+    run(["export", str(checkpoint), str(tmp_path / "a.onnx")])
+    inputs = inputs_of(checkpoint)
+    if "no dense" in name:
+        inputs["dense"] = inputs["dense"][:, :0]
+    assert np.abs(predictions(tmp_path / "a.onnx", inputs) - expected).max() < 2e-6
+    with contextlib.suppress(ImportError):
+        from neocpu.scoring.torch_model import Scorer
+
+        scorer = Scorer.load(exported(checkpoint, tmp_path / "a.safetensors"))
+        assert np.abs(scorer.predict(columns(samples())) - expected).max() < 2e-6
+
+
+def test_rows_and_the_dense_part(trained: Path, tmp_path: Path) -> None:
+    run(["export", str(trained), str(tmp_path / "rows.onnx"), "--inputs", "rows"])
+    run(["export", str(trained), str(tmp_path / "dense.onnx"), "--part", "dense"])
+    model = load(trained)
+    random = np.random.default_rng(1)
+    raw = random.gamma(2, 10, (3, 2)).astype(np.float32)
+    inputs = {"dense": raw}
+    pooled = []
+    for key, table in (
+        ("site@site", "site"),
+        ("user", "user"),
+        ("site@user", "user"),
+        ("id", "id"),
+        ("weekday", "weekday"),
+    ):
+        inputs[key] = random.integers(0, len(model.tables[table]), 3)
+        vectors = model.tables[table][inputs[key]]
+        if table == "id":
+            vectors = (vectors.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+        pooled.append(vectors)
+    inputs["tags"] = np.array([[5, 7], [9, 0], [0, 0]])
+    inputs["tags.count"] = np.array([2, 1, 0])
+    inputs["tags.weights"] = np.array([[0.5, 2], [3, 0], [0, 0]], np.float32)
+    first, second, third = model.tables["tags"][[5, 7, 9]]
+    pooled.append(np.stack([(first / 2 + second * 2) / 2, third * 3, third * 0]))
+    whole = predictions(tmp_path / "rows.onnx", inputs)
+    vectors = np.concatenate(pooled, axis=1).astype(np.float32)
+    dense = np.log1p(raw.astype(np.float64)).astype(np.float32)
+    part = predictions(tmp_path / "dense.onnx", {"dense": dense, "pooled": vectors})
+    assert np.abs(whole - part).max() < 1e-6
+
+
+def test_what_is_too_large(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(export_onnx, "AUTO_WHOLE", 100)
+    run(["export", str(trained), str(tmp_path / "a.onnx")])
+    assert "a.onnx: dense model" in capsys.readouterr().out
+    monkeypatch.setattr(export_onnx, "LARGEST", 1 << 20)
+    with pytest.raises(ConfigError, match=r"an ONNX file holds 2 GiB; --part dense .*--unlearnt"):
+        run(["export", str(trained), str(tmp_path / "b.onnx"), "--part", "whole"])
+    monkeypatch.undo()
+    monkeypatch.setattr(export_onnx, "free_bytes", lambda folder: 5000)
+    with pytest.raises(CheckpointError, match=r"4\.9 KiB are free"):
+        run(["export", str(trained), str(tmp_path / "b.onnx")])
+    assert exported(trained, tmp_path / "c.safetensors").stat().st_size < 60_000

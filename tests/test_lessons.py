@@ -1,0 +1,104 @@
+"""Do the lessons run, show what they promise, and stay short? Is every page of docs/ on the site's
+lists, and does every key of a config have a meaning?
+
+The lessons run here without the site, on the kernels of the cache.
+"""
+
+import ast
+import importlib
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neocpu.kernels._threads import thread_count, use_threads
+
+pytest.importorskip("matplotlib")
+
+ROOT = Path(__file__).resolve().parent.parent
+LESSONS = sorted((ROOT / "examples" / "lessons").glob("[0-9][0-9]_*.py"))
+CODE_LINES = 80
+
+# Lesson -> what its variables must show.
+RESULTS: dict[str, Any] = {
+    "01_bag": lambda lesson: lesson["same_bits"],
+    "02_step": lambda lesson: lesson["difference"] < 1e-7,
+    "03_order": lambda lesson: len(lesson["kernel"]) == 1 < len(set(lesson["naive"])),
+    "04_skew": lambda lesson: lesson["longest"] > 500 and lesson["segments"].unique.size < 1000,
+    "05_schemes": lambda lesson: set(lesson["digests"].values()) == {lesson["alone"]},
+    "06_alltoall": lambda lesson: (
+        lesson["measured"]["same_node"] == lesson["predicted"]["same_node"]
+    ),
+    "07_backward": lambda lesson: (len(lesson["merged"]), len(lesson["ends"])) == (1, 24),
+    "08_caches": lambda lesson: all(
+        low <= rate
+        for curve in lesson["curves"].values()
+        for low, rate in zip(lesson["curves"]["Belady"], curve)
+    ),
+    "09_narrow": lambda lesson: (
+        (lesson["paths"]["nearest"] == 1).all()
+        and abs(lesson["paths"]["stochastic"][-1].mean() - 0.6) < 0.02
+    ),
+    "10_oracle": lambda lesson: (
+        [bool(r) for r in lesson["reports"].values()] == [True] + 4 * [False]
+    ),
+    "11_operator": lambda lesson: lesson["same_bits"],
+}
+
+
+def code_lines(path: Path) -> int:
+    """Lines of code, without comments, docstrings and blank lines."""
+    text = path.read_text()
+    docstring = ast.parse(text).body[0].end_lineno or 0
+    lines = text.splitlines()[docstring:]
+    return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in lines)
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_shows_what_it_says(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.chdir(tmp_path)
+    plt = importlib.import_module("matplotlib.pyplot")
+    plt.switch_backend("Agg")
+    threads = thread_count()
+    lesson = runpy.run_path(str(path))
+    try:
+        assert RESULTS[path.stem](lesson)
+        assert plt.get_fignums(), "no picture"
+    finally:
+        use_threads(threads)
+        plt.close("all")
+        sys.modules.pop("lesson", None)
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_is_short_and_leads_on(path: Path) -> None:
+    text = path.read_text()
+    assert code_lines(path) <= CODE_LINES
+    assert "**Exercise.**" in text and "**Read on.**" in text
+    places = re.findall(r"``((?:neocpu|tests|docs|benchmarks)/[\w./]+)``", text)
+    assert all((ROOT / place).exists() for place in places), places
+    for room in ("neocpu/reference/", "neocpu/kernels/", "tests/"):
+        assert any(place.startswith(room) for place in places), f"no link to {room}"
+
+
+def test_every_page_is_on_a_list_of_the_site() -> None:
+    sections = ("index", "train", "check", "learn", "concepts", "reference")
+    listed = {f"{name}.md" for name in sections[:1]}
+    for name in sections:
+        text = (ROOT / "docs" / f"{name}.md").read_text()
+        listed |= set(re.findall(r"^\* \[[^]]*\]\(([\w-]+\.md)\)", text, re.MULTILINE))
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert pages == listed
+
+
+def test_every_key_of_a_config_has_a_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    page = importlib.import_module("key_reference").page()
+    assert "| `batch_size` | whole number | `2048` | at least 1" in page

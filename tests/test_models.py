@@ -1,0 +1,89 @@
+"""Are models, machines and small logs found by name, and copied with what they need?"""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from neocpu import config as configs
+from neocpu import presets
+from neocpu.cli import run
+from neocpu.errors import ConfigError
+from neocpu.ingest.convert import ConvertOptions
+from neocpu.ingest.copies import missing_copies
+
+pytestmark = pytest.mark.quick
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_a_name_is_a_model_unless_it_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert configs.load("tiny").header() == configs.load(presets.model_path("tiny")).header()
+    assert presets.model_path("tiny.toml") == Path("tiny.toml")
+    with pytest.raises(ConfigError, match="is called tiny, without"):
+        configs.load("tiny.toml")
+    with pytest.raises(ConfigError, match="no model of this name; did you mean criteo-kaggle"):
+        configs.load("criteo-kagle")
+    with pytest.raises(ConfigError, match="cannot read the config"):
+        configs.load("tiny/tiny")
+    Path("tiny").write_text("[tables]\nmine.rows = 3\n")
+    assert [table.name for table in configs.load("tiny").tables] == ["mine"]
+
+
+def test_logs_are_found_by_name_unless_there_is_such_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train = str(presets.FOLDER / "tiny-criteo-train.tsv.gz")
+    assert Path(train).is_file()
+    config = configs.load("tiny", ["data.valid=tiny-criteo-train"])
+    assert config.data.train == config.data.valid == (train,)
+    assert f'data.train="{train}"' in config.absolute
+    Path("tiny-criteo-train").touch()
+    config = configs.load("tiny", ["data.valid=tiny-criteo-train"])
+    assert (config.data.train, config.data.valid) == ((train,), ("tiny-criteo-train",))
+
+
+def test_models_are_listed_printed_and_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(["models"])
+    listed = capsys.readouterr().out
+    for name in (*presets.names(presets.MODELS), *presets.log_names()):
+        assert name in listed
+    assert max(map(len, listed.splitlines())) <= 100
+    run(["models", "tiny"])
+    assert capsys.readouterr().out == presets.model_path("tiny").read_text()
+    run(["models", "tiny", "--out", "my.toml"])
+    assert configs.load("my.toml").data == configs.load("tiny").data
+    with pytest.raises(ConfigError, match="did you mean tiny"):
+        run(["models", "tinny"])
+
+
+def test_the_package_holds_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setuptools = pytest.importorskip("setuptools")
+    if not (ROOT / "setup.py").exists():
+        pytest.skip("no source tree: the tests look at an installed package")
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    build = runpy.run_path(str(ROOT / "setup.py"))["BuildWithData"](setuptools.Distribution())
+    monkeypatch.chdir(ROOT)
+    build.build_lib = str(tmp_path)
+    build.editable_mode = False
+    packed = {target.relative_to(tmp_path) for _, target in build._data()}
+    folder = Path("neocpu/data")
+    expected = {folder / f"{name}{presets.LOG_SUFFIX}" for name in presets.log_names()}
+    for kind in (presets.MODELS, presets.MACHINES):
+        expected |= {folder / kind / f"{name}.toml" for name in presets.names(kind)}
+    assert packed == expected and len(packed) > 10
+
+
+def test_no_copy_is_written_into_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presets, "INSTALLED", presets.FOLDER)
+    log = presets.log_path("tiny-criteo-test")
+    ((_, copy),) = missing_copies([log], "criteo", ConvertOptions(), tmp_path)
+    assert copy.parent == tmp_path

@@ -1,0 +1,190 @@
+"""Does a run that starts from a trained model have what it learnt, wherever and however it runs?"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import neocpu
+from neocpu import config as configs
+from neocpu.errors import CheckpointError
+from neocpu.ingest.dataset_layout import FeatureColumn
+from neocpu.ingest.writer import DatasetWriter
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.threads import run_threads
+from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.training.results import RunReport
+from neocpu.training.trainer import Trainer
+
+TOML = """
+[data]
+train = "{train}"
+valid = "{train}"
+rows_by = "{rows_by}"
+[model]
+embedding_dim = 4
+bottom = [5, 4]
+top = [6, 1]
+[optimizer]
+sparse = {{ name = "{rule}", learning_rate = 0.05 }}
+dense = {{ name = "{rule}", learning_rate = 0.01 }}
+[training]
+batch_size = 16
+leaves = 4
+seed = 7
+[tables]
+a.rows = {rows}
+b.rows = 40
+"""
+
+
+def write(path: Path, seed: int, codes: Mapping[str, Sequence[int]], vocabulary: bool) -> Path:
+    """A log of 64 samples whose features draw from these codes."""
+    draw = np.random.default_rng(seed)
+    with DatasetWriter(path, ["x", "y"], [FeatureColumn(name) for name in codes]) as writer:
+        writer.append(
+            draw.integers(0, 2, 64).astype(np.float32),
+            draw.normal(size=(64, 2)).astype(np.float32),
+            {name: draw.choice(values, 64).astype(np.uint32) for name, values in codes.items()},
+        )
+        if vocabulary:
+            writer.vocabularies = {
+                name: np.array(values, np.uint32) for name, values in codes.items()
+            }
+    return path
+
+
+def config(train: Path, *overrides: str, **keys: Any) -> configs.Config:
+    keys = {"rows_by": "hash", "rule": "adam", "rows": 30} | keys
+    return configs.loads(TOML.format(train=train, **keys), overrides=overrides)
+
+
+def train(
+    settings: configs.Config, out: Path, comm: Comm | None = None, resume: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """The summary of a run, and what it told."""
+    lines: list[str] = []
+    report = RunReport(out, comm.rank if comm else 0, tell=lines.append)
+    return Trainer(settings, comm, out, resume=resume, report=report).run(), lines
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two days by hash and by vocabulary, and a run over the first of each."""
+    folder = tmp_path_factory.mktemp("days")
+    first = {"a": range(10), "b": range(20)}
+    second = {"a": range(5, 25), "b": range(20), "c": range(9)}
+    for name, vocabulary in (("hash", False), ("vocabulary", True)):
+        write(folder / f"{name}-1.h5", 1, first, vocabulary)
+        write(folder / f"{name}-2.h5", 2, second, vocabulary)
+        train(config(folder / f"{name}-1.h5", rows_by=name), folder / name)
+    return folder
+
+
+def next_day(folder: Path, name: str, *overrides: str, **keys: Any) -> configs.Config:
+    return config(
+        folder / f"{name}-2.h5",
+        f"training.init_from={folder / name}",
+        *overrides,
+        rows_by=name,
+        **keys,
+    )
+
+
+def test_the_next_day_begins_with_what_was_learnt(days: Path, tmp_path: Path) -> None:
+    """Its first predictions are those of the old model; all ranks and plans end alike."""
+    source = neocpu.load(days / "hash" / "checkpoints" / "step-00000004.h5")
+    settings = next_day(days, "hash", "optimizer.sparse.learning_rate=0", "training.steps=1")
+    frozen, lines = train(settings, tmp_path / "frozen")
+    started = neocpu.load(tmp_path / "frozen" / "checkpoints" / "step-00000001.h5")
+    for name, table in source.tables.items():
+        rows = slice(None)
+        assert (table[rows] == started.tables[name][rows]).all(), name
+    assert any("starting from" in line and source.digest[:12] in line for line in lines), lines
+    assert started.config.training.init_digest == source.digest
+    assert started.config.optimizer.sparse.steps_before == 4
+    fresh, _ = train(
+        next_day(
+            days,
+            "hash",
+            "optimizer.sparse.learning_rate=0",
+            "training.steps=1",
+            "training.init_state=false",
+        ),
+        tmp_path / "fresh",
+    )
+    assert fresh["digest"] != frozen["digest"]
+
+    settings = next_day(days, "hash", "checkpoint.every_steps=2")
+    whole, _ = train(settings, tmp_path / "whole")
+
+    def elsewhere(comm: Comm) -> str:
+        plan = configs.loads(
+            settings.text, overrides=[*settings.overrides, "parallel.plan=row_wise"]
+        )
+        return train(plan, tmp_path / f"on-{comm.size}", comm)[0]["digest"]
+
+    assert set(run_threads(3, elsewhere)) == {whole["digest"]}
+
+
+def test_going_on_needs_no_source(days: Path, tmp_path: Path) -> None:
+    settings = next_day(days, "vocabulary", "checkpoint.every_steps=2")
+    whole, _ = train(settings, tmp_path / "run")
+    for late in (tmp_path / "run" / "checkpoints").glob("*04.h5"):
+        late.unlink()
+    gone = next_day(days, "vocabulary", f"training.init_from={tmp_path / 'gone'}")
+    again, lines = train(gone, tmp_path / "run", resume=True)
+    assert again["digest"] == whole["digest"]
+    assert any(line.startswith("resuming from step-00000002") for line in lines)
+    with pytest.raises(CheckpointError, match="no such file"):
+        train(gone, tmp_path / "other")
+
+
+def test_a_vocabulary_and_its_table_grow(days: Path, tmp_path: Path) -> None:
+    _, lines = train(
+        next_day(
+            days,
+            "vocabulary",
+            "tables.c.rows=10",
+            "optimizer.sparse.learning_rate=0",
+            "tables.a.format=bf16",
+            rows=35,
+        ),
+        tmp_path / "run",
+    )
+    told = "\n".join(lines)
+    assert "vocabulary of a: 15 new codes, 25 in all" in told
+    assert "a (30 rows became 35, fp32 became bf16)" in told
+    assert "table c, which is new" in told and "columns of top.0.weight" in told
+    with CheckpointFile(tmp_path / "run" / "checkpoints" / "step-00000004.h5") as file:
+        words = file.vocabularies()
+    assert words["a"].tolist() == list(range(25)) and words["c"].tolist() == list(range(9))
+    source = neocpu.load(days / "vocabulary" / "checkpoints" / "step-00000004.h5")
+    grown = neocpu.load(tmp_path / "run" / "checkpoints" / "step-00000004.h5")
+    rows = source.tables["a"].learnt
+    assert rows.size and np.abs(source.tables["a"][rows] - grown.tables["a"][rows]).max() < 0.01
+    assert set(grown.tables["a"].learnt) >= set(rows)
+
+
+def test_another_rule_starts_its_states_afresh(days: Path, tmp_path: Path) -> None:
+    other = ("optimizer.sparse.name=exact_adagrad", "optimizer.dense.name=adagrad")
+    _, lines = train(next_day(days, "hash", *other, "training.steps=1"), tmp_path / "run")
+    assert any("optimizer states of tables (adam became exact_adagrad)" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "keys", "message"),
+    [
+        (("training.seed=8",), {}, "which decides the row of every value"),
+        ((), {"rows": 31}, "rows are chosen by hash"),
+        (("training.init_digest=abc",), {}, "training.init_digest is abc"),
+        (("data.rows_by=vocabulary",), {}, "its rows were chosen by hash"),
+    ],
+)
+def test_what_would_mix_rows_up_is_refused(
+    days: Path, tmp_path: Path, overrides: tuple[str, ...], keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        train(next_day(days, "hash", *overrides, **keys), tmp_path / "run")

@@ -1,0 +1,357 @@
+"""Do the same rows have the same codes, whatever file or frame they are in?
+
+Quotes, missing values, times, labels, lists with weights, buckets, standardised numbers.
+"""
+
+import dataclasses
+import datetime
+import io
+import json
+
+import numpy as np
+import polars
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neocpu.errors import ConfigError, DataError
+from neocpu.ingest.convert import ConvertOptions, convert
+from neocpu.ingest.copies import ensure_dataset
+from neocpu.ingest.dataset import Dataset
+from neocpu.ingest.fitting import mean_and_deviation, quantiles
+from neocpu.ingest.frames import as_frame, parse_frame
+from neocpu.ingest.schema import MISSING_INTEGER
+from neocpu.ingest.table import table_schema
+from neocpu.ingest.text import TextParser
+from neocpu.reference.philox import fnv1a64
+
+TREE = {
+    "label": {"column": "y"},
+    "dense": [
+        {"columns": ["price"], "kind": "float", "transform": "none"},
+        {"columns": ["age"], "transform": "standard"},
+    ],
+    "category": [
+        {"columns": ["site", "flag"]},
+        {"columns": ["id"], "kind": "int"},
+        {"columns": ["price"], "kind": "bucket", "buckets": 3, "name": "price_bucket"},
+        {"columns": ["when"], "kind": "hour", "time": "iso"},
+        {"columns": ["when"], "kind": "date", "time": "iso", "name": "date"},
+        {"columns": ["tags"], "separator": "|", "weight_separator": ":"},
+    ],
+}
+START = datetime.datetime(2014, 10, 21, 5, 30)  # noqa: DTZ001
+ROWS = {
+    "y": [True, False, True, False] * 5,
+    "price": [1.5, None, -2.0, 1e-3] * 5,
+    "age": [30, 40, None, 50] * 5,
+    "site": ["a", "", 'b "c", d', None] * 5,
+    "flag": [True, None, False, True] * 5,
+    "id": [0, None, -1, 7] * 5,
+    "when": [START + datetime.timedelta(hours=7 * i) for i in range(20)],
+    "tags": ["x:0.5|y", None, "z", "x|x:2"] * 5,
+}
+
+
+def made(folder, data, tree, name="log", **options):
+    """The dataset of a file with these bytes, or of a frame as a Parquet file."""
+    path = folder / name
+    if isinstance(data, polars.DataFrame):
+        data.write_parquet(path)
+    else:
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    target = folder / "out.h5"
+    convert([path], target, "table", ConvertOptions(schema=tree, **options))
+    return Dataset(target)
+
+
+def everything(data):
+    rows = data.take(np.arange(data.rows))
+    bags = {
+        name: [None if part is None else part.tobytes() for part in bag]
+        for name, bag in rows.features.items()
+    }
+    columns = {name: (column.dtype, column.kind) for name, column in data.features.items()}
+    missing = data.missing, data.missing_dense.tolist()
+    return rows.labels.tobytes(), rows.dense.tobytes(), bags, columns, missing
+
+
+def csv(frame, **options):
+    return frame.write_csv(**options).encode()
+
+
+def test_a_table_is_the_same_in_every_form(tmp_path):
+    frame = polars.DataFrame(ROWS)
+    expected = everything(made(tmp_path, frame, TREE))
+    pandas = pytest.importorskip("pandas")
+    forms = {
+        "csv": (csv(frame), TREE),
+        "crlf": (csv(frame, line_terminator="\r\n", quote_style="always"), TREE),
+        "tsv": (csv(frame, separator="\t"), TREE | {"delimiter": "\t", "quote": '"'}),
+        "multi": (
+            csv(frame, separator="\t", quote_style="never").replace(b"\t", b"::: "),
+            TREE | {"delimiter": "::: "},
+        ),
+        "tokens": (csv(frame, null_value="NULL"), TREE | {"missing": ["NULL", "-"]}),
+        "pandas": (as_frame(pandas.DataFrame(ROWS)), TREE),
+        "strings": (frame.select(polars.all().cast(polars.String)), TREE),
+        "small": (frame.with_columns(polars.col("age", "id").cast(polars.Float32)), TREE),
+        "categorical": (frame.with_columns(polars.col("site").cast(polars.Categorical)), TREE),
+    }
+    for name, (data, tree) in forms.items():
+        assert everything(made(tmp_path, data, tree)) == expected, name
+    schema = table_schema(Dataset(tmp_path / "out.h5").schema)
+    for data in (frame, frame.to_arrow(), ROWS, pandas.DataFrame(ROWS)):
+        parsed = parse_frame(as_frame(data), schema)
+        assert parsed.labels.tobytes() == expected[0] and parsed.dense.tobytes() == expected[1]
+        for bag, parts in zip(parsed.features.values(), expected[2].values()):
+            assert [None if part is None else part.tobytes() for part in bag] == parts
+
+
+def test_what_is_missing_has_a_code_of_its_own(tmp_path):
+    text = 'y,s,i,h\n1,a,0,0\n0,"",,\n1,NULL,NULL,\n0,"NULL",-1,ff\n'
+    tree = {
+        "label": {"column": "y"},
+        "missing": ["NULL"],
+        "category": [
+            {"columns": ["s"]},
+            {"columns": ["i"], "kind": "int"},
+            {"columns": ["h"], "kind": "hex"},
+        ],
+    }
+    data = made(tmp_path, text, tree)
+    rows = data.take(np.arange(4)).features
+    assert rows["s"].codes.tolist() == [fnv1a64("a"), 0, 0, 0]
+    assert rows["i"].codes.tolist() == [0, MISSING_INTEGER, MISSING_INTEGER, 2**64 - 1]
+    assert rows["h"].codes.tolist() == [0, 0, 0, 255]
+    assert data.missing == {"s": 3, "i": 2, "h": 2} and data.features["i"].kind == "int64"
+    old = made(tmp_path, text, tree | {"version": 1, "quote": '"'})
+    assert old.take(np.arange(4)).features["i"].codes.tolist() == [0, 0, 0, 2**64 - 1]
+    assert old.features["i"].kind == "int"
+    with pytest.raises(DataError, match="kinds differ"):
+        made(tmp_path, text, tree)
+        (tmp_path / "out.h5").rename(tmp_path / "new.h5")
+        made(tmp_path, text, tree | {"version": 1})
+        Dataset([tmp_path / "new.h5", tmp_path / "out.h5"])
+    with pytest.raises(DataError, match=r"'-9223372036854775808' is too large"):
+        made(tmp_path, text.replace("-1", "-9223372036854775808"), tree)
+
+
+CATEGORY = {"category": [{"columns": ["c"]}]}
+
+
+@pytest.mark.parametrize(
+    ("label", "values", "expected"),
+    [
+        ({}, ["1", "1.0", "true", "True", "0", "0.0", "-1", "false"], [1] * 4 + [0] * 4),
+        ({"threshold": 4}, ["4", "4.5", "3.99", "-1"], [1, 1, 0, 0]),
+        ({"positive": ["buy", "cart"]}, ["buy", "view", "cart", "1"], [1, 0, 1, 0]),
+        ({"kind": "number"}, ["0.25", "-3", "true"], [0.25, -3, 1]),
+    ],
+)
+def test_labels(tmp_path, label, values, expected):
+    tree = CATEGORY | {"label": {"column": "y", **label}}
+    text = "y,c\n" + "".join(f"{value},a\n" for value in values)
+    data = made(tmp_path, text, tree)
+    assert data.take(np.arange(data.rows)).labels.tolist() == expected
+    assert data.label_range() == (min(expected), max(expected)) and data.label_names == ["y"]
+    with pytest.raises(DataError, match="column y: '' is empty, but a label is needed"):
+        made(tmp_path, "y,c\n,a\n", tree)
+
+
+def test_a_click_that_is_none_says_what_helps(tmp_path):
+    tree = CATEGORY | {"label": {"column": "y"}}
+    for text in ("y,c\n5,a\n", "y,c\nyes,a\n"):
+        with pytest.raises(DataError, match=r"click label.*positive"):
+            made(tmp_path, text, tree)
+
+
+def test_several_labels(tmp_path):
+    tree = CATEGORY | {"label": [{"column": "y"}, {"column": "z", "threshold": 3, "name": "like"}]}
+    data = made(tmp_path, "y,z,c\n1,2,a\n0,5,b\n", tree | {"session": "c"})
+    assert data.label_names == ["y", "like"]
+    path = tmp_path / "out.h5"
+    for name, labels in (("", [1, 0]), ("y", [1, 0]), ("like", [0, 1])):
+        assert Dataset(path, name).take(np.arange(2)).labels.tolist() == labels
+    with pytest.raises(DataError, match="no label 'x'; its labels are y, like"):
+        Dataset(path, "x")
+    parsed = parse_frame(as_frame({"c": ["a"], "z": [4]}), table_schema(tree))
+    assert parsed.labels.tolist() == [1] and not parsed.more_labels
+
+
+@pytest.mark.parametrize(
+    ("time", "texts"),
+    [
+        ("YYMMDDHH", ["14102105", "14102123"]),
+        ("unix", ["1413867600", "1413932400.5"]),
+        ("unix_ms", ["1413867600000", "1413932400500"]),
+        ("iso", ["2014-10-21T05:00:00Z", "2014-10-22 01:59+02:59"]),
+        ("%d/%b/%Y %H:%M", ["21/Oct/2014 05:59", "21/Oct/2014 23:00"]),
+        ("%Y%m%d%H", ["2014102105", "2014102123"]),
+    ],
+)
+def test_times(tmp_path, time, texts):
+    kinds = ("hour", "weekday", "day", "month", "date")
+    entries = [{"columns": ["t"], "kind": kind, "time": time, "name": kind} for kind in kinds]
+    rows = made(tmp_path, "\n".join(["t", *texts, '""']) + "\n", {"category": entries})
+    bags = rows.take(np.arange(3)).features
+    codes = {name: bag.codes.tolist() for name, bag in bags.items()}
+    assert codes["hour"] == [6, 24, 0]
+    assert codes["weekday"] == [2, 2, 0] and codes["date"] == [20141021, 20141021, 0]
+    assert codes["day"] == [21, 21, 0] and codes["month"] == [10, 10, 0]
+    with pytest.raises(DataError, match=f"'x' is not (a time {time}|an integer|a number)"):
+        made(tmp_path, "t\nx\n", {"category": entries})
+
+
+def test_times_of_frames(tmp_path):
+    tree = {"category": [{"columns": ["t"], "kind": "hour", "time": "unix"}]}
+    zone = polars.Series([START]).dt.replace_time_zone("Europe/Berlin")
+    for series, hour in ((zone, 4), (zone.dt.replace_time_zone(None), 6), ([START.date()], 1)):
+        parsed = parse_frame(polars.DataFrame({"t": series}), table_schema(tree))
+        assert parsed.features["t"].codes.tolist() == [hour]
+
+
+def test_lists_with_weights(tmp_path):
+    entry = {"columns": ["t"], "weights": "w"}
+    frame = polars.DataFrame(
+        {"t": [["a", "b"], [], ["c"]], "w": [[0.5, None], None, [2]]},
+        schema_overrides={"w": polars.List(polars.Float32)},
+    )
+    text = "t,w\na|b,0.5|\n,\nc,2\n"
+    structs = polars.DataFrame(
+        {"t": [[{"v": "a", "w": 0.5}, {"v": "b", "w": None}], None, [{"v": "c", "w": 2.0}]]}
+    )
+    lists = {"category": [entry | {"list": True}]}
+    split = {"category": [entry | {"separator": "|"}]}
+    colon = {"category": [{"columns": ["t"], "separator": "|", "weight_separator": ":"}]}
+    for data, tree in (
+        (frame, lists),
+        (structs, lists),
+        (frame, split),
+        (text, split),
+        ("t\na:0.5|b\n\nc:2\n".replace("\n\n", '\n""\n'), colon),
+    ):
+        bag = made(tmp_path, data, tree).take(np.arange(3)).features["t"]
+        assert bag.codes.tolist() == [fnv1a64("a"), fnv1a64("b"), fnv1a64("c")]
+        assert bag.lengths.tolist() == [2, 0, 1] and bag.weights.tolist() == [0.5, 1, 2]
+    with pytest.raises(DataError, match="line 2, column w: '1 weights for 2 items'"):
+        made(tmp_path, "t,w\na|b,0.5\n", split)
+    with pytest.raises(DataError, match="lists in a text need a separator"):
+        made(tmp_path, text, lists)
+    with pytest.raises(DataError, match="lists as text need a separator"):
+        made(tmp_path, polars.DataFrame({"t": ["a"], "w": ["1"]}), lists)
+    with pytest.raises(DataError, match=r"'t' holds lists of structs \(v, w\)"):
+        made(tmp_path, structs, {"category": [{"columns": ["t"], "list": True}]})
+
+
+def test_numbers_are_fitted_once_and_stored(tmp_path):
+    tree = {
+        "dense": [{"columns": ["x"], "kind": "float", "transform": "standard"}],
+        "category": [{"columns": ["x"], "kind": "bucket", "buckets": 4, "name": "b"}],
+    }
+    train = "x\n" + "".join(f"{x}\n" for x in range(100))
+    data = made(tmp_path, train, tree)
+    rows = data.take(np.arange(100))
+    assert np.bincount(rows.features["b"].codes).tolist() == [0, 25, 25, 25, 25]
+    assert abs(float(rows.dense.mean())) < 1e-6 and abs(float(rows.dense.std()) - 1) < 1e-6
+    (tmp_path / "out.h5").rename(tmp_path / "train.h5")
+    test = made(
+        tmp_path, "x\n0\n\n99\n".replace("\n\n", '\n""\n'), tree, fitted=tmp_path / "train.h5"
+    )
+    samples = test.take(np.arange(3))
+    assert samples.features["b"].codes.tolist() == [1, 0, 4]
+    assert samples.dense[:, 0].tolist() == [rows.dense[0, 0], 0, rows.dense[99, 0]]
+    assert not data.other_dense(test)
+    other = made(tmp_path, train.replace("99", "999"), tree)
+    assert "dense transforms differ" in other.other_dense(data)
+    edges = {"category": [{"columns": ["x"], "kind": "bucket", "edges": [1, 2.5]}]}
+    codes = made(tmp_path, "x\n0\n1\n3\n", edges).take(np.arange(3)).features["x"].codes
+    assert codes.tolist() == [1, 2, 3]
+    for options, message in (
+        ({"fitted": tmp_path / "gone.h5"}, "no such file"),
+        ({"labelled": False}, "fitted"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=message):
+            made(tmp_path, train, tree, **options)
+
+
+def test_fitting_depends_on_rows_only(tmp_path, monkeypatch):
+    monkeypatch.setattr("neocpu.ingest.fitting.MOST_ROWS", 100)
+    tree = {"dense": [{"columns": ["x"], "transform": "standard"}]}
+    text = "x\n" + "".join(f"{x * x % 1009}\n" for x in range(1000))
+    whole = made(tmp_path, text, tree).schema
+    assert whole["dense"][0]["fitted"]["x"] == list(
+        mean_and_deviation(np.array([x * x % 1009 for x in range(0, 1000, 16)], float))
+    )
+    frame = polars.read_csv(io.BytesIO(text.encode()))
+    monkeypatch.setattr("neocpu.ingest.parquet.ROWS", 7)
+    assert made(tmp_path, frame, tree).schema == whole
+    assert quantiles(np.array([1.0, 1, 1, 5]), 10) == [5] and quantiles(np.empty(0), 3) == []
+
+
+def test_raw_train_files_are_fitted_together(tmp_path):
+    tree = {"dense": [{"columns": ["x"], "transform": "standard"}]}
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path, number in zip(paths, (1, 3)):
+        path.write_text(f"x\n{number}\n")
+    files = ensure_dataset(paths, "table", ConvertOptions(schema=tree))
+    assert len(files) == 1
+    assert Dataset(files).take(np.arange(2)).dense[:, 0].tolist() == [-1, 1]
+    again = ConvertOptions(schema=json.loads(json.dumps(Dataset(files).schema)))
+    assert len(ensure_dataset(paths, "table", again)) == 2
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=8)
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(st.lists(st.tuples(WORDS, WORDS | st.none()), min_size=1, max_size=20))
+def test_any_text_is_the_same_in_text_and_frame(rows):
+    schema = table_schema({"category": [{"columns": ["a", "b"]}], "missing": ["0"]})
+    frame = polars.DataFrame(rows, schema={"a": polars.String, "b": polars.String}, orient="row")
+    parsed = parse_frame(frame, schema)
+    text = np.frombuffer(bytearray(csv(frame, include_header=False)), np.uint8)
+    other = TextParser(dataclasses.replace(schema, columns=("a", "b"))).parse(text)
+    assert not other.faults and not parsed.faults
+    for name in ("a", "b"):
+        assert np.array_equal(parsed.features[name].codes, other.features[name].codes)
+    assert parsed.missing == other.missing
+
+
+def test_all_problems_of_a_schema_are_said_at_once():
+    tree = {
+        "delimter": ",",
+        "columns": ["a"],
+        "label": {"kind": "click", "threshold": "4"},
+        "dense": [{"columns": ["b"], "transform": "sqrt"}],
+        "category": [
+            {"columns": ["a"], "kind": "hour", "time": "noon"},
+            {"columns": ["a"], "kind": "bucket"},
+        ],
+    }
+    with pytest.raises(ConfigError) as caught:
+        table_schema(tree, where="s.toml")
+    message = str(caught.value)
+    for part in (
+        "s.toml: 8 problems:",
+        "unknown key 'delimter'; did you mean 'delimiter'?",
+        "label: threshold = '4' is not a number",
+        "label: column is missing",
+        "dense 1: transform = 'sqrt'; choose one of log1p, none, standard",
+        "category 1: time = 'noon' must be YYMMDDHH, unix, unix_ms, iso, or a format",
+        "category 2: kind = 'bucket' needs buckets",
+        "columns '', 'b' are missing; columns has 'a'",
+        "feature 'a' occurs twice",
+    ):
+        assert part in message
+    assert "class" not in message
+
+
+def test_nothing_left_is_an_error(tmp_path):
+    tree = CATEGORY | {"label": {"column": "y"}}
+    with pytest.raises(DataError, match=r"log: all 2 rows are faulty, none is left; .*line 2"):
+        made(tmp_path, "y,c\nx,a\nz,a\n", tree, on_error="skip")
+    for text in ("y,c\n", "y,c", polars.DataFrame({"y": [1], "c": ["a"]}).head(0)):
+        with pytest.raises(DataError, match="has no rows"):
+            made(tmp_path, text, tree, on_error="skip")
+    assert not (tmp_path / "out.h5").exists()
