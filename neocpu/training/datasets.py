@@ -278,19 +278,11 @@ def _parts(config: Config, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
 
 
 def _vocabularies(config: Config, datasets: dict[str, Dataset]) -> dict[str, Any] | None:
-    """Vocabularies of the run: of `data.vocabulary`, else of the train data, counted or stored.
-
-    Where a checkpoint is applied to other data, those of its train data, if they are still there.
-    """
+    """Vocabularies of the run: of `data.vocabulary`, else of the train data, counted or stored."""
     data = config.data
     if data.vocabulary:
         return Dataset(data.vocabulary).vocabularies
     train = datasets.get("train")
-    if train is None and data.train:
-        with suppress(NeocpuError, OSError):
-            options = convert_options(config, "train", True)
-            files = ensure_dataset(data.train, data.format, options, make=False)
-            train = _parts(config, {"train": Dataset(files)})["train"]
     if train is None:
         return None
     if data.split and data.min_count:

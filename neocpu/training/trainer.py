@@ -19,6 +19,7 @@ from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
+from neocpu.training.advising import advise
 from neocpu.training.beginning import Beginning, begin
 from neocpu.training.begun import as_begun
 from neocpu.training.clock import StepClock
@@ -207,6 +208,7 @@ class Trainer:
         chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
         self.report.config(config)
         self.report.plan(plan, state_floats, chosen)
+        advise(splits, schedule.total_steps, self.report)
         report = self.report
         warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
         if self.bind:
