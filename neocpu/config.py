@@ -34,6 +34,7 @@ from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.features import feature_names
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
+from neocpu.ingest.table import table_schema
 from neocpu.model.layout import INTERACTIONS, LOSSES
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
@@ -282,7 +283,12 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
             "training.patience", f"it counts measurements of the valid split; set {key} too"
         )
     if data.format == "table" and not data.schema:
-        raise reader.wrong("data.schema", 'format "table" needs the path of a SCHEMA.toml')
+        raise reader.wrong(
+            "data.schema",
+            'format "table" needs the path of a SCHEMA.toml, or its keys in [data.schema]',
+        )
+    if isinstance(data.schema, Mapping):
+        table_schema(data.schema, data.dense_transform, f"{reader.source}: data.schema")
     if fault := data.split_fault():
         raise reader.wrong("data.split", fault)
     if data.rows_by != "vocabulary" and (data.min_count or data.vocabulary):

@@ -131,6 +131,7 @@ class CheckpointConfig:
     """When checkpoints are written, and what they hold.
 
     every_steps : steps from one to the next (0: only at the end).
+    every_files : files from one to the next in `neocpu online` (0: only at the end).
     keep : newest ones that stay.
     full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are
         whole; 0: 1 where all tables are in memory, 8 where any is over SSD).
@@ -142,6 +143,7 @@ class CheckpointConfig:
     """
 
     every_steps: int = 0
+    every_files: int = 1
     keep: int = 2
     full_every: int = 0
     quantize: str = "none"

@@ -86,7 +86,7 @@ class _Torch:
         return array
 
 
-class _TensorFile:
+class _SafetensorsFile:
     """A state_dict in a .safetensors file."""
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class _TensorFile:
             self._file = library.safe_open(path, framework="numpy")
         except (library.SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: cannot be read as safetensors: {error}") from error
-        names = list(self._file.keys())  # the file itself is no iterable
+        names = list(self._file.keys())
         self._slices = {name: self._file.get_slice(name) for name in names}
         for name, tensor in self._slices.items():
             if tensor.get_dtype() not in ("F32", "F16", "F64"):
@@ -127,7 +127,10 @@ class _Arrays:
         return self._arrays[name][first:end]
 
 
-READERS: dict[str, Callable[[Path], StateDict]] = {".safetensors": _TensorFile, ".npz": _Arrays}
+READERS: dict[str, Callable[[Path], StateDict]] = {
+    ".safetensors": _SafetensorsFile,
+    ".npz": _Arrays,
+}
 
 
 def state_dict_of(path: Path) -> StateDict:
