@@ -17,19 +17,24 @@ PIPELINES = ("off", "input", "full")
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """One rule for all tables, one for everything dense."""
+    """One rule for all tables, one for everything dense.
 
-    sparse: SparseOptimizer = field(default_factory=SparseOptimizer)
-    dense: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(name="sgd"))
+    A rule of tables that is no AdaGrad has a learning rate of 0.01 unless one is given.
+    """
+
+    sparse: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(learning_rate=0.04))
+    dense: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(name="adagrad"))
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """How long to train, and on how much at a time.
 
-    batch_size : samples of all ranks together. epochs, steps : passes over the train data and steps
-    (0: no limit); the run ends with whichever is reached first. seed : of initial rows and
-    parameters, and of the order of samples. leaves : parts of a batch whose
+    batch_size : samples of all ranks together; a config that does not name it gets one that suits
+    the number of its train samples (`defaults.batch_of`; docs/start.md), 2048 where no data are
+    read. epochs, steps : passes over the train data and steps (0: no limit); the run ends with
+    whichever is reached first. seed : of initial rows and parameters, and of the order of samples.
+    leaves : parts of a batch whose
     gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
     the cores).
     pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next

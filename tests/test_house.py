@@ -35,7 +35,7 @@ ROOMS = {
             ("planner",),
             ("model",),
             ("ingest",),
-            ("settings",),
+            ("settings", "defaults"),
             ("config",),
             ("advice",),
             ("simulation",),

@@ -10,8 +10,9 @@ import pytest
 from neocpu import config as configs
 from neocpu.advice.look import guess_dialect, look
 from neocpu.advice.roles import Roles, by_role, columns_of
-from neocpu.advice.sizes import batch_of, colliding
+from neocpu.advice.sizes import colliding
 from neocpu.cli import run
+from neocpu.defaults import batch_of
 from neocpu.errors import ConfigError
 from neocpu.ingest.dataset import Dataset
 from neocpu.parallel.comm import SingleComm

@@ -209,11 +209,11 @@ def open_values(path: Path, overrides: Sequence[str] = ()) -> ValueMap:
 
 def value_of(code: int, field: CategoryField | None) -> Any:
     """The raw value of a code; None where the code is a hash of it, or stands for none."""
-    if field is None or code == 0:
+    if field is None or code == field.missing:
         return None
     if field.kind == "hex":
         return f"{code:0{field.digits}x}"
-    return code if field.kind == "int" else None
+    return code - (code >> 63 << 64) if field.kind == "int" else None
 
 
 def as_codes(values: Sequence[Any]) -> NDArray[np.uint64]:

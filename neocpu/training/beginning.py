@@ -26,6 +26,7 @@ from neocpu.training.checkpoint.takeover import check, overrides_of, say, take_o
 from neocpu.training.datasets import Splits
 from neocpu.training.identity import hashes_of
 from neocpu.training.results import Tell
+from neocpu.training.stored_schema import with_numbers
 from neocpu.training.world import World
 
 Vocabularies = dict[str, NDArray[Any]]
@@ -116,7 +117,7 @@ def begin(config: Config, comm: Comm, out: Path, resume: bool, tell: Tell) -> Be
                     "that checkpoint, or leave the key out"
                 )
             vocabularies = _vocabularies(file, config)
-            config = _with(config, overrides_of(file, config))
+            config = with_numbers(_with(config, overrides_of(file, config)), file.data())
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
@@ -128,6 +129,7 @@ def _go_on(config: Config, path: Path) -> Beginning:
     with CheckpointFile(path) as file:
         before = file.config()
         vocabularies = file.vocabularies()
+        config = with_numbers(config, file.data())
     notes = []
     if before.training.init_digest and not config.training.init_digest:
         notes.append(f'training.init_digest="{before.training.init_digest}"')

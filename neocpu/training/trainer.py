@@ -20,6 +20,7 @@ from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
 from neocpu.training.beginning import begin
+from neocpu.training.begun import as_begun
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
 from neocpu.training.evaluate import evaluate
@@ -143,9 +144,11 @@ class Trainer:
         """The run within its folder, from the data to the summary."""
         tell = self.report.tell
         self._watch.prepare()
+        if self.resume:
+            self.config = as_begun(self.config, self.out, self.comm)
         beginning = begin(self.config, self.comm, self.out, self.resume, tell)
-        self.config = beginning.config
-        splits = open_splits(self.config, self.comm, self.out, tell)
+        splits = open_splits(beginning.config, self.comm, self.out, tell)
+        self.config = splits.config
         beginning.choose_rows(splits, tell)
         self._heed(stop)
         world, schedule = self._prepare(splits)
