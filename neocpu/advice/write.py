@@ -178,7 +178,7 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
         label=label,
         dense=_groups(found.get("dense", []), "kind", "transform"),
         dense_count=len(found.get("dense", [])),
-        categories=_groups(tables, "kind", "separator", "weight_separator"),
+        categories=_groups(tables, "role", "kind", "separator", "weight_separator"),
         left_out=found.get("left out", []),
         missing=_missing,
         sizes=sizes,

@@ -32,6 +32,7 @@ from neocpu.training.checkpoint.folder import FOLDER, Bases, publish
 from neocpu.training.checkpoint.layout import Offsets, create, file_bytes, lay_out, seal
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.snapshot import Share, Snapshot, facts_of, shares_of, write_share
+from neocpu.training.identity import hashes_of
 from neocpu.training.state import State, state_of
 from neocpu.training.state_blocks import Index, Ints, Tensor, digest_of
 
@@ -144,6 +145,11 @@ class Saver:
     def note(self, key: str, value: Any) -> None:
         """Let the files from now on have a note (JSON-able) beside the description of the data."""
         self._data[key] = value
+
+    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+        """Rows are chosen by other vocabularies from now on."""
+        self._vocabularies = dict(vocabularies)
+        self._data["vocabularies"] = hashes_of(vocabularies)
 
     def resume(self, path: Path, step: int) -> None:
         """The world was just loaded from a checkpoint; the next one may hold what changed since."""
