@@ -277,6 +277,11 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     training = config.training
     if training.leaves & (training.leaves - 1):
         raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
+    if training.patience and not (config.eval.every_steps and data.valid):
+        key = "data.valid" if config.eval.every_steps else "eval.every_steps"
+        raise reader.wrong(
+            "training.patience", f"it counts measurements of the valid split; set {key} too"
+        )
     if data.format == "table" and not data.schema:
         raise reader.wrong(
             "data.schema",
@@ -286,10 +291,12 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
         table_schema(data.schema, data.dense_transform, f"{reader.source}: data.schema")
     if fault := data.split_fault():
         raise reader.wrong("data.split", fault)
-    if data.rows_by == "hash" and (data.min_count or data.vocabulary):
+    if data.rows_by != "vocabulary" and (data.min_count or data.vocabulary):
         key = "data.min_count" if data.min_count else "data.vocabulary"
         raise reader.wrong(
-            key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"'
+            key,
+            f'it has no effect while data.rows_by is "{data.rows_by}"; set data.rows_by = '
+            '"vocabulary"',
         )
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)

@@ -226,6 +226,7 @@ WRITERS = {
     "predict": ["{source}", "{source}", "--out", "{target}"],
     "checkpoint merge": ["{source}", "{target}"],
     "checkpoint export": ["{source}", "{target}"],
+    "checkpoint import": ["{source}", "{source}", "{target}"],
     "export": ["{source}", "{target}"],
     "oracle export": ["{target}"],
     "oracle check": ["{source}", "{source}", "--json", "{target}"],

@@ -10,7 +10,7 @@ from export_runs import COLUMNS, SCHEMA, columns, converted, exported, samples, 
 from neocpu.cli import run
 from neocpu.errors import CheckpointError, ConfigError
 from neocpu.ingest.dataset import Dataset
-from neocpu.scoring import export_onnx
+from neocpu.scoring import export_arrays, export_onnx
 from neocpu.training.inspect import load
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -98,9 +98,9 @@ def test_other_models(tmp_path: Path, name: str) -> None:
         inputs["dense"] = inputs["dense"][:, :0]
     assert np.abs(predictions(tmp_path / "a.onnx", inputs) - expected).max() < 2e-6
     with contextlib.suppress(ImportError):
-        from neocpu.scoring.torch_model import Scorer
+        from neocpu.scoring.torch_model import TorchModel
 
-        scorer = Scorer.load(exported(checkpoint, tmp_path / "a.safetensors"))
+        scorer = TorchModel.load(exported(checkpoint, tmp_path / "a.safetensors"))
         assert np.abs(scorer.predict(columns(samples())) - expected).max() < 2e-6
 
 
@@ -149,7 +149,7 @@ def test_what_is_too_large(
     with pytest.raises(ConfigError, match=r"an ONNX file holds 2 GiB; --part dense .*--unlearnt"):
         run(["export", str(trained), str(tmp_path / "b.onnx"), "--part", "whole"])
     monkeypatch.undo()
-    monkeypatch.setattr(export_onnx, "free_bytes", lambda folder: 5000)
+    monkeypatch.setattr(export_arrays, "free_bytes", lambda folder: 5000)
     with pytest.raises(CheckpointError, match=r"4\.9 KiB are free"):
         run(["export", str(trained), str(tmp_path / "b.onnx")])
     assert exported(trained, tmp_path / "c.safetensors").stat().st_size < 60_000

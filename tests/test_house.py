@@ -104,7 +104,6 @@ LONG_FUNCTIONS: dict[str, str] = {
 }
 SAME_CLASS_NAMES: dict[str, str] = {
     "Bag": "one bag, of the kernels and of their twins",
-    "Scorer": "a trained model that answers for rows, of neocpu and of torch, which stands alone",
     "Terms": "terms of sums, of the kernels and of their twins",
     "_Started": "private: a request under way, of MPI and of threads",
 }

@@ -1,5 +1,6 @@
 """Does a run that starts from a trained model have what it learnt, wherever and however it runs?"""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.threads import run_threads
+from neocpu.training.checkpoint.best import best_or_last
+from neocpu.training.checkpoint.folder import read_note
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.results import RunReport
 from neocpu.training.trainer import Trainer
@@ -188,3 +191,27 @@ def test_what_would_mix_rows_up_is_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
         train(next_day(days, "hash", *overrides, **keys), tmp_path / "run")
+
+
+def test_a_run_without_progress_ends_well_and_keeps_its_best(days: Path, tmp_path: Path) -> None:
+    """Rates that are too high: the loss of the valid split turns after a few steps."""
+    sets = ("training.epochs=9", "eval.every_steps=2", "training.patience=2", "checkpoint.keep=1")
+    rates = ("optimizer.sparse.learning_rate=0.5", "optimizer.dense.learning_rate=0.2")
+    settings = config(days / "hash-2.h5", *sets, *rates, f"data.valid={days / 'hash-1.h5'}")
+    whole, lines = train(settings, tmp_path / "whole")
+    assert whole["steps"] < 36 and any("ended early: 2 measurements" in line for line in lines)
+    note = read_note(tmp_path / "whole" / "checkpoints")
+    best = best_or_last(tmp_path / "whole")
+    assert best.name == note["file"] == f"step-{whole['steps'] - 4:08d}.h5"
+    written = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    measured = [json.loads(line) for line in written]
+    valid = [line["logloss"] for line in measured if line["split"] == "valid"]
+    assert note["value"] == min(valid) == valid[-3]
+
+    stopped = configs.loads(settings.text, overrides=[*settings.overrides, "training.steps=5"])
+    train(stopped, tmp_path / "again")
+    again = run_threads(2, lambda comm: train(settings, tmp_path / "again", comm, resume=True)[0])
+    assert again[0]["digest"] == whole["digest"]
+    assert read_note(tmp_path / "again" / "checkpoints") == note
+    _, lines = train(settings, tmp_path / "again", resume=True)
+    assert any("ended early" in line for line in lines)

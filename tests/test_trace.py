@@ -163,9 +163,14 @@ def test_a_stopped_run_leaves_its_trace(tmp_path: Path, monkeypatch: pytest.Monk
     class StopAfterTwo:
         """A signal that comes after two steps."""
 
+        def __init__(self, started: bool) -> None:
+            self.asked = -2  # before the first step
+
         def __enter__(self) -> Self:
-            self.asked = 0
             return self
+
+        def start(self) -> None:
+            pass
 
         def __exit__(self, *error: object) -> None:
             pass

@@ -144,14 +144,14 @@ def page() -> str:
     missing = []
     for name, (record, keys) in sections().items():
         lines += [f"## {name}", "", introduction(record), ""]
-        lines += ["| key | type | default | may be | meaning |", "|---|---|---|---|---|"]
+        lines += ["| key | meaning | type | default | may be |", "|---|---|---|---|---|"]
         for key in keys:
             short = key.name.removeprefix(f"{name}.")
             if not key.meaning:
                 missing.append(key.name)
             lines.append(
-                f"| `{short}` | {key.type} | `{key.default}` | {cell(key.allowed)} "
-                f"| {cell(key.meaning)} |"
+                f"| `{short}` | {cell(key.meaning)} | {key.type} | `{key.default}` "
+                f"| {cell(key.allowed)} |"
             )
         lines.append("")
     if missing:

@@ -17,7 +17,7 @@ import click
 from neocpu import __version__
 from neocpu.errors import ConfigError
 from neocpu.parallel.environment import check_variables
-from neocpu.parallel.launch import run_guarded
+from neocpu.parallel.launch import let_finish, run_guarded
 
 # name -> (module:function, its line in `neocpu --help`, which is that of the function's docstring)
 COMMANDS = {
@@ -28,6 +28,10 @@ COMMANDS = {
     "train": (
         "neocpu.cli.train:train",
         "Train a model as CONFIG says, and print the digest of what was learnt.",
+    ),
+    "sweep": (
+        "neocpu.cli.sweep:sweep",
+        "Train CONFIG with many values of some keys, one after the other, and rank them.",
     ),
     "eval": ("neocpu.cli.evaluate:evaluate", "Measure a model on labelled data."),
     "predict": (
@@ -56,7 +60,7 @@ COMMANDS = {
     ),
     "checkpoint": (
         "neocpu.cli.checkpoint:checkpoint",
-        "Show, verify, compare, merge and export checkpoints.",
+        "Show, verify, compare, merge, export and import checkpoints.",
     ),
     "tier": (
         "neocpu.cli.tier:tier",
@@ -131,7 +135,10 @@ def run(arguments: list[str] | None = None) -> int:
 def main() -> int:
     """Entry point of `neocpu`."""
     open_streams()
-    return run_guarded(run)
+    status = run_guarded(run)
+    if not status or status > 128:  # done, or stopped by a signal already
+        let_finish()
+    return status
 
 
 def open_streams() -> None:

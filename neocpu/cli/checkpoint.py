@@ -1,4 +1,4 @@
-"""`neocpu checkpoint`: look into checkpoints, verify, compare and export them."""
+"""`neocpu checkpoint`: look into checkpoints, verify, compare, export and import them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ FILE = click.Path(path_type=Path)
 
 @click.group()
 def checkpoint() -> None:
-    """Show, verify, compare, merge and export checkpoints."""
+    """Show, verify, compare, merge, export and import checkpoints."""
 
 
 @checkpoint.command()
@@ -150,3 +150,28 @@ def export(file: Path, target: Path, dense: bool, force: bool) -> None:
         click.echo(
             f"{target}: {len(entries(source, dense))} arrays, {target.stat().st_size:,} bytes"
         )
+
+
+@checkpoint.command("import")
+@click.argument("source", type=FILE)
+@click.argument("config")
+@click.argument("target", type=FILE)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of CONFIG."
+)
+@force_option("TARGET")
+def import_(
+    source: Path, config: str, target: Path, overrides: tuple[str, ...], force: bool
+) -> None:
+    """Write a DLRM of another program as TARGET, a checkpoint of step 0.
+
+    SOURCE is the state_dict of facebookresearch/dlrm or of TorchRec's DLRM: what torch.save wrote,
+    .safetensors or .npz. CONFIG says what model it is.
+    """
+    from neocpu.config import load
+    from neocpu.presets import model_path
+    from neocpu.scoring.imports import import_state_dict
+
+    check_target(target, force, [source, model_path(config)])
+    written_digest = import_state_dict(source, load(config, overrides), target)
+    click.echo(f"{target}: {target.stat().st_size:,} bytes, digest {written_digest}")

@@ -16,7 +16,7 @@ from neocpu.cli.targets import check_target, force_option
 from neocpu.cli.terminal import tell_ranks
 from neocpu.ingest.targets import refuse_sources
 from neocpu.kernels.choice import FAMILIES, use
-from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
+from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
 from neocpu.report.trackers import TRACKERS, trackers
 
 if TYPE_CHECKING:
@@ -106,21 +106,26 @@ def train(
         line = arguments(config, ranks, out, overrides, resume, kernels)
         tell_ranks()
         exec_mpiexec(ranks, [*line, *shown_arguments(trace, trace_steps, force, boards)])
-    comm = get_comm(
-        ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
-    )
-    prepare_threads(comm, settings.training.threads or None)
+    with held_signals():
+        comm = get_comm(
+            ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+        )
+        prepare_threads(comm, settings.training.threads or None)
+        folder = out or default_folder(config, resume, comm)
+        traced = (trace, trace_steps) if trace else None
+        summary = run(settings, comm, folder, resume, boards, traced)
+        if comm.rank == 0:
+            show_summary(summary, folder)
 
-    folder = out or default_folder(config, resume, comm)
-    traced = (trace, trace_steps) if trace else None
-    summary = run(settings, comm, folder, resume, boards, traced)
-    if comm.rank == 0:
-        try:
-            print_summary(summary, folder)
-        except OSError as error:  # a full disk, or a pipe that nobody reads
-            forget_output()
-            reason = f"stdout cannot be written ({error.strerror})"
-            click.echo(f"neocpu: {reason}; the summary is {folder / 'run.json'}", err=True)
+
+def show_summary(summary: dict[str, Any], folder: Path) -> None:
+    """Print the summary where stdout can be written; else say where it is."""
+    try:
+        print_summary(summary, folder)
+    except OSError as error:  # a full disk, or a pipe that nobody reads
+        forget_output()
+        reason = f"stdout cannot be written ({error.strerror})"
+        click.echo(f"neocpu: {reason}; the summary is {folder / 'run.json'}", err=True)
 
 
 def run(

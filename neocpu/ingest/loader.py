@@ -32,6 +32,7 @@ from neocpu.errors import DataError
 from neocpu.ingest.dataset import BagColumn, Dataset
 from neocpu.ingest.dataset_layout import BLOCK
 from neocpu.ingest.read_ahead import read_ahead
+from neocpu.ingest.settings import ROWS_BY
 from neocpu.ingest.vocabulary import Codes, Vocabulary
 from neocpu.jagged import KJT, InverseKJT
 from neocpu.kernels.hashing import hash_rows
@@ -41,7 +42,6 @@ from neocpu.reference.philox import BLOCK_PERMUTATION, WINDOW_PERMUTATION, tenso
 from neocpu.trees import rank_samples
 
 WINDOW = 16  # blocks
-ROWS_BY = ("hash", "vocabulary")
 
 
 @dataclass(frozen=True)
@@ -182,13 +182,14 @@ class Loader:
         self._features = list(dict.fromkeys(bag.feature for bag in self.bags))
         self._weighted = any(table.weighted for table in self.tables)
         self._check(dense, labelled)
+        self._by_code = rows_by == "code"
         self._maps: dict[str, Vocabulary] = {}
         self._keys = {name: feature_key(seed, name) for name in self._features}
         if rows_by == "vocabulary":
             self._use_vocabularies(
                 self.dataset.vocabularies if vocabularies is None else vocabularies
             )
-        elif rows_by != "hash":
+        elif rows_by not in ROWS_BY:
             raise DataError(f"rows by {rows_by!r}; choose one of {', '.join(ROWS_BY)}")
 
     def over(self, dataset: Dataset, dense: int | None = None, labelled: bool = True) -> "Loader":
@@ -302,6 +303,8 @@ class Loader:
     def _rows(self, bag: BatchKey, codes: Codes, out: NDArray[np.int64]) -> None:
         if bag.feature in self._maps:
             self._maps[bag.feature].rows(codes, out)
+        elif self._by_code:
+            out[:] = np.remainder(codes, np.uint64(self.tables[bag.table].rows))
         else:
             hash_rows(codes, self._keys[bag.feature], self.tables[bag.table].rows, out)
 

@@ -9,7 +9,7 @@ from neocpu.records import Paths
 
 FORMATS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
-ROWS_BY = ("hash", "vocabulary")
+ROWS_BY = ("hash", "vocabulary", "code")
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class DataConfig:
     label : which of a table's labels is trained, by its name ("": the first).
     shuffle : whether train samples come in another order in each epoch (fixed by training.seed).
     header : whether the first line of a raw Criteo log holds column names.
-    rows_by : how a category becomes a row: by "hash", or by a "vocabulary", which is that of the
+    rows_by : how a category becomes a row: by "hash"; by a "vocabulary", which is that of the
         dataset `vocabulary`, else that of the train data (raw files: codes seen at least
-        `min_count` times).
+        `min_count` times); or by "code" modulo the table's rows, for codes that are rows already.
     vocabulary : path of a data set whose vocabulary is used ("": the train data's).
     min_count : fewer occurrences of a code, and it has no row of its own.
     dense_transform : of integers: log1p, ln(1 + x) with negative numbers as 0; none.

@@ -16,8 +16,8 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -189,26 +189,34 @@ def launch_token() -> str:
 
 
 class StopSignal:
-    """From now until `restore`, SIGTERM, SIGINT and SIGUSR1 only set `number`, so that a run can
-    end with a checkpoint.
+    """From now until `restore`, SIGTERM, SIGUSR1, SIGUSR2 and, once `started`, SIGINT only set
+    `number`, so that a run can end with a checkpoint.
 
     Launchers pass them on from mpiexec to the ranks, except that Open MPI's kills the ranks soon
     after a SIGTERM: there, and as Slurm's early warning (`--signal=USR1@120`), SIGUSR1 is the one
     to send.
 
-    Ranks get the signal at different steps: agree on it with `comm.largest(stop.number)`. A second
-    Ctrl-C, more than a second after the first, is a KeyboardInterrupt. Outside the main thread,
-    which alone has signals, it does nothing.
+    Ranks get the signal at different steps: agree on it with `comm.largest(stop.number)`. Until the
+    run has started there is nothing to lose, so Ctrl-C is a KeyboardInterrupt; afterwards a second
+    one is, more than a second after the first. One within another begins with what the outer one
+    holds already (`held_signals`). Outside the main thread, which alone has signals, it does
+    nothing.
     """
 
-    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    held = 0  # that came before this process had a run
 
-    def __init__(self) -> None:
-        self.number = 0
-        self._when = 0.0
+    def __init__(self, started: bool = True) -> None:
+        self.number = StopSignal.held
+        self.started = started
+        self._when = time.monotonic()
         self._before: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+
+    def start(self) -> None:
+        """The run has started: Ctrl-C is held from now on."""
+        self.started = True
 
     def restore(self) -> None:
         """Give the signals back to whoever had them before."""
@@ -230,7 +238,8 @@ class StopSignal:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # a terminal's Ctrl-C may come twice within a moment: to the process group, and passed on by
         # mpiexec
-        if number == signal.SIGINT and self.number and time.monotonic() - self._when > 1.0:
+        again = self.number and time.monotonic() - self._when > 1.0
+        if number == signal.SIGINT and (again or not self.started):
             raise KeyboardInterrupt
         if not self.number:
             self.number = number
@@ -240,3 +249,30 @@ class StopSignal:
     def exit_status(number: int) -> int:
         """Exit status of a run that a signal stopped, as shells count: 128 + signal."""
         return 128 + number
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Hold the signals of `StopSignal`, but Ctrl-C: a run within looks at them when it begins, and
+    one that comes after its last step changes nothing.
+    """
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        StopSignal.held = StopSignal.held or number
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = set(StopSignal.SIGNALS) - {signal.SIGINT}
+        before = {number: signal.signal(number, hold) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        StopSignal.held = 0
+
+
+def let_finish() -> None:
+    """The work of this process is done: signals that ask it to stop cannot spoil its status."""
+    for number in set(StopSignal.SIGNALS) - {signal.SIGINT}:
+        signal.signal(number, signal.SIG_IGN)

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from neocpu import cores
 from neocpu.errors import ConfigError, EnvironmentProblem
-from neocpu.parallel.abort import StopSignal, guard, join_job
+from neocpu.parallel.abort import StopSignal, guard, held_signals, join_job, let_finish
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.environment import check_threads, check_variables
 from neocpu.parallel.stale import advice, check_launch, is_stale, started_in_time
@@ -30,9 +30,11 @@ __all__ = [
     "exec_mpiexec",
     "find_mpiexec",
     "get_comm",
+    "held_signals",
     "host_name",
     "launched",
     "launched_ranks",
+    "let_finish",
     "mpiexec_command",
     "prepare_threads",
     "run_guarded",

@@ -4,25 +4,24 @@ from pathlib import Path
 
 from neocpu.errors import CheckpointError
 from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.training.checkpoint import latest
-from neocpu.training.checkpoint.folder import FOLDER
+from neocpu.training.checkpoint.best import best_or_last
 
 
 def checkpoint_of(path: str | Path, comm: Comm | None = None) -> Path:
     """The checkpoint to use of a path: a file, a folder of results, or its folder of checkpoints.
 
-    Of a folder, the newest one that is complete. Collective over `comm` (None: this process alone).
+    Of a folder, the best one on the valid split where the run noted one, else the newest.
+    Collective over `comm` (None: this process alone).
 
     Raises CheckpointError where there is none.
     """
-    path = Path(path)
-    if not path.is_dir():
-        return path
-    run = path.parent if path.name == FOLDER else path
-    newest = latest(run, comm or SingleComm())
-    if newest is None:
-        raise CheckpointError(
-            f"{path}: no checkpoint in this folder; name a run's folder (with {FOLDER}/*.h5) or a "
-            "checkpoint file"
-        )
-    return newest
+    comm = comm or SingleComm()
+    error: CheckpointError | None = None
+    name = ""
+    if comm.rank == 0:  # the others may see an older state of a network folder
+        try:
+            name = str(best_or_last(Path(path)))
+        except CheckpointError as problem:
+            error = problem
+    comm.agree(error)
+    return Path(comm.allgather_bytes(name.encode())[0].decode())

@@ -127,7 +127,8 @@ def write_arrays(
     refuse_needed_files(file, target)
     if target.suffix not in WRITERS:
         raise ConfigError(f"{target}: an export ends in one of {', '.join(WRITERS)}")
-    _check_disk(target, sum(entry.bytes for entry in arrays), advice)
+    size = sum(entry.bytes for entry in arrays)
+    check_disk(target, size, advice, target.suffix == ".safetensors" and size > IN_MEMORY)
     partial = target.with_name(f".{target.name}.partial")
     with written(target, partial):
         WRITERS[target.suffix](arrays, metadata, partial)
@@ -148,10 +149,12 @@ def written(target: Path, partial: Path) -> Iterator[None]:
             partial.unlink(missing_ok=True)
 
 
-def _check_disk(target: Path, size: int, advice: str) -> None:
-    """Raise CheckpointError where the disk has no room for the file."""
-    twice = target.suffix == ".safetensors" and size > IN_MEMORY
-    need = size * (2 if twice else 1) + HEADER
+def check_disk(target: Path, size: int, advice: str = "", twice: bool = False) -> None:
+    """Raise CheckpointError where the disk has no room for a file of about `size` bytes.
+
+    twice : it takes as much again while it is written. advice : what would make it smaller.
+    """
+    need = size * (1 + twice) + HEADER
     free = free_bytes(target.parent)
     if need > free:
         beside = " (as much again while it is written)" if twice else ""

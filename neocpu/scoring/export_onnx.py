@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from neocpu.config import Config
-from neocpu.errors import CheckpointError, ConfigError
-from neocpu.scoring.export_arrays import Entry, written
+from neocpu.errors import ConfigError
+from neocpu.scoring.export_arrays import Entry, check_disk, written
 from neocpu.scoring.export_card import DataFacts, card_of
 from neocpu.scoring.export_scorer import STORED, StoredTable, stored_tables
 from neocpu.scoring.onnx_graph import Graph
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.tools import refuse_needed_files
-from neocpu.training.preflight import free_bytes, human
+from neocpu.training.preflight import human
 
 PARTS = ("auto", "whole", "dense")
 INPUTS = ("codes", "rows")
@@ -68,11 +68,7 @@ def export_onnx(
             + ("" if unlearnt == "zero" else ", --unlearnt zero leaves out rows never trained")
             + ", and a .safetensors file has no limit"
         )
-    need = size if part == "whole" else 0
-    if need > (free := free_bytes(target.parent)):
-        raise CheckpointError(
-            f"{target} would take {human(need)}, but {human(free)} are free on its disk"
-        )
+    check_disk(target, size if part == "whole" else 0)
     builder = _Builder(file, facts, inputs)
     model = builder.whole(tables) if part == "whole" else builder.dense_part()
     partial = target.with_name(f".{target.name}.partial")
@@ -187,17 +183,20 @@ class _Builder:
         return values, count, graph.input(f"{name}.weights", np.float32, shape) if weighted else ""
 
     def _rows(self, codes: str, feature: Mapping[str, Any], table: StoredTable) -> str:
-        """Rows of codes: by vocabulary, or hashed."""
+        """Rows of codes: by vocabulary, hashed, or codes modulo rows."""
         if feature["vocabulary"]:
             words = np.ascontiguousarray(self._facts.vocabularies[feature["name"]], WORD)
             return self._index(codes, words.view(np.int64))
         graph = self.graph
+        count = graph.constant(table.spec.rows, WORD)
+        if self._config.data.rows_by == "code":
+            return graph.cast(graph.node("Mod", graph.cast(codes, WORD), count), np.int64)
         x = graph.node("BitwiseXor", codes, self._word(int(feature["hash_key"])))
         x = graph.node("Add", x, self._word(0x9E3779B97F4A7C15))
         x = graph.node("Mul", self._mixed(x, 30), self._word(0xBF58476D1CE4E5B9))
         x = graph.node("Mul", self._mixed(x, 27), self._word(0x94D049BB133111EB))
         x = graph.cast(self._mixed(x, 31), WORD)
-        return graph.cast(graph.node("Mod", x, graph.constant(table.spec.rows, WORD)), np.int64)
+        return graph.cast(graph.node("Mod", x, count), np.int64)
 
     def _word(self, word: int) -> str:
         """A 64-bit constant; arithmetic is that of int64, which runtimes have, and wraps."""

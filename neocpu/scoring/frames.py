@@ -27,13 +27,11 @@ def parsed(frame: Any, schema: Schema) -> Parsed:
 
 
 def without_label(schema: Schema) -> Schema:
-    """The same columns for data that need no labels."""
-    if schema.label is None:
-        return schema
-    unlabelled = schema.without_labels()
-    gone = {label.column for label in schema.labels} - set(unlabelled.used)
-    columns = tuple(name for name in schema.columns if name not in gone)
-    return replace(unlabelled, columns=columns)
+    """The same columns without the labels."""
+    labels = {label.column for label in schema.labels}
+    bare = schema.without_labels()
+    kept = [name for name in schema.columns if name not in labels or name in bare.used]
+    return replace(bare, columns=tuple(kept))
 
 
 def is_paths(data: Any) -> bool:

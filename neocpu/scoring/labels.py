@@ -4,7 +4,6 @@ Published test files lack it: a Criteo log has then 39 columns in place of 40, a
 name it.
 """
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,19 +27,13 @@ def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
 
 def _lacks(path: Path, schema: Schema, label: str) -> bool:
     if kind_of(path) == "parquet":
-        from neocpu.ingest.parquet import Parquet
+        from neocpu.ingest.parquet import Parquet  # and polars
 
         return _names_lack(list(Parquet(path).types), schema, label)
     first = _first_line(path)
     if not first:
         return False
-    rows = csv.reader(
-        [first],
-        delimiter=schema.delimiter,
-        quotechar=schema.quote or None,
-        quoting=csv.QUOTE_MINIMAL if schema.quote else csv.QUOTE_NONE,
-    )
-    fields = [field.strip() for field in next(rows, [])]
+    fields = schema.cells(first, path)
     if schema.header and not schema.columns:
         return _names_lack(fields, schema, label)
     return schema.columns[:1] == (label,) and len(fields) == len(schema.columns) - 1

@@ -24,7 +24,7 @@ from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.inspect import TrainedModel
 
 if TYPE_CHECKING:
-    from neocpu.scoring.scorer import Scorer
+    from neocpu.scoring.scorer import LocalScorer
 
 
 class Model(TrainedModel):
@@ -41,7 +41,7 @@ class Model(TrainedModel):
     def __init__(self, path: str | Path, overrides: Sequence[str] = ()) -> None:
         path = checkpoint_of(path)
         self.values = open_values(path, overrides)
-        self._scorer: Scorer | None = None
+        self._scorer: LocalScorer | None = None
         super().__init__(path, overrides)
 
     def _table(self, file: CheckpointFile, spec: TableSpec) -> ValueTable:
@@ -70,11 +70,11 @@ class Model(TrainedModel):
             self._scorer = None
 
     @property
-    def _loaded(self) -> "Scorer":
+    def _loaded(self) -> "LocalScorer":
         if self._scorer is None:
-            from neocpu.scoring.scorer import Scorer
+            from neocpu.scoring.scorer import LocalScorer
 
-            self._scorer = Scorer(self.path, self.config, self.values)
+            self._scorer = LocalScorer(self.path, self.config, self.values)
         return self._scorer
 
 

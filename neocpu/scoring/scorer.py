@@ -19,7 +19,7 @@ from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import prepare_threads
 from neocpu.presets import log_path
-from neocpu.scoring.frames import is_paths, parsed, without_label
+from neocpu.scoring.frames import is_paths, parsed
 from neocpu.scoring.samples import ParsedDataset
 from neocpu.scoring.values import ValueMap
 from neocpu.training.checkpoint.reading import CheckpointFile
@@ -32,7 +32,7 @@ SPLIT = SPLITS[-1]
 BATCH = 4096  # samples scored at a time; of no influence on their scores
 
 
-class Scorer:
+class LocalScorer:
     """A model of a checkpoint in memory, on this process alone; safe to call from several threads.
 
     path, config : of the checkpoint; config maybe with overrides. values : how it maps raw values.
@@ -74,7 +74,7 @@ class Scorer:
         if is_paths(data):
             paths = [data] if isinstance(data, str | Path) else data
             return self._files(tuple(log_path(str(path)) for path in paths), labelled)
-        schema = self._values.schema if labelled else without_label(self._values.schema)
+        schema = self._values.schema if labelled else self._values.schema.without_labels()
         return ParsedDataset(parsed(as_frame(data), schema), schema)
 
     def _files(self, paths: tuple[str, ...], labelled: bool) -> Dataset:

@@ -1,8 +1,8 @@
 """What predicts clicks without neocpu? This file, with torch, safetensors and NumPy: copy it.
 
-    scorer = Scorer.load("model.safetensors")                      # of `neocpu export`
-    scorer.predict({"I1": [1, None], "C1": ["68fd1e64", ""]})      # columns of a log -> f32[B]
-    scorer(dense, rows, lengths)                                   # dense f32[B, n] and row numbers
+    model = TorchModel.load("model.safetensors")                # of `neocpu export`
+    model.predict({"I1": [1, None], "C1": ["68fd1e64", ""]})    # columns of a log -> f32[B]
+    model(dense, rows, lengths)                                 # numbers f32[B, n], row numbers
 
 `predict` reads values as neocpu reads a log: a category becomes a 64-bit code (hexadecimal number,
 integer, FNV-1a of the text, hour or weekday of YYMMDDHH), a code a row (splitmix64 of code and
@@ -225,7 +225,7 @@ class EmbeddingTable(nn.Module):
 # ---- the model ----
 
 
-class Scorer(nn.Module):
+class TorchModel(nn.Module):
     """A trained model of neocpu: raw columns or row numbers to predictions.
 
     card : what the file says about itself. tensors : its arrays by name.
@@ -254,7 +254,7 @@ class Scorer(nn.Module):
         }
 
     @classmethod
-    def load(cls, path: Any, device: str = "cpu") -> "Scorer":
+    def load(cls, path: Any, device: str = "cpu") -> "TorchModel":
         """Read a file of `neocpu export`. Raises ValueError for any other."""
         try:
             with safe_open(path, framework="pt") as file:
@@ -369,12 +369,13 @@ class Scorer(nn.Module):
         )
 
     def rows_of(self, codes: np.ndarray, feature: Mapping[str, Any]) -> np.ndarray:
-        """Rows i64[n] of codes uint64[n]: hashed, or their places in the vocabulary."""
+        """Rows i64[n] of codes uint64[n]: hashed, or their places in a vocabulary."""
         name = feature["name"]
         if not feature["vocabulary"]:
             count = np.uint64(self.card["tables"][feature["table"]]["rows"])
-            mixed = splitmix64(codes ^ np.uint64(int(feature["hash_key"])))
-            return (mixed % count).astype(np.int64)
+            if self.card["rows_by"] == "hash":
+                codes = splitmix64(codes ^ np.uint64(int(feature["hash_key"])))
+            return (codes % count).astype(np.int64)
         order = self._sorted[name]
         words = self.vocabularies[name]
         if not words.size:

@@ -31,12 +31,20 @@ class ValueMap:
     """What a model's features are in its log, and which row each of their values has.
 
     path, config, data : of the checkpoint; data is its description of what it was trained on.
+    stored : vocabularies in the checkpoint; those of neocpu 0.1.0 have none.
     """
 
-    def __init__(self, path: Path, config: Config, data: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        data: Mapping[str, Any],
+        stored: Mapping[str, Codes] | None = None,
+    ) -> None:
         self.path = path
         self.config = config
         self._data = data
+        self._stored = dict(stored or {})
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -88,8 +96,10 @@ class ValueMap:
 
     @cached_property
     def vocabulary_file(self) -> Path | None:
-        """The dataset with the model's vocabularies; None: rows are by hash, or it is not there."""
-        if self.config.data.rows_by != "vocabulary":
+        """The dataset with the vocabularies that a checkpoint lacks; None: it is not there, or not
+        needed.
+        """
+        if self.config.data.rows_by != "vocabulary" or self._stored:
             return None
         return next((path for path in self._vocabulary_files() if path.is_file()), None)
 
@@ -116,6 +126,8 @@ class ValueMap:
         """
         if self.config.data.rows_by != "vocabulary":
             return {}
+        if self._stored:
+            return self._stored
         path = self.vocabulary_file
         if path is None:
             files = ", ".join(str(file) for file in self._vocabulary_files()) or "none is noted"
@@ -134,15 +146,16 @@ class ValueMap:
         """
         if self.config.data.rows_by != "vocabulary":
             return None
-        if self.vocabulary_file is None and dataset.vocabularies:
+        if not self._stored and self.vocabulary_file is None and dataset.vocabularies:
             return self._checked(dataset.vocabularies)
         return self.vocabularies
 
     def _checked(self, vocabularies: dict[str, Codes]) -> dict[str, Codes]:
         """Raise CheckpointError unless these are the vocabularies of the training."""
-        from neocpu.training.identity import describe, refuse_other_data
+        from neocpu.training.identity import hashes_of, refuse_other_data
 
-        refuse_other_data(self.path, self._data, describe({}, "vocabulary", vocabularies))
+        now = {"splits": {}, "vocabularies": hashes_of(vocabularies)}
+        refuse_other_data(self.path, self._data, now)
         return vocabularies
 
     # ---- rows ----
@@ -169,9 +182,8 @@ class ValueMap:
         from neocpu.ingest.frames import as_frame
         from neocpu.scoring.frames import parsed
 
-        single = replace(
-            field, separator="", weight_separator="", many=False, weights=""
-        )  # of a list, one item
+        # of a list, one item
+        single = replace(field, separator="", weight_separator="", many=False, weights="")
         schema = replace(self.schema.without_labels(), dense=(), categories=(single,))
         frame = as_frame({field.column: values})
         return parsed(frame, schema).features[field.name].codes
@@ -192,7 +204,7 @@ def open_values(path: Path, overrides: Sequence[str] = ()) -> ValueMap:
     Raises CheckpointError for a file that is missing or broken.
     """
     with CheckpointFile(path) as file:
-        return ValueMap(path, file.config(overrides), file.data())
+        return ValueMap(path, file.config(overrides), file.data(), file.vocabularies())
 
 
 def value_of(code: int, field: CategoryField | None) -> Any:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from neocpu.training import checkpoint
+from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.saving import Saver
 from neocpu.training.clock import StepClock
+from neocpu.training.patience import NOTE, Patience
 from neocpu.training.world import World
 
 
@@ -46,6 +48,7 @@ class Recovery:
             room=config.memory,
             background=True,
         )
+        self._patience: Patience | None = None
         self.digest = ""  # of the newest checkpoint that this run began
         self.resumed_from: Path | None = None
         self._begun = -1  # step of the newest checkpoint, and the seconds of steps until then
@@ -53,6 +56,10 @@ class Recovery:
         self._safe = -1  # step of the newest complete one, and the seconds of steps until then
         self._safe_at = 0.0
         self._cost = (0, 0.0)
+
+    def watch(self, patience: Patience) -> None:
+        """Keep the best checkpoint of this count, and note the count in all of them."""
+        self._patience = patience
 
     def resume(self, tell: Callable[[str], None]) -> int:
         """Bring the world to the state of the newest sound checkpoint of the folder.
@@ -65,6 +72,9 @@ class Recovery:
             return 0
         path, step = resumed
         self._saver.resume(path, step)
+        if self._patience is not None:
+            with CheckpointFile(path) as file:
+                self._patience.resume(file.data().get(NOTE))
         self.resumed_from = path
         self._begun = step
         self._safe = step
@@ -78,6 +88,8 @@ class Recovery:
         if self._begun == step and not (last and self._saver.rounded):
             return
         self.finish(step)
+        if self._patience is not None and self._patience.limit:
+            self._saver.note(NOTE, self._patience.to_note())
         self.digest = self._saver.save(step, last)
         self._begun = step
         self._begun_at = self._clock.seconds
@@ -96,6 +108,9 @@ class Recovery:
         """If another checkpoint became safe: what would a crash just before have cost?"""
         if self._saver.safe == self._safe:
             return
+        patience = self._patience
+        if patience and self._world.comm.rank == 0 and patience.best_at(self._saver.safe):
+            patience.note_best(self._out)
         lost_steps = step - max(self._safe, 0)
         lost_seconds = self._clock.seconds - self._safe_at
         self._cost = max(self._cost, (lost_steps, lost_seconds))

@@ -6,6 +6,7 @@ that story; its parts are files of this folder. What one step does is in `step.p
 """
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from neocpu.training.frequent import warm_caches
 from neocpu.training.lookahead import look_ahead
 from neocpu.training.metrics import Metrics, Window
 from neocpu.training.on_machine import load_machine, report_on_machine
+from neocpu.training.patience import Patience
 from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
 from neocpu.training.recovery import Recovery
 from neocpu.training.results import RunReport
@@ -52,12 +54,13 @@ SIGNAL = 4  # times the number of a signal
 
 
 class Stopped(NeocpuError):
-    """The run was asked to end (SIGTERM, Ctrl-C) and has written a checkpoint."""
+    """The run was asked to end (SIGTERM, Ctrl-C); it has written a checkpoint if it took steps."""
 
     def __init__(self, number: int, step: int) -> None:
+        done = f"after step {step}; a checkpoint is written, go on with --resume"
         super().__init__(
-            f"stopped by signal {number} after step {step}; a checkpoint is written, go on with "
-            "--resume"
+            f"stopped by signal {number} "
+            + (done if step else "before the first step; nothing is lost, start it again")
         )
         self.exit_status = 128 + number
 
@@ -106,6 +109,9 @@ class Trainer:
         self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
         self._clock = StepClock(time.time() if started is None else started)
         self._window = Window(WINDOW)
+        metric = "mse" if config.model.loss == "mse" else "logloss"
+        self._patience = Patience(config.training.patience, metric)
+        self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
         self._log = TrainLog(
             config.training, config.optimizer, config.model.loss, WINDOW, self._clock
         )
@@ -122,29 +128,11 @@ class Trainer:
         check_kernels()
         self._machine = load_machine(self.config.parallel.machine, self.comm)
         try:
-            with RunLock(self.out, self.comm, resume=self.resume):
-                self._watch.prepare()
-                tell = self.report.tell
-                if self.resume:
-                    self.config = as_begun(self.config, self.out, self.comm)
-                beginning = begin(self.config, self.comm, self.out, self.resume, tell)
-                splits = open_splits(beginning.config, self.comm, self.out, tell)
-                self.config = splits.config
-                beginning.choose_rows(splits, tell)
-                world, schedule = self._prepare(splits)
-                beginning.take_over(world, splits, tell)
-                recovery = self._recovery = Recovery(
-                    self.out, world, splits.description(), self._clock, splits.vocabularies
-                )
-                if self.resume:
-                    self._go_on(recovery, schedule)
-                if self.config.memory.warm:
-                    warm_caches(world, schedule.loader, self.steps_taken > 0)
-                with StopSignal() as stop:
-                    self._watch.start()
-                    self._train(world, schedule, splits, recovery, stop)
-                    self._watch.stop(self.report.tell)
-                return self._finish(world, splits, recovery)
+            with (
+                StopSignal(started=False) as stop,
+                RunLock(self.out, self.comm, resume=self.resume),
+            ):
+                return self._run(stop)
         finally:
             self._watch.release()
             roam()
@@ -152,6 +140,39 @@ class Trainer:
                 self._recovery.abandon()
             if self.world is not None:
                 self.world.embedding.tbe.close()
+
+    def _run(self, stop: StopSignal) -> dict[str, Any]:
+        """The run within its folder, from the data to the summary."""
+        tell = self.report.tell
+        self._watch.prepare()
+        if self.resume:
+            self.config = as_begun(self.config, self.out, self.comm)
+        beginning = begin(self.config, self.comm, self.out, self.resume, tell)
+        splits = open_splits(beginning.config, self.comm, self.out, tell)
+        self.config = splits.config
+        beginning.choose_rows(splits, tell)
+        self._heed(stop)
+        world, schedule = self._prepare(splits)
+        self._heed(stop)
+        beginning.take_over(world, splits, tell)
+        recovery = self._recovery = Recovery(
+            self.out, world, splits.description(), self._clock, splits.vocabularies
+        )
+        recovery.watch(self._patience)
+        if self.resume:
+            self._go_on(recovery, schedule)
+        if self.config.memory.warm:
+            warm_caches(world, schedule.loader, self.steps_taken > 0)
+        self._watch.start()
+        stop.start()
+        self._train(world, schedule, splits, recovery, stop)
+        self._watch.stop(tell)
+        return self._finish(world, splits, recovery)
+
+    def _heed(self, stop: StopSignal) -> None:
+        """Raise Stopped if any rank was asked to stop before the first step. Collective."""
+        if number := self.comm.largest(stop.number, what="stop signal"):
+            raise Stopped(number, self.steps_taken)
 
     # ---- before the first step ----
 
@@ -209,7 +230,7 @@ class Trainer:
         steps = world.step.over(batches, self.steps_taken + 1, early)
         self._log.begin(self.steps_taken)
         with self.report.progress(total, self.steps_taken) as advance:
-            while self.steps_taken < total:
+            while self.steps_taken < total and not self._patience.ended:
                 recovery.poll(self.steps_taken)
                 # signals reach the ranks at different steps, so they agree before each one
                 with self._watch.counting():
@@ -221,8 +242,9 @@ class Trainer:
                     steps.close()
                     return  # the summary measures and saves
                 if signal := request // SIGNAL:
-                    recovery.save(self.steps_taken, last=True)
-                    recovery.finish(self.steps_taken)
+                    if self.steps_taken:
+                        recovery.save(self.steps_taken, last=True)
+                        recovery.finish(self.steps_taken)
                     steps.close()
                     self._watch.stop(self.report.tell)
                     raise Stopped(signal, self.steps_taken)
@@ -231,8 +253,12 @@ class Trainer:
                     return  # the summary measures and saves
                 if measure_every and self.steps_taken % measure_every == 0:
                     self._measure(world, splits, ("valid",))
-                if save_every and self.steps_taken % save_every == 0:
+                best = self._patience.best_at(self.steps_taken)
+                if best or (save_every and self.steps_taken % save_every == 0):
                     recovery.save(self.steps_taken)
+            if self._patience.ended:
+                steps.close()
+                self.report.tell(self._patience.text())
 
     def _request(self, stop: StopSignal) -> int:
         """What this rank asks for before the next step."""
@@ -264,15 +290,28 @@ class Trainer:
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
-        metrics = {"train": self._window.metrics(self.config.model.loss, self.comm)}
+        step, known = self._measured
+        if step != self.steps_taken:
+            known = {}
+        metrics = dict(known)
+        if not metrics:
+            metrics["train"] = self._window.metrics(self.config.model.loss, self.comm)
         for name in names:
-            if splits.has(name):
+            if splits.has(name) and name not in metrics:
                 metrics[name] = evaluate(world, splits.loader(name).batches(0, 0))
         pace = self._log.pace(self.steps_taken)
-        for name, measured in metrics.items():
-            spent = pace if name == "train" else None
-            self.report.metrics(self.steps_taken, self.samples, name, measured, spent)
+        for name in [name for name in metrics if name not in known]:
+            self._report(name, metrics[name], pace if name == "train" else None)
+        if "valid" in metrics and "valid" not in known:
+            every = self.config.eval.every_steps
+            due = bool(every) and self.steps_taken % every == 0
+            self._patience.measured(self.steps_taken, metrics["valid"], due)
+        self._measured = (self.steps_taken, metrics)
         return metrics
+
+    def _report(self, split: str, metrics: Metrics, more: Mapping[str, Any] | None = None) -> None:
+        """A line of metrics.jsonl after the steps taken; `more`: further keys."""
+        self.report.metrics(self.steps_taken, self.samples, split, metrics, more)
 
     # ---- after the last step ----
 
