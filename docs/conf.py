@@ -37,6 +37,12 @@ exclude_patterns = ["_ext", "generated/lessons/*.py", "generated/lessons/*.ipynb
 # Anchors of headings, as code hosts make them.
 myst_heading_anchors = 4
 # Search needs no stemmer of another language; code blocks without a language are plain text.
+# In lessons and docstrings, `name` is code.
+default_role = "code"
+add_module_names = False
+python_maximum_signature_line_length = 88
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
 language = "en"
 highlight_language = "none"
 nitpicky = False

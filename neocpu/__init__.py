@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 # Public names, imported when they are first used.
 _HOMES = {
+    "DLRM": "neocpu.scoring.estimator",
     "init": "neocpu.advice.write",
     "load": "neocpu.scoring.model",
     "load_config": "neocpu.config",
@@ -17,7 +18,16 @@ _HOMES = {
     "Dataset": "neocpu.ingest.dataset",
     "DatasetWriter": "neocpu.ingest.dataset",
 }
-__all__ = ["Dataset", "DatasetWriter", "Trainer", "__version__", "init", "load", "load_config"]
+__all__ = [
+    "DLRM",
+    "Dataset",
+    "DatasetWriter",
+    "Trainer",
+    "__version__",
+    "init",
+    "load",
+    "load_config",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from neocpu import defaults
 from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES
 from neocpu.embedding.specs import (
@@ -33,6 +34,7 @@ from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.features import feature_names
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
+from neocpu.ingest.table import table_schema
 from neocpu.model.layout import INTERACTIONS, LOSSES
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
@@ -64,6 +66,8 @@ class Config:
     folder : of the file, which its relative paths start from ("": the current folder).
     absolute : overrides that make all paths absolute, so that text, overrides and these mean the
         same in any current folder.
+    chosen : keys that text and overrides do not name, and what they mean here (`defaults.py`).
+    batch_chosen : the batch size is to follow from the data (`for_samples`).
     """
 
     data: DataConfig
@@ -81,6 +85,22 @@ class Config:
     overrides: tuple[str, ...] = ()
     folder: str = ""
     absolute: tuple[str, ...] = ()
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    batch_chosen: bool = False
+
+    def for_samples(self, samples: int) -> "Config":
+        """The config with a batch size for so many train samples, unless it names its own."""
+        if not self.batch_chosen:
+            return self
+        return self.with_chosen({defaults.BATCH_SIZE: defaults.batch_of(samples)})
+
+    def with_chosen(self, values: Mapping[str, Any]) -> "Config":
+        """The config with these values of keys that it does not name."""
+        config = self
+        for key, value in values.items():
+            config = defaults.with_key(config, key, value)
+        known = self.batch_chosen and defaults.BATCH_SIZE not in values
+        return replace(config, chosen={**self.chosen, **values}, batch_chosen=known)
 
     def header(self) -> dict[str, Any]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
@@ -190,11 +210,13 @@ def loads(
     source: str = "config",
     overrides: Sequence[str] = (),
     folder: str | Path = "",
+    begun: bool = False,
 ) -> Config:
     """A config from TOML text; `source` is what messages call it.
 
     folder : that paths in the text are relative to ("": the current one); those of overrides are
-    relative to the current folder.
+    relative to the current folder. begun : text and overrides are of a run that began
+    (`defaults.unnamed`).
     """
     try:
         written = toml_tree(text)
@@ -207,17 +229,21 @@ def loads(
     set_by = {apply_override(tree, override): override for override in overrides}
     refuse_misplaced(placed, source, folder, tuple(set_by))
     place_logs(tree)
+    chosen = defaults.unnamed(tree, begun)
+    defaults.fill(tree, chosen)
     reader = Reader(source, set_by, CHOICES, LEAST, MOST)
     return replace(
-        _assemble(reader, tree),
+        _assemble(reader, tree, begun),
         text=text,
         overrides=tuple(overrides),
         folder=str(folder),
         absolute=absolute_paths(written, tree),
+        chosen=chosen,
+        batch_chosen=not defaults.names_batch_size(tree),
     )
 
 
-def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
+def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
     """The config of a TOML tree, all keys and what they mean together checked."""
     for name in tree:
         if name not in (*SECTIONS, "tables"):
@@ -237,7 +263,7 @@ def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
             f"together they have {rows:,} rows; row numbers of all tables must stay below 2^63",
         )
     config = Config(tables=tables, source=reader.source, **parts)
-    _check_together(reader, config)
+    _check_together(reader, config, begun)
     try:
         placements = choose_placements([table.name for table in tables], config.memory.placement)
         return replace(config, tables=with_caches(tables, placements, config.memory.cache_format))
@@ -245,8 +271,8 @@ def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
         raise ConfigError(f"{config.source}: {error}") from error
 
 
-def _check_together(reader: Reader, config: Config) -> None:
-    """Check what depends on several keys."""
+def _check_together(reader: Reader, config: Config, begun: bool) -> None:
+    """Check what depends on several keys; begun : of a run that neocpu 0.1.0 may have begun."""
     data = config.data
     training = config.training
     if training.leaves & (training.leaves - 1):
@@ -257,7 +283,12 @@ def _check_together(reader: Reader, config: Config) -> None:
             "training.patience", f"it counts measurements of the valid split; set {key} too"
         )
     if data.format == "table" and not data.schema:
-        raise reader.wrong("data.schema", 'format "table" needs the path of a SCHEMA.toml')
+        raise reader.wrong(
+            "data.schema",
+            'format "table" needs the path of a SCHEMA.toml, or its keys in [data.schema]',
+        )
+    if isinstance(data.schema, Mapping):
+        table_schema(data.schema, data.dense_transform, f"{reader.source}: data.schema")
     if fault := data.split_fault():
         raise reader.wrong("data.split", fault)
     if data.rows_by != "vocabulary" and (data.min_count or data.vocabulary):
@@ -270,7 +301,7 @@ def _check_together(reader: Reader, config: Config) -> None:
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
-        for key, why in optimizer.faults(general=name == "sparse"):
+        for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     try:
         config.model.layout(1, config.tables)

@@ -150,6 +150,10 @@ class Reader:
         if hint == float | Mapping[str, float]:
             kind = Mapping[str, float] if isinstance(value, Mapping) else float
             return self.value(kind, value, key)
+        if hint == str | Mapping[str, Any] and isinstance(value, Mapping):
+            return value  # checked by its owner
+        if hint == str | Mapping[str, Any]:
+            return self.value(str, value, key)
         if get_origin(hint) is types.UnionType:
             if isinstance(value, str) or (
                 isinstance(value, dict) and all(isinstance(v, str) for v in value.values())

@@ -17,24 +17,29 @@ PIPELINES = ("off", "input", "full")
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """One rule for all tables, one for everything dense."""
+    """One rule for all tables, one for everything dense.
 
-    sparse: SparseOptimizer = field(default_factory=SparseOptimizer)
-    dense: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(name="sgd"))
+    A rule of tables that is no AdaGrad has a learning rate of 0.01 unless one is given.
+    """
+
+    sparse: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(learning_rate=0.04))
+    dense: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(name="adagrad"))
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """How long to train, and on how much at a time.
 
-    batch_size : samples of all ranks together. epochs, steps : passes over the train data and steps
-    (0: no limit); the run ends with whichever is reached first. seed : of initial rows and
-    parameters, and of the order of samples. leaves : parts of a batch whose
-    gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
-    the cores).
-    pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
-    batch travel during a step; "full": exchanges of the step itself also run while something is
-    computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
+    batch_size : samples of all ranks together; a config that does not name it gets one that suits
+    the number of its train samples (`defaults.batch_of`; docs/start.md), 2048 where no data are
+    read. epochs, steps : passes over the train data and steps (0: no limit); the run ends with
+    whichever is reached first. seed : of initial rows and parameters, and of the order of samples.
+    leaves : parts of a batch whose
+    gradients are summed in a fixed tree, a power of two. threads : threads of each rank (0: its
+    share of the cores).
+    pipeline : what of a step overlaps; never changes a bit. "off": nothing; "input": lookups of the
+    next batch travel during a step; "full": exchanges of the step itself also run while something
+    is computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
     fewer are not summed while the backward pass goes on, but with the others ("full" only).
     log_every : steps from one line of metrics.jsonl on training to the next (0: 100 steps, or 30
     seconds where they take longer).
@@ -87,9 +92,10 @@ class MemoryConfig:
         "auto": chosen under the budgets.
     hbm, ddr, ssd : bytes of each rank for rows with their states, and of its SSD file (0: no
         limit).
-    policy : of the caches.
-    folder : of the SSD files, which last as long as the run ("": beside the results).
-    cache_format : of the numbers in caches, for all tables or by patterns ("": that of their rows).
+    policy : which row leaves a cache that is full.
+    folder : where the SSD files are, which last as long as the run ("": beside the results).
+    cache_format : format of the numbers in caches, for all tables or by patterns ("": that of their
+        rows).
     ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and operations a second of slower devices than
         this machine has, below HBM and for SSD files (0: as fast as it is).
     prefetch : batches whose rows are brought up before their turn.

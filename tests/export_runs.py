@@ -101,7 +101,7 @@ def scores(checkpoint: Path, tmp_path: Path, vocabulary: bool = False) -> np.nda
     out = tmp_path / "scores.csv"
     log = converted(checkpoint) if vocabulary else checkpoint.parent.parent.parent / "log.csv"
     options = ["--set", f'data.vocabulary="{log}"'] if vocabulary else []
-    run(["predict", str(checkpoint), str(log), "--out", str(out), *options])
+    run(["predict", str(checkpoint), str(log), "--out", str(out), "--force", *options])
     return np.loadtxt(out, delimiter=",", skiprows=1)[:, 1]
 
 

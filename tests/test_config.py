@@ -34,7 +34,7 @@ def test_defaults_and_tables() -> None:
     "path", sorted((ROOT / "data" / "models").glob("*.toml")), ids=lambda p: p.name
 )
 def test_presets_are_valid(path: Path) -> None:
-    assert len(configs.load(path).tables) >= 26
+    assert len(configs.load(path).tables) >= 2
 
 
 @pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.updates])
@@ -112,7 +112,7 @@ def test_overrides_are_toml_else_text() -> None:
         ("tables.C1.row=1", "tables.C1.row: no such key; did you mean tables.C1.rows?"),
         ("optimizer.sparse.etta=1", "no such key; did you mean optimizer.sparse.eta?"),
         ("optimizer.sparse.eta=1", "it has no effect on exact_rowwise_adagrad; it is of lars_sgd"),
-        ("optimizer.dense.max_norm=1", "optimizer.dense.max_norm: it has no effect on sgd"),
+        ("optimizer.dense.max_norm=1", "optimizer.dense.max_norm: it has no effect on adagrad"),
         (
             "optimizer.sparse.weight_decay_mode=adagradw",
             "is of exact_rowwise_adagrad_with_counter only",

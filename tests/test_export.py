@@ -67,7 +67,7 @@ def test_what_cannot_be_written(
     with pytest.raises(ConfigError, match="ends in"):
         run(["export", str(trained), str(tmp_path / "a.pt")])
     monkeypatch.setattr(export_arrays, "free_bytes", lambda folder: 5000)
-    with pytest.raises(CheckpointError, match=r"would take .* but 4\.9 KiB are free"):
+    with pytest.raises(CheckpointError, match=r"needs .* of disk, but 4\.9 KiB are free"):
         exported(trained, tmp_path / "a.safetensors")
     monkeypatch.undo()
     monkeypatch.setattr(export_arrays, "IN_MEMORY", 0)
@@ -85,10 +85,10 @@ def test_what_cannot_be_written(
 @pytest.mark.parametrize("options", [{}, {"narrow": False}])
 def test_torch_predicts_the_same(trained: Path, tmp_path: Path, options: dict[str, bool]) -> None:
     pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
-    from neocpu.scoring.torch_model import Scorer
+    from neocpu.scoring.torch_model import TorchModel
 
     path = exported(trained, tmp_path / "a.safetensors", **options)
-    scorer = Scorer.load(path)
+    scorer = TorchModel.load(path)
     expected = scores(trained, tmp_path)
     assert np.abs(scorer.predict(columns(samples())) - expected).max() < 1e-6
     model = load(trained)
@@ -104,4 +104,4 @@ def test_torch_predicts_the_same(trained: Path, tmp_path: Path, options: dict[st
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match="cannot be read as safetensors"):
-        Scorer.load(cut)
+        TorchModel.load(cut)

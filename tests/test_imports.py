@@ -106,7 +106,7 @@ def test_what_does_not_fit(trained: Path, tmp_path: Path) -> None:
     refused(state, "gone.*in the config|has 5 tables", "--set", "tables.gone.rows=3")
     refused(state, "would round what is imported", "--set", "tables.user.format=fp16")
     refused(state, r"a layer more than", "--set", "model.top=[1]")
-    refused(state, r"top\.0\.weight has shape \[9, 19\], there it is", "--set", "model.top=[9, 1]")
+    refused(state, r"top\.0\.weight has shape \[9, 25\], there it is", "--set", "model.top=[9, 1]")
     refused(state | {"v_W_l.0": np.ones(3)}, r"not the state_dict of a DLRM .*v_W_l\.0")
     source.write_bytes(source.read_bytes()[:200])
     with pytest.raises(CheckpointError, match=r"cannot be read as \.npz"):

@@ -1,7 +1,9 @@
 """Are models, machines and small logs found by name, and copied with what they need?"""
 
+import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,6 @@ from neocpu.errors import ConfigError
 from neocpu.ingest.convert import ConvertOptions
 from neocpu.ingest.copies import missing_copies
 
-pytestmark = pytest.mark.quick
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -63,21 +64,39 @@ def test_models_are_listed_printed_and_copied(
         run(["models", "tinny"])
 
 
-def test_the_package_holds_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def build_script(monkeypatch: pytest.MonkeyPatch, made: dict[str, str]) -> dict[str, Any]:
+    """What setup.py defines; what it gives to setuptools comes into `made`."""
     setuptools = pytest.importorskip("setuptools")
-    if not (ROOT / "setup.py").exists():
-        pytest.skip("no source tree: the tests look at an installed package")
-    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
-    build = runpy.run_path(str(ROOT / "setup.py"))["BuildWithData"](setuptools.Distribution())
+    monkeypatch.setattr(setuptools, "setup", lambda **keys: made.update(keys))
+    return runpy.run_path(str(ROOT / "setup.py"))
+
+
+def test_the_package_holds_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = build_script(monkeypatch, {})["BuildWithData"]
+    build = command(pytest.importorskip("setuptools").Distribution())
     monkeypatch.chdir(ROOT)
     build.build_lib = str(tmp_path)
     build.editable_mode = False
-    packed = {target.relative_to(tmp_path) for _, target in build._data()}
+    packed = {target.relative_to(tmp_path) for _, target in build.data()}
     folder = Path("neocpu/data")
     expected = {folder / f"{name}{presets.LOG_SUFFIX}" for name in presets.log_names()}
     for kind in (presets.MODELS, presets.MACHINES):
         expected |= {folder / kind / f"{name}.toml" for name in presets.names(kind)}
     assert packed == expected and len(packed) > 10
+
+
+def test_the_readme_of_an_index_has_no_links_into_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, str] = {}
+    rewritten = build_script(monkeypatch, made)["index_readme"]
+    assert not re.search(r"\]\((?!https?:|#)", made["long_description"])
+    text = "![A](docs/a.svg)[guide](docs/g.md#x), [docs/g.md](docs/g.md), [b](https://x.y) [c](#d)"
+    kept = "[b](https://x.y) [c](#d)"
+    assert rewritten(text).startswith(f"guide (`docs/g.md`), `docs/g.md`, {kept}\n")
+    site = "https://x.y/neo"
+    assert rewritten(text, f"{site}/{{kind}}/v1") == (
+        f"![A]({site}/raw/v1/docs/a.svg)[guide]({site}/blob/v1/docs/g.md#x), "
+        f"[docs/g.md]({site}/blob/v1/docs/g.md), {kept}"
+    )
 
 
 def test_no_copy_is_written_into_an_installed_package(

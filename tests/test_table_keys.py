@@ -6,7 +6,6 @@ from neocpu import config as configs
 from neocpu.config import Config
 from neocpu.errors import ConfigError
 
-pytestmark = pytest.mark.quick
 BY_HAND = """
 C1 = { rows = 10, dim = 8, pooling = "mean" }
 C2 = { rows = 10, dim = 8, pooling = "mean" }

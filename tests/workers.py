@@ -43,10 +43,10 @@ LAST: dict[str, tuple[str, ...]] = {
 QUICK_FILES = """
     blocks cache cache_fbgemm capacity codecs codecs_rows config dense_reduction device
     elementary exchange floats gemm hashing hdf5 house interaction jagged jagged_layout lock
-    lookup loss machine metrics model narrow optimizers oracle_compare oracle_diagnose
-    oracle_semantics oracle_truth philox plan planner pooling presets report rounding
-    row_kernels rule_formulas rules seconds segments sharding state tbe threads tokenize touch
-    update vocabulary
+    lookup loss machine metrics model models narrow optimizers oracle_compare oracle_diagnose
+    oracle_semantics oracle_truth paths philox plan planner pooling presets report rounding
+    row_kernels rule_formulas rules seconds segments sharding state table_keys tbe threads tokenize
+    touch update vocabulary
 """
 QUICK = frozenset(QUICK_FILES.split())
 

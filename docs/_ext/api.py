@@ -1,9 +1,10 @@
 """Which functions and classes are public, and what do they say of themselves?
 
-Writes docs/generated/api.rst. Docstrings are plain text: the summary becomes a paragraph, the rest
-is shown as it was written.
+Writes docs/generated/api.rst. Docstrings are plain text: paragraphs stay paragraphs, and what is
+laid out by hand (drawings, `name : meaning`) is shown as it was written.
 """
 
+import re
 from importlib.util import find_spec
 from typing import Any
 
@@ -49,16 +50,35 @@ def page() -> str:
     return "\n".join([*lines, ""])
 
 
+def paragraph(lines: str) -> str:
+    """Plain text as reStructuredText: `name` is code, and nothing else is markup."""
+    parts = re.split(r"`([^`]+)`", " ".join(lines.split()))
+    for i, part in enumerate(parts):
+        if i % 2:
+            parts[i] = f"``{part}``\\ "
+        else:
+            parts[i] = re.sub(r"([\\*_|`])", r"\\\1", part)
+    return "".join(parts)
+
+
 def as_text(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Turn a docstring into a paragraph and a block of text."""
-    if not any(lines):
-        return
-    text = "\n".join(lines).strip("\n")
-    summary, _, rest = text.partition("\n\n")
-    escaped = "".join(f"\\{c}" if c in "\\*_|<>:`" else c for c in " ".join(summary.split()))
-    lines[:] = [escaped, ""]
-    if rest.strip("\n"):
-        lines += [".. code-block:: text", "", *(f"   {line}" for line in rest.split("\n")), ""]
+    """Turn a docstring into paragraphs, and what is laid out by hand into blocks of text."""
+    parts = "\n".join(lines).strip("\n").split("\n\n")
+    lines.clear()
+    for part in parts:
+        if re.search(r"^(\s|[\w*]+(, [\w*]+)* : |- |\* )", part, re.MULTILINE):
+            lines += [".. code-block:: text", "", *(f"   {line}" for line in part.split("\n")), ""]
+        elif part:
+            lines += [paragraph(part), ""]
+
+
+def short_signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, arguments: str | None, result: Any
+) -> tuple[str, Any] | None:
+    """A signature whose types are named without their modules."""
+    if arguments is None:
+        return None
+    return re.sub(r"~(?:\w+\.)+", "", arguments), result
 
 
 def write_api(app: Sphinx) -> None:
@@ -67,7 +87,8 @@ def write_api(app: Sphinx) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register both."""
+    """Register it."""
     app.connect("builder-inited", write_api)
+    app.connect("autodoc-process-signature", short_signature)
     app.connect("autodoc-process-docstring", as_text)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

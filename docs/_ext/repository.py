@@ -169,7 +169,7 @@ def shown_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     for page in sorted(getattr(app.env, "shown_files", {})):
         path = page.removeprefix(f"{SHOWN}/")
         code = app.builder.highlighter.highlight_block(
-            (ROOT / path).read_text(), LANGUAGES[Path(path).suffix], linenos=True
+            (ROOT / path).read_text(), LANGUAGES[Path(path).suffix], linenos="inline"
         )
         yield page, {"title": path, "body": f"<h1>{path}</h1>{code}", "parents": []}, "page.html"
 

@@ -4,11 +4,11 @@ Chosen by measurement: `python -m benchmarks.defaults` compares them with a smal
 docs/start.md has its table.
 """
 
-import math
 from dataclasses import dataclass
 
 from neocpu.advice.look import Log
 from neocpu.advice.roles import LogColumn
+from neocpu.defaults import batch_of
 
 MIN_COUNT = 1  # of a vocabulary: rows for values seen once did not hurt on any log measured
 SPARE = 4  # rows of a hashed table for each value
@@ -46,15 +46,6 @@ def sizes_of(log: Log, samples: int) -> ModelSizes:
         dense_rate=0.01,
         steps=-(-samples // batch_size),
     )
-
-
-def batch_of(samples: int) -> int:
-    """Batch size for a log of so many samples: about 0.12 √samples, a power of two.
-
-    A small log needs many small steps; from 2048 on, a batch's own cost decides no more.
-    """
-    power = round(math.log2(max(0.12 * math.sqrt(samples), 1)))
-    return 2 ** min(max(power, 4), 11)
 
 
 def rows_of(column: LogColumn, rows_by: str) -> int:

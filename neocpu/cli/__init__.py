@@ -50,6 +50,10 @@ COMMANDS = {
         "neocpu.cli.models:models",
         "List the models that come with neocpu; print or copy the config of one.",
     ),
+    "report": (
+        "neocpu.cli.report:report",
+        "Show runs as one HTML page: config, curves, calibration, plan, traffic, memory.",
+    ),
     "plan": (
         "neocpu.cli.plan:plan",
         "Show where CONFIG's tables would be, and how many bytes they take.",

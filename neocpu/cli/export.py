@@ -56,12 +56,14 @@ def export(
     neocpu/scoring/torch_model.py loads with torch and safetensors only; or an .onnx file.
     """
     from neocpu.errors import ConfigError
+    from neocpu.scoring.checkpoints import checkpoint_of
     from neocpu.scoring.export_card import data_facts
     from neocpu.scoring.export_onnx import export_onnx
     from neocpu.scoring.export_scorer import export_scorer
     from neocpu.training.checkpoint.reading import CheckpointFile
 
     check_target(target, force, [checkpoint, *([vocabulary] if vocabulary else [])])
+    checkpoint = checkpoint_of(checkpoint)
     if target.suffix not in (".safetensors", ".onnx"):
         raise ConfigError(f"{target}: a model ends in .safetensors or .onnx")
     with CheckpointFile(checkpoint) as file:

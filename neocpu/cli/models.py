@@ -52,7 +52,7 @@ def listing() -> list[str]:
     """Names, sizes, logs and titles of all models as a table, and the logs that come along."""
     names = presets.names(presets.MODELS)
     configs_of = {name: configs.load(presets.model_path(name)) for name in names}
-    lines = [f"{'model':15}{'tables':>7}{'rows':>8}{'weights':>9}  {'log':8}what it is"]
+    lines = [f"{'model':14}{'tables':>7}{'rows':>8}{'weights':>9}  {'log':7}what it is"]
     lines += [line(name, config) for name, config in configs_of.items()]
     logs = ", ".join(presets.log_names())
     lines += ["", f"logs by name, for --set data.train=NAME: {logs}"]
@@ -64,8 +64,8 @@ def line(name: str, config: Config) -> str:
     rows = sum(table.rows for table in config.tables)
     numbers = sum(table.rows * table.dim for table in config.tables)
     return (
-        f"{name:15}{len(config.tables):>7,}{short(rows):>8}{short(numbers):>9}"
-        f"  {config.data.format:8}{title(config.text)}"
+        f"{name:14}{len(config.tables):>7,}{short(rows):>8}{short(numbers):>9}"
+        f"  {config.data.format:7}{title(config.text)}"
     )
 
 

@@ -64,14 +64,15 @@ def predict(
     check_target(out, force, [model, *map(Path, data)])
     if ranks is not None and ranks > 1 and not launched():
         flags = ["--force"] * force + ["--unlabelled"] * unlabelled
-        options = [part for key in keys for part in ("--with", key)]
-        options += [part for override in overrides for part in ("--set", override)]
+        given = {"--with": keys, "--set": overrides}
+        options = [part for name in given for value in given[name] for part in (name, value)]
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
         exec_mpiexec(ranks, [*line, *options, *flags])
     comm = get_comm(ranks)
     prepare_threads(comm)
 
     from neocpu.scoring.checkpoints import checkpoint_of
+    from neocpu.scoring.keys import key_columns
     from neocpu.scoring.score_file import ScoreFile
     from neocpu.scoring.values import open_values
     from neocpu.training.evaluate import predict as score
@@ -84,8 +85,6 @@ def predict(
         unlabelled = values.lacks_label(data)
     columns = None
     if keys and comm.rank == 0:
-        from neocpu.scoring.keys import key_columns
-
         columns = key_columns(data, keys, values.schema, labelled=not unlabelled)
     world, loader = restore(
         checkpoint,

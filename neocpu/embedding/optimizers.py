@@ -27,6 +27,7 @@ DENSE_NAMES = {
     "momentum_sgd": "momentum_sgd",
 }
 COUNTER = "exact_rowwise_adagrad_with_counter"
+COWCLIP = "exact_rowwise_adagrad_with_cowclip"
 
 
 def power(base: float, exponent: int) -> float:
@@ -83,11 +84,13 @@ class SparseOptimizer:
     """A rule of `neocpu.reference.rules` with its hyper-parameters (formulas: `docs/arithmetic.md`
     §5).
 
-    name : the rule. learning_rate : the schedule's highest. eps : added to the root that divides.
+    name : the update rule. learning_rate : the schedule's highest.
+    eps : added to the root that divides.
     beta1, beta2 : decay of the means of gradients and of their squares, in rules that keep them.
-    weight_decay : its strength. weight_decay_mode : whether it is added to the gradient (l2) or
-    taken off the weight (decoupled). initial_accumulator_value : of the sum of squares.
-    momentum, eta : of momentum_sgd and lars_sgd.
+    weight_decay : strength of the decay. weight_decay_mode : whether it is added to the gradient
+    (l2) or taken off the weight (decoupled).
+    initial_accumulator_value : where sums of squares begin.
+    momentum, eta : numbers of momentum_sgd and lars_sgd.
     max_norm : the norm of a row after its update, at most (0: any). max_gradient : the gradient of
     a pooled row is moved into [-max_gradient, max_gradient], number by number, before anything is
     merged (0: not).
@@ -167,9 +170,11 @@ class SparseOptimizer:
             if key not in later or value != _DEFAULTS[key]
         }
 
-    def faults(self, general: bool = True) -> Iterator[tuple[str, str]]:
-        """(key, what is wrong with it) of values that do not go together; `general`: the rule is
-        one of tables.
+    def faults(self, general: bool = True, trains: bool = True) -> Iterator[tuple[str, str]]:
+        """(key, what is wrong with it) of values that do not go together.
+
+        general : the rule is one of tables. trains : it is to be trained with, so values with which
+        nothing is learnt are wrong too.
         """
         for beta in ("beta1", "beta2"):
             if getattr(self, beta) >= 1:
@@ -186,6 +191,13 @@ class SparseOptimizer:
                     key,
                     f"it has no effect on {self.name}" + (f"; it is of {owners}" if owners else ""),
                 )
+        clips_all = not (self.weight_norm_coefficient or self.lower_bound)
+        if trains and self.name == COWCLIP and clips_all:
+            why = (
+                "with lower_bound 0 too, every gradient is clipped to 0 and no table learns; Zheng "
+            )
+            why += "et al. 2022 take weight_norm_coefficient = 1.0 and lower_bound = 1e-5"
+            yield "weight_norm_coefficient", why
         for key in ("max_counter", "adjustment_ub"):
             if not getattr(self, key):
                 yield key, "it must be above 0"

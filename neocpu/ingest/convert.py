@@ -93,9 +93,9 @@ class ConvertOptions:
         return tree if self.fitted is None else fitted_tree(tree, self.fitted)
 
     @property
-    def fits(self) -> bool:
-        """Whether a conversion takes numbers of its schema from its sources."""
-        if self.schema is None or not self.labelled:
+    def unfitted(self) -> bool:
+        """Whether the schema lacks numbers, which a conversion takes from its sources."""
+        if self.schema is None:
             return False
         return table_schema(self.schema_tree(), self.dense_transform).unfitted
 

@@ -80,7 +80,7 @@ def _groups(paths: Sequence[str | Path], options: ConvertOptions) -> list[tuple[
     """Groups of files that become one dataset together, and whether they are raw."""
     sources = [Path(path) for path in paths]
     raw = [kind_of(path) != "hdf5" for path in sources]
-    if sum(raw) > 1 and (options.min_count or options.fits):
+    if sum(raw) > 1 and (options.min_count or options.unfitted):
         if not all(raw):
             reason = "min_count needs" if options.min_count else "fitted numbers need"
             raise DataError(

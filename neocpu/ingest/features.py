@@ -3,6 +3,7 @@
 from neocpu.ingest.avazu import avazu_schema
 from neocpu.ingest.criteo import criteo_schema
 from neocpu.ingest.settings import DataConfig
+from neocpu.ingest.table import table_schema
 
 
 def feature_names(data: DataConfig) -> tuple[str, ...]:
@@ -15,10 +16,8 @@ def feature_names(data: DataConfig) -> tuple[str, ...]:
         schema = criteo_schema()
     elif data.format == "avazu":
         schema = avazu_schema()
-    elif data.schema:
-        from neocpu.ingest.table import table_schema  # which reads tables with Numba
-
-        schema = table_schema(data.schema)
+    elif data.schema_source is not None:
+        schema = table_schema(data.schema_source)
     else:
         return ()
     return tuple(field.name for field in schema.categories)

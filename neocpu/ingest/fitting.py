@@ -6,7 +6,6 @@ rows are used: of more, every second, every fourth … row. Sums are exactly rou
 depend neither on the machine nor on how the sources are read.
 """
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from neocpu.errors import ConfigError
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.schema import DenseField, Schema
+from neocpu.ingest.schema_numbers import fill, with_numbers
 from neocpu.ingest.sources import open_source
 from neocpu.ingest.table import table_schema
 
@@ -95,27 +95,7 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
             fitted[entry][number.column] = list(mean_and_deviation(column))
         else:
             fitted[entry][number.column] = quantiles(column, counts[name])
-    return table_schema(_with(schema.tree, fitted))
-
-
-def _with(
-    tree: Mapping[str, Any], fitted: Mapping[str, Mapping[str, list[float]]]
-) -> dict[str, Any]:
-    """A tree whose entries hold the fitted numbers of their columns."""
-    whole: dict[str, Any] = copy.deepcopy(dict(tree))
-    for entry in whole.get("dense", []):
-        if entry.get("transform") == "standard":
-            _note(entry, fitted["dense"])
-    for entry in whole.get("category", []):
-        if entry.get("kind") == "bucket" and "edges" not in entry:
-            _note(entry, fitted["category"])
-    return whole
-
-
-def _note(entry: dict[str, Any], fitted: Mapping[str, list[float]]) -> None:
-    """Write the fitted numbers of an entry's columns into it, beside those it has."""
-    new = {column: fitted[column] for column in entry["columns"] if column in fitted}
-    entry["fitted"] = {**new, **entry.get("fitted", {})}
+    return table_schema(with_numbers(schema.tree, fitted))
 
 
 def fitted_tree(tree: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
@@ -126,15 +106,7 @@ def fitted_tree(tree: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     stored = Dataset(path).schema
     if stored is None:
         raise ConfigError(f"{path}: holds no schema; convert the train file again")
-    numbers = {
-        entry: {
-            column: values
-            for each in stored.get(entry, [])
-            for column, values in each.get("fitted", {}).items()
-        }
-        for entry in ("dense", "category")
-    }
-    whole = _with(tree, numbers)
+    whole = fill(tree, stored)
     schema = table_schema(whole)
     if schema.unfitted:
         raise ConfigError(f"{path}: does not have the numbers that the schema needs")

@@ -23,6 +23,7 @@ from neocpu.ingest.text import Parsed, TextParser
 
 ROWS = 1 << 16  # parsed at a time, so that memory stays bounded
 TEXT_BYTES = 1 << 30  # of the rows parsed at a time; borders of fields are int32
+FRAME = "these data"  # what messages call a frame
 POLARS_ERRORS = (
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
@@ -77,7 +78,7 @@ def parse_frame(frame: pl.DataFrame, schema: Schema) -> Parsed:
 
     Raises DataError naming all columns that are missing or of a kind that no field has.
     """
-    reader = FrameReader(schema.without_labels(frame.columns), dict(frame.schema), "these data")
+    reader = FrameReader(schema.without_labels(frame.columns), dict(frame.schema), FRAME)
     parts = [
         reader.parser.parse_fields(reader.fields(part))
         for part in _slices(frame.select(reader.columns))
@@ -106,12 +107,13 @@ class FrameReader:
     """
 
     def __init__(self, schema: Schema, types: Mapping[str, pl.DataType], where: str) -> None:
+        subject = "they have" if where == FRAME else "the file has"
         self._where = where
         self._structs = _structs(schema, types)
         inner = {name for names in self._structs.values() for name in names[1:]}
         self.columns = [name for name in schema.used if name not in inner]
         leaves = {name: _leaf(types[name]) for name in self.columns if name in types}
-        if faults := _column_faults(schema, types, self._structs):
+        if faults := _column_faults(schema, types, self._structs, subject):
             raise DataError(f"{where}: {faults}")
         self._integers = schema.integers
         numbers = frozenset(
@@ -181,7 +183,10 @@ def _structs(schema: Schema, types: Mapping[str, pl.DataType]) -> dict[str, tupl
 
 
 def _column_faults(
-    schema: Schema, types: Mapping[str, pl.DataType], structs: Mapping[str, tuple[str, str]]
+    schema: Schema,
+    types: Mapping[str, pl.DataType],
+    structs: Mapping[str, tuple[str, str]],
+    subject: str,
 ) -> str:
     """All columns of a schema that are missing, or of a kind that no field has; or ""."""
     inner = [weight for _, weight in structs.values()]
@@ -197,7 +202,7 @@ def _column_faults(
                 fault = "holds no lists, and lists as text need a separator"
             if fault:
                 faults.append(f"column {name!r} {fault}")
-    if missing := schema.column_faults([*types, *inner]):
+    if missing := schema.column_faults([*types, *inner], subject):
         faults.append(missing)
     return "; ".join(faults)
 

@@ -21,6 +21,7 @@ from neocpu.hdf5.disk import SIGNATURE
 from neocpu.ingest.read_ahead import read_ahead
 
 BLOCK_BYTES = 1 << 20  # of one read
+UNIT = "\x1f"  # ASCII unit separator: stands for a delimiter of several bytes
 LONGEST_LINE = 64 << 20  # bytes; bounds memory for a file that has no lines
 
 

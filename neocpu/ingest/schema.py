@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from neocpu.errors import DataError
 
@@ -188,20 +188,25 @@ class Schema:
         Raises DataError if a column that the schema uses is missing, or the line is no header.
         """
         try:
-            rows = csv.reader(
-                [line],
-                delimiter=self.delimiter,
-                quotechar=self.quote or None,
-                quoting=self._quoting,
-            )
-            names = next(rows, [])
+            names = self.split_line(line)
         except (csv.Error, TypeError, ValueError) as error:
             raise DataError(f"{path}: its first line does not name columns: {error}") from error
-        return self.with_columns([name.strip() for name in names], path)
+        return self.with_columns(names, path)
 
-    @property
-    def _quoting(self) -> Literal[0, 3]:
-        return csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
+    def split_line(self, line: str) -> list[str]:
+        """The fields of a line, without blanks around them.
+
+        Raises csv.Error, TypeError or ValueError where its quotes are no quotes.
+        """
+        if len(self.delimiter) > 1:  # csv knows one character only
+            return [field.strip() for field in line.split(self.delimiter)]
+        rows = csv.reader(
+            [line],
+            delimiter=self.delimiter,
+            quotechar=self.quote or None,
+            quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
+        )
+        return [field.strip() for field in next(rows, [])]
 
     def with_columns(self, names: list[str], path: Path) -> "Schema":
         """The schema with these columns; each column that it uses must occur once."""

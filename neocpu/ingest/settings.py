@@ -1,6 +1,8 @@
 """Which keys has `[data]` of a config?"""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from neocpu.records import Paths
@@ -16,10 +18,12 @@ class DataConfig:
 
     train, valid, test : paths of raw files, or of converted `.h5` ones. All paths in a config are
     relative to its file, those of `--set` to the current folder.
-    format : of raw files.
+    format : in which raw files are written; "table" is any log that a `schema` describes.
     split : shares of `train` that are the train, valid and test samples, in the log's order, so
         that a chronological log is tested on its future: `[0.8, 0.1, 0.1]` (empty: no split).
-    schema : SCHEMA.toml, for format "table".
+    schema : for format "table": the path of a SCHEMA.toml, or the schema itself, `[data.schema]`
+        with the same keys (docs/data.md).
+    label : which of a table's labels is trained, by its name ("": the first).
     shuffle : whether train samples come in another order in each epoch (fixed by training.seed).
     header : whether the first line of a raw Criteo log holds column names.
     rows_by : how a category becomes a row: by "hash"; by a "vocabulary", which is that of the
@@ -44,7 +48,8 @@ class DataConfig:
     test: Paths = ()
     split: tuple[float, ...] = ()
     format: str = "criteo"
-    schema: str = ""
+    schema: str | Mapping[str, Any] = ""
+    label: str = ""
     header: bool = False
     shuffle: bool = True
     rows_by: str = "hash"
@@ -56,6 +61,13 @@ class DataConfig:
     shuffle_run: int = 1
     deduplicate: tuple[Paths, ...] = ()
 
+    @property
+    def schema_source(self) -> Path | Mapping[str, Any] | None:
+        """Where the schema of a table is, or its tree; None: there is none."""
+        if isinstance(self.schema, str):
+            return Path(self.schema) if self.schema else None
+        return self.schema
+
     def deciding(self) -> dict[str, Any]:
         """The keys that decide the bits."""
         header = asdict(self)
@@ -63,6 +75,8 @@ class DataConfig:
             del header[name]
         if self.shuffle_run == 1:  # as before there was a choice
             del header["shuffle_run"]
+        if not self.label:
+            del header["label"]
         if not self.split:
             del header["split"]
         return header

@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 
 from neocpu.errors import DataError
 from neocpu.ingest.fields import Fields, split_text
-from neocpu.ingest.readers import TextBlock, kind_of, text_blocks
+from neocpu.ingest.readers import UNIT, TextBlock, kind_of, text_blocks
 from neocpu.ingest.schema import Schema
 from neocpu.ingest.text import TextParser
 
 if TYPE_CHECKING:
     from neocpu.ingest.parquet import Parquet
-
-UNIT = "\x1f"  # ASCII unit separator: stands for a delimiter of several bytes
 
 
 class RowBlock(NamedTuple):

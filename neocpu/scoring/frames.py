@@ -27,13 +27,11 @@ def parsed(frame: Any, schema: Schema) -> Parsed:
 
 
 def without_label(schema: Schema) -> Schema:
-    """The same columns for data that need no labels."""
-    if schema.label is None:
-        return schema
-    column = schema.label.column
-    used_elsewhere = column in replace(schema, label=None).used
-    columns = tuple(name for name in schema.columns if name != column or used_elsewhere)
-    return replace(schema, label=None, columns=columns)
+    """The same columns without the labels."""
+    labels = {label.column for label in schema.labels}
+    bare = schema.without_labels()
+    kept = [name for name in schema.columns if name not in labels or name in bare.used]
+    return replace(bare, columns=tuple(kept))
 
 
 def is_paths(data: Any) -> bool:

@@ -86,7 +86,7 @@ class _Torch:
         return array
 
 
-class _Safetensors:
+class _SafetensorsFile:
     """A state_dict in a .safetensors file."""
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +95,8 @@ class _Safetensors:
             self._file = library.safe_open(path, framework="numpy")
         except (library.SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: cannot be read as safetensors: {error}") from error
-        self._slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118
+        names = list(self._file.keys())
+        self._slices = {name: self._file.get_slice(name) for name in names}
         for name, tensor in self._slices.items():
             if tensor.get_dtype() not in ("F32", "F16", "F64"):
                 raise CheckpointError(
@@ -114,7 +115,7 @@ class _Arrays:
 
     def __init__(self, path: Path) -> None:
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 self._arrays = {name: np.asarray(file[name], np.float32) for name in file.files}
         except Exception as error:
             raise CheckpointError(f"{path}: cannot be read as .npz: {error}") from error
@@ -126,7 +127,10 @@ class _Arrays:
         return self._arrays[name][first:end]
 
 
-READERS: dict[str, Callable[[Path], StateDict]] = {".safetensors": _Safetensors, ".npz": _Arrays}
+READERS: dict[str, Callable[[Path], StateDict]] = {
+    ".safetensors": _SafetensorsFile,
+    ".npz": _Arrays,
+}
 
 
 def state_dict_of(path: Path) -> StateDict:

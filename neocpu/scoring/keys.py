@@ -1,5 +1,6 @@
 """Which key columns of raw logs stand beside the predictions? Those that the user names."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import polars as pl
 
 from neocpu.errors import DataError
 from neocpu.hdf5.walk import one_line
-from neocpu.ingest.readers import kind_of
+from neocpu.ingest.readers import UNIT, kind_of, text_blocks
 from neocpu.ingest.schema import Schema
 from neocpu.scoring.frames import without_label
 
@@ -46,16 +47,22 @@ def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
                 f"predictions; it has {', '.join(frame.collect_schema())}"
             )
         return frame.select(names).collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, OSError, TypeError, ValueError) as error:
         raise DataError(f"{path}: its key columns cannot be read: {one_line(error)}") from error
 
 
 def _text(path: Path, schema: Schema) -> pl.LazyFrame:
     """A text file, all columns as text."""
     named = schema.columns and not schema.header
+    source: Path | io.BytesIO = path
+    separator = schema.delimiter
+    if len(separator.encode()) > 1:
+        text = b"".join(block.text.tobytes() for block in text_blocks(path))
+        source = io.BytesIO(text.replace(separator.encode(), UNIT.encode()))
+        separator = UNIT
     return pl.scan_csv(
-        path,
-        separator=schema.delimiter,
+        source,
+        separator=separator,
         quote_char=schema.quote or None,
         has_header=schema.header,
         infer_schema=False,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.ingest.readers import Parquet, kind_of, text_blocks
+from neocpu.ingest.readers import kind_of, text_blocks
 from neocpu.ingest.schema import Schema
 
 
@@ -28,17 +28,16 @@ def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
 
 def _lacks(path: Path, schema: Schema, label: str) -> bool:
     if kind_of(path) == "parquet":
-        return _names_lack(Parquet(path).columns, schema, label)
+        from neocpu.ingest.parquet import Parquet  # and polars
+
+        return _names_lack(list(Parquet(path).types), schema, label)
     first = _first_line(path)
     if not first:
         return False
-    rows = csv.reader(
-        [first],
-        delimiter=schema.delimiter,
-        quotechar=schema.quote or None,
-        quoting=csv.QUOTE_MINIMAL if schema.quote else csv.QUOTE_NONE,
-    )
-    fields = [field.strip() for field in next(rows, [])]
+    try:
+        fields = schema.split_line(first)
+    except (csv.Error, TypeError, ValueError):
+        return False  # whoever converts it says what is wrong
     if schema.header and not schema.columns:
         return _names_lack(fields, schema, label)
     return schema.columns[:1] == (label,) and len(fields) == len(schema.columns) - 1

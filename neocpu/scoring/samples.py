@@ -35,7 +35,7 @@ class ParsedDataset(Dataset):
                 dtype=str(parsed.features[field.name].codes.dtype),
                 hotness=int(parsed.features[field.name].lengths is None),
                 weighted=parsed.features[field.name].weights is not None,
-                kind=field.kind,
+                kind=field.description,
             )
             for field in schema.categories
         }

@@ -19,7 +19,7 @@ from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import prepare_threads
 from neocpu.presets import log_path
-from neocpu.scoring.frames import is_paths, parsed, without_label
+from neocpu.scoring.frames import is_paths, parsed
 from neocpu.scoring.samples import ParsedDataset
 from neocpu.scoring.values import ValueMap
 from neocpu.training.checkpoint.reading import CheckpointFile
@@ -74,7 +74,7 @@ class LocalScorer:
         if is_paths(data):
             paths = [data] if isinstance(data, str | Path) else data
             return self._files(tuple(log_path(str(path)) for path in paths), labelled)
-        schema = self._values.schema if labelled else without_label(self._values.schema)
+        schema = self._values.schema if labelled else self._values.schema.without_labels()
         return ParsedDataset(parsed(as_frame(data), schema), schema)
 
     def _files(self, paths: tuple[str, ...], labelled: bool) -> Dataset:

@@ -169,6 +169,8 @@ class ValueMap:
             from neocpu.ingest.vocabulary import Vocabulary
 
             Vocabulary(self.vocabularies[feature]).rows(codes, rows)
+        elif self.config.data.rows_by == "code":
+            rows[:] = codes % np.uint64(table.rows)
         else:
             from neocpu.kernels.hashing import hash_rows
             from neocpu.reference.hashing import feature_key
@@ -182,8 +184,9 @@ class ValueMap:
         from neocpu.ingest.frames import as_frame
         from neocpu.scoring.frames import parsed
 
-        single = replace(field, separator="", weight_separator="")  # of a list, one item
-        schema = replace(self.schema, label=None, dense=(), categories=(single,))
+        # of a list, one item
+        single = replace(field, separator="", weight_separator="", many=False, weights="")
+        schema = replace(self.schema.without_labels(), dense=(), categories=(single,))
         frame = as_frame({field.column: values})
         return parsed(frame, schema).features[field.name].codes
 
@@ -208,11 +211,11 @@ def open_values(path: Path, overrides: Sequence[str] = ()) -> ValueMap:
 
 def value_of(code: int, field: CategoryField | None) -> Any:
     """The raw value of a code; None where the code is a hash of it, or stands for none."""
-    if field is None or code == 0:
+    if field is None or code == field.missing:
         return None
     if field.kind == "hex":
         return f"{code:0{field.digits}x}"
-    return code if field.kind == "int" else None
+    return code - (code >> 63 << 64) if field.kind == "int" else None
 
 
 def as_codes(values: Sequence[Any]) -> NDArray[np.uint64]:

@@ -26,6 +26,7 @@ from neocpu.training.checkpoint.takeover import check, overrides_of, say, take_o
 from neocpu.training.datasets import Splits
 from neocpu.training.identity import HISTORY, hashes_of
 from neocpu.training.results import Tell
+from neocpu.training.stored_schema import with_numbers
 from neocpu.training.world import World
 
 Vocabularies = dict[str, NDArray[Any]]
@@ -121,7 +122,7 @@ def begin(
                     "that checkpoint, or leave the key out"
                 )
             vocabularies = _vocabularies(file, config)
-            config = _with(config, overrides_of(file, config))
+            config = with_numbers(_with(config, overrides_of(file, config)), file.data())
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
@@ -133,6 +134,7 @@ def _go_on(config: Config, path: Path) -> Beginning:
     with CheckpointFile(path) as file:
         before = file.config()
         vocabularies = file.vocabularies()
+        config = with_numbers(config, file.data())
         history = tuple(file.data().get(HISTORY, ()))
         step = file.step
     notes = []

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,14 @@ LOOKED_AT = 4096
 
 
 class Splits:
-    """The opened datasets of a run, by split name; those without a path are absent."""
+    """The opened datasets of a run, by split name; those without a path are absent.
+
+    config : the run's, with a batch size for its train data where it named none.
+    """
 
     def __init__(self, config: Config, comm: Comm, datasets: dict[str, Dataset]) -> None:
-        self.config = config
+        train = datasets.get("train")
+        self.config = config.for_samples(train.rows) if train else config
         self.comm = comm
         self.datasets = datasets
         self._vocabularies: dict[str, Any] | None = None
@@ -226,17 +231,22 @@ def open_paths(
     if comm.rank == 0:
         try:
             _check_disk(config, sources, out, tell, labelled)
+            train: Path | None = None
             for name, paths in sources.items():
-                files = _ensure(config, name, paths, out, tell, labelled)
+                files = _ensure(config, name, paths, out, tell, labelled, train)
                 converted_files[name] = [str(path) for path in files]
+                train = files[0] if name == "train" else train
         except NeocpuError as problem:
             error = problem
     comm.agree(error)  # the others wait here for rank 0's conversion
     message = comm.allgather_bytes(json.dumps(converted_files).encode())[0]
     datasets: dict[str, Dataset] = {}
     try:
-        datasets = {name: Dataset(files) for name, files in json.loads(message).items()}
+        label = config.data.label
+        datasets = {name: Dataset(files, label) for name, files in json.loads(message).items()}
         _check_alike(datasets)
+        if comm.rank == 0 and config.model.loss == "bce":
+            _check_labels(datasets)
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
@@ -268,19 +278,11 @@ def _parts(config: Config, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
 
 
 def _vocabularies(config: Config, datasets: dict[str, Dataset]) -> dict[str, Any] | None:
-    """Vocabularies of the run: of `data.vocabulary`, else of the train data, counted or stored.
-
-    Where a checkpoint is applied to other data, those of its train data, if they are still there.
-    """
+    """Vocabularies of the run: of `data.vocabulary`, else of the train data, counted or stored."""
     data = config.data
     if data.vocabulary:
         return Dataset(data.vocabulary).vocabularies
     train = datasets.get("train")
-    if train is None and data.train:
-        with suppress(NeocpuError, OSError):
-            options = convert_options(config, "train", True)
-            files = ensure_dataset(data.train, data.format, options, make=False)
-            train = _parts(config, {"train": Dataset(files)})["train"]
     if train is None:
         return None
     if data.split and data.min_count:
@@ -296,7 +298,8 @@ def converted(config: Config, comm: Comm) -> Splits | None:
         options = convert_options(config, "train", True)
         with suppress(NeocpuError, OSError):
             files = ensure_dataset(data.train, data.format, options, make=False)
-            splits = Splits(config, comm, _parts(config, {"train": Dataset(files)}))
+            train = {"train": Dataset(files, config.data.label)}
+            splits = Splits(config, comm, _parts(config, train))
     return None if comm.largest(int(splits is None)) else splits
 
 
@@ -312,7 +315,7 @@ def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions
         labelled=labelled,
         header=data.header,
         min_count=data.min_count if makes_vocabulary else 0,
-        schema=Path(data.schema) if data.schema else None,
+        schema=data.schema_source,
         frequencies=config.memory.warm and trained,
     )
 
@@ -327,6 +330,20 @@ def _check_alike(datasets: dict[str, Dataset]) -> None:
             )
 
 
+def _check_labels(datasets: dict[str, Dataset]) -> None:
+    """Raise DataError for labels that the loss "bce" does not take."""
+    for name, data in datasets.items():
+        if not data.labelled or data.attributes.get("log") in ("criteo", "avazu"):
+            continue
+        low, high = data.label_range()
+        if not (low >= 0.0 and high <= 1.0):
+            raise DataError(
+                f"data.{name}: labels are from {low:g} to {high:g}, but model.loss = "
+                '"bce" takes labels from 0 to 1; set model.loss = "mse", or make clicks of them: '
+                "[label] threshold = NUMBER in the schema"
+            )
+
+
 def _check_disk(
     config: Config,
     sources: dict[str, tuple[str, ...]],
@@ -337,11 +354,27 @@ def _check_disk(
     """Will the converted copies of all splits fit?"""
     kind = config.data.format
     needs = []
+    train = _train_copy(config, sources.get("train", ()), out)
     for name, paths in sources.items():
-        options = convert_options(config, name, labelled)
+        options = _with_fitted(convert_options(config, name, labelled), name, train)
         for raw_files, copy in missing_copies(paths, kind, options, out):
             needs.append((copy, expected_bytes(raw_files, kind, options)))
     check_conversions(needs, tell)
+
+
+def _train_copy(config: Config, paths: tuple[str, ...], out: Path) -> Path | None:
+    """The converted copy of the train data; None: there is none yet."""
+    if not paths:
+        return None
+    with suppress(DataError):
+        options = convert_options(config, "train", True)
+        return ensure_dataset(paths, config.data.format, options, out, make=False)[0]
+    return None
+
+
+def _with_fitted(options: ConvertOptions, name: str, train: Path | None) -> ConvertOptions:
+    """Options of a split whose schema has the numbers of the train data."""
+    return replace(options, fitted=train) if name != "train" and options.unfitted else options
 
 
 def _ensure(
@@ -351,8 +384,12 @@ def _ensure(
     out: Path,
     tell: Callable[[str], None],
     labelled: bool,
+    train: Path | None = None,
 ) -> list[Path]:
-    """Converted files of a split, made where they are missing."""
+    """Converted files of a split, made where they are missing.
+
+    train : a train file, which has the numbers that a schema takes from data.
+    """
     shown: int | None = None  # bytes done when progress was shown last
 
     def progress(done: int, total: int, samples: int) -> None:
@@ -361,7 +398,11 @@ def _ensure(
             tell(f"{name}: converting {', '.join(paths)}, once: {100 * done / max(total, 1):.0f} %")
             shown = done
 
-    options = convert_options(config, name, labelled)
+    options = _with_fitted(convert_options(config, name, labelled), name, train)
+    if name != "train" and options.unfitted:
+        raise ConfigError(
+            f"data.{name}: the schema takes numbers from the train data, and there are none"
+        )
     files = ensure_dataset(paths, config.data.format, options, out, progress)
     for path, source in zip(files, paths):
         if str(path) != source:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from neocpu.errors import CheckpointError
 from neocpu.ingest.dataset import Dataset
+from neocpu.training.stored_schema import other_codes
 
 HISTORY = "online"  # the files of a run that trains on file after file (`online.py`)
 LOOKED_AT = 4096  # samples of the beginning and of the end that enter the fingerprint
@@ -28,6 +29,7 @@ def describe(
     splits : of each split "rows" (its number of samples), "fingerprint" and "files".
     vocabularies : SHA-256 of each feature's, where `rows_by` is "vocabulary".
     dense : names of the dense columns.
+    schema : the tree of the schema by which a table was read; absent for other data.
     """
     splits = {}
     for name, data in datasets.items():
@@ -39,8 +41,12 @@ def describe(
     hashes = {}
     if rows_by == "vocabulary" and vocabularies:
         hashes = hashes_of(vocabularies)
-    dense = list(next(iter(datasets.values())).dense_columns)
-    return {"splits": splits, "vocabularies": hashes, "dense": dense}
+    first = next(iter(datasets.values()), None)
+    dense = [] if first is None else list(first.dense_columns)
+    description = {"splits": splits, "vocabularies": hashes, "dense": dense}
+    if first is not None and first.schema is not None:
+        description["schema"] = first.schema
+    return description
 
 
 def hashes_of(vocabularies: Mapping[str, NDArray[Any]]) -> dict[str, str]:
@@ -68,6 +74,22 @@ def _sha(*arrays: NDArray[Any]) -> str:
     return sha.hexdigest()
 
 
+def _refuse_other_schema(
+    path: Path, before: Mapping[str, Any] | None, now: Mapping[str, Any] | None, resumed: bool
+) -> None:
+    """Raise CheckpointError if a table's values have other codes than before."""
+    if before and now and (name := other_codes(before, now)):
+        raise CheckpointError(
+            f"{path}: was trained on data in which {name} was read in another way; convert the "
+            "data by the same schema (--fitted takes its numbers from the train data)"
+        )
+    if resumed and now and not before and now.get("version", 1) > 1:
+        raise CheckpointError(
+            f"{path}: was trained on a table as neocpu 0.1.0 read it; write version = 1 into its "
+            "schema to go on"
+        )
+
+
 def refuse_other_data(
     path: Path, before: Mapping[str, Any], now: Mapping[str, Any], split: str | None = None
 ) -> None:
@@ -91,6 +113,7 @@ def refuse_other_data(
                 f"{path}: was trained with another vocabulary of feature {feature}; "
                 "set data.vocabulary to the dataset that it was trained on"
             )
+    _refuse_other_schema(path, before.get("schema"), now.get("schema"), split is not None)
     if split is None:
         return
     old = before["splits"].get(split)

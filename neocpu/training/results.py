@@ -1,5 +1,6 @@
 """What does a run leave behind for people and programs? Files in its folder, written by rank 0.
 
+    config.json     all keys of the config, and the TOML text they came from
     metrics.jsonl   a line per measurement: step, samples, split, and the metrics
     plan.json       which rank holds which rectangle of which table
     run.json        the summary, at the end
@@ -24,7 +25,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from neocpu.advice.complaints import ValidWatch
+from neocpu.config import Config
 from neocpu.parallel.plan import Plan
+from neocpu.training.config_keys import config_record
 from neocpu.training.metrics import Metrics
 
 Advance = Callable[[int, int], None]
@@ -93,7 +97,10 @@ class RunReport:
         self._failed: set[str] = set()  # files of which it was told that they cannot be written
         self._progress = progress or no_progress if self._first else no_progress
         self._trimmed = False
-        self._listeners = list(listeners)
+        self._listeners: list[Listener] = [
+            *listeners,
+            ValidWatch(lambda text: self.tell(f"note: {text}")),
+        ]
 
     def tell(self, text: str) -> None:
         """One line for whoever watches, as long as anybody can."""
@@ -105,6 +112,11 @@ class RunReport:
     def progress(self, total: int, done: int) -> AbstractContextManager[Advance]:
         """Progress over `total` steps, of which `done` are done."""
         return self._progress(total, done)
+
+    def config(self, config: Config) -> None:
+        """Save the config, so that a run can be read before it has ended."""
+        if self._first:
+            self._write("config.json", lambda path: write_json(path, config_record(config)))
 
     def plan(
         self,

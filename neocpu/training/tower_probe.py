@@ -48,6 +48,7 @@ def learned_vectors(
     probe = flat(config)
     comm = SingleComm()
     splits = open_splits(probe, comm, folder, tell)
+    probe = splits.config
     pooling = splits.pooling_factors()
     plan = make_plan(probe, comm, pooling)
     memory = memory_plan(probe, plan, pooling, folder)

@@ -19,17 +19,20 @@ from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
+from neocpu.training.advising import advise
 from neocpu.training.beginning import Beginning, begin
+from neocpu.training.begun import as_begun
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
-from neocpu.training.evaluate import evaluate
+from neocpu.training.evaluate import score
 from neocpu.training.frequent import warm_caches
 from neocpu.training.lookahead import look_ahead
-from neocpu.training.metrics import Metrics, Window
+from neocpu.training.metrics import Metrics, Window, compute
 from neocpu.training.on_machine import load_machine, report_on_machine
 from neocpu.training.patience import Patience
 from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
 from neocpu.training.recovery import Recovery
+from neocpu.training.reliability import reliability
 from neocpu.training.results import RunReport
 from neocpu.training.room import PlannedRun, check_room
 from neocpu.training.row_files import remove_row_files, row_folder
@@ -37,7 +40,7 @@ from neocpu.training.run_folder import RunLock
 from neocpu.training.schedule import BatchSchedule
 from neocpu.training.step import Steps
 from neocpu.training.step_watch import StepWatch
-from neocpu.training.summary import summarise
+from neocpu.training.summary import sent_matrix, summarise
 from neocpu.training.trace import RunTrace
 from neocpu.training.train_log import TrainLog
 from neocpu.training.warmup import warm_up
@@ -113,6 +116,7 @@ class Trainer:
         metric = "mse" if config.model.loss == "mse" else "logloss"
         self._patience = Patience(config.training.patience, metric)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
+        self._reliability: dict[str, Any] = {}  # by split, of its newest measurement
         self._log = TrainLog(
             config.training, config.optimizer, config.model.loss, WINDOW, self._clock
         )
@@ -146,6 +150,8 @@ class Trainer:
         """The run within its folder, from the data to the summary."""
         tell = self.report.tell
         self._watch.prepare()
+        if self.resume:
+            self.config = as_begun(self.config, self.out, self.comm)
         beginning = begin(self.config, self.comm, self.out, self.resume, online=self.online)
         self.config = beginning.config
         splits = self._open(beginning)
@@ -190,6 +196,7 @@ class Trainer:
     def _open(self, beginning: Beginning) -> Splits:
         """Open the data of the run."""
         splits = open_splits(self.config, self.comm, self.out, self.report.tell)
+        self.config = splits.config
         beginning.choose_rows(splits, self.report.tell)
         return splits
 
@@ -212,7 +219,9 @@ class Trainer:
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
         chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
+        self.report.config(config)
         self.report.plan(plan, state_floats, chosen)
+        advise(splits, schedule.total_steps, self.report)
         report = self.report
         warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
         if self.bind:
@@ -318,11 +327,14 @@ class Trainer:
         if step != self.steps_taken:
             known = {}
         metrics = dict(known)
+        loss = self.config.model.loss
         if not metrics:
-            metrics["train"] = self._window.metrics(self.config.model.loss, self.comm)
+            metrics["train"] = self._window.metrics(loss, self.comm)
         for name in names:
             if splits.has(name) and name not in metrics:
-                metrics[name] = evaluate(world, splits.loader(name).batches(0, 0))
+                scores, labels = score(world, splits.loader(name).batches(0, 0))
+                metrics[name] = compute(scores, labels, loss, self.comm)
+                self._reliability[name] = reliability(scores, labels, loss, self.comm)
         pace = self._log.pace(self.steps_taken)
         for name in [name for name in metrics if name not in known]:
             self._report(name, metrics[name], pace if name == "train" else None)
@@ -355,6 +367,8 @@ class Trainer:
             sum_traffic([rank["sent"] for rank in traffic]),
             recovery,
         )
+        summary["reliability"] = self._reliability
+        summary["sent"] = sent_matrix(traffic, self.comm.ranks_per_node)
         summary["exchanges"] = self._watch.report()
         if self._machine is not None:
             per_node = self.comm.ranks_per_node

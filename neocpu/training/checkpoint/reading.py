@@ -19,6 +19,7 @@ from neocpu.training.checkpoint.layout import file_bytes
 from neocpu.training.checkpoint.links import Joined, Link, base_of, merged
 from neocpu.training.initial import fields_of
 from neocpu.training.state_blocks import BLOCK, Blocks, Index, Ints, digest_of
+from neocpu.training.stored_schema import with_schema
 
 __all__ = ["CheckpointFile", "base_of"]
 
@@ -138,6 +139,8 @@ class CheckpointFile:
         data = self.json("data")
         splits = data.get("splits")
         words = data.get("vocabularies")
+        if not isinstance(data.get("schema", {}), dict):
+            raise self.links[-1].damaged("/run/data does not describe data")
         if data and not (isinstance(splits, dict) and isinstance(words, dict)):
             raise self.links[-1].damaged("/run/data does not describe data")
         for split in (splits or {}).values():
@@ -158,10 +161,15 @@ class CheckpointFile:
         return next((words for words in every if words), {})
 
     def config(self, overrides: Sequence[str] = ()) -> Config:
-        """The config of the run that wrote the checkpoint, with further overrides."""
+        """The config of the run that wrote the checkpoint, with further overrides.
+
+        The schema of a table is the one that the checkpoint holds.
+        """
         newest = self.links[-1]
         all_overrides = [*newest.strings(self.text("overrides"), "/run/overrides"), *overrides]
-        return loads(self.text("config"), f"{self.path} (config)", all_overrides)
+        text = self.text("config")
+        config = loads(text, f"{self.path} (config)", all_overrides, begun=True)
+        return with_schema(config, self.data(), overrides)
 
     def number(self, name: str) -> int:
         """Index of a tensor by name, for example "tables/C1".

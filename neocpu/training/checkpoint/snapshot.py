@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from neocpu.defaults import as_overrides
 from neocpu.parallel.comm import Comm
 from neocpu.training.checkpoint.layout import Offsets, Part, RowWriter
 from neocpu.training.checkpoint.quantized import rounded
@@ -126,7 +127,9 @@ def facts_of(
     }
     texts = {
         "config": config.text,
-        "overrides": json.dumps([*config.overrides, *config.absolute]),
+        "overrides": json.dumps(
+            [*config.overrides, *config.absolute, *as_overrides(config.chosen)]
+        ),
         "header": json.dumps(config.header()),
         "data": json.dumps(data),
         "versions": json.dumps(versions()),
