@@ -156,6 +156,7 @@ class Trainer:
         self.config = beginning.config
         splits = self._open(beginning)
         self.report.note("data are open")
+        self._warn_of_leaves()
         self._heed(stop)
         world, schedule = self._prepare(splits)
         self._heed(stop)
@@ -181,6 +182,18 @@ class Trainer:
             raise Stopped(number, self.steps_taken)
 
     # ---- before the first step ----
+
+    def _warn_of_leaves(self) -> None:
+        """Say so where some ranks have no samples of a batch."""
+        leaves = self.config.training.leaves
+        ranks = self.comm.size
+        if ranks > leaves:
+            enough = 1 << (ranks - 1).bit_length()
+            self.report.tell(
+                f"warning: {ranks} ranks but training.leaves = {leaves}: {ranks - leaves} of them "
+                "get no samples and only hold rows of tables. Take fewer ranks, or set "
+                f"training.leaves = {enough}, which changes the digest"
+            )
 
     def _open(self, beginning: Beginning) -> Splits:
         """Open the data of the run."""
