@@ -33,6 +33,10 @@ COMMANDS = {
         "neocpu.cli.sweep:sweep",
         "Train CONFIG with many values of some keys, one after the other, and rank them.",
     ),
+    "online": (
+        "neocpu.cli.online:online",
+        "Measure the model on each FILE, then train on it, in the order given.",
+    ),
     "eval": ("neocpu.cli.evaluate:evaluate", "Measure a model on labelled data."),
     "predict": (
         "neocpu.cli.predict:predict",

@@ -27,6 +27,8 @@ from neocpu.parallel.started import Later, Request
 from neocpu.parallel.windows import Windows, segment_bytes, shared_room
 
 mpi4py.rc.thread_level = "serialized"  # loader threads never call MPI
+# windows are shared memory: Open MPI need not look for network cards, and complain of none
+os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
 try:
     from mpi4py import MPI

@@ -169,6 +169,8 @@ class ValueMap:
             from neocpu.ingest.vocabulary import Vocabulary
 
             Vocabulary(self.vocabularies[feature]).rows(codes, rows)
+        elif self.config.data.rows_by == "code":
+            rows[:] = codes % np.uint64(table.rows)
         else:
             from neocpu.kernels.hashing import hash_rows
             from neocpu.reference.hashing import feature_key

@@ -76,18 +76,31 @@ class Splits:
 
     def loader(self, name: str, *, labelled: bool = True) -> Loader:
         """Batches of a split for this rank; only training is shuffled."""
+        shuffle = self.config.data.shuffle and name == "train"
+        data = self.datasets[name]
+        return self.loader_of(data, shuffle, self._vocabularies, labelled=labelled)
+
+    def loader_of(
+        self,
+        data: Dataset,
+        shuffle: bool,
+        vocabularies: Mapping[str, Any] | None,
+        *,
+        labelled: bool = True,
+    ) -> Loader:
+        """Batches of a dataset for this rank, whose rows these vocabularies choose."""
         config = self.config
         return Loader(
-            self.datasets[name],
+            data,
             config.tables,
             batch_size=config.training.batch_size,
             leaves=config.training.leaves,
             rank=self.comm.rank,
             ranks=self.comm.size,
             seed=config.training.seed,
-            shuffle=config.data.shuffle and name == "train",
+            shuffle=shuffle,
             rows_by=config.data.rows_by,
-            vocabularies=self._vocabularies,
+            vocabularies=vocabularies,
             dense=self.dense_features,
             labelled=labelled,
             depth=config.data.read_ahead,
@@ -265,19 +278,11 @@ def _parts(config: Config, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
 
 
 def _vocabularies(config: Config, datasets: dict[str, Dataset]) -> dict[str, Any] | None:
-    """Vocabularies of the run: of `data.vocabulary`, else of the train data, counted or stored.
-
-    Where a checkpoint is applied to other data, those of its train data, if they are still there.
-    """
+    """Vocabularies of the run: of `data.vocabulary`, else of the train data, counted or stored."""
     data = config.data
     if data.vocabulary:
         return Dataset(data.vocabulary).vocabularies
     train = datasets.get("train")
-    if train is None and data.train:
-        with suppress(NeocpuError, OSError):
-            options = convert_options(config, "train", True)
-            files = ensure_dataset(data.train, data.format, options, make=False)
-            train = _parts(config, {"train": Dataset(files)})["train"]
     if train is None:
         return None
     if data.split and data.min_count:
@@ -301,7 +306,8 @@ def converted(config: Config, comm: Comm) -> Splits | None:
 def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions:
     """How the raw files of a split are converted."""
     data = config.data
-    makes_vocabulary = name == "train" and data.rows_by == "vocabulary" and not data.vocabulary
+    trained = name.startswith("train")
+    makes_vocabulary = trained and data.rows_by == "vocabulary" and not data.vocabulary
     makes_vocabulary = makes_vocabulary and not data.split  # it is that of the train part
     return ConvertOptions(
         dense_transform=data.dense_transform,
@@ -310,7 +316,7 @@ def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions
         header=data.header,
         min_count=data.min_count if makes_vocabulary else 0,
         schema=data.schema_source,
-        frequencies=config.memory.warm and name == "train",
+        frequencies=config.memory.warm and trained,
     )
 
 

@@ -25,6 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from neocpu.advice.complaints import ValidWatch
 from neocpu.config import Config
 from neocpu.parallel.plan import Plan
 from neocpu.training.config_keys import config_record
@@ -102,7 +103,10 @@ class RunReport:
         self._failed: set[str] = set()  # files of which it was told that they cannot be written
         self._progress = progress or no_progress if self._first else no_progress
         self._trimmed = False
-        self._listeners = list(listeners)
+        self._listeners: list[Listener] = [
+            *listeners,
+            ValidWatch(lambda text: self.tell(f"note: {text}")),
+        ]
         self._log = log
 
     def tell(self, text: str) -> None:

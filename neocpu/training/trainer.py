@@ -19,7 +19,8 @@ from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
-from neocpu.training.beginning import begin
+from neocpu.training.advising import advise
+from neocpu.training.beginning import Beginning, begin
 from neocpu.training.begun import as_begun
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
@@ -80,8 +81,11 @@ class Trainer:
         core once? For a process that does nothing else; the calling thread is free again when `run`
         ends.
 
-    Attributes: steps_taken; samples, of all ranks, that those steps trained on; world, once built.
+    Class attribute: online, whether it trains on file after file (`online.py`). Attributes:
+    steps_taken; samples, of all ranks, that those steps trained on; world, once built.
     """
+
+    online = False
 
     def __init__(
         self,
@@ -109,10 +113,10 @@ class Trainer:
         self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
         self._clock = StepClock(time.time() if started is None else started)
         self._window = Window(WINDOW)
-        self._reliability: dict[str, Any] = {}  # by split, of its newest measurement
         metric = "mse" if config.model.loss == "mse" else "logloss"
         self._patience = Patience(config.training.patience, metric)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
+        self._reliability: dict[str, Any] = {}  # by split, of its newest measurement
         self._log = TrainLog(
             config.training, config.optimizer, config.model.loss, WINDOW, self._clock
         )
@@ -148,11 +152,11 @@ class Trainer:
         self._watch.prepare()
         if self.resume:
             self.config = as_begun(self.config, self.out, self.comm)
-        beginning = begin(self.config, self.comm, self.out, self.resume, tell)
-        splits = open_splits(beginning.config, self.comm, self.out, tell)
+        beginning = begin(self.config, self.comm, self.out, self.resume, online=self.online)
+        self.config = beginning.config
+        splits = self._open(beginning)
         self.report.note("data are open")
-        self.config = splits.config
-        beginning.choose_rows(splits, tell)
+        self._warn_of_leaves()
         self._heed(stop)
         world, schedule = self._prepare(splits)
         self._heed(stop)
@@ -179,23 +183,47 @@ class Trainer:
 
     # ---- before the first step ----
 
+    def _warn_of_leaves(self) -> None:
+        """Say so where some ranks have no samples of a batch."""
+        leaves = self.config.training.leaves
+        ranks = self.comm.size
+        if ranks > leaves:
+            enough = 1 << (ranks - 1).bit_length()
+            self.report.tell(
+                f"warning: {ranks} ranks but training.leaves = {leaves}: {ranks - leaves} of them "
+                "get no samples and only hold rows of tables. Take fewer ranks, or set "
+                f"training.leaves = {enough}, which changes the digest"
+            )
+
+    def _open(self, beginning: Beginning) -> Splits:
+        """Open the data of the run."""
+        splits = open_splits(self.config, self.comm, self.out, self.report.tell)
+        self.config = splits.config
+        beginning.choose_rows(splits, self.report.tell)
+        return splits
+
+    def _schedule(self, splits: Splits) -> BatchSchedule:
+        """Which batches the run trains on."""
+        training = self.config.training
+        return BatchSchedule(splits.loader("train"), training.epochs, training.steps)
+
     def _prepare(self, splits: Splits) -> tuple[World, BatchSchedule]:
         """Plan, check that there is room, compile, and build the objects of this rank."""
         config = self.config
         comm = self.comm
-        training = config.training
         pooling = splits.pooling_factors()
         distinct = splits.distinct_rows() if plans_in_seconds(config) else None
         plan = make_plan(config, comm, pooling, distinct=distinct)
         memory = memory_plan(config, plan, pooling, row_folder(self.out))
         remove_row_files(self.out, comm)
-        schedule = BatchSchedule(splits.loader("train"), training.epochs, training.steps)
+        schedule = self._schedule(splits)
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
         chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
         self.report.config(config)
         self.report.plan(plan, state_floats, chosen)
+        advise(splits, schedule.total_steps, self.report)
         report = self.report
         self.report.note("planned, and there is room")
         seconds = warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
@@ -253,6 +281,7 @@ class Trainer:
                     steps.close()
                     self._watch.stop(self.report.tell)
                     raise Stopped(signal, self.steps_taken)
+                self._before_step(world, recovery)
                 advance(*self._step(steps))
                 if self.steps_taken == total:
                     return  # the summary measures and saves
@@ -264,6 +293,9 @@ class Trainer:
             if self._patience.ended:
                 steps.close()
                 self.report.tell(self._patience.text())
+
+    def _before_step(self, world: World, recovery: Recovery) -> None:
+        """What a run does before it takes the next step; online, it may begin another file."""
 
     def _request(self, stop: StopSignal) -> int:
         """What this rank asks for before the next step."""
