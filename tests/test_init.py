@@ -7,13 +7,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import neocpu
 from neocpu import config as configs
 from neocpu.advice.look import guess_dialect, look
 from neocpu.advice.roles import Roles, by_role, columns_of
 from neocpu.advice.sizes import colliding
 from neocpu.cli import run
 from neocpu.defaults import batch_of
-from neocpu.errors import ConfigError
+from neocpu.errors import ConfigError, DataError
 from neocpu.ingest.dataset import Dataset
 from neocpu.parallel.comm import SingleComm
 from neocpu.training.datasets import open_splits
@@ -39,6 +40,8 @@ def clicks(rows=ROWS):
         "tags": ["|".join(draw.sample("abcdefgh", draw.randint(1, 3))) for _ in range(rows)],
         "paid": ["yes" if one else "no" for one in click],
         "country": ["CH"] * rows,
+        "when": [f"2024-01-{1 + number // 20:02d} 0{number % 10}:00:00" for number in range(rows)],
+        "age": [draw.choice(["NULL", str(draw.randint(-90, 90))]) for _ in range(rows)],
     }
 
 
@@ -59,8 +62,9 @@ def test_each_column_gets_the_role_that_its_values_show(csv, tmp_path):
         "left out": ["request", "paid", "country"],
         "label": ["clicked"],
         "category": ["shop", "item_id"],
-        "dense": ["price", "score"],
+        "dense": ["price", "score", "age"],
         "list": ["tags"],
+        "time": ["when"],
     }
     assert roles_of(csv) == expected
     pl.DataFrame(clicks()).write_parquet(tmp_path / "clicks.parquet")
@@ -68,7 +72,7 @@ def test_each_column_gets_the_role_that_its_values_show(csv, tmp_path):
     named = Roles(categories=["price"], left_out=["shop"], dense=["item_id"])
     found = roles_of(csv, named)
     assert found["category"] == ["price"]
-    assert found["dense"] == ["item_id", "score"]
+    assert found["dense"] == ["item_id", "score", "age"]
     assert "shop" in found["left out"]
 
 
@@ -107,16 +111,33 @@ def test_a_known_log_is_known_and_only_a_part_of_a_large_one_is_read(tmp_path):
     assert max(column.grown / column.distinct for column in columns) > 1.1
 
 
-@pytest.mark.parametrize("source", ["criteo"])
+@pytest.mark.parametrize("source", ["criteo", "csv"])
 def test_the_config_trains_at_once(source, csv, tmp_path, capsys):
     data = CRITEO if source == "criteo" else csv
     run(["init", str(data), "--out", str(tmp_path)])
     said = capsys.readouterr().out
     (path,) = tmp_path.glob("*.toml")
-    assert f"neocpu train {path}" in said and "label: " in said
+    assert f"neocpu train {path}" in said and "label: " in said and "careful" not in said
     config = configs.load(path, ["training.steps=3"])
     summary = Trainer(config, None, tmp_path / "run").run()
     assert summary["steps"] == 3 and summary["metrics"]["test"]["samples"] > 0
+
+
+def test_from_python_a_frame_becomes_a_config(tmp_path):
+    path = neocpu.init(clicks(), tmp_path, label="clicked", left_out=["score"])
+    config = configs.load(path)
+    names = ["shop", "item_id", "tags", "when_hour", "when_weekday"]
+    assert [table.name for table in config.tables] == names
+    dense = config.data.schema["dense"]
+    assert [(group["columns"], group["transform"]) for group in dense] == [
+        (["price"], "log1p"),
+        (["age"], "standard"),
+    ]
+    assert (tmp_path / "data.parquet").exists()
+    with pytest.raises(ConfigError, match="exists; force=True replaces it"):
+        neocpu.init(clicks(), tmp_path)
+    with pytest.raises(DataError, match="no table"):
+        neocpu.init(3, tmp_path / "b")
 
 
 def test_a_split_is_parts_of_one_file_in_its_order(tmp_path):

@@ -22,6 +22,7 @@ LOOKED_AT = 512 << 20  # bytes of text that are looked at, of all files together
 ROWS_AT = 4_000_000  # rows of Parquet files that are looked at
 GUESSED_FROM = 200  # lines that delimiter, quotes and header are guessed from
 DELIMITERS = ("\t", ",", ";", "|", "\x01", " ")
+MISSING = ("NULL", "null", "NaN", "nan", "None", "NA", "N/A", "\\N")
 QUOTE = '"'
 
 
@@ -41,6 +42,7 @@ class Log:
     kind : of `data.format`: "criteo", "avazu" or "table". frame : text columns, null where a field
     is empty; Parquet's columns have their types, lists among them. rows : in all files; `whole`
     says whether the frame has all of them, otherwise it is an estimate. dialect : of text logs.
+    missing : texts that stand for empty fields, null in the frame.
     """
 
     paths: tuple[Path, ...]
@@ -48,6 +50,7 @@ class Log:
     frame: pl.DataFrame
     rows: int
     dialect: Dialect | None
+    missing: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -90,7 +93,8 @@ def _look_at_parquet(files: tuple[Path, ...]) -> Log:
     if not frame.height:
         raise DataError(f"{files[0]}: has no rows")
     kind = "avazu" if _is_avazu(frame.columns) else "table"
-    return Log(files, kind, frame, rows, None)
+    frame, missing = _without_missing(frame, kind)
+    return Log(files, kind, frame, rows, None, missing)
 
 
 def _look_at_text(files: tuple[Path, ...], looked_at: int) -> Log:
@@ -114,7 +118,23 @@ def _look_at_text(files: tuple[Path, ...], looked_at: int) -> Log:
     frame = _joined(files, parts)
     if not frame.height:
         raise DataError(f"{files[0]}: has no rows")
-    return Log(files, kind, frame, round(rows), dialect)
+    frame, missing = _without_missing(frame, kind)
+    return Log(files, kind, frame, round(rows), dialect, missing)
+
+
+def _without_missing(frame: pl.DataFrame, kind: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """A table with null for texts that stand for empty fields, and these texts."""
+    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    missing = tuple(
+        text
+        for text in MISSING
+        if kind == "table" and any(0 < (frame[name] == text).sum() < frame.height for name in texts)
+    )
+    if missing:
+        columns = pl.col(texts)
+        empty = pl.when(columns.is_in(missing)).then(None).otherwise(columns)
+        frame = frame.with_columns(empty.name.keep())
+    return frame, missing
 
 
 def _text_of(path: Path, most: int) -> tuple[bytes, float]:

@@ -33,7 +33,14 @@ TIME = re.compile(
 CODE = re.compile(
     r"(^|_)(id|ids|code|type|category|cat|zip|postcode|group|cluster|hash)$", re.IGNORECASE
 )
-YYMMDDHH = re.compile(r"^\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])$")
+# forms of times, by what the schema calls them
+TIMES = {
+    "YYMMDDHH": re.compile(r"\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])"),
+    "iso": re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?"),
+    "unix": re.compile(r"1\d{9}"),
+    "unix_ms": re.compile(r"1\d{12}"),
+}
+LARGE = 5  # numbers beyond are made smaller by a transform
 CHECKED = 1000  # values whose form is looked at
 
 
@@ -41,17 +48,19 @@ CHECKED = 1000  # values whose form is looked at
 class LogColumn:
     """One column: its role and what was seen.
 
-    role : "label", "dense", "category", "list", "hour" or "left out". kind : of the schema: "click"
+    role : "label", "dense", "category", "list", "time" or "left out". kind : of the schema: "click"
     or "number" of a label, "int" or "float" of a dense column, "text", "int" or "hex" of
     categories. transform : of a dense column. separator, weight_separator : of a list. distinct :
     values (of a list: of its items); `grown`, how many the whole log may have. missing : share of
-    empty fields. items : per row. why : the reason, a phrase.
+    empty fields. items : per row. source : the column that a feature is made of, if that is
+    another. why : the reason, a phrase.
     """
 
     name: str
     role: str
     kind: str = ""
     transform: str = ""
+    time: str = ""
     separator: str = ""
     weight_separator: str = ""
     distinct: int = 0
@@ -59,6 +68,7 @@ class LogColumn:
     frequent: int = 0
     missing: float = 0.0
     items: float = 1.0
+    source: str = ""
     why: str = ""
 
 
@@ -112,7 +122,7 @@ def _known(
         elif used and name not in used:
             yield LogColumn(name, "left out", why="the format does not use it")
         elif name == "hour" and log.kind == "avazu":
-            yield LogColumn(name, "hour", "hour", distinct=24, grown=24, frequent=24)
+            yield LogColumn(name, "time", time="YYMMDDHH", why="a time YYMMDDHH")
         else:
             yield _category(log, values, name, kind, roles.min_count)
 
@@ -177,13 +187,13 @@ def _guess(log: Log, name: str, roles: Roles, label: str) -> LogColumn:
     distinct = present.n_unique()
     if distinct <= 1:
         return LogColumn(name, "left out", why="one value in all rows")
+    if form := _time(name, present):
+        return LogColumn(name, "time", time=form, missing=missing, why=f"a time, {form}")
     if (why := _names_row(present, distinct)) and log.frame.height >= FEW_ROWS:
         return LogColumn(name, "left out", distinct=distinct, why=why)
     if _gives_away(log.frame, name, label):
         why = f"each of its values goes with one value of {label}: it may be known only afterwards"
         return LogColumn(name, "left out", distinct=distinct, why=why)
-    if _is_time(name, present):
-        return LogColumn(name, "hour", "hour", distinct=24, grown=24, frequent=24, missing=missing)
     if _numbers(present) and not _is_code(name, present, distinct):
         return _dense(present, missing, "numbers")
     if separator := _separator(present, distinct):
@@ -224,10 +234,16 @@ def _numbers(present: pl.Series) -> bool:
     return present.cast(pl.Float64, strict=False).count() >= NUMBERS * present.len()
 
 
-def _is_time(name: str, present: pl.Series) -> bool:
-    if not TIME.search(name):
-        return False
-    return all(YYMMDDHH.match(str(value)) for value in present.head(CHECKED).to_list())
+def _time(name: str, present: pl.Series) -> str:
+    """The form of a column of times; "": it is none."""
+    if present.dtype.is_temporal():
+        return "iso" if present.dtype in (pl.Date, pl.Datetime) else ""
+    values = [str(value) for value in present.head(CHECKED).to_list()]
+    for form, pattern in TIMES.items():
+        # numbers are times only where their name says so
+        if (form == "iso" or TIME.search(name)) and all(map(pattern.fullmatch, values)):
+            return form
+    return ""
 
 
 def _is_code(name: str, present: pl.Series, distinct: int) -> bool:
@@ -246,18 +262,23 @@ def _ends(numbers: pl.Series) -> tuple[float, float]:
 
 
 def _dense(present: pl.Series, missing: float, why: str) -> LogColumn:
-    """A dense column: its kind, and log1p where its numbers are positive and spread widely."""
+    """A dense column: its kind, and how its numbers get a common size.
+
+    log1p where they are positive and spread widely, standardised where they are large otherwise.
+    """
     numbers = present.cast(pl.Float64, strict=False).drop_nulls()
     if not numbers.len():
         raise ConfigError(f"column {present.name!r} has no numbers; it cannot be dense")
     whole = bool((numbers == numbers.round(0)).all())
     low, high = _ends(numbers)
-    wide = low >= 0 and high > 10
+    transform = "none"
+    if max(abs(low), abs(high)) > LARGE:
+        transform = "log1p" if low >= 0 else "standard"
     return LogColumn(
         present.name,
         "dense",
         "int" if whole else "float",
-        "log1p" if wide else "none",
+        transform,
         distinct=numbers.n_unique(),
         missing=missing,
         why=f"{why} from {low:g} to {high:g}",

@@ -5,8 +5,8 @@ write_config(["clicks.csv"], "my") -> my/clicks.toml, which `neocpu train` takes
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from neocpu.advice.look import LOOKED_AT, Log, as_toml, look
 from neocpu.advice.roles import LogColumn, Roles, by_role, columns_of
 from neocpu.advice.sizes import MIN_COUNT, ModelSizes, rows_of, sizes_of
 from neocpu.errors import ConfigError, DataError
+from neocpu.ingest.frames import as_frame
 from neocpu.ingest.targets import refuse_sources
 
 SPLIT = (0.8, 0.1, 0.1)
@@ -26,6 +27,7 @@ LEAST_SPLIT = 10  # rows; of fewer no part is measured
 MEASURED = 10  # times in a pass that the valid part is measured
 SAVED = 2  # times in a pass that a checkpoint is written
 FRAME = "data.parquet"  # file of a frame beside its config
+TITLES = {"dense": "numbers", "category": "categories", "list": "lists", "time": "times"}
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -93,25 +95,9 @@ def init(
     for path in (target, parquet):
         _check_free(path, force)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _as_polars(data).write_parquet(parquet)
+    as_frame(data).write_parquet(parquet)
     write_config([parquet], target, wishes)
     return target
-
-
-def _as_polars(data: Any) -> pl.DataFrame:
-    if isinstance(data, pl.DataFrame):
-        return data
-    if isinstance(data, pl.LazyFrame):
-        return data.collect()
-    if isinstance(data, Mapping):
-        return pl.DataFrame(data)
-    if type(data).__module__.startswith("pandas"):
-        return pl.from_pandas(data)
-    try:
-        frame = pl.from_arrow(data)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{type(data).__name__} is no path and no frame") from error
-    return frame if isinstance(frame, pl.DataFrame) else frame.to_frame()
 
 
 def target_of(data: Sequence[str | Path], out: str | Path) -> Path:
@@ -148,8 +134,9 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
     (label,) = found["label"]
     split = SPLIT if not (wishes.valid or wishes.test) and log.rows >= LEAST_SPLIT else ()
     sizes = sizes_of(log, round(log.rows * (split[0] if split else 1.0)))
-    tables = [column for column in columns if column.role in ("category", "list", "hour")]
-    if not tables:
+    tables = [column for column in columns if column.role in ("category", "list", "time")]
+    features = _table_columns(tables, log.kind)
+    if not features:
         raise ConfigError(
             f"{log.paths[0]}: no column looks like a category, and a DLRM needs one; name one with "
             "--category COLUMN (from Python categories=)"
@@ -175,16 +162,19 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
         test=_relative(wishes.test, folder),
         split=list(split),
         log=log,
+        missing_texts=list(log.missing),
         label=label,
         dense=_groups(found.get("dense", []), "kind", "transform"),
         dense_count=len(found.get("dense", [])),
-        categories=_groups(tables, "role", "kind", "separator", "weight_separator"),
+        categories=_groups(
+            features, "role", "kind", "separator", "weight_separator", "source", "time"
+        ),
         left_out=found.get("left out", []),
         missing=_missing,
         sizes=sizes,
         loss="bce" if label.kind == "click" else "mse",
         rows_note=_rows_note(sizes),
-        tables=[_table(column, sizes) for column in _table_columns(tables)],
+        tables=[_table(column, sizes) for column in features],
         every=max(sizes.steps // MEASURED, 1),
         save_every=max(sizes.steps // SAVED, 1),
     )
@@ -192,14 +182,20 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
     return ConfigDraft(text, log, columns, sizes, tuple(_said(log, columns, split)))
 
 
-def _table_columns(tables: Sequence[LogColumn]) -> list[LogColumn]:
-    """Columns with a table; an hour of YYMMDDHH gives a weekday too."""
+def _table_columns(tables: Sequence[LogColumn], kind: str) -> list[LogColumn]:
+    """Columns that become features; a time gives the hour of its day and its weekday."""
     columns = []
     for column in tables:
-        columns.append(column)
-        if column.role == "hour":
-            weekday = LogColumn("weekday", "hour", "weekday", distinct=7, grown=7, frequent=7)
-            columns.append(weekday)
+        if column.role != "time":
+            columns.append(column)
+            continue
+        # Avazu's features have names of their own
+        names = ("hour", "weekday")
+        if kind == "table":
+            names = (f"{column.name}_hour", f"{column.name}_weekday")
+        for name, part, values in zip(names, ("hour", "weekday"), (24, 7)):
+            feature = replace(column, name=name, kind=part, source=column.name)
+            columns.append(replace(feature, distinct=values, grown=values, frequent=values))
     return columns
 
 
@@ -249,10 +245,7 @@ def _looked_at(log: Log) -> str:
 
 def _rows_note(sizes: ModelSizes) -> str:
     if sizes.rows_by == "vocabulary":
-        return (
-            "A row for each value, one for those that training never saw, one for empty fields; "
-            "a table may be larger."
-        )
+        return "A row for each value, one for those that training never saw, one for empty fields."
     return "Several rows for each value, so that few values share one."
 
 
@@ -262,16 +255,40 @@ def _said(log: Log, columns: Sequence[LogColumn], split: Sequence[float]) -> lis
     (label,) = found["label"]
     lines = [f"{log.rows:,} rows{'' if log.whole else ', about'}, read as {log.kind}"]
     lines.append(f"label: {label.name}{f', {label.why}' if label.why else ''}")
-    for role, title in (("dense", "numbers"), ("category", "categories"), ("list", "lists")):
+    for role, title in (
+        ("dense", "numbers"),
+        ("category", "categories"),
+        ("list", "lists"),
+        ("time", "times"),
+    ):
         names = [column.name for column in found.get(role, [])]
         if names:
             lines.append(f"{title}: {_shown(names)}")
     for column in found.get("left out", []):
         lines.append(f"left out: {column.name}, {column.why}")
+    if split and (told := _sorted(log, label)):
+        lines.append(told)
     if split:
         shares = ", ".join(f"{100 * share:g} %" for share in split)
         lines.append(f"train, valid, test: the first, next and last rows, {shares}")
     return lines
+
+
+def _sorted(log: Log, label: LogColumn) -> str:
+    """A line about a log whose first and last rows have other labels; "" for any other."""
+    if label.kind != "click" or not log.whole:
+        return ""
+    labels = log.frame[label.name].cast(pl.String).str.to_lowercase().is_in(["1", "true"])
+    last = round(log.rows * SPLIT[2])
+    first_rate = float(labels.head(log.rows - last).mean() or 0.0)  # type: ignore[arg-type]
+    last_rate = float(labels.tail(last).mean() or 0.0)  # type: ignore[arg-type]
+    deviation = (first_rate * (1 - first_rate) / max(last, 1)) ** 0.5
+    if abs(first_rate - last_rate) <= max(0.5 * first_rate, 6 * deviation):
+        return ""
+    return (
+        f"careful: {100 * first_rate:.1f} % clicks in the first rows, {100 * last_rate:.1f} % in "
+        "the last tenth: the log may be sorted by something; put it in the order of time"
+    )
 
 
 def _shown(names: Sequence[str]) -> str:

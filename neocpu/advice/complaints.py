@@ -1,0 +1,126 @@
+"""What in a config does not serve its data? One plain line each.
+
+A run tells them once, before its first step, and goes on: nothing here is an error.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neocpu.advice.sizes import colliding
+from neocpu.config import Config
+from neocpu.defaults import batch_of
+from neocpu.ingest.dataset_layout import FeatureColumn
+
+FEW_STEPS = 300  # fewer leave a model near its start, if smaller batches would make more
+SHARED = 0.4  # share of values that share a row from which a table is too small
+NAMED = 5  # tables or features in one line
+WORSE = 1.003  # times its best, from which the valid loss has turned
+
+
+@dataclass(frozen=True)
+class TrainData:
+    """What complaints need to know of the train data.
+
+    rows : its samples. features : of the data. values : feature -> distinct values, at least.
+    """
+
+    rows: int
+    features: Mapping[str, FeatureColumn]
+    values: Mapping[str, int]
+
+
+def complaints(config: Config, data: TrainData, steps: int) -> Iterator[str]:
+    """Lines about a config that is to train on these data for so many steps."""
+    used = {feature for table in config.tables for feature in table.features}
+    yield from _steps(config, data.rows, steps)
+    yield from _rates(config)
+    unused = [name for name in data.features if name not in used]
+    if unused:
+        yield f"features without a table, which the model does not see: {_names(unused)}"
+    ignored = [
+        feature
+        for table in config.tables
+        for feature in table.features
+        if data.features[feature].weighted and not table.weighted
+    ]
+    if ignored:
+        yield (
+            f"the data have weights of {_names(ignored)}, which are ignored; "
+            f"tables.{ignored[0]}.weighted = true uses them"
+        )
+    if config.data.rows_by == "hash":
+        yield from _collisions(config, data.values)
+
+
+def _steps(config: Config, rows: int, steps: int) -> Iterator[str]:
+    size = config.training.batch_size
+    better = batch_of(rows)
+    if steps < FEW_STEPS and size > 2 * better:
+        yield (
+            f"only {steps:,} steps in all, of {size:,} samples each: too few to learn much; "
+            f"training.batch_size = {better} suits {rows:,} samples"
+        )
+
+
+def _rates(config: Config) -> Iterator[str]:
+    sections = (("sparse", "tables"), ("dense", "dense parameters"))
+    for section, what in sections:
+        if getattr(config.optimizer, section).learning_rate == 0:
+            yield f"optimizer.{section}.learning_rate is 0: {what} stay as they begin"
+
+
+def _collisions(config: Config, values: Mapping[str, int]) -> Iterator[str]:
+    """Tables so small that many values share a row, worst first."""
+    small = []
+    for table in config.tables:
+        distinct = sum(values.get(feature, 0) for feature in table.features)
+        share = colliding(distinct, table.rows)
+        if share > SHARED and distinct > 2:
+            small.append((share, table.name, table.rows, distinct))
+    small.sort(reverse=True)
+    shown = ", ".join(
+        f"{name} {distinct:,} in {rows:,} ({100 * share:.0f} %)"
+        for share, name, rows, distinct in small[:NAMED]
+    )
+    if small:
+        more = f" and {len(small) - NAMED} more tables" if len(small) > NAMED else ""
+        yield (
+            f"values that share their row with another one, as tables have few rows: {shown}{more}"
+            "; give them several rows for each value (tables.NAME.rows), or set "
+            'data.rows_by = "vocabulary"'
+        )
+
+
+def _names(names: Sequence[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else ""
+    return ", ".join(distinct[:NAMED]) + more
+
+
+class ValidWatch:
+    """Says once that the valid loss has turned worse; a listener of a run's measurements.
+
+    tell : shows one line.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._best: dict[str, tuple[float, int]] = {}
+        self._told = False
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Hear a line of metrics.jsonl."""
+        name = "logloss" if line.get("logloss") is not None else "mse"
+        loss = line.get(name)
+        if line.get("split") != "valid" or loss is None or self._told:
+            return
+        best, step = self._best.get(name, (loss, line["step"]))
+        if loss < best or name not in self._best:
+            self._best[name] = loss, line["step"]
+        elif loss > WORSE * best:
+            self._told = True
+            self._tell(
+                f"valid {name} {loss:.4f} is worse than {best:.4f} at step {step}: more training "
+                "overfits; fewer epochs or steps, or lower rates, would serve better"
+            )

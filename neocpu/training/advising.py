@@ -1,0 +1,25 @@
+"""What does a run say of a config that does not serve its data? Lines of `neocpu.advice`, once."""
+
+import numpy as np
+
+from neocpu.advice.complaints import TrainData, complaints
+from neocpu.training.datasets import Splits
+from neocpu.training.results import RunReport
+
+LOOKED_AT = 1 << 16  # samples whose values are counted
+
+
+def advise(splits: Splits, steps: int, report: RunReport) -> None:
+    """Tell what in a run's config does not serve its train data; rank 0 only, not collective."""
+    if splits.comm.rank:
+        return
+    data = splits.datasets["train"]
+    samples = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
+    values = {
+        feature: int(np.unique(data.take(samples, [feature]).features[feature].codes).size)
+        for table in splits.config.tables
+        for feature in table.features
+    }
+    train_data = TrainData(data.rows, data.features, values)
+    for line in complaints(splits.config, train_data, steps):
+        report.tell(f"note: {line}")
