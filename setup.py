@@ -64,7 +64,7 @@ def index_readme(text, source=""):
 
     text, links = LINK.subn(replaced, text)
     if links and not source:
-        text += "\nFiles named here are in the source distribution (`pip download --no-binary`).\n"
+        text += "\nFiles named here are in the source distribution.\n"
     return text
 
 

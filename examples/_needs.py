@@ -4,6 +4,8 @@ import sys
 from types import TracebackType
 
 INSTALL = {
+    "onnxruntime": "pip install onnxruntime",
+    "safetensors": "pip install 'neocpu[export]'",
     "torch": "pip install 'neocpu[peers]'",
     "fbgemm_gpu": "pip install 'neocpu[peers]'",
     "torchrec": "pip install 'neocpu[peers]', then pip install --no-deps torchrec",

@@ -35,11 +35,11 @@ class TrainingConfig:
     read. epochs, steps : passes over the train data and steps (0: no limit); the run ends with
     whichever is reached first. seed : of initial rows and parameters, and of the order of samples.
     leaves : parts of a batch whose
-    gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
-    the cores).
-    pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
-    batch travel during a step; "full": exchanges of the step itself also run while something is
-    computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
+    gradients are summed in a fixed tree, a power of two. threads : threads of each rank (0: its
+    share of the cores).
+    pipeline : what of a step overlaps; never changes a bit. "off": nothing; "input": lookups of the
+    next batch travel during a step; "full": exchanges of the step itself also run while something
+    is computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
     fewer are not summed while the backward pass goes on, but with the others ("full" only).
     log_every : steps from one line of metrics.jsonl on training to the next (0: 100 steps, or 30
     seconds where they take longer).
@@ -92,9 +92,10 @@ class MemoryConfig:
         "auto": chosen under the budgets.
     hbm, ddr, ssd : bytes of each rank for rows with their states, and of its SSD file (0: no
         limit).
-    policy : of the caches.
-    folder : of the SSD files, which last as long as the run ("": beside the results).
-    cache_format : of the numbers in caches, for all tables or by patterns ("": that of their rows).
+    policy : which row leaves a cache that is full.
+    folder : where the SSD files are, which last as long as the run ("": beside the results).
+    cache_format : format of the numbers in caches, for all tables or by patterns ("": that of their
+        rows).
     ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and operations a second of slower devices than
         this machine has, below HBM and for SSD files (0: as fast as it is).
     prefetch : batches whose rows are brought up before their turn.
@@ -130,6 +131,7 @@ class CheckpointConfig:
     """When checkpoints are written, and what they hold.
 
     every_steps : steps from one to the next (0: only at the end).
+    every_files : files from one to the next in `neocpu online` (0: only at the end).
     keep : newest ones that stay.
     full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are
         whole; 0: 1 where all tables are in memory, 8 where any is over SSD).
@@ -141,6 +143,7 @@ class CheckpointConfig:
     """
 
     every_steps: int = 0
+    every_files: int = 1
     keep: int = 2
     full_every: int = 0
     quantize: str = "none"

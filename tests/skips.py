@@ -16,6 +16,7 @@ REMEDIES = {
     "fbgemm": PEERS,
     "peer": PEERS,
     "safetensors": "pip install safetensors",
+    "onnxruntime": 'pip install -e ".[test]"',
     "hdf5plugin": 'pip install -e ".[zstd]"',
     "scipy": 'pip install -e ".[solver]"',
     "matplotlib": 'pip install -e ".[viz]"',

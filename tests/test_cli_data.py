@@ -231,6 +231,7 @@ WRITERS = {
     "oracle export": ["{target}"],
     "oracle check": ["{source}", "{source}", "--json", "{target}"],
     "calibrate": ["--out", "{target}"],
+    "report": ["{source}", "--out", "{target}"],
     "simulate": ["{source}", "--trace", "{target}"],
     "train": ["{source}", "--trace", "{target}"],
 }

@@ -67,7 +67,7 @@ def test_what_cannot_be_written(
     with pytest.raises(ConfigError, match="ends in"):
         run(["export", str(trained), str(tmp_path / "a.pt")])
     monkeypatch.setattr(export_arrays, "free_bytes", lambda folder: 5000)
-    with pytest.raises(CheckpointError, match=r"would take .* but 4\.9 KiB are free"):
+    with pytest.raises(CheckpointError, match=r"needs .* of disk, but 4\.9 KiB are free"):
         exported(trained, tmp_path / "a.safetensors")
     monkeypatch.undo()
     monkeypatch.setattr(export_arrays, "IN_MEMORY", 0)

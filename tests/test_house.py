@@ -11,8 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import neocpu
+
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "neocpu"
+PACKAGE = Path(neocpu.__file__).resolve().parent  # the source's, or an installed one
 MAP = next(path for path in (ROOT / "docs" / "map.md", ROOT / "README.md") if path.exists())
 
 # One direction only: a room imports from rooms of lower number, or from itself.
@@ -129,9 +131,14 @@ PLAIN = KERNELS / "plain"  # textbook siblings of tuned kernels: the same twins,
 SCRIPTS = sorted(
     path
     for room in ("neocpu", "tests", "benchmarks", "examples")
-    for path in (ROOT / room).rglob("*.py")
+    for path in (PACKAGE if room == "neocpu" else ROOT / room).rglob("*.py")
 )
 TREES = {path: ast.parse(path.read_text(), str(path)) for path in FILES}
+
+
+def home(packaged: bool) -> Path:
+    """The folder of neocpu/, or that of tests/ and others."""
+    return PACKAGE.parent if packaged else ROOT
 
 
 def relative(path: Path) -> str:
@@ -241,7 +248,7 @@ def test_each_library_has_one_home() -> None:
 
 
 def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -307,7 +314,7 @@ def test_lines_stay_short_and_the_formatter_is_never_switched_off() -> None:
     offences = []
     for path in SCRIPTS:
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            where = f"{path.relative_to(ROOT)}:{number}"
+            where = f"{path.relative_to(home(path.is_relative_to(PACKAGE)))}:{number}"
             if len(line) > LINE_COLUMNS:
                 offences.append(f"{where}: {len(line)} columns")
             if switch.search(line):
@@ -364,7 +371,7 @@ def test_the_map_names_files_that_exist_and_every_kernel_file() -> None:
         offences += [
             f"{page.name} names {name}, which does not exist"
             for name in named_files.findall(page.read_text())
-            if not list(ROOT.glob(name.rstrip("/")))
+            if not list(home(name.startswith("neocpu/")).glob(name.rstrip("/")))
         ]
     text = MAP.read_text()
     offences += [

@@ -10,7 +10,7 @@ import pytest
 
 import neocpu
 from neocpu import config as configs
-from neocpu.errors import CheckpointError
+from neocpu.errors import CheckpointError, DataError
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.comm import Comm
@@ -18,6 +18,7 @@ from neocpu.parallel.threads import run_threads
 from neocpu.training.checkpoint.best import best_or_last
 from neocpu.training.checkpoint.folder import read_note
 from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.training.online import OnlineTrainer
 from neocpu.training.results import RunReport
 from neocpu.training.trainer import Trainer
 
@@ -127,9 +128,12 @@ def test_the_next_day_begins_with_what_was_learnt(days: Path, tmp_path: Path) ->
         plan = configs.loads(
             settings.text, overrides=[*settings.overrides, "parallel.plan=row_wise"]
         )
-        return train(plan, tmp_path / f"on-{comm.size}", comm)[0]["digest"]
+        summary, told = train(plan, tmp_path / f"on-{comm.size}", comm)
+        warning = "5 ranks but training.leaves = 4: 1 of them get no samples"
+        assert any(warning in line for line in told) == (comm.rank == 0)
+        return str(summary["digest"])
 
-    assert set(run_threads(3, elsewhere)) == {whole["digest"]}
+    assert set(run_threads(5, elsewhere)) == {whole["digest"]}
 
 
 def test_going_on_needs_no_source(days: Path, tmp_path: Path) -> None:
@@ -215,3 +219,42 @@ def test_a_run_without_progress_ends_well_and_keeps_its_best(days: Path, tmp_pat
     assert read_note(tmp_path / "again" / "checkpoints") == note
     _, lines = train(settings, tmp_path / "again", resume=True)
     assert any("ended early" in line for line in lines)
+
+
+def go(
+    settings: configs.Config, out: Path, files: Sequence[Path], comm: Comm | None = None, **how: Any
+) -> tuple[dict[str, Any], list[str]]:
+    """An online run: its summary, and what it told."""
+    lines: list[str] = []
+    report = RunReport(out, comm.rank if comm else 0, tell=lines.append)
+    names = [str(file) for file in files]
+    return OnlineTrainer(settings, comm, out, names, report=report, **how).run(), lines
+
+
+def test_online_each_file_is_measured_and_then_trained_on(days: Path, tmp_path: Path) -> None:
+    """In one go, day by day, and stopped in the middle of a file: one digest, equal lines."""
+    settings = config(days / "vocabulary-1.h5", rows_by="vocabulary", rows=24)
+    both = [days / "vocabulary-1.h5", days / "vocabulary-2.h5"]
+    whole, lines = go(settings, tmp_path / "whole", both)
+    assert any("2 of 15 new codes of a have no row in table a" in line for line in lines), lines
+    written = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    lines_of = [line for line in map(json.loads, written) if line["split"] == "progressive"]
+    assert [line["step"] for line in lines_of] == [0, 4]
+    assert lines_of[1]["file"] == str(both[1]) and lines_of[1]["auc"] is not None
+    assert whole["steps"] == 8 and whole["samples"] == 128
+    mean = whole["metrics"]["progressive"]["logloss"]
+    assert mean == pytest.approx(np.mean([line["logloss"] for line in lines_of]))
+
+    go(settings, tmp_path / "days", both[:1])
+    later, _ = go(settings, tmp_path / "days", both[1:], resume=True)
+    assert (later["digest"], later["metrics"]["progressive"]["logloss"]) == (whole["digest"], mean)
+
+    short = configs.loads(settings.text, overrides=[*settings.overrides, "training.steps=6"])
+    go(short, tmp_path / "cut", both)
+    with pytest.raises(DataError, match="the run stopped in its middle, after 2 of 4 steps"):
+        go(settings, tmp_path / "cut", both[:1], resume=True)
+    with pytest.raises(CheckpointError, match="go on with `neocpu online`"):
+        train(settings, tmp_path / "cut", resume=True)
+    cut = run_threads(2, lambda comm: go(settings, tmp_path / "cut", both, comm, resume=True))
+    assert cut[0][0]["digest"] == whole["digest"]
+    assert any("was trained on already" in line for line in cut[0][1])

@@ -126,9 +126,9 @@ class Recorder(Traffic):
         super().__init__()
         self.log: list[tuple[str, np.ndarray]] = []
 
-    def add(self, verb: str, links: np.ndarray, sizes: np.ndarray) -> None:
+    def add(self, verb: str, links: np.ndarray, ranks: np.ndarray, sizes: np.ndarray) -> None:
         self.log.append((verb, sizes))
-        super().add(verb, links, sizes)
+        super().add(verb, links, ranks, sizes)
 
 
 def train(

@@ -66,7 +66,7 @@ def test_what_sends_nothing_takes_no_time_and_a_missing_link_is_told() -> None:
 def test_traffic_counts_the_time_of_waiting() -> None:
     traffic = Traffic()
     none = np.zeros(1, np.int64)
-    call = traffic.begin(CallName("input", "alltoallv", "input rows"), none, none, none)
+    call = traffic.begin(CallName("input", "alltoallv", "input rows"), none, none, none, none)
     call.begun()
     time.sleep(0.001)
     call.over(awaited=call.started)

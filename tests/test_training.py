@@ -117,6 +117,35 @@ def test_lines_on_training_are_those_of_any_ranks_and_agree_with_full_measuremen
         assert getattr(cheap, name) == pytest.approx(getattr(full, name), rel=1e-6)
 
 
+def test_a_summary_knows_config_traffic_and_calibration(log, tmp_path):
+    summaries = {}
+    for ranks in (1, 3):
+        run = config_of(log, "parallel.plan=row_wise")
+        out = tmp_path / f"{ranks}"
+        summaries[ranks] = run_threads(
+            ranks, lambda comm, run=run, out=out: Trainer(run, comm, out).run()
+        )[0]
+    summary = summaries[3]
+    assert summary["reliability"] == summaries[1]["reliability"]
+    bins = summary["reliability"]["test"]
+    assert sum(each["samples"] for each in bins) == summary["metrics"]["test"]["samples"]
+    mean = sum(each["samples"] * each["predicted"] for each in bins)
+    clicks = sum(each["samples"] * each["label"] for each in bins)
+    assert mean / clicks == pytest.approx(summary["metrics"]["test"]["calibration"])
+    sent = np.array(summary["sent"]["bytes"])
+    links = [link for verb in summary["traffic"].values() for link in verb.items()]
+    sizes = {
+        name: sum(counts["bytes"] for link, counts in links if link == name)
+        for name in ("same_rank", "same_node", "other_node")
+    }
+    assert np.trace(sent) == sizes["same_rank"]
+    assert sent.sum() == sum(sizes.values())
+    assert summary["config"]["training"]["batch_size"] == BATCH
+    assert summary["config"]["tables"]["one"]["dim"] == 4
+    assert config.loads(summary["toml"], "run", summary["overrides"]).header()
+    assert len(summary["memory_of_ranks"]) == 3
+
+
 def test_a_line_on_training_is_due_by_steps_or_by_time():
     now = 0.0
     config = TrainingConfig()

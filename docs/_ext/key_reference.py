@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from generated_pages import write_page
 
@@ -18,18 +18,7 @@ from neocpu.embedding.optimizers import DENSE_NAMES, GENERAL
 from neocpu.embedding.specs import TableKeys
 from neocpu.reference.rules import RULES
 
-TYPES = {
-    int: "whole number",
-    float: "number",
-    str: "text",
-    bool: "true or false",
-    tuple[str, ...]: "list of texts",
-    tuple[int, ...]: "list of whole numbers",
-    tuple[tuple[str, ...], ...]: "list of lists",
-    Mapping[str, tuple[str, ...]]: "table of lists",
-    str | Mapping[str, str]: "text or table",
-    float | Mapping[str, float]: "number or table",
-}
+TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 # Options of some rules, and those of rules for dense parameters.
 OPTIONS = {option for rule in RULES.values() for option in rule.options} | set(GENERAL)
 DENSE_OPTIONS = {option for rule in DENSE_NAMES.values() for option in RULES[rule].options}
@@ -78,6 +67,17 @@ def introduction(record: type) -> str:
     return " ".join(part for part in paragraphs if not re.match(r"[a-z_0-9, ]+ : ", part))
 
 
+def type_name(hint: Any) -> str:
+    """A type in words of TOML."""
+    if hint in TYPES:
+        return TYPES[hint]
+    if get_origin(hint) is tuple:
+        return f"list of {type_name(get_args(hint)[0]).partition(' of ')[0]}s"
+    if get_origin(hint) is Mapping:
+        return f"table of {type_name(get_args(hint)[1]).partition(' of ')[0]}s"
+    return " or ".join(type_name(kind) for kind in get_args(hint))
+
+
 def as_toml(value: Any) -> str:
     """A default as TOML writes it."""
     if isinstance(value, bool):
@@ -120,7 +120,7 @@ def keys_of(section: str, defaults: Any) -> Iterator[Key]:
             continue
         yield Key(
             name=name,
-            type=TYPES.get(kind, str(kind)),
+            type=type_name(kind),
             default=as_toml(value),
             allowed=allowed(name),
             meaning=said.get(field.name, ""),

@@ -33,6 +33,10 @@ COMMANDS = {
         "neocpu.cli.sweep:sweep",
         "Train CONFIG with many values of some keys, one after the other, and rank them.",
     ),
+    "online": (
+        "neocpu.cli.online:online",
+        "Measure the model on each FILE, then train on it, in the order given.",
+    ),
     "eval": ("neocpu.cli.evaluate:evaluate", "Measure a model on labelled data."),
     "predict": (
         "neocpu.cli.predict:predict",
@@ -45,6 +49,10 @@ COMMANDS = {
     "models": (
         "neocpu.cli.models:models",
         "List the models that come with neocpu; print or copy the config of one.",
+    ),
+    "report": (
+        "neocpu.cli.report:report",
+        "Show runs as one HTML page: config, curves, calibration, plan, traffic, memory.",
     ),
     "plan": (
         "neocpu.cli.plan:plan",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neocpu.cli.terminal import audience
+from neocpu.training.rank_log import RankLog
 from neocpu.training.results import Advance, Compiled, Listener, RunReport, Watch, unwatched
 
 if TYPE_CHECKING:
@@ -209,10 +210,15 @@ def compiling_shown(rank: int) -> Watch:
     return compiling_bar if viewer == "terminal" else partial(compiling_lines, EARLY[viewer])
 
 
-def make_report(folder: Path, rank: int, listeners: Sequence[Listener] = ()) -> RunReport:
-    """The report of a run on a command line; `listeners`: as of `RunReport`."""
+def make_report(
+    folder: Path,
+    rank: int,
+    listeners: Sequence[Listener] = (),
+    log: RankLog | None = None,
+) -> RunReport:
+    """The report of a run on a command line; `listeners`, `log`: as of `RunReport`."""
     if rank:
-        return RunReport(folder, rank)
+        return RunReport(folder, rank, log=log)
     loss = LatestLoss()
     viewer = audience()
     shown = partial(bar, loss) if viewer == "terminal" else partial(lines, EARLY[viewer], loss)
@@ -223,4 +229,5 @@ def make_report(folder: Path, rank: int, listeners: Sequence[Listener] = ()) -> 
         progress=shown,
         compiling=compiling_shown(rank),
         listeners=(loss, *listeners),
+        log=log,
     )

@@ -6,6 +6,8 @@ The run itself is `training/trainer.py`.
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ import click
 from neocpu import config as configs
 from neocpu.cli.targets import check_target, force_option
 from neocpu.cli.terminal import tell_ranks
+from neocpu.errors import EnvironmentProblem
 from neocpu.ingest.targets import refuse_sources
 from neocpu.kernels.choice import FAMILIES, use
 from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
@@ -21,6 +24,7 @@ from neocpu.report.trackers import TRACKERS, trackers
 
 if TYPE_CHECKING:
     from neocpu.parallel.comm import Comm
+    from neocpu.training.rank_log import RankLog
 
 STARTED = time.time()
 
@@ -73,6 +77,12 @@ STARTED = time.time()
     multiple=True,
     help="Also send every line of metrics.jsonl there; any number of times.",
 )
+@click.option(
+    "--logs",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write what each rank does and when to DIR/rank-N.log.",
+)
 def train(
     config: Path,
     ranks: int | None,
@@ -84,6 +94,7 @@ def train(
     force: bool,
     kernels: str | None,
     boards: tuple[str, ...],
+    logs: Path | None,
 ) -> None:
     """Train a model as CONFIG says, and print the digest of what was learnt.
 
@@ -105,7 +116,7 @@ def train(
     if ranks is not None and ranks > 1 and not launched():
         line = arguments(config, ranks, out, overrides, resume, kernels)
         tell_ranks()
-        exec_mpiexec(ranks, [*line, *shown_arguments(trace, trace_steps, force, boards)])
+        exec_mpiexec(ranks, [*line, *shown_arguments(trace, trace_steps, force, boards, logs)])
     with held_signals():
         comm = get_comm(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
@@ -113,7 +124,8 @@ def train(
         prepare_threads(comm, settings.training.threads or None)
         folder = out or default_folder(config, resume, comm)
         traced = (trace, trace_steps) if trace else None
-        summary = run(settings, comm, folder, resume, boards, traced)
+        with logging(logs, comm) as log:
+            summary = run(settings, comm, folder, resume, boards, traced, log)
         if comm.rank == 0:
             show_summary(summary, folder)
 
@@ -135,10 +147,12 @@ def run(
     resume: bool,
     boards: tuple[str, ...],
     traced: tuple[Path, int] | None,
+    log: "RankLog | None",
 ) -> dict[str, Any]:
     """Train, with a report for whoever looks; the summary.
 
     boards : names of trackers. traced : file of the trace, and steps at each end that it shows.
+    log : of this rank.
     """
     from neocpu.cli.progress import make_report
     from neocpu.training.config_keys import flat
@@ -152,20 +166,46 @@ def run(
             comm,
             folder,
             resume=resume,
-            report=make_report(folder, comm.rank, listeners),
+            report=make_report(folder, comm.rank, listeners, log),
             started=STARTED,
             bind=True,
             trace=RunTrace(traced[0], comm, traced[1]) if traced else None,
         ).run()
 
 
+@contextmanager
+def logging(folder: Path | None, comm: "Comm") -> Iterator["RankLog | None"]:
+    """The log of this rank while the block lasts, if there is a folder for it. Collective."""
+    if folder is None:
+        yield None
+        return
+    from neocpu.training.rank_log import RankLog
+
+    error = None
+    log = None
+    try:
+        log = RankLog(folder, comm.rank, comm.size)
+    except EnvironmentProblem as problem:
+        error = problem
+    comm.agree(error)
+    assert log is not None
+    with log.watching():
+        yield log
+
+
 def shown_arguments(
-    trace: Path | None, trace_steps: int, force: bool, boards: tuple[str, ...]
+    trace: Path | None,
+    trace_steps: int,
+    force: bool,
+    boards: tuple[str, ...],
+    logs: Path | None,
 ) -> list[str]:
     """The part of the command line on what is shown of the run."""
     line = [word for board in boards for word in ("--metrics", board)]
     if trace:
         line += ["--trace", str(trace), "--trace-steps", str(trace_steps)]
+    if logs:
+        line += ["--logs", str(logs)]
     if force:
         line.append("--force")
     return line

@@ -84,11 +84,13 @@ class SparseOptimizer:
     """A rule of `neocpu.reference.rules` with its hyper-parameters (formulas: `docs/arithmetic.md`
     §5).
 
-    name : the rule. learning_rate : the schedule's highest. eps : added to the root that divides.
+    name : the update rule. learning_rate : the schedule's highest.
+    eps : added to the root that divides.
     beta1, beta2 : decay of the means of gradients and of their squares, in rules that keep them.
-    weight_decay : its strength. weight_decay_mode : whether it is added to the gradient (l2) or
-    taken off the weight (decoupled). initial_accumulator_value : of the sum of squares.
-    momentum, eta : of momentum_sgd and lars_sgd.
+    weight_decay : strength of the decay. weight_decay_mode : whether it is added to the gradient
+    (l2) or taken off the weight (decoupled).
+    initial_accumulator_value : where sums of squares begin.
+    momentum, eta : numbers of momentum_sgd and lars_sgd.
     max_norm : the norm of a row after its update, at most (0: any). max_gradient : the gradient of
     a pooled row is moved into [-max_gradient, max_gradient], number by number, before anything is
     merged (0: not).

@@ -179,8 +179,9 @@ class TableKeys:
     """Keys of [tables.NAME] in a config; dim 0 is model.embedding_dim, no features are one of the
     table's name. NAME may be "default" or a pattern like "C*" (`table_keys.py`).
 
-    rows : of the table. dim : its columns.
-    features : that look it up. pooling : of the rows of a bag.
+    rows, dim : shape of the table: one row for each category, and its columns.
+    features : whose categories are looked up in it. pooling : how the rows of a bag become one
+    vector: their sum, or mean.
     weighted : whether each lookup has a weight, which its row is multiplied by.
     format, rounding : how its numbers are kept, and rounded after an update; "": those of the
     model. bf16_split: fp32 numbers of whose halves lookups read the upper one.

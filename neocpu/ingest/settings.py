@@ -18,7 +18,7 @@ class DataConfig:
 
     train, valid, test : paths of raw files, or of converted `.h5` ones. All paths in a config are
     relative to its file, those of `--set` to the current folder.
-    format : of raw files.
+    format : in which raw files are written; "table" is any log that a `schema` describes.
     split : shares of `train` that are the train, valid and test samples, in the log's order, so
         that a chronological log is tested on its future: `[0.8, 0.1, 0.1]` (empty: no split).
     schema : for format "table": the path of a SCHEMA.toml, or the schema itself, `[data.schema]`

@@ -13,7 +13,8 @@ from neocpu.model.tower_layout import TowerModule, tower_layouts
 class ModelConfig:
     """Shape of the DLRM: widths of its layers without their inputs, and the loss.
 
-    embedding_dim, embedding_format, embedding_rounding : of tables that do not say their own.
+    embedding_dim, embedding_format, embedding_rounding : what tables have that do not say their
+        own.
     bottom, top : widths of the layers' outputs; the top's last is 1.
     interaction : dot: products of all pairs of vectors; cat: the vectors side by side.
     diagonal : whether a vector's product with itself is one of them.

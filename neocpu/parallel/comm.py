@@ -70,6 +70,7 @@ class Comm(ABC):
     ----------
     rank, size : this rank and the number of ranks.
     nodes : i64[size], the node of each rank.
+    world_ranks : i64[size], the number of each rank in the comm that all others were split from.
     sent : this rank's `Traffic` (shared with the comms split from this one).
     queue_name : under which its calls are counted.
     stream : exchanges under way here that go on when `poll` is called.
@@ -85,6 +86,7 @@ class Comm(ABC):
         self.size = size
         self.nodes = np.asarray(nodes, np.int64)
         self.sent = Traffic() if sent is None else sent
+        self.world_ranks = np.arange(size, dtype=np.int64)
         self._links = np.where(self.nodes == self.nodes[rank], 1, 2)
         self._links[rank] = 0
         self._queues: dict[str, Comm] = {}
@@ -313,16 +315,19 @@ class Comm(ABC):
         return sum_traffic([state["sent"] for state in self.traffic_of_ranks()])
 
     def traffic_of_ranks(self) -> list[dict[str, Any]]:
-        """What each rank did so far: {"sent": `Traffic.state`, "waited": {verb: seconds}}.
+        """What each rank did so far: {"sent": `Traffic.state`, "received": bytes by receiver,
+        "waited": {verb: seconds}}.
 
         Collective; the report does not count itself.
         """
-        state = json.dumps({"sent": self.sent.state(), "waited": self.sent.waited}).encode()
-        return [json.loads(data) for data in self.allgather_bytes(state)]
+        sent = self.sent
+        state = {"sent": sent.state(), "received": sent.received(), "waited": sent.waited}
+        return [json.loads(data) for data in self.allgather_bytes(json.dumps(state).encode())]
 
     def _begin(self, verb: str, what: str, sends: Counts, recvs: Counts) -> CallUnderWay:
         """A call begins; sends, recvs : i64[size], bytes."""
-        return self.sent.begin(CallName(self.queue_name, verb, what), self._links, sends, recvs)
+        name = CallName(self.queue_name, verb, what)
+        return self.sent.begin(name, self._links, self.world_ranks, sends, recvs)
 
 
 def nodes_of(ranks: int, ranks_per_node: int | None) -> Counts:

@@ -27,6 +27,8 @@ from neocpu.parallel.started import Later, Request
 from neocpu.parallel.windows import Windows, segment_bytes, shared_room
 
 mpi4py.rc.thread_level = "serialized"  # loader threads never call MPI
+# windows are shared memory: Open MPI need not look for network cards, and complain of none
+os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
 try:
     from mpi4py import MPI
@@ -324,7 +326,7 @@ class MpiComm(Comm):
         place = np.array([self.rank], np.int64)
         members = np.empty(group.Get_size(), np.int64)
         group.Allgather([place, MPI.INT64_T], [members, MPI.INT64_T])
-        return MpiComm(
+        part = MpiComm(
             group,
             nodes=self.nodes[members],
             sent=self.sent,
@@ -333,6 +335,8 @@ class MpiComm(Comm):
             crowd=self._crowd,
             windows=self._use_windows,
         )
+        part.world_ranks = self.world_ranks[members]
+        return part
 
     def abort(self, status: int) -> None:
         """End all ranks of the job with this exit status."""

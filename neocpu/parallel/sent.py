@@ -111,7 +111,8 @@ class CallUnderWay:
 
 
 class Traffic:
-    """What one rank sent: calls by verb; messages (non-empty) and bytes by verb and link class.
+    """What one rank sent: calls by verb; messages (non-empty) and bytes by verb and link class;
+    bytes by receiver.
 
     waited : seconds by verb in which the rank started calls and waited for them to end.
     times : the same by collective, of calls that end while it is set; None: nobody counts them.
@@ -127,16 +128,18 @@ class Traffic:
         self.throttle: Throttle | None = None
         self._sent: dict[str, Sizes] = {}  # [link class, (messages, bytes)]
         # calls that are not yet in `_sent`: adding them up together is cheaper
-        self._latest: dict[str, list[tuple[Sizes, Sizes]]] = {}
+        self._latest: dict[str, list[tuple[Sizes, Sizes, Sizes]]] = {}
+        self._received: Sizes = np.zeros(0, np.int64)  # by rank of the whole run
 
-    def add(self, verb: str, links: Sizes, sizes: Sizes) -> None:
-        """Count one call that sends `sizes`[q] bytes to rank q, whose link class is `links`[q].
+    def add(self, verb: str, links: Sizes, ranks: Sizes, sizes: Sizes) -> None:
+        """Count one call that sends `sizes`[q] bytes to rank q, whose link class is `links`[q] and
+        whose number in the whole run is `ranks`[q].
 
         The arrays must not change afterwards.
         """
         self.calls[verb] = self.calls.get(verb, 0) + 1
         latest = self._latest.setdefault(verb, [])
-        latest.append((links, sizes))
+        latest.append((links, ranks, sizes))
         if len(latest) >= TOGETHER:
             self._sum(verb)
 
@@ -145,17 +148,22 @@ class Traffic:
         sent = self._sent.setdefault(verb, np.zeros((len(LINKS), 2), np.int64))
         latest = self._latest.pop(verb, [])
         if latest:
-            links = np.concatenate([call_links for call_links, _ in latest])
-            sizes = np.concatenate([call_sizes for _, call_sizes in latest])
+            links, ranks, sizes = (np.concatenate(column) for column in zip(*latest))
+            most = int(ranks.max(initial=-1)) + 1
+            if most > self._received.size:
+                self._received = np.pad(self._received, (0, most - self._received.size))
+            np.add.at(self._received, ranks, sizes)
             np.add.at(sent[:, 1], links, sizes)
             np.add.at(sent[:, 0], links, sizes > 0)
         return sent
 
-    def begin(self, name: CallName, links: Sizes, sends: Sizes, recvs: Sizes) -> CallUnderWay:
+    def begin(
+        self, name: CallName, links: Sizes, ranks: Sizes, sends: Sizes, recvs: Sizes
+    ) -> CallUnderWay:
         """One call begins, is counted, and takes its turn on the links; `recvs`[q] bytes come from
         rank q.
         """
-        self.add(name.verb, links, sends)
+        self.add(name.verb, links, ranks, sends)
         link = self.throttle.start(links, sends, recvs) if self.throttle is not None else None
         return CallUnderWay(self, name, links, sends, link)
 
@@ -184,6 +192,12 @@ class Traffic:
             yield
         finally:
             self.times = before
+
+    def received(self) -> list[int]:
+        """Bytes sent to each rank of the whole run, as far as any was sent any."""
+        for verb in list(self._latest):
+            self._sum(verb)
+        return [int(size) for size in self._received]
 
     def state(self) -> dict[str, Any]:
         """JSON-able copy, without times."""

@@ -17,18 +17,20 @@ class ParallelConfig:
 
     plan : a scheme for all tables, "auto", a table of shell patterns: `{ "C*" = "row_wise" }`, or
     the path of a plan file that ends in .json (docs/planner.md).
-    ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
-    for tables on each rank (0: no limit).
+    ranks_per_node : ranks that count as one node (0: those of each real host).
+    route : how sums of row-split tables travel. memory : bytes for tables on each rank (0: no
+    limit).
     alltoall : how exchanges travel: "direct" from rank to rank, or "two_level", inside each node
         first and then between ranks of equal place (docs/communication.md).
     shared_windows : do ranks of a host exchange through shared memory: "on", "off", or "auto", with
         messages of sizes at which that is quicker (docs/communication.md).
-    machine : that is planned for, and on which the run's traffic is reckoned in seconds when it
-    ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
-    planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
-    (docs/planner.md).
-    link_bandwidth, link_latency : of a slower network than the real one, bytes a second of each
-    direction and seconds for each message (0: no limit), for all links or by class:
+    machine : the machine that is planned for, and on which the run's traffic is reckoned in seconds
+    when it ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is
+    reckoned).
+    planner : which planner chooses for "auto": "greedy" counts bytes, "search" seconds on the
+    machine (docs/planner.md).
+    link_bandwidth, link_latency : speed of a slower network than the real one, bytes a second of
+    each direction and seconds for each message (0: no limit), for all links or by class:
     `{ same_node = 1e9, other_node = 1e8 }` (docs/communication.md).
     unique_rows : do equal rows that a rank asks of one shard travel once, "off", "on" or "auto":
     where that is fewer bytes (docs/communication.md).

@@ -209,7 +209,9 @@ class ThreadComm(Comm):
             "split", (color, key, self.rank), lambda gifts: _groups(gifts, self._room.world)
         )
         room, members = groups[color]
-        return ThreadComm(room, members.index(self.rank), self.nodes[members], self.sent)
+        part = ThreadComm(room, members.index(self.rank), self.nodes[members], self.sent)
+        part.world_ranks = self.world_ranks[members]
+        return part
 
     def abort(self, status: int) -> None:
         """End the other ranks at their next verb, and this one by SystemExit."""

@@ -144,6 +144,7 @@ class TwoLevelComm(Comm):
 
     def __init__(self, direct: Comm) -> None:
         super().__init__(direct.rank, direct.size, direct.nodes, direct.sent)
+        self.world_ranks = direct.world_ranks
         self.direct = direct
         self.places = Places(self.nodes, self.rank)
         self.inside = direct.split(self.node_of(self.rank), self.rank)

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import CheckpointError, DataError
-from neocpu.scoring.estimator_keys import overrides_of
+from neocpu.scoring.estimator_keys import overrides_of, run_overrides
 from neocpu.scoring.model import Model
+from neocpu.training.checkpoint.folder import FOLDER
 
 if TYPE_CHECKING:
     from neocpu.scoring.estimator_data import LabelledFrame
@@ -141,7 +142,7 @@ class DLRM:
         folder = self._new_folder()
         config = write_run(folder, train, others, self.numbers or (), self.categories or ())
         self.out_ = folder
-        self.overrides_ = ["data.split=[]", *overrides_of(self._keys)]
+        self.overrides_ = run_overrides(config, self._keys)
         self.feature_names_in_ = np.array(features.columns, object)
         self.n_features_in_ = features.width
         self._train(config, callbacks)
@@ -174,11 +175,7 @@ class DLRM:
         """The folder of the results of one training; a temporary one goes with the estimator."""
         if hasattr(self, "model_"):
             self.model_.close()
-        if self.out is not None:
-            return Path(self.out)
-        folder = Path(tempfile.mkdtemp(prefix="neocpu-dlrm-"))
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return folder
+        return _temporary_folder(self) if self.out is None else Path(self.out)
 
     def _two_classes(self, y: Any) -> NDArray[Any]:
         classes: NDArray[Any] = np.unique(np.asarray(y))
@@ -198,7 +195,9 @@ class DLRM:
             return LabelledFrame(features, labels.astype(np.float64))
         other = labels[~np.isin(labels, self.classes_)]
         if other.size:
-            raise DataError(f"y of eval_set has the class {other.flat[0]!r}, which fit's y lacks")
+            raise DataError(
+                f"y of eval_set has the class {other.tolist()[0]!r}, which fit's y lacks"
+            )
         return LabelledFrame(features, (labels == self.classes_[1]).astype(np.int8))
 
     # ---- use ----
@@ -233,6 +232,24 @@ class DLRM:
 
     # ---- files ----
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the model travels as the bytes of its checkpoint."""
+        state = dict(self.__dict__)
+        if "model_" in state:
+            state["model_"] = (self.model_.path.name, self.model_.path.read_bytes())
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+        if "model_" in state:
+            name, content = state["model_"]
+            self.out_ = _temporary_folder(self)
+            path = self.out_ / FOLDER / name
+            path.parent.mkdir()
+            path.write_bytes(content)
+            self._note()
+            self.model_ = Model(path)
+
     def save(self, folder: str | Path) -> Path:
         """Copy what a fitted estimator needs to a folder, which `DLRM.load` and `neocpu` take."""
         if not hasattr(self, "model_"):
@@ -250,14 +267,13 @@ class DLRM:
         try:
             note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
             model = cls(**note["params"])
-            model.summary_ = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-            lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            model.summary_ = note["summary"]
+            model.history_ = note["history"]
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(
                 f"{folder}: no estimator: {error}; `neocpu.load` takes the folders of other runs"
             ) from error
         model.out_ = folder
-        model.history_ = [json.loads(line) for line in lines]
         model.overrides_ = note["overrides"]
         model.feature_names_in_ = np.array(note["features"], object)
         model.n_features_in_ = len(note["features"])
@@ -276,5 +292,14 @@ class DLRM:
             "overrides": self.overrides_,
             "classes": None if self._regresses else self.classes_.tolist(),
             "features": self.feature_names_in_.tolist(),
+            "summary": self.summary_,
+            "history": self.history_,
         }
         write_json(self.out_ / NOTE, note)
+
+
+def _temporary_folder(owner: DLRM) -> Path:
+    """A folder that goes with its owner."""
+    folder = Path(tempfile.mkdtemp(prefix="neocpu-dlrm-"))
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return folder

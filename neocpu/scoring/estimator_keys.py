@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.config import SECTIONS
+from neocpu.config import SECTIONS, load
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.errors import ConfigError
 from neocpu.training.sweep.trials import toml_text
@@ -54,6 +54,21 @@ def overrides_of(keys: Mapping[str, Any]) -> list[str]:
         if value is not None:
             overrides += [f"{path}={toml_text(_plain(value))}" for path in paths]
     return overrides
+
+
+def run_overrides(config: Path, keys: Mapping[str, Any]) -> list[str]:
+    """The overrides of a drafted config for these keyword arguments.
+
+    All rows are trained on, and the bottom layers end with the width of an embedding, if only that
+    is given.
+    """
+    overrides = overrides_of(keys)
+    given = {override.partition("=")[0] for override in overrides}
+    if "model.embedding_dim" in given and "model.bottom" not in given:
+        drafted = load(config).model.bottom
+        (dim,) = (value for name, value in keys.items() if name.endswith("embedding_dim"))
+        overrides.append(f"model.bottom={toml_text([*drafted[:-1], _plain(dim)])}")
+    return ["data.split=[]", *overrides]
 
 
 def _plain(value: Any) -> Any:

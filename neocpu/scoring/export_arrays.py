@@ -157,9 +157,9 @@ def check_disk(target: Path, size: int, advice: str = "", twice: bool = False) -
     need = size * (1 + twice) + HEADER
     free = free_bytes(target.parent)
     if need > free:
-        beside = " (as much again while it is written)" if twice else ""
+        beside = ", half of it while it is written" if twice else ""
         raise CheckpointError(
-            f"{target} would take {human(size)}{beside}, but {human(free)} are free on its disk"
+            f"{target} needs {human(need)} of disk{beside}, but {human(free)} are free"
             f"{'; ' + advice if advice else ''}"
         )
 

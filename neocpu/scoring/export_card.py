@@ -10,7 +10,9 @@ The kinds and names come from the schema of the data, or, where the run read a c
 from that. 64-bit numbers are written as texts: JSON readers may round them.
 """
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
-from neocpu.embedding.specs import bags
-from neocpu.errors import CheckpointError, ConfigError, DataError
-from neocpu.ingest.convert import ConvertOptions, schema_of
+from neocpu.embedding.specs import TableSpec, bags
+from neocpu.errors import CheckpointError, DataError, NeocpuError
 from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.schema import CategoryField, DenseField, Schema
+from neocpu.ingest.schema import TRANSFORMS, CategoryField, DenseField, Schema
+from neocpu.ingest.table import table_schema
 from neocpu.reference.hashing import feature_key
 from neocpu.reference.philox import INIT, tensor_key
+from neocpu.scoring.values import ValueMap, open_values
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.identity import describe
 
 FORMAT = "neocpu-scorer"
 VERSION = 1
@@ -37,13 +39,14 @@ VERSION = 1
 class DataFacts:
     """What is known of the data of a checkpoint.
 
-    dense, categories : how columns of a log are read, by feature. vocabularies : codes by feature,
-    row i + 1 for entry i; {}: rows are hashed. single : features of which every sample has exactly
-    one value.
+    dense, categories : how columns of a log are read, by feature. missing : texts that stand for an
+    empty field. vocabularies : codes by feature, row i + 1 for entry i; {}: there are none.
+    single : features of which every sample has exactly one value.
     """
 
     dense: tuple[DenseField, ...]
     categories: Mapping[str, CategoryField]
+    missing: tuple[str, ...] = ()
     vocabularies: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     single: frozenset[str] = frozenset()
 
@@ -54,26 +57,28 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
     vocabulary : a converted data set with the vocabulary of the run, where the one that the run
     used is somewhere else now.
 
-    Raises CheckpointError where a vocabulary cannot be found, or is not that of the run.
+    Raises CheckpointError where a vocabulary, or the numbers of a transform that was fitted, cannot
+    be found.
     """
-    config = file.config()
-    features = {key.feature for key in bags(config.tables)}
+    overrides = [] if vocabulary is None else [f"data.vocabulary={json.dumps(str(vocabulary))}"]
+    values = open_values(file.path, overrides)
+    features = set(values.features)
     inputs = dict(file.tensors[file.number("dense/bottom.0.weight")].fields)["value"][0]
-    schema = _schema(config, features, inputs)
-    dataset = _dataset(file, config, vocabulary, features)
-    vocabularies: Mapping[str, NDArray[Any]] = {}
-    if config.data.rows_by == "vocabulary":
-        vocabularies = _vocabularies(file, dataset, features)
+    dataset = _dataset(file, vocabulary, features)
+    vocabularies = {name: values.vocabularies[name] for name in values.vocabularies}
+    vocabularies = {name: codes for name, codes in vocabularies.items() if name in features}
+    trees = [file.data().get("schema"), dataset.schema if dataset is not None else None]
+    schema = _schema(values, trees, inputs)
     if schema is not None:
-        fields = {field.name: field for field in schema.categories if field.name in features}
-        single = frozenset(name for name, field in fields.items() if not field.separator)
-        return DataFacts(schema.dense, fields, vocabularies, single)
+        fields = {each.name: each for each in schema.categories if each.name in features}
+        single = frozenset(name for name, each in fields.items() if not each.is_list)
+        return DataFacts(schema.dense, fields, schema.missing, vocabularies, single)
     if dataset is None or len(dataset.dense_columns) != inputs:
         dense = tuple(DenseField(f"dense{i}", f"dense{i}", "float", "none") for i in range(inputs))
-        return DataFacts(dense, {}, vocabularies)
+        return DataFacts(dense, {}, (), vocabularies)
     transforms = dataset.attributes.get("dense_transform")
-    if not isinstance(transforms, list) or len(transforms) != inputs:
-        transforms = ["none"] * inputs
+    if not isinstance(transforms, list) or not set(transforms) <= set(TRANSFORMS):
+        transforms = ["none"] * inputs  # the numbers are given as the model takes them
     dense = tuple(
         DenseField(name, name, "float", transform)
         for name, transform in zip(dataset.dense_columns, transforms)
@@ -84,60 +89,44 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
         if name in features
     }
     single = frozenset(name for name in fields if dataset.features[name].hotness == 1)
-    return DataFacts(dense, fields, vocabularies, single)
+    return DataFacts(dense, fields, (), vocabularies, single)
 
 
-def _schema(config: Config, features: set[str], inputs: int) -> Schema | None:
-    """The schema of the run's log; None where it is not known, or the run read other data."""
-    data = config.data
-    options = ConvertOptions(
-        dense_transform=data.dense_transform,
-        header=data.header,
-        schema=data.schema_source,
-    )
-    try:
-        schema = schema_of(data.format, options)
-    except (ConfigError, DataError):
-        return None
-    names = {category.name for category in schema.categories}
-    return schema if features <= names and len(schema.dense) == inputs else None
+def _schema(
+    values: ValueMap, trees: Sequence[Mapping[str, Any] | None], inputs: int
+) -> Schema | None:
+    """The schema of the run's log; None where it is not known, or the run read other data.
+
+    trees : schemas as the checkpoint and a converted data set hold them.
+    """
+    schemas = [table_schema(tree) for tree in trees if tree]
+    with contextlib.suppress(NeocpuError):
+        schemas.append(values.schema)
+    fitting = [
+        schema
+        for schema in schemas
+        if set(values.features) <= {each.name for each in schema.categories}
+        and len(schema.dense) == inputs
+    ]
+    if fitting and all(schema.unfitted for schema in fitting):
+        raise CheckpointError(
+            f"{values.path}: means, deviations and edges of its data were fitted, and the converted"
+            " train data that hold them were not found; name them: --vocabulary train.h5"
+        )
+    return next((schema for schema in fitting if not schema.unfitted), None)
 
 
-def _dataset(
-    file: CheckpointFile, config: Config, vocabulary: Path | None, features: set[str]
-) -> Dataset | None:
-    """A data set of the run that is still there: its vocabulary's, else that of a split."""
+def _dataset(file: CheckpointFile, vocabulary: Path | None, features: set[str]) -> Dataset | None:
+    """A data set of the run that is still there, or the one that was named."""
     if vocabulary is not None:
         return Dataset(vocabulary)
     splits = file.data().get("splits", {})
-    candidates = [config.data.vocabulary] if config.data.vocabulary else []
-    candidates += [path for split in splits.values() for path in split["files"][:1]]
-    for path in candidates:
-        try:
+    for path in (path for split in splits.values() for path in split["files"][:1]):
+        with contextlib.suppress(DataError):
             dataset = Dataset(path)
-        except DataError:
-            continue
-        if features <= set(dataset.features):
-            return dataset
+            if features <= set(dataset.features):
+                return dataset
     return None
-
-
-def _vocabularies(
-    file: CheckpointFile, dataset: Dataset | None, features: set[str]
-) -> dict[str, NDArray[Any]]:
-    """The vocabularies of the run. Raises CheckpointError where they are not these."""
-    advice = "name the data set that has it: --vocabulary train.h5"
-    if dataset is None or not dataset.vocabularies:
-        raise CheckpointError(f"{file.path}: its vocabulary was not found; {advice}")
-    expected = file.data().get("vocabularies", {})
-    actual = describe({}, "vocabulary", dataset.vocabularies)["vocabularies"]
-    for feature in sorted(features):
-        if actual.get(feature) != expected.get(feature, actual.get(feature)):
-            raise CheckpointError(
-                f"{file.path}: was trained with another vocabulary of feature {feature} than that "
-                f"of {dataset.paths[0]}; {advice}"
-            )
-    return {name: dataset.vocabularies[name] for name in dataset.vocabularies if name in features}
 
 
 def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
@@ -156,8 +145,25 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
         }
         for spec in config.tables
     ]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "step": file.step,
+        "digest": file.digest,
+        "seed": str(seed),
+        "rows_by": config.data.rows_by,
+        "model": _model(config, len(facts.dense)),
+        "tables": tables,
+        "features": feature_cards(config.tables, facts, seed),
+        "dense": [asdict(column) for column in facts.dense],
+        "missing": list(facts.missing),
+    }
+
+
+def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> list[dict[str, Any]]:
+    """What the card says of each key of the batch, in their order."""
     features = []
-    for key in bags(config.tables):
+    for key in bags(tables):
         category = facts.categories.get(key.feature, CategoryField(key.feature, key.feature, ""))
         features.append(
             {
@@ -169,18 +175,7 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
                 "hash_key": str(int(feature_key(seed, key.feature))),
             }
         )
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "step": file.step,
-        "digest": file.digest,
-        "seed": str(seed),
-        "rows_by": config.data.rows_by,
-        "model": _model(config, len(facts.dense)),
-        "tables": tables,
-        "features": features,
-        "dense": [asdict(column) for column in facts.dense],
-    }
+    return features
 
 
 def _model(config: Config, inputs: int) -> dict[str, Any]:

@@ -154,23 +154,29 @@ class _Builder:
     def _transformed(self, dense: str) -> str:
         """Dense inputs of the model: transformed in fp64, missing numbers 0."""
         graph = self.graph
-        missing = graph.node("IsNaN", dense)
-        zero = graph.constant(0, np.float32)
-        known = graph.node("Where", missing, zero, dense)
-        squashed = [column.transform == "log1p" for column in self._facts.dense]
-        unknown = {column.transform for column in self._facts.dense} - {"log1p", "none"}
+        columns = self._facts.dense
+        unknown = {column.transform for column in columns} - {"log1p", "none", "standard"}
         if unknown:
             raise ConfigError(
                 f"the transform {min(unknown)!r} of dense columns has no ONNX graph here; "
                 "--part dense takes transformed numbers"
             )
-        if not any(squashed):
-            return known
-        wide = graph.cast(graph.node("Relu", known), np.float64)
-        logs = graph.node("Log", graph.node("Add", wide, graph.constant(1, np.float64)))
-        return graph.node(
-            "Where", graph.constant(squashed, np.bool_), graph.cast(logs, np.float32), known
-        )
+        zero = graph.constant(0, np.float64)
+        missing = graph.node("IsNaN", dense)
+        wide = graph.node("Where", missing, zero, graph.cast(dense, np.float64))
+        squashed = [column.transform == "log1p" for column in columns]
+        if any(squashed):
+            above = graph.node("Add", graph.node("Relu", wide), graph.constant(1, np.float64))
+            wide = graph.node(
+                "Where", graph.constant(squashed, np.bool_), graph.node("Log", above), wide
+            )
+        if any(column.fitted for column in columns):
+            means = [column.fitted[0] if column.fitted else 0.0 for column in columns]
+            deviations = [column.fitted[1] if column.fitted else 1.0 for column in columns]
+            wide = graph.node("Sub", wide, graph.constant(means, np.float64))
+            wide = graph.node("Div", wide, graph.constant(deviations, np.float64))
+            wide = graph.node("Where", missing, zero, wide)
+        return graph.cast(wide, np.float32)
 
     def _bag(self, name: str, is_list: bool, weighted: bool) -> tuple[str, str, str]:
         """Inputs of one feature: values, count ("": one each) and weights ("": none)."""

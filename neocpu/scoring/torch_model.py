@@ -1,19 +1,16 @@
-"""What predicts clicks without neocpu? This file, with torch, safetensors and NumPy: copy it.
+"""What predicts clicks without neocpu? This file and `raw_values.py`, with torch and safetensors.
 
     model = TorchModel.load("model.safetensors")                # of `neocpu export`
     model.predict({"I1": [1, None], "C1": ["68fd1e64", ""]})    # columns of a log -> f32[B]
     model(dense, rows, lengths)                                 # numbers f32[B, n], row numbers
 
-`predict` reads values as neocpu reads a log: a category becomes a 64-bit code (hexadecimal number,
-integer, FNV-1a of the text, hour or weekday of YYMMDDHH), a code a row (splitmix64 of code and
-feature, modulo rows; or its place in the vocabulary). Rows that were never trained are computed
-from (seed, table, row) by Philox4x32-10, when they are looked up.
+Copy both files beside each other. Rows that were never trained are computed from (seed, table, row)
+by Philox4x32-10, when they are looked up.
 
 Predictions are those of neocpu but for the order of additions in fp32: its pooling is exact, and
 its matrix products have an order of their own. Differences are some 1e-6.
 """
 
-import datetime
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -25,6 +22,11 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
+try:
+    from neocpu.scoring.raw_values import RawValues
+except ImportError:  # copied beside this file
+    from raw_values import RawValues  # type: ignore[no-redef]
+
 LOW = 0xFFFFFFFF
 FORMAT = "neocpu-scorer"
 VERSION = 1
@@ -34,96 +36,6 @@ TORCH_TYPES = {
     "fp8_e4m3": torch.float8_e4m3fn,
     "fp8_e5m2": torch.float8_e5m2,
 }
-
-
-# ---- values of a log -> codes -> rows, in NumPy ----
-
-
-def splitmix64(x: np.ndarray) -> np.ndarray:
-    """One step of SplitMix64 on uint64[n], as a mixing function."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def fnv1a64(texts: Sequence[str]) -> np.ndarray:
-    """FNV-1a, 64 bits, of the UTF-8 bytes of each text: uint64[n]."""
-    data = [text.encode() for text in texts]
-    sizes = np.array([len(each) for each in data], np.int64)
-    inside = np.arange(sizes.max(initial=0)) < sizes[:, None]
-    letters = np.zeros((len(data), inside.shape[-1]), np.uint64)
-    letters[inside] = np.frombuffer(b"".join(data), np.uint8)
-    code = np.full(len(data), 0xCBF29CE484222325, np.uint64)
-    for column in range(letters.shape[1]):
-        mixed = (code ^ letters[:, column]) * np.uint64(0x100000001B3)
-        code = np.where(inside[:, column], mixed, code)
-    return code
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a field is empty: None, "" or NaN."""
-    return value is None or value == "" or value != value
-
-
-def integer_code(value: Any) -> int:
-    """The 64 bits of an integer."""
-    return int(value) % 2**64
-
-
-def hexadecimal_code(value: Any) -> int:
-    """The value of hexadecimal digits; an integer stands for itself."""
-    return int(value, 16) if isinstance(value, str) else integer_code(value)
-
-
-def hour_code(value: Any) -> int:
-    """Hour of a time YYMMDDHH, plus 1."""
-    return int(value) % 100 + 1
-
-
-def weekday_code(value: Any) -> int:
-    """Weekday of a time YYMMDDHH: Monday 1 to Sunday 7."""
-    day = int(value) // 100
-    return datetime.date(2000 + day // 10**4, day // 100 % 100, day % 100).isoweekday()
-
-
-CODES = {
-    "hex": hexadecimal_code,
-    "int": integer_code,
-    "hour": hour_code,
-    "weekday": weekday_code,
-}
-
-
-def codes_of(values: Sequence[Any], kind: str) -> np.ndarray:
-    """64-bit codes of the values of one feature: uint64[n]; of missing ones 0.
-
-    Raises ValueError for a kind that is unknown here: give codes instead.
-    """
-    missing = np.array([is_missing(value) for value in values], bool)
-    if kind == "text":
-        codes = fnv1a64(["" if none else str(v) for v, none in zip(values, missing)])
-        return np.where(missing, np.uint64(0), codes)
-    if kind not in CODES:
-        raise ValueError(f"kind {kind!r} of a feature is unknown here: give integer codes instead")
-    make = CODES[kind]
-    return np.array([0 if none else make(v) for v, none in zip(values, missing)], np.uint64)
-
-
-def items_of(value: Any, feature: Mapping[str, Any]) -> list[tuple[Any, float]]:
-    """(item, weight) of one value of a feature: a list, or text with its separators."""
-    separator = feature["separator"]
-    mark = feature["weight_separator"]
-    if isinstance(value, str) and separator:
-        value = value.split(separator) if value else []
-        if mark:
-            pairs = [item.rpartition(mark) if mark in item else (item, mark, "") for item in value]
-            return [(item, float(weight or 1)) for item, _, weight in pairs]
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [item if isinstance(item, tuple) else (item, 1.0) for item in value]
-    if separator and is_missing(value):
-        return []
-    return [(value, 1.0)]
 
 
 # ---- tables ----
@@ -244,14 +156,12 @@ class TorchModel(nn.Module):
         self.dense = nn.ParameterDict(
             {_safe(name): nn.Parameter(tensors[name], requires_grad=False) for name in names}
         )
-        self.vocabularies = {
+        vocabularies = {
             name.removeprefix("vocabularies/"): codes.numpy().view(np.uint64)
             for name, codes in tensors.items()
             if name.startswith("vocabularies/")
         }
-        self._sorted = {
-            name: np.argsort(codes, kind="stable") for name, codes in self.vocabularies.items()
-        }
+        self.values = RawValues(card, vocabularies)
 
     @classmethod
     def load(cls, path: Any, device: str = "cpu") -> "TorchModel":
@@ -326,62 +236,24 @@ class TorchModel(nn.Module):
         i, j = torch.tril_indices(count, count, offset, device=first.device)
         return torch.cat([first, torch.bmm(stacked, stacked.mT)[:, i, j]], 1)
 
-    # ---- raw columns ----
-
     def predict(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
         """Predictions f32[B] of the columns of a log, B values each.
 
         Raises KeyError for a column that is missing.
         """
         device = next(self.parameters()).device
-        bags = [self.bags_of(feature, columns) for feature in self.card["features"]]
-        rows, lengths, weights = zip(*bags)
-        dense = self.dense_of(columns, lengths[0].numel()).to(device)
-        moved = [[part.to(device) for part in parts] for parts in (rows, lengths, weights)]
-        return self(dense, *moved).cpu().numpy()
-
-    def dense_of(self, columns: Mapping[str, Sequence[Any]], samples: int) -> Tensor:
-        """The dense inputs f32[B, n] of columns, transformed; what is missing is 0."""
-        out = np.empty((samples, len(self.card["dense"])), np.float32)
-        for i, column in enumerate(self.card["dense"]):
-            raw = columns[column["column"]]
-            values = np.array([0 if is_missing(value) else float(value) for value in raw])
-            if column["transform"] == "log1p":
-                values = np.log1p(np.maximum(values, 0))
-            elif column["transform"] != "none":
-                raise ValueError(f"transform {column['transform']!r} is unknown here")
-            out[:, i] = values
-        return torch.from_numpy(out)
-
-    def bags_of(
-        self, feature: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(rows i64[n], lengths i64[B], weights f32[n]) of one feature."""
-        bags = [items_of(value, feature) for value in columns[feature["column"]]]
-        pairs = [pair for bag in bags for pair in bag]
-        codes = codes_of([item for item, _ in pairs], feature["kind"])
-        table = self.card["tables"][feature["table"]]
-        weights = [weight if table["weighted"] else 1.0 for _, weight in pairs]
-        return (
-            torch.from_numpy(self.rows_of(codes, feature)),
-            torch.tensor([len(bag) for bag in bags], dtype=torch.int64),
-            torch.tensor(weights, dtype=torch.float32),
-        )
-
-    def rows_of(self, codes: np.ndarray, feature: Mapping[str, Any]) -> np.ndarray:
-        """Rows i64[n] of codes uint64[n]: hashed, or their places in a vocabulary."""
-        name = feature["name"]
-        if not feature["vocabulary"]:
-            count = np.uint64(self.card["tables"][feature["table"]]["rows"])
-            if self.card["rows_by"] == "hash":
-                codes = splitmix64(codes ^ np.uint64(int(feature["hash_key"])))
-            return (codes % count).astype(np.int64)
-        order = self._sorted[name]
-        words = self.vocabularies[name]
-        if not words.size:
-            return np.zeros(codes.size, np.int64)
-        place = np.searchsorted(words, codes, sorter=order).clip(max=words.size - 1)
-        return np.where(words[order[place]] == codes, order[place] + 1, 0)
+        rows = []
+        lengths = []
+        weights: list[Tensor | None] = []
+        for feature in self.card["features"]:
+            bags = self.values.bags(feature, columns)
+            rows.append(torch.from_numpy(self.values.rows(bags.codes, feature)).to(device))
+            lengths.append(torch.from_numpy(bags.lengths).to(device))
+            weighted = self.card["tables"][feature["table"]]["weighted"]
+            weights.append(torch.from_numpy(bags.weights).to(device) if weighted else None)
+        dense = torch.from_numpy(self.values.dense(columns)).to(device)
+        scores: np.ndarray = self(dense, rows, lengths, weights).cpu().numpy()
+        return scores
 
 
 def _safe(name: str) -> str:

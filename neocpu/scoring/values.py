@@ -59,7 +59,7 @@ class ValueMap:
         Raises DataError where the model's features are not columns of its log.
         """
         from neocpu.ingest.convert import schema_of
-        from neocpu.training.datasets import convert_options
+        from neocpu.training.conversions import convert_options
 
         options = convert_options(self.config, "test", True)
         schema = schema_of(self.config.data.format, options)
@@ -169,6 +169,8 @@ class ValueMap:
             from neocpu.ingest.vocabulary import Vocabulary
 
             Vocabulary(self.vocabularies[feature]).rows(codes, rows)
+        elif self.config.data.rows_by == "code":
+            rows[:] = codes % np.uint64(table.rows)
         else:
             from neocpu.kernels.hashing import hash_rows
             from neocpu.reference.hashing import feature_key

@@ -24,7 +24,7 @@ from neocpu.training.checkpoint.candidates import latest
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.takeover import check, overrides_of, say, take_over
 from neocpu.training.datasets import Splits
-from neocpu.training.identity import hashes_of
+from neocpu.training.identity import HISTORY, hashes_of
 from neocpu.training.results import Tell
 from neocpu.training.stored_schema import with_numbers
 from neocpu.training.world import World
@@ -38,13 +38,16 @@ class Beginning:
 
     config : with the notes of what it starts from. source : the checkpoint to take over from; None:
     nothing is. vocabularies : by which the rows so far were chosen. resumed : the run goes on, so
-    they stay as they are.
+    they stay as they are. step, history : of the checkpoint that an online run goes on from, and
+    the files that it knew (`online.py`).
     """
 
     config: Config
     source: Path | None = None
     vocabularies: Vocabularies = field(default_factory=dict)
     resumed: bool = False
+    step: int = 0
+    history: tuple[Mapping[str, Any], ...] = ()
 
     def choose_rows(self, splits: Splits, tell: Tell) -> None:
         """Let rows be chosen as they were so far; codes that are new get the rows that follow."""
@@ -88,12 +91,14 @@ def grow(known: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]) -> 
     return grown
 
 
-def begin(config: Config, comm: Comm, out: Path, resume: bool, tell: Tell) -> Beginning:
-    """How the run of a folder of results begins. Collective.
+def begin(
+    config: Config, comm: Comm, out: Path, resume: bool, *, online: bool = False
+) -> Beginning:
+    """How the run of a folder of results begins; online : it trains on file after file. Collective.
 
     Raises CheckpointError on all ranks for a source that cannot be used.
     """
-    if not config.training.init_from:
+    if not (config.training.init_from or online):
         return Beginning(config)
     path = latest(out, comm) if resume else None
     error: NeocpuError | None = None
@@ -104,7 +109,7 @@ def begin(config: Config, comm: Comm, out: Path, resume: bool, tell: Tell) -> Be
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
-    if path is not None:
+    if path is not None or not config.training.init_from:
         return beginning
     path = _source(config, comm)
     try:
@@ -130,6 +135,8 @@ def _go_on(config: Config, path: Path) -> Beginning:
         before = file.config()
         vocabularies = file.vocabularies()
         config = with_numbers(config, file.data())
+        history = tuple(file.data().get(HISTORY, ()))
+        step = file.step
     notes = []
     if before.training.init_digest and not config.training.init_digest:
         notes.append(f'training.init_digest="{before.training.init_digest}"')
@@ -137,7 +144,13 @@ def _go_on(config: Config, path: Path) -> Beginning:
         steps = getattr(before.optimizer, name).steps_before
         if steps and not getattr(config.optimizer, name).steps_before:
             notes.append(f"optimizer.{name}.steps_before={steps}")
-    return Beginning(_with(config, tuple(notes)), None, vocabularies, resumed=True)
+    return Beginning(
+        config=_with(config, tuple(notes)),
+        vocabularies=vocabularies,
+        resumed=True,
+        step=step,
+        history=history,
+    )
 
 
 def _with(config: Config, notes: tuple[str, ...]) -> Config:

@@ -16,6 +16,16 @@ def resolved(config: Config) -> dict[str, Any]:
     return as_json
 
 
+def config_record(config: Config) -> dict[str, Any]:
+    """What a run keeps of its config: `loads(toml, source, overrides)` makes it again."""
+    return {
+        "config": resolved(config),
+        "toml": config.text,
+        "source": config.source,
+        "overrides": list(config.overrides),
+    }
+
+
 def flat(config: Config) -> dict[str, Any]:
     """All keys by their dotted names: {"training.batch_size": 2048, …}."""
     return dict(flatten(resolved(config)))

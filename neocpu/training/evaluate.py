@@ -24,12 +24,12 @@ def predictions(
         yield batch, world.model.predict()
 
 
-def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None = None) -> Metrics:
-    """Metrics of a split over all ranks; equal for any plan, number of ranks and batch size.
+def score(
+    world: World, batches: Iterable[Batch], progress: Progress | None = None
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """This rank's predictions f32[n] and labels f32[n] of a split. Collective.
 
-    Collective.
-
-    progress : called after each batch with the samples seen so far, and the batch's step.
+    progress : as of `evaluate`.
     """
     scores: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
     labels: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
@@ -40,9 +40,18 @@ def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None =
         samples_done += batch.samples
         if progress:
             progress(samples_done, batch.step)
-    return compute(
-        np.concatenate(scores), np.concatenate(labels), world.config.model.loss, world.comm
-    )
+    return np.concatenate(scores), np.concatenate(labels)
+
+
+def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None = None) -> Metrics:
+    """Metrics of a split over all ranks; equal for any plan, number of ranks and batch size.
+
+    Collective.
+
+    progress : called after each batch with the samples seen so far, and the batch's step.
+    """
+    scores, labels = score(world, batches, progress)
+    return compute(scores, labels, world.config.model.loss, world.comm)
 
 
 def predict(

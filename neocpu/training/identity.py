@@ -17,6 +17,7 @@ from neocpu.errors import CheckpointError
 from neocpu.ingest.dataset import Dataset
 from neocpu.training.stored_schema import other_codes
 
+HISTORY = "online"  # the files of a run that trains on file after file (`online.py`)
 LOOKED_AT = 4096  # samples of the beginning and of the end that enter the fingerprint
 
 
@@ -99,6 +100,13 @@ def refuse_other_data(
     """
     if not before:
         return
+    if split is not None and (HISTORY in before) != (HISTORY in now):
+        raise CheckpointError(
+            f"{path}: is of a run that trains on file after file; go on with `neocpu online`"
+            if HISTORY in before
+            else f"{path}: is of `neocpu train`; name it in training.init_from, and choose another "
+            "--out"
+        )
     for feature in {**before["vocabularies"], **now["vocabularies"]}:
         if before["vocabularies"].get(feature) != now["vocabularies"].get(feature):
             raise CheckpointError(

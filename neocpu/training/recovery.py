@@ -61,6 +61,14 @@ class Recovery:
         """Keep the best checkpoint of this count, and note the count in all of them."""
         self._patience = patience
 
+    def note(self, key: str, value: Any) -> None:
+        """Let checkpoints have a note (JSON-able) beside the description of the data."""
+        self._saver.note(key, value)
+
+    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+        """Rows are chosen by other vocabularies from now on; checkpoints hold these."""
+        self._saver.use_vocabularies(vocabularies)
+
     def resume(self, tell: Callable[[str], None]) -> int:
         """Bring the world to the state of the newest sound checkpoint of the folder.
 

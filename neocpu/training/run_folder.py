@@ -26,6 +26,7 @@ RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
 # names under which results are written before they get their own
 UNFINISHED = (
     ".run.json.[0-9]*",
+    ".config.json.[0-9]*",
     ".plan.json.[0-9]*",
     ".metrics.jsonl.[0-9]*",
     "checkpoints/.step-*.partial",

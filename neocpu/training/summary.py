@@ -6,16 +6,22 @@ Its digest, metrics, speed, memory, traffic and plan, as `run.json` has them.
 import json
 import resource
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from neocpu.parallel.comm import Comm
 from neocpu.planner.capacity import placed
 from neocpu.training.clock import StepClock
+from neocpu.training.config_keys import config_record
 from neocpu.training.metrics import Metrics
 from neocpu.training.recovery import Recovery
 from neocpu.training.results import versions
 from neocpu.training.state import digest
 from neocpu.training.world import World
+
+MOST_RANKS = 128  # of a matrix of traffic by rank; of more ranks it is by node
 
 
 def peak_memory() -> int:
@@ -40,7 +46,9 @@ def summarise(
     metrics : by split. traffic : of training and evaluation (`Comm.traffic`).
     """
     comm = world.comm
+    config = world.config
     tables = world.embedding.tbe
+    memory = [int(data) for data in comm.allgather_bytes(b"%d" % peak_memory())]
     return {
         # a run that had nothing to train wrote no checkpoint, so its digest is not known yet
         "digest": recovery.digest or digest(world, steps),
@@ -50,9 +58,11 @@ def summarise(
         "samples_per_second": clock.samples_per_second,
         "cold_start_seconds": clock.cold_start,
         "metrics": {split: measured.to_dict() for split, measured in metrics.items()},
-        "memory_per_rank": comm.largest(peak_memory()),
+        "memory_per_rank": max(memory),
+        "memory_of_ranks": memory,
         "ranks": comm.size,
-        "threads": world.config.training.threads,
+        "ranks_per_node": comm.ranks_per_node,
+        "threads": config.training.threads,
         "plan": world.plan.to_dict(),
         "traffic": traffic,
         "checkpoints": recovery.written(),
@@ -61,7 +71,25 @@ def summarise(
         "stall_seconds": comm.largest(int(1e6 * tables.stalled)) / 1e6,
         "crash_cost": recovery.crash_cost(),
         "versions": versions(),
+        **config_record(config),
     }
+
+
+def sent_matrix(states: Sequence[Mapping[str, Any]], ranks_per_node: int) -> dict[str, Any]:
+    """Bytes by sender and receiver: {"unit": "rank" or "node", "bytes": rows by sender}.
+
+    states : of each rank, what `Comm.traffic_of_ranks` says.
+    """
+    ranks = len(states)
+    matrix = np.zeros((ranks, ranks), np.int64)
+    for sender, state in enumerate(states):
+        received = state["received"]
+        matrix[sender, : len(received)] = received
+    if ranks <= MOST_RANKS:
+        return {"unit": "rank", "bytes": matrix.tolist()}
+    first = np.arange(0, ranks, ranks_per_node)
+    by_sender = np.add.reduceat(matrix, first, axis=0)
+    return {"unit": "node", "bytes": np.add.reduceat(by_sender, first, axis=1).tolist()}
 
 
 def tier_counts(comm: Comm, local: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:

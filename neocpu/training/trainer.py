@@ -20,18 +20,19 @@ from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
 from neocpu.training.advising import advise
-from neocpu.training.beginning import begin
+from neocpu.training.beginning import Beginning, begin
 from neocpu.training.begun import as_begun
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
-from neocpu.training.evaluate import evaluate
+from neocpu.training.evaluate import score
 from neocpu.training.frequent import warm_caches
 from neocpu.training.lookahead import look_ahead
-from neocpu.training.metrics import Metrics, Window
+from neocpu.training.metrics import Metrics, Window, compute
 from neocpu.training.on_machine import load_machine, report_on_machine
 from neocpu.training.patience import Patience
 from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
 from neocpu.training.recovery import Recovery
+from neocpu.training.reliability import reliability
 from neocpu.training.results import RunReport
 from neocpu.training.room import PlannedRun, check_room
 from neocpu.training.row_files import remove_row_files, row_folder
@@ -39,7 +40,7 @@ from neocpu.training.run_folder import RunLock
 from neocpu.training.schedule import BatchSchedule
 from neocpu.training.step import Steps
 from neocpu.training.step_watch import StepWatch
-from neocpu.training.summary import summarise
+from neocpu.training.summary import sent_matrix, summarise
 from neocpu.training.trace import RunTrace
 from neocpu.training.train_log import TrainLog
 from neocpu.training.warmup import warm_up
@@ -80,8 +81,11 @@ class Trainer:
         core once? For a process that does nothing else; the calling thread is free again when `run`
         ends.
 
-    Attributes: steps_taken; samples, of all ranks, that those steps trained on; world, once built.
+    Class attribute: online, whether it trains on file after file (`online.py`). Attributes:
+    steps_taken; samples, of all ranks, that those steps trained on; world, once built.
     """
+
+    online = False
 
     def __init__(
         self,
@@ -112,6 +116,7 @@ class Trainer:
         metric = "mse" if config.model.loss == "mse" else "logloss"
         self._patience = Patience(config.training.patience, metric)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
+        self._reliability: dict[str, Any] = {}  # by split, of its newest measurement
         self._log = TrainLog(
             config.training, config.optimizer, config.model.loss, WINDOW, self._clock
         )
@@ -147,10 +152,11 @@ class Trainer:
         self._watch.prepare()
         if self.resume:
             self.config = as_begun(self.config, self.out, self.comm)
-        beginning = begin(self.config, self.comm, self.out, self.resume, tell)
-        splits = open_splits(beginning.config, self.comm, self.out, tell)
-        self.config = splits.config
-        beginning.choose_rows(splits, tell)
+        beginning = begin(self.config, self.comm, self.out, self.resume, online=self.online)
+        self.config = beginning.config
+        splits = self._open(beginning)
+        self.report.note("data are open")
+        self._warn_of_leaves()
         self._heed(stop)
         world, schedule = self._prepare(splits)
         self._heed(stop)
@@ -161,6 +167,7 @@ class Trainer:
         recovery.watch(self._patience)
         if self.resume:
             self._go_on(recovery, schedule)
+        self.report.note(f"ready for step {self.steps_taken + 1}")
         if self.config.memory.warm:
             warm_caches(world, schedule.loader, self.steps_taken > 0)
         self._watch.start()
@@ -176,25 +183,51 @@ class Trainer:
 
     # ---- before the first step ----
 
+    def _warn_of_leaves(self) -> None:
+        """Say so where some ranks have no samples of a batch."""
+        leaves = self.config.training.leaves
+        ranks = self.comm.size
+        if ranks > leaves:
+            enough = 1 << (ranks - 1).bit_length()
+            self.report.tell(
+                f"warning: {ranks} ranks but training.leaves = {leaves}: {ranks - leaves} of them "
+                "get no samples and only hold rows of tables. Take fewer ranks, or set "
+                f"training.leaves = {enough}, which changes the digest"
+            )
+
+    def _open(self, beginning: Beginning) -> Splits:
+        """Open the data of the run."""
+        splits = open_splits(self.config, self.comm, self.out, self.report.tell)
+        self.config = splits.config
+        beginning.choose_rows(splits, self.report.tell)
+        return splits
+
+    def _schedule(self, splits: Splits) -> BatchSchedule:
+        """Which batches the run trains on."""
+        training = self.config.training
+        return BatchSchedule(splits.loader("train"), training.epochs, training.steps)
+
     def _prepare(self, splits: Splits) -> tuple[World, BatchSchedule]:
         """Plan, check that there is room, compile, and build the objects of this rank."""
         config = self.config
         comm = self.comm
-        training = config.training
         pooling = splits.pooling_factors()
         distinct = splits.distinct_rows() if plans_in_seconds(config) else None
         plan = make_plan(config, comm, pooling, distinct=distinct)
         memory = memory_plan(config, plan, pooling, row_folder(self.out))
         remove_row_files(self.out, comm)
-        schedule = BatchSchedule(splits.loader("train"), training.epochs, training.steps)
+        schedule = self._schedule(splits)
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
         chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
+        self.report.config(config)
         self.report.plan(plan, state_floats, chosen)
         advise(splits, schedule.total_steps, self.report)
         report = self.report
-        warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
+        self.report.note("planned, and there is room")
+        seconds = warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
+        self.report.note(f"kernels are ready after {seconds:.3f} s")
         if self.bind:
             bind_kernel_threads(comm)
         self.world = build(config, comm, plan, splits.dense_features, huge=huge, memory=memory)
@@ -248,6 +281,7 @@ class Trainer:
                     steps.close()
                     self._watch.stop(self.report.tell)
                     raise Stopped(signal, self.steps_taken)
+                self._before_step(world, recovery)
                 advance(*self._step(steps))
                 if self.steps_taken == total:
                     return  # the summary measures and saves
@@ -259,6 +293,9 @@ class Trainer:
             if self._patience.ended:
                 steps.close()
                 self.report.tell(self._patience.text())
+
+    def _before_step(self, world: World, recovery: Recovery) -> None:
+        """What a run does before it takes the next step; online, it may begin another file."""
 
     def _request(self, stop: StopSignal) -> int:
         """What this rank asks for before the next step."""
@@ -286,7 +323,16 @@ class Trainer:
         """A line of metrics.jsonl on the last training batches, which costs next to nothing."""
         metrics = self._log.metrics(self.comm)
         pace = self._log.pace(self.steps_taken)
+        self.report.note(self._pace_text(pace))
         self.report.metrics(self.steps_taken, self.samples, "train", metrics, pace, shown=False)
+
+    def _pace_text(self, pace: dict[str, Any]) -> str:
+        """How this rank gets on, for its log."""
+        waited = sum(self.comm.sent.waited.values())
+        return (
+            f"step {self.steps_taken}: {pace['seconds']:.3f} s of steps so far; exchanges waited "
+            f"{waited:.3f} s"
+        )
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
@@ -294,12 +340,16 @@ class Trainer:
         if step != self.steps_taken:
             known = {}
         metrics = dict(known)
+        loss = self.config.model.loss
         if not metrics:
-            metrics["train"] = self._window.metrics(self.config.model.loss, self.comm)
+            metrics["train"] = self._window.metrics(loss, self.comm)
         for name in names:
             if splits.has(name) and name not in metrics:
-                metrics[name] = evaluate(world, splits.loader(name).batches(0, 0))
+                scores, labels = score(world, splits.loader(name).batches(0, 0))
+                metrics[name] = compute(scores, labels, loss, self.comm)
+                self._reliability[name] = reliability(scores, labels, loss, self.comm)
         pace = self._log.pace(self.steps_taken)
+        self.report.note(f"measured {', '.join(metrics)}; {self._pace_text(pace)}")
         for name in [name for name in metrics if name not in known]:
             self._report(name, metrics[name], pace if name == "train" else None)
         if "valid" in metrics and "valid" not in known:
@@ -322,6 +372,7 @@ class Trainer:
         traffic = self.comm.traffic_of_ranks()  # checkpoints come after, and are not in it
         recovery.save(self.steps_taken, last=True)
         recovery.finish(self.steps_taken)
+        self.report.note("the last checkpoint is written")
         summary = summarise(
             world,
             self.steps_taken,
@@ -331,6 +382,8 @@ class Trainer:
             sum_traffic([rank["sent"] for rank in traffic]),
             recovery,
         )
+        summary["reliability"] = self._reliability
+        summary["sent"] = sent_matrix(traffic, self.comm.ranks_per_node)
         summary["exchanges"] = self._watch.report()
         if self._machine is not None:
             per_node = self.comm.ranks_per_node

@@ -167,7 +167,8 @@ class CheckpointFile:
         """
         newest = self.links[-1]
         all_overrides = [*newest.strings(self.text("overrides"), "/run/overrides"), *overrides]
-        config = loads(self.text("config"), f"{self.path} (config)", all_overrides, begun=True)
+        text = self.text("config")
+        config = loads(text, f"{self.path} (config)", all_overrides, begun=True)
         return with_schema(config, self.data(), overrides)
 
     def number(self, name: str) -> int:

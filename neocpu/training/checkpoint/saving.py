@@ -32,6 +32,7 @@ from neocpu.training.checkpoint.folder import FOLDER, Bases, publish
 from neocpu.training.checkpoint.layout import Offsets, create, file_bytes, lay_out, seal
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.snapshot import Share, Snapshot, facts_of, shares_of, write_share
+from neocpu.training.identity import hashes_of
 from neocpu.training.state import State, state_of
 from neocpu.training.state_blocks import Index, Ints, Tensor, digest_of
 
@@ -145,6 +146,11 @@ class Saver:
         """Let the files from now on have a note (JSON-able) beside the description of the data."""
         self._data[key] = value
 
+    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+        """Rows are chosen by other vocabularies from now on."""
+        self._vocabularies = dict(vocabularies)
+        self._data["vocabularies"] = hashes_of(vocabularies)
+
     def resume(self, path: Path, step: int) -> None:
         """The world was just loaded from a checkpoint; the next one may hold what changed since."""
         self.safe = step
@@ -237,7 +243,9 @@ class Saver:
         snapshot = Snapshot(state.tensors, self._room)
         written_index = state.index(snapshot.add, base is not None)
         index = written_index
-        attributes, texts = facts_of(state, self.world, step, self._data)
+        attributes, texts = facts_of(
+            state.tensors, self.world.config, self.comm.size, step, self._data
+        )
         if base:
             index = written_index.over(base.index)
             attributes |= {"base": base.name, "base_step": base.step, "base_digest": base.digest}

@@ -1,0 +1,85 @@
+"""`neocpu online`: each file is measured, then trained on, as days of a log come in."""
+
+import time
+from pathlib import Path
+
+import click
+
+from neocpu import config as configs
+from neocpu.cli.train import default_folder, show_summary
+from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
+
+STARTED = time.time()
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    help="Start so many MPI ranks on this machine (not under mpiexec).",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder of results.  [default: runs/NAME, or the first free NAME-2, …; with --resume the "
+    "last]",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key, any number of times.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the run of the folder: files that it was trained on are left out.",
+)
+def online(
+    config: Path,
+    files: tuple[str, ...],
+    ranks: int | None,
+    out: Path | None,
+    overrides: tuple[str, ...],
+    resume: bool,
+) -> None:
+    """Measure the model on each FILE, then train on it, in the order given.
+
+    One pass over each. Every file leaves a line of split "progressive" in OUT/metrics.jsonl, which
+    says how good the model was on samples it had never seen, and a checkpoint. When the next day's
+    file is there: the same command with the new FILE and --resume.
+
+    \b
+    neocpu online model.toml day-1.tsv day-2.tsv --out runs/live
+    neocpu online model.toml day-3.tsv --out runs/live --resume
+    """
+    settings = configs.load(config, overrides)
+    if ranks is not None and ranks > 1 and not launched():
+        line = ["online", str(config), *files, "--ranks", str(ranks)]
+        line += ["--out", str(out)] if out else []
+        line += [word for override in overrides for word in ("--set", override)]
+        exec_mpiexec(ranks, [*line, *(["--resume"] if resume else [])])
+    with held_signals():
+        parallel = settings.parallel
+        comm = get_comm(ranks, parallel.ranks_per_node or None, parallel.shared_windows)
+        prepare_threads(comm, settings.training.threads or None)
+
+        from neocpu.cli.progress import make_report
+        from neocpu.training.online import OnlineTrainer
+
+        folder = out or default_folder(config, resume, comm)
+        summary = OnlineTrainer(
+            settings,
+            comm,
+            folder,
+            files,
+            resume=resume,
+            report=make_report(folder, comm.rank),
+            started=STARTED,
+            bind=True,
+        ).run()
+        if comm.rank == 0:
+            show_summary(summary, folder)

@@ -1,0 +1,172 @@
+"""What did a run leave in its folder? Read as far as it can be, with what is wrong with it.
+
+A run that goes on, was stopped or was killed has no `run.json` yet, and a file may be damaged: the
+rest is shown all the same.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from neocpu.errors import DataError
+from neocpu.training.config_keys import flatten
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+FILES = ("run.json", "metrics.jsonl", "config.json", "plan.json")
+
+
+@dataclass
+class Run:
+    """One run as its folder tells it.
+
+    state : "finished", "running" or "unfinished". summary : of run.json, {} without it.
+    keys : of the config, by dotted name. toml : the text of the config. plan : of plan.json.
+    lines : of metrics.jsonl. problems : what could not be read, in words.
+    """
+
+    folder: Path
+    name: str
+    state: str = "unfinished"
+    summary: dict[str, Any] = field(default_factory=dict)
+    keys: dict[str, Any] = field(default_factory=dict)
+    toml: str = ""
+    plan: dict[str, Any] = field(default_factory=dict)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def last_step(self) -> int:
+        """Of what is known of it."""
+        steps = [line["step"] for line in self.lines]
+        return int(self.summary.get("steps", max(steps, default=0)))
+
+
+def find_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs of these folders: each is one, or holds some.
+
+    Raises DataError for a folder without any.
+    """
+    found: dict[Path, None] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise DataError(f"{folder}: no such folder of results")
+        inside = [path for path in sorted(folder.iterdir()) if path.is_dir() and _is_run(path)]
+        runs = [folder] if _is_run(folder) else inside
+        if not runs:
+            raise DataError(f"{folder}: neither it nor a folder in it holds results of a run")
+        found |= dict.fromkeys(runs)
+    return [read_run(folder, name) for folder, name in zip(found, _names(list(found)))]
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """What a folder holds; nothing that is wrong with it raises."""
+    run = Run(folder, name)
+    run.summary = _object(run, "run.json")
+    start = run.summary if "config" in run.summary else _object(run, "config.json")
+    if isinstance(start.get("config"), dict):
+        run.keys = flatten(start["config"])
+    run.toml = start["toml"] if isinstance(start.get("toml"), str) else ""
+    run.plan = _object(run, "plan.json")
+    _read_lines(run)
+    if run.summary:
+        run.state = "finished"
+    elif _is_held(folder / "lock"):
+        run.state = "running"
+    if not (run.summary or run.lines or run.problems):
+        run.problems.append("nothing was measured yet")
+    return run
+
+
+def differing(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
+    """Keys whose values differ between runs, each with those values (None: it has no such key)."""
+    names = dict.fromkeys(name for run in runs for name in run.keys)
+    rows = [(name, [run.keys.get(name) for run in runs if run.keys]) for name in names]
+    return [
+        (name, [run.keys.get(name) for run in runs])
+        for name, values in rows
+        if any(value != values[0] for value in values)
+    ]
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in FILES)
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The shortest ends of paths that tell folders apart."""
+    paths = [folder.resolve() for folder in folders]
+    for parts in range(1, max((len(path.parts) for path in paths), default=1) + 1):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
+
+
+def _object(run: Run, name: str) -> dict[str, Any]:
+    """A JSON object of the folder, {} where there is none."""
+    try:
+        data = json.loads((run.folder / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        run.problems.append(f"{name} cannot be read: {error}")
+        return {}
+    if isinstance(data, dict):
+        return data
+    run.problems.append(f"{name} is no JSON object")
+    return {}
+
+
+def _read_lines(run: Run) -> None:
+    """Lines of metrics.jsonl that are whole."""
+    try:
+        text = (run.folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        run.problems.append(f"metrics.jsonl cannot be read: {error.strerror}")
+        return
+    damaged = 0
+    for text_line in text.splitlines():
+        try:
+            line = json.loads(text_line)
+            sound = _is_measurement(line)
+        except (ValueError, RecursionError):
+            sound = False
+        if sound:
+            run.lines.append(line)
+        else:
+            damaged += 1
+    if damaged:
+        run.problems.append(f"metrics.jsonl: {damaged} lines cannot be read")
+
+
+def _is_measurement(line: Any) -> bool:
+    """Has it the keys that all lines have, and numbers beside them?"""
+    if not isinstance(line, Mapping) or not isinstance(line.get("split"), str):
+        return False
+    rest = [value for name, value in line.items() if name != "split"]
+    numbers = all(value is None or isinstance(value, int | float) for value in rest)
+    return numbers and all(isinstance(line.get(name), int) for name in ("step", "samples"))
+
+
+def _is_held(lock: Path) -> bool:
+    """Does a process hold this lock?"""
+    if lock.with_name("lock.held").exists():
+        return True
+    if fcntl is None:
+        return False
+    try:
+        with open(lock, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False

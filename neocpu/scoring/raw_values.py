@@ -1,0 +1,245 @@
+"""How do values of a log become what a model takes? With NumPy alone.
+
+    value ──kind──► code, 64 bits ──hash or vocabulary──► row of a table      categories
+    value ──transform──► float32                                              numbers
+
+`torch_model.py` needs this file beside it. A `RawValues` does it by the card of an exported model
+(its JSON, under "neocpu" in the metadata of a .safetensors or .onnx file), value for value as
+neocpu reads a log. `onnx_inputs` makes the inputs of a whole ONNX model.
+"""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+UTC = datetime.UTC
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
+TIME_KINDS = ("hour", "weekday", "day", "month", "date")
+Columns = Mapping[str, Sequence[Any]]
+Feature = Mapping[str, Any]
+
+
+class FeatureBags(NamedTuple):
+    """The bags of one feature: codes uint64[n], lengths int64[B], weights float32[n]."""
+
+    codes: np.ndarray
+    lengths: np.ndarray
+    weights: np.ndarray
+
+
+def splitmix64(x: np.ndarray) -> np.ndarray:
+    """One step of SplitMix64 on uint64[n], as a mixing function."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def fnv1a64(texts: Sequence[str]) -> np.ndarray:
+    """FNV-1a, 64 bits, of the UTF-8 bytes of each text: uint64[n]."""
+    data = [text.encode() for text in texts]
+    sizes = np.array([len(each) for each in data], np.int64)
+    inside = np.arange(sizes.max(initial=0)) < sizes[:, None]
+    letters = np.zeros((len(data), inside.shape[-1]), np.uint64)
+    letters[inside] = np.frombuffer(b"".join(data), np.uint8)
+    code = np.full(len(data), 0xCBF29CE484222325, np.uint64)
+    for column in range(letters.shape[1]):
+        mixed = (code ^ letters[:, column]) * np.uint64(0x100000001B3)
+        code = np.where(inside[:, column], mixed, code)
+    return code
+
+
+# ---- one value -> its code ----
+
+
+def moment_of(value: Any, form: str) -> datetime.datetime:
+    """The time that a value says in a form: YYMMDDHH, unix, unix_ms, iso or one of strptime."""
+    if form in ("unix", "unix_ms"):
+        seconds = float(value) / (1000 if form == "unix_ms" else 1)
+        return EPOCH + datetime.timedelta(seconds=seconds)
+    if isinstance(value, datetime.datetime):
+        moment = value
+    elif form == "iso":
+        moment = datetime.datetime.fromisoformat(str(value))
+    elif form == "YYMMDDHH":
+        moment = _parsed(f"20{int(value):08}", "%Y%m%d%H")
+    else:
+        moment = _parsed(str(value), form)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _parsed(text: str, form: str) -> datetime.datetime:
+    """A time in a form of strptime; without an offset it is taken as it is written."""
+    if "%z" in form:
+        return datetime.datetime.strptime(text, form).astimezone(UTC)
+    return datetime.datetime.strptime(text, form).replace(tzinfo=UTC)
+
+
+def time_code(value: Any, kind: str, form: str) -> int:
+    """Hour plus 1, weekday (Monday 1), day, month, or date as the number 20141021."""
+    moment = moment_of(value, form)
+    if kind == "hour":
+        return moment.hour + 1
+    if kind == "weekday":
+        return moment.isoweekday()
+    if kind == "date":
+        return int(moment.strftime("%Y%m%d"))
+    return moment.day if kind == "day" else moment.month
+
+
+def code_of(value: Any, feature: Feature) -> int:
+    """Code of a value that is there, of any kind but text.
+
+    Raises ValueError for a kind that is unknown here.
+    """
+    kind = feature["kind"]
+    if kind in TIME_KINDS:
+        return time_code(value, kind, feature["time"])
+    if kind == "bucket":
+        return 1 + int(np.searchsorted(np.array(feature["edges"]), float(value), "right"))
+    if kind == "hex" and isinstance(value, str):
+        return int(value, 16)
+    if kind in ("hex", "int"):
+        return int(value) % 2**64
+    raise ValueError(f"feature {feature['name']}: kind {kind!r} is unknown here; give rows instead")
+
+
+class RawValues:
+    """Columns of a log to the inputs of a model.
+
+    card : of the exported model. vocabularies : codes uint64[V] by feature, entry i is row i + 1.
+    """
+
+    def __init__(
+        self, card: Mapping[str, Any], vocabularies: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        self.card = card
+        self.empty = {"", *card["missing"]}
+        self.vocabularies = dict(vocabularies or {})
+        self._order = {
+            name: np.argsort(codes, kind="stable") for name, codes in self.vocabularies.items()
+        }
+
+    def is_missing(self, value: Any) -> bool:
+        """Whether a field is empty: None, NaN, or a text that stands for it."""
+        if isinstance(value, str):
+            return value in self.empty
+        return value is None or bool(value != value)
+
+    # ---- numbers ----
+
+    def numbers(self, columns: Columns) -> np.ndarray:
+        """Dense columns as they stand in the log, float64[B, n]; NaN where they are missing."""
+        raw = [columns[column["column"]] for column in self.card["dense"]]
+        samples = len(raw[0]) if raw else len(next(iter(columns.values())))
+        out = np.empty((samples, len(raw)))
+        for i, values in enumerate(raw):
+            out[:, i] = [np.nan if self.is_missing(value) else float(value) for value in values]
+        return out
+
+    def dense(self, columns: Columns) -> np.ndarray:
+        """Dense inputs of the model, float32[B, n]: transformed; 0 where they are missing."""
+        numbers = self.numbers(columns)
+        for i, column in enumerate(self.card["dense"]):
+            if column["fitted"]:
+                mean, deviation = column["fitted"]
+                numbers[:, i] = (numbers[:, i] - mean) / deviation
+            elif column["transform"] == "log1p":
+                numbers[:, i] = np.log1p(np.maximum(numbers[:, i], 0))
+            elif column["transform"] != "none":
+                raise ValueError(f"transform {column['transform']!r} is unknown here")
+        return np.nan_to_num(numbers, nan=0.0).astype(np.float32)
+
+    # ---- categories ----
+
+    def bags(self, feature: Feature, columns: Columns) -> FeatureBags:
+        """The bags of a feature. Raises KeyError for a column that is missing."""
+        values = columns[feature["column"]]
+        weights = columns.get(feature["weights"])
+        bags = [
+            self._items(value, None if weights is None else weights[i], feature)
+            for i, value in enumerate(values)
+        ]
+        items = [item for bag in bags for item, _ in bag]
+        return FeatureBags(
+            self.codes(items, feature),
+            np.array([len(bag) for bag in bags], np.int64),
+            np.array([weight for bag in bags for _, weight in bag], np.float32),
+        )
+
+    def _items(self, value: Any, weights: Any, feature: Feature) -> list[tuple[Any, float]]:
+        """(item, weight) of one field: a list, text with its separators, or one value."""
+        separator = feature["separator"]
+        mark = feature["weight_separator"]
+        listed = isinstance(value, (list, tuple, np.ndarray))
+        if not listed and not separator:
+            return [] if feature["many"] and self.is_missing(value) else [(value, 1.0)]
+        if not listed:
+            value = [] if self.is_missing(value) else str(value).split(separator)
+        if isinstance(weights, str):
+            weights = weights.split(separator) if weights else []
+        if mark and not listed:
+            parts = [item.rpartition(mark) for item in value]
+            value = [item if found else text for item, found, text in parts]
+            weights = [text if found else "" for _, found, text in parts]
+        factors = [1.0] * len(value) if weights is None else weights
+        return [(item, 1.0 if self.is_missing(w) else float(w)) for item, w in zip(value, factors)]
+
+    def codes(self, values: Sequence[Any], feature: Feature) -> np.ndarray:
+        """64-bit codes uint64[n] of values of a feature, each looked at once."""
+        missing = np.array([self.is_missing(value) for value in values], bool)
+        if feature["kind"] == "text":
+            texts = ["" if none else str(v) for v, none in zip(values, missing)]
+            return np.where(missing, np.uint64(feature["missing"]), fnv1a64(texts))
+        codes = [
+            feature["missing"] if none else code_of(value, feature)
+            for value, none in zip(values, missing)
+        ]
+        return np.array(codes, np.uint64)
+
+    def rows(self, codes: np.ndarray, feature: Feature) -> np.ndarray:
+        """Rows int64[n] of codes: hashed, codes modulo rows, or places in a vocabulary."""
+        name = feature["name"]
+        if not feature["vocabulary"]:
+            count = np.uint64(self.card["tables"][feature["table"]]["rows"])
+            if self.card["rows_by"] == "hash":
+                codes = splitmix64(codes ^ np.uint64(int(feature["hash_key"])))
+            return (codes % count).astype(np.int64)
+        order = self._order[name]
+        words = self.vocabularies[name]
+        if not words.size:
+            return np.zeros(codes.size, np.int64)
+        place = np.searchsorted(words, codes, sorter=order).clip(max=words.size - 1)
+        return np.where(words[order[place]] == codes, order[place] + 1, 0)
+
+    # ---- ONNX ----
+
+    def onnx_inputs(self, columns: Columns) -> dict[str, np.ndarray]:
+        """Inputs of a whole ONNX model that takes codes, by name."""
+        inputs = {"dense": self.numbers(columns).astype(np.float32)}
+        weighted = {
+            feature["name"]
+            for feature in self.card["features"]
+            if self.card["tables"][feature["table"]]["weighted"]
+        }
+        for feature in self.card["features"]:
+            name = feature["name"]
+            if name in inputs:
+                continue
+            bags = self.bags(feature, columns)
+            if not feature["list"]:
+                inputs[name] = bags.codes.view(np.int64)
+                continue
+            inside = np.arange(bags.lengths.max(initial=1)) < bags.lengths[:, None]
+            for key, values in (
+                (name, bags.codes.view(np.int64)),
+                (f"{name}.weights", bags.weights),
+            ):
+                inputs[key] = np.zeros(inside.shape, values.dtype)
+                inputs[key][inside] = values
+            inputs[f"{name}.count"] = bags.lengths
+            if name not in weighted:
+                del inputs[f"{name}.weights"]
+        return inputs

@@ -1,0 +1,47 @@
+"""Is a predicted probability of 10 % right in 10 % of cases? Clicks by bins of the prediction.
+
+Bins are of equal width in log-odds, since most click rates are far below one half. Counts are
+integers and sums are of multiples of 2^-24, exact in fp64: they are those of any number of ranks.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.parallel.comm import Comm
+from neocpu.reference.elementary import exp
+
+LOG_ODDS = np.arange(-8.0, 8.5, 0.5)  # between bins; the outer bins are open
+UNIT = 2.0**24  # of a fixed-point 1
+
+
+def reliability(
+    scores: NDArray[np.float32], labels: NDArray[np.float32], loss: str, comm: Comm
+) -> list[dict[str, Any]]:
+    """Bins that hold samples: their `samples`, and mean `predicted` probability and `label`.
+
+    scores, labels : f32[n] of this rank. loss : "mse" has no probabilities, and no bins.
+    Collective.
+    """
+    if loss == "mse":
+        return []
+    edges = 1.0 / (1.0 + exp(-LOG_ODDS))
+    bins = np.digitize(scores.astype(np.float64), edges)
+    count = edges.size + 1
+    local_sums = np.zeros((3, count))
+    for row, terms in zip(local_sums, (np.ones_like(scores), scores, labels)):
+        fixed = np.rint(np.multiply(terms, UNIT, dtype=np.float64))
+        row[:] = np.bincount(bins, weights=fixed, minlength=count)
+    rank_sums = np.empty(comm.size * local_sums.size)
+    sizes = np.full(comm.size, local_sums.size)
+    comm.allgatherv(local_sums.reshape(-1), rank_sums, sizes)
+    samples, predicted, clicked = rank_sums.reshape(comm.size, 3, count).sum(axis=0)
+    return [
+        {
+            "samples": int(samples[i] / UNIT),
+            "predicted": predicted[i] / samples[i],
+            "label": clicked[i] / samples[i],
+        }
+        for i in np.flatnonzero(samples).tolist()
+    ]

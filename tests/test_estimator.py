@@ -1,0 +1,163 @@
+"""Does `neocpu.DLRM` train what `neocpu train` trains, and behave as an estimator does?"""
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import neocpu
+from neocpu import DLRM, config
+from neocpu.errors import CheckpointError, ConfigError, DataError
+from neocpu.training.trainer import Trainer
+
+KEYS = {"batch_size": 32, "embedding_dim": 4, "model__bottom": [4], "model__top": (1,)}
+
+
+EASY = {**KEYS, "epochs": 12, "learning_rate": 0.1}
+
+
+def clicks(rows: int, seed: int) -> tuple[pl.DataFrame, np.ndarray]:
+    """Rows of which one shop and one tag sell, and whether they did: "yes" or "no"."""
+    random = np.random.default_rng(seed)
+    shop = random.integers(0, 4, rows)
+    frame = pl.DataFrame(
+        {
+            "price": random.random(rows).astype(np.float32),
+            "shop": [f"shop {i}" for i in shop],
+            "size": random.integers(0, 3, rows),
+            "tags": [["new", "red"][: i % 3] for i in range(rows)],
+        }
+    )
+    sold = random.random(rows) < np.where(shop == 2, 0.9, 0.2)
+    return frame, np.where(sold, "yes", "no")
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> DLRM:
+    folder = tmp_path_factory.mktemp("estimator") / "run"
+    return DLRM(out=folder, **EASY).fit(*clicks(400, 1), eval_set=clicks(100, 2))
+
+
+def test_it_learns(fitted: DLRM) -> None:
+    frame, sold = clicks(200, 3)
+    probabilities = fitted.predict_proba(frame)
+    assert probabilities.shape == (200, 2) and probabilities.dtype == np.float32
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
+    assert fitted.classes_.tolist() == ["no", "yes"]
+    predicted = fitted.predict(frame.to_dict(as_series=False))
+    assert set(predicted) == {"no", "yes"}
+    assert fitted.score(frame, sold) == np.mean(predicted == sold) > 0.7
+    assert {line["split"] for line in fitted.history_} == {"train", "valid"}
+    assert fitted.summary_["digest"] == fitted.model_.digest
+    assert fitted.feature_names_in_.tolist() == frame.columns and fitted.n_features_in_ == 4
+
+
+def test_the_command_trains_the_same(fitted: DLRM, tmp_path: Path) -> None:
+    settings = config.load(fitted.out_ / "config.toml", fitted.overrides_)
+    summary = Trainer(settings, None, tmp_path / "run").run()
+    assert summary["digest"] == fitted.summary_["digest"]
+    schema = fitted.model_.values.schema
+    assert [number.column for number in schema.dense] == ["price"]
+    kinds = {field.column: field.is_list for field in schema.categories}
+    assert kinds == {"shop": False, "size": False, "tags": True}
+
+
+def test_callbacks_hear_every_line_and_may_stop() -> None:
+    heard: list[dict[str, Any]] = []
+
+    def stop(line: dict[str, Any]) -> bool:
+        heard.append(line)
+        return line["split"] == "valid" and line["step"] >= 2
+
+    model = DLRM(epochs=50, eval__every_steps=1, seed=7, **KEYS)
+    rows = clicks(100, 5)
+    model.fit(*rows, eval_set=[rows], callbacks=[stop])
+    assert model.summary_["steps"] == 2 and heard == model.history_
+    folder = model.out_
+    assert folder.exists() and model.predict_proba(rows[0]).shape == (100, 2)
+    del model
+    assert not folder.exists()
+
+
+def test_numbers_are_regressed() -> None:
+    frame, _ = clicks(200, 6)
+    price = frame["price"].to_numpy() * 3 + 1
+    model = DLRM(loss="mse", epochs=3, learning_rate=0.05, numbers=["size"], embedding_dim=4)
+    model.fit(frame, price)
+    predicted = model.predict(frame)
+    rest = ((price - predicted) ** 2).sum() / ((price - price.mean()) ** 2).sum()
+    assert model.score(frame, price) == pytest.approx(1 - rest, rel=1e-5)
+    assert model.model_.config.model.bottom[-1] == 4 and model._estimator_type == "regressor"
+    dense = [number.column for number in model.model_.values.schema.dense]
+    assert sorted(dense) == ["price", "size"]
+    with pytest.raises(DataError, match="no probabilities"):
+        model.predict_proba(frame)
+
+
+def test_saved_and_loaded(fitted: DLRM, tmp_path: Path) -> None:
+    frame, _ = clicks(50, 4)
+    expected = fitted.predict_proba(frame)
+    fitted.save(tmp_path / "copy")
+    assert not list((tmp_path / "copy").rglob("*.parquet"))
+    again = DLRM.load(tmp_path / "copy")
+    np.testing.assert_array_equal(again.predict_proba(frame), expected)
+    assert again.classes_.tolist() == ["no", "yes"] and again.history_ == fitted.history_
+    np.testing.assert_array_equal(neocpu.load(tmp_path / "copy").predict(frame), expected[:, 1])
+    with pytest.raises(CheckpointError, match="no estimator"):
+        DLRM.load(tmp_path)
+    packed = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(packed.predict_proba(frame), expected)
+    assert packed.out_ != fitted.out_ and DLRM.load(packed.out_).classes_.tolist() == ["no", "yes"]
+
+
+def test_what_cannot_be_fitted(fitted: DLRM, tmp_path: Path) -> None:
+    frame, sold = clicks(20, 8)
+    with pytest.raises(DataError, match="y has 3 classes"):
+        DLRM().fit(frame, np.arange(20) % 3)
+    with pytest.raises(DataError, match="20 rows, but labels of shape"):
+        DLRM().fit(frame, sold[:-1])
+    with pytest.raises(DataError, match="class 'maybe'"):
+        DLRM().fit(frame, sold, eval_set=(frame, np.where(sold == "yes", "maybe", "no")))
+    with pytest.raises(DataError, match="not fitted yet"):
+        DLRM().predict(frame)
+    with pytest.raises(ConfigError, match="batch is no key of a config"):
+        DLRM(batch=3)
+    with pytest.raises(ConfigError, match="nonsense is no key"):
+        DLRM().set_params(nonsense=1)
+    with pytest.raises(DataError, match=r"config\.toml exists"):
+        DLRM(out=fitted.out_).fit(frame, sold)
+    with pytest.raises(ConfigError, match="no column looks like a category"):
+        DLRM().fit(frame.select("price"), sold)
+
+
+def test_parameters() -> None:
+    model = DLRM(batch_size=8, optimizer__dense__name="adam")
+    params = model.get_params()
+    assert params["batch_size"] == 8 and params["out"] is None
+    model.set_params(batch_size=np.int64(16), verbose=True)
+    assert model.get_params() == params | {"batch_size": 16, "verbose": True}
+    again = copy.deepcopy(model)
+    assert again.get_params() == model.get_params()
+    assert (
+        repr(model) == "DLRM(verbose=True, batch_size=np.int64(16), optimizer__dense__name='adam')"
+    )
+
+
+def test_scikit_learn_takes_it() -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.base import clone, is_classifier, is_regressor
+    from sklearn.model_selection import GridSearchCV
+
+    model = DLRM(batch_size=32, embedding_dim=4)
+    assert is_classifier(model) and is_regressor(clone(model).set_params(loss="mse"))
+    pandas = pytest.importorskip("pandas")
+    frame, sold = clicks(120, 9)
+    table = pandas.DataFrame({name: frame[name].to_list() for name in frame.columns})
+    search = GridSearchCV(model, {"epochs": [2]}, cv=2, error_score="raise")
+    search.fit(table, sold)
+    assert search.best_params_ == {"epochs": 2}
+    assert search.predict(table).shape == (120,)

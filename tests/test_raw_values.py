@@ -1,0 +1,106 @@
+"""Does the file that stands alone read values as neocpu reads a log?"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from neocpu.embedding.specs import TableSpec
+from neocpu.ingest.frames import as_frame, parse_frame
+from neocpu.ingest.schema import MISSING_INTEGER
+from neocpu.ingest.table import table_schema
+from neocpu.reference.hashing import feature_key
+from neocpu.scoring import raw_values
+from neocpu.scoring.export_card import DataFacts, feature_cards
+from neocpu.scoring.raw_values import RawValues
+
+SCHEMA = {
+    "missing": ["NULL"],
+    "dense": [
+        {"columns": ["price"], "kind": "float", "transform": "log1p"},
+        {"columns": ["age"], "kind": "float", "transform": "none"},
+        {
+            "columns": ["height"],
+            "kind": "float",
+            "transform": "standard",
+            "fitted": {"height": [1.7, 0.2]},
+        },
+    ],
+    "category": [
+        {"columns": ["site"]},
+        {"columns": ["id"], "kind": "int"},
+        {"columns": ["hash"], "kind": "hex", "digits": 8},
+        {"columns": ["hour"], "kind": "hour"},
+        {"columns": ["unix"], "kind": "date", "time": "unix"},
+        {"columns": ["milli"], "kind": "month", "time": "unix_ms"},
+        {"columns": ["iso"], "kind": "weekday", "time": "iso"},
+        {"columns": ["own"], "kind": "day", "time": "%d/%m/%Y %H:%M"},
+        {"columns": ["size"], "kind": "bucket", "buckets": 3, "fitted": {"size": [1.5, 4.0]}},
+        {"columns": ["tags"], "separator": "|", "weight_separator": ":"},
+    ],
+}
+COLUMNS = {
+    "price": ["1.5", "-3", "", "NULL"],
+    "age": ["7", "", "1e3", "-0.25"],
+    "height": ["1.9", "", "1.5", "NULL"],
+    "site": ["", "größe", "NULL", "a b"],
+    "id": ["-5", "0", "", "9223372036854775807"],
+    "hash": ["68FD1e64", "0", "", "ffffffff"],
+    "hour": ["14102105", "", "00022923", "99123100"],
+    "unix": ["1413867600", "-1", "", "1.5"],
+    "milli": ["1413867600123", "", "0", "951782400000"],
+    "iso": ["2014-10-21", "", "2014-10-21T23:30:00-05:00", "2000-02-29T01:00:00Z"],
+    "own": ["21/10/2014 05:30", "", "29/02/2000 23:59", "01/01/1970 00:00"],
+    "size": ["1.5", "", "-2", "100"],
+    "tags": ["a:2|b|:3", "", "c:x:0.5", "NULL"],
+}
+
+
+def test_codes_numbers_and_rows_are_neocpus() -> None:
+    schema = table_schema(SCHEMA)
+    parsed = parse_frame(as_frame(COLUMNS), schema)
+    assert not parsed.faults
+    tables = [TableSpec(each.name, 1000, 2, (each.name,)) for each in schema.categories]
+    facts = DataFacts(schema.dense, {each.name: each for each in schema.categories})
+    cards = feature_cards(tables, facts, 7)
+    card = {
+        "missing": schema.missing,
+        "rows_by": "hash",
+        "dense": [{**vars(column)} for column in schema.dense],
+        "features": cards,
+        "tables": [vars(table) for table in tables],
+    }
+    values = RawValues(card)
+    assert np.array_equal(values.dense(COLUMNS), parsed.dense)
+    for feature in cards:
+        name = feature["name"]
+        bags = values.bags(feature, COLUMNS)
+        expected = parsed.features[name]
+        assert np.array_equal(bags.codes, expected.codes), name
+        if expected.lengths is None:
+            assert (bags.lengths == 1).all()
+        else:
+            assert np.array_equal(bags.lengths, expected.lengths)
+            assert np.array_equal(bags.weights, expected.weights)
+        assert int(feature["hash_key"]) == int(feature_key(7, name))
+    assert values.bags(cards[1], COLUMNS).codes[2] == np.uint64(MISSING_INTEGER)
+    with pytest.raises(ValueError, match="kind 'odd' is unknown here"):
+        values.codes(["x"], {"name": "f", "kind": "odd"})
+
+
+def test_numbers_are_values_too() -> None:
+    values = RawValues({"missing": []})
+    feature = {"name": "C", "kind": "hex", "missing": 0}
+    assert values.codes([255, "ff", None, float("nan")], feature).tolist() == [255, 255, 0, 0]
+
+
+def test_it_needs_numpy_only(tmp_path: Path) -> None:
+    source = Path(raw_values.__file__)
+    (tmp_path / "raw_values.py").write_bytes(source.read_bytes())
+    line = "import sys, raw_values; print(any(name.startswith('neocpu') for name in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", line], cwd=tmp_path, env={}, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "False", done.stderr

@@ -1,0 +1,37 @@
+"""Is a signal to stop heeded from a run's first moment to its last, on several MPI ranks?"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from promise_cases import FAMILIES, MAIN, write_data
+
+from neocpu.errors import EnvironmentProblem
+from neocpu.parallel.launch import find_mpiexec, mpiexec_command
+
+try:
+    find_mpiexec()
+    HAS_MPI = True
+except EnvironmentProblem:
+    HAS_MPI = False
+
+
+@pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
+def test_signals_are_held_from_the_first_moment_to_the_last(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    (tmp_path / "small.toml").write_text(FAMILIES[MAIN].toml(tmp_path))
+    root = Path(__file__).resolve().parent.parent
+    command, environment = mpiexec_command(2, ["-m", "tests.signal_main", str(tmp_path)])
+    assert command[3] == sys.executable
+    done = subprocess.run(
+        command,
+        cwd=root,
+        env=environment | {"OMP_WAIT_POLICY": "PASSIVE"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "every life ended as it should" in done.stdout
