@@ -79,6 +79,26 @@ def test_what_comes_in_is_what_went_out(trained: Path, tmp_path: Path, program: 
     ]
 
 
+@pytest.mark.parametrize("program", ["dlrm", "torchrec"])
+def test_what_goes_out_comes_in(trained: Path, tmp_path: Path, program: str) -> None:
+    one_feature = ('tables.user.features=["user"]', *PLAIN)
+    checkpoint = train(tmp_path, "training.steps=1", *one_feature)
+    state = tmp_path / "state.safetensors"
+    run(["export", str(checkpoint), str(state), "--names", program])
+    with CheckpointFile(checkpoint) as file:
+        (tmp_path / "config.toml").write_text(file.text("config"))
+    sets = [word for override in one_feature for word in ("--set", override)]
+    target = tmp_path / "back.h5"
+    run(["checkpoint", "import", str(state), f"{tmp_path}/config.toml", str(target), *sets])
+    model = load(checkpoint)
+    back = load(target)
+    for name, value in model.dense.items():
+        assert np.array_equal(back.dense[name], value)
+    assert np.array_equal(back.tables["tags"][:], model.tables["tags"][:])
+    with pytest.raises(ConfigError, match="several features"):
+        run(["export", str(trained), f"{tmp_path}/b.safetensors", "--names", program])
+
+
 def test_what_does_not_fit(trained: Path, tmp_path: Path) -> None:
     state = state_dict(trained, "dlrm")
     config = tmp_path / "config.toml"

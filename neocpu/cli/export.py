@@ -39,6 +39,11 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     help="ONNX: what a feature's input holds.",
 )
+@click.option(
+    "--names",
+    type=click.Choice(("dlrm", "torchrec")),
+    help="A state_dict (.safetensors) with the names of facebookresearch/dlrm or TorchRec.",
+)
 @force_option("TARGET")
 def export(
     checkpoint: Path,
@@ -48,6 +53,7 @@ def export(
     fp32: bool,
     part: str,
     inputs: str,
+    names: str | None,
     force: bool,
 ) -> None:
     """Write a checkpoint's model as a file that other programs serve.
@@ -58,6 +64,7 @@ def export(
     from neocpu.errors import ConfigError
     from neocpu.scoring.checkpoints import checkpoint_of
     from neocpu.scoring.export_card import data_facts
+    from neocpu.scoring.export_names import export_state_dict
     from neocpu.scoring.export_onnx import export_onnx
     from neocpu.scoring.export_scorer import export_scorer
     from neocpu.training.checkpoint.reading import CheckpointFile
@@ -67,7 +74,13 @@ def export(
     checkpoint = checkpoint_of(checkpoint)
     if target.suffix not in (".safetensors", ".onnx"):
         raise ConfigError(f"{target}: a model ends in .safetensors or .onnx")
+    if names and target.suffix != ".safetensors":
+        raise ConfigError(f"{target}: a state_dict (--names) ends in .safetensors")
     with CheckpointFile(checkpoint) as file:
+        if names:
+            export_state_dict(file, target, names)
+            click.echo(f"{target}: {target.stat().st_size:,} bytes, names of {names}")
+            return
         facts = data_facts(file, vocabulary)
         if target.suffix == ".onnx":
             written, table_bytes = export_onnx(
