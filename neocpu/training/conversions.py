@@ -3,7 +3,7 @@
 A split whose schema takes numbers from data gets those of the train data.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,27 +42,33 @@ def check_disk(
     """Will the converted copies of all splits fit?"""
     kind = config.data.format
     needs = []
-    train = _train_copy(config, sources.get("train", ()), out)
+    first = first_train(sources)
+    train = _train_copy(config, first, sources.get(first, ()), out)
     for name, paths in sources.items():
-        options = _with_fitted(convert_options(config, name, labelled), name, train)
+        options = convert_options(config, name, labelled)
+        if name != first and options.unfitted:
+            options = replace(options, fitted=train)
         for raw_files, copy in missing_copies(paths, kind, options, out):
             needs.append((copy, expected_bytes(raw_files, kind, options)))
     check_conversions(needs, tell)
 
 
-def _train_copy(config: Config, paths: tuple[str, ...], out: Path) -> Path | None:
+def first_train(sources: Iterable[str]) -> str:
+    """The split whose data a schema takes its numbers from; "": there is none.
+
+    An online run has several train splits, one for each file: "train 1", "train 2", ….
+    """
+    return next((name for name in sources if name.partition(" ")[0] == "train"), "")
+
+
+def _train_copy(config: Config, name: str, paths: tuple[str, ...], out: Path) -> Path | None:
     """The converted copy of the train data; None: there is none yet."""
     if not paths:
         return None
     with suppress(DataError):
-        options = convert_options(config, "train", True)
+        options = convert_options(config, name, True)
         return ensure_dataset(paths, config.data.format, options, out, make=False)[0]
     return None
-
-
-def _with_fitted(options: ConvertOptions, name: str, train: Path | None) -> ConvertOptions:
-    """Options of a split whose schema has the numbers of the train data."""
-    return replace(options, fitted=train) if name != "train" and options.unfitted else options
 
 
 def ensure(
@@ -72,11 +78,12 @@ def ensure(
     out: Path,
     tell: Callable[[str], None],
     labelled: bool,
-    train: Path | None = None,
+    fitted: Path | None,
 ) -> list[Path]:
     """Converted files of a split, made where they are missing.
 
-    train : a train file, which has the numbers that a schema takes from data.
+    fitted : the dataset with the numbers that the schema takes from data; None: from the train
+        data, which these are.
     """
     shown: int | None = None  # bytes done when progress was shown last
 
@@ -86,8 +93,10 @@ def ensure(
             tell(f"{name}: converting {', '.join(paths)}, once: {100 * done / max(total, 1):.0f} %")
             shown = done
 
-    options = _with_fitted(convert_options(config, name, labelled), name, train)
-    if name != "train" and options.unfitted:
+    options = convert_options(config, name, labelled)
+    if fitted is not None and options.unfitted:
+        options = replace(options, fitted=fitted)
+    elif not first_train([name]) and options.unfitted:
         raise ConfigError(
             f"data.{name}: the schema takes numbers from the train data, and there are none"
         )

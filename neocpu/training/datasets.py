@@ -21,7 +21,7 @@ from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.loader import Loader
 from neocpu.ingest.vocabulary import fit_vocabularies
 from neocpu.parallel.comm import Comm
-from neocpu.training.conversions import check_disk, convert_options, ensure
+from neocpu.training.conversions import check_disk, convert_options, ensure, first_train
 from neocpu.training.identity import describe
 
 SPLITS = ("train", "valid", "test")
@@ -229,11 +229,12 @@ def open_paths(
     if comm.rank == 0:
         try:
             check_disk(config, sources, out, tell, labelled)
-            train: Path | None = None
+            fitted: Path | None = None
             for name, paths in sources.items():
-                files = ensure(config, name, paths, out, tell, labelled, train)
+                files = ensure(config, name, paths, out, tell, labelled, fitted)
                 converted_files[name] = [str(path) for path in files]
-                train = files[0] if name == "train" else train
+                if name == first_train(sources):
+                    fitted = files[0]
         except NeocpuError as problem:
             error = problem
     comm.agree(error)  # the others wait here for rank 0's conversion
