@@ -73,6 +73,8 @@ def type_name(hint: Any) -> str:
         return TYPES[hint]
     if get_origin(hint) is tuple:
         return f"list of {type_name(get_args(hint)[0]).partition(' of ')[0]}s"
+    if get_origin(hint) is Mapping and get_args(hint)[1] is Any:
+        return "table"
     if get_origin(hint) is Mapping:
         return f"table of {type_name(get_args(hint)[1]).partition(' of ')[0]}s"
     return " or ".join(type_name(kind) for kind in get_args(hint))

@@ -138,7 +138,7 @@ class ListsAsContents(SphinxTransform):
                     path = posixpath.normpath(posixpath.join("docs", target))
                     target = page_of(markdown_outside(link) or path)
                 if target in self.env.found_docs:
-                    entries.append((None, target))
+                    entries.append((link.astext(), target))
                 break
         self.document.children[-1] += addnodes.toctree(
             "",
