@@ -67,7 +67,11 @@ def run_on_ranks(
     else:
         lines = (out / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
         said = [text for text in lines if text.strip()]
-        trial.error = said[-1].removeprefix("neocpu: ").removeprefix("error: ") if said else f"exit status {status}"
+        trial.error = (
+            said[-1].removeprefix("neocpu: ").removeprefix("error: ")
+            if said
+            else f"exit status {status}"
+        )
 
 
 def _wait(process: "subprocess.Popen[bytes]", trial: SweepTrial) -> int:
