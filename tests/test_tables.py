@@ -159,6 +159,12 @@ def test_labels(tmp_path, label, values, expected):
         made(tmp_path, "y,c\n,a\n", tree)
 
 
+def test_a_file_without_header_and_labels_has_fewer_columns(tmp_path):
+    tree = CATEGORY | {"label": {"column": "y"}, "header": False, "columns": ["c", "y", "x"]}
+    data = made(tmp_path, "a,3\nb,4\n", tree, labelled=False)
+    assert not data.labelled and data.take(np.arange(2)).features["c"].codes[1] == fnv1a64("b")
+
+
 def test_a_click_that_is_none_says_what_helps(tmp_path):
     tree = CATEGORY | {"label": {"column": "y"}}
     for text in ("y,c\n5,a\n", "y,c\nyes,a\n"):

@@ -5,6 +5,9 @@ N is the number of samples (the attribute `rows`: one row of the log each), C1 a
     /                  attributes: format, version, rows, source, options, description, …
                        (text or JSON)
     /labels            float32[N]; absent in logs without labels
+    /more_labels/NAME  float32[N], labels of a table besides the first; the attribute `labels` of /
+                       has name, least and most value of each: [["click", 0.0, 1.0], …]
+    /schema            uint8, only tables: the schema in JSON, with the numbers that were fitted
     /dense             float32[N, Nd]; attributes: columns (names), missing (counts), transform
 
     /features/C1/...
@@ -61,7 +64,7 @@ class FeatureColumn:
     dtype: str = "uint32"  # or "uint64"
     hotness: int = 1
     weighted: bool = False
-    kind: str = "hex"  # hex | text | int: how a code follows from the log's field
+    kind: str = "hex"  # how a code follows from the log's field (`CategoryField.description`)
 
 
 class BagColumn(NamedTuple):

@@ -176,11 +176,15 @@ class Schema:
         )
 
     def without_labels(self, columns: Iterable[str] | None = None) -> "Schema":
-        """The schema without its labels, or without those that have none of these columns."""
+        """The schema without its labels, or without those that have none of these columns.
+
+        It is that of files without the columns of these labels.
+        """
         kept = [label for label in self.labels if columns is not None and label.column in columns]
-        if not kept:
-            return replace(self, label=None, more_labels=())
-        return replace(self, label=kept[0], more_labels=tuple(kept[1:]))
+        label = kept[0] if kept else None
+        schema = replace(self, label=label, more_labels=tuple(kept[1:]))
+        gone = {label.column for label in self.labels} - set(schema.used)
+        return replace(schema, columns=tuple(name for name in self.columns if name not in gone))
 
     def with_header(self, line: str, path: Path) -> "Schema":
         """The schema with the columns of a header line.

@@ -40,7 +40,8 @@ def _lacks(path: Path, schema: Schema, label: str) -> bool:
         return False  # whoever converts it says what is wrong
     if schema.header and not schema.columns:
         return _names_lack(fields, schema, label)
-    return schema.columns[:1] == (label,) and len(fields) == len(schema.columns) - 1
+    expected = len(schema.without_labels().columns)
+    return label in schema.columns and len(fields) == expected < len(schema.columns)
 
 
 def _names_lack(names: Sequence[str], schema: Schema, label: str) -> bool:
@@ -50,7 +51,9 @@ def _names_lack(names: Sequence[str], schema: Schema, label: str) -> bool:
     """
     if label in names:
         return False
-    return not set(schema.used) - {label} - set(names) or len(names) == len(schema.columns) - 1
+    unlabelled = schema.without_labels()
+    complete = set(unlabelled.used) <= set(names)
+    return complete or 0 < len(names) == len(unlabelled.columns) < len(schema.columns)
 
 
 def _first_line(path: Path) -> str:
