@@ -11,7 +11,7 @@ from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.table import read_tree
 from neocpu.parallel.comm import SingleComm
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.datasets import open_splits
+from neocpu.training.datasets import open_paths, open_splits
 from neocpu.training.identity import refuse_other_data
 from neocpu.training.stored_schema import with_numbers, with_schema
 
@@ -115,6 +115,16 @@ def test_splits_share_the_numbers_of_the_train_data(folder):
     (folder / "valid.csv").unlink()
     again = opened(folder / "config.toml", f"data.valid={json.dumps(str(valid.paths[0]))}")
     assert again.datasets["valid"].rows == 6
+
+
+def test_an_online_run_keeps_the_numbers_of_its_first_file(folder, monkeypatch):
+    config = load(folder / "config.toml")
+    sources = {"train 1": ("valid.csv",), "train 2": ("train.csv",), "valid": ("valid.csv",)}
+    monkeypatch.chdir(folder)
+    for _ in range(2):  # converted, and found again
+        splits = open_paths(config, SingleComm(), folder, lambda line: None, sources)
+        first, *others = (data.schema for data in splits.datasets.values())
+        assert all(schema == first for schema in others) and first["dense"][0]["fitted"]
 
 
 def test_labels_that_the_loss_does_not_take_are_refused(folder):
