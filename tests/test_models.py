@@ -43,6 +43,9 @@ def test_logs_are_found_by_name_unless_there_is_such_a_file(
     config = configs.load("tiny", ["data.valid=tiny-criteo-train"])
     assert config.data.train == config.data.valid == (train,)
     assert f'data.train="{train}"' in config.absolute
+    run(["init", "tiny-criteo-test"])
+    (written,) = configs.load("tiny-criteo-test.toml").data.train
+    assert Path(written).resolve() == presets.log_file("tiny-criteo-test")
     Path("tiny-criteo-train").touch()
     config = configs.load("tiny", ["data.valid=tiny-criteo-train"])
     assert (config.data.train, config.data.valid) == ((train,), ("tiny-criteo-train",))

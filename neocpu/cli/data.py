@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neocpu.cli.generate import generate
-from neocpu.cli.targets import check_target, force_option
+from neocpu.cli.targets import LogPath, check_target, force_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from neocpu.ingest.convert import ConvertOptions
 
 FILE = click.Path(path_type=Path, dir_okay=False)
+LOG = LogPath(path_type=Path, dir_okay=False)
 
 
 @click.group()
@@ -170,7 +171,7 @@ def _convert_options(arguments: dict[str, Any], **more: Any) -> tuple[bool, "Con
 
 
 @convert.command()
-@click.argument("src", nargs=-1, required=True, type=FILE)
+@click.argument("src", nargs=-1, required=True, type=LOG)
 @click.argument("dst", type=FILE)
 @_options
 @click.option("--header", is_flag=True, help="The first line names the columns; skip it.")
@@ -181,7 +182,7 @@ def criteo(src: tuple[Path, ...], dst: Path, header: bool, **arguments: Any) -> 
 
 
 @convert.command()
-@click.argument("src", nargs=-1, required=True, type=FILE)
+@click.argument("src", nargs=-1, required=True, type=LOG)
 @click.argument("dst", type=FILE)
 @_options
 def avazu(src: tuple[Path, ...], dst: Path, **arguments: Any) -> None:
@@ -192,7 +193,7 @@ def avazu(src: tuple[Path, ...], dst: Path, **arguments: Any) -> None:
 
 @convert.command()
 @click.argument("schema", type=FILE)
-@click.argument("src", nargs=-1, required=True, type=FILE)
+@click.argument("src", nargs=-1, required=True, type=LOG)
 @click.argument("dst", type=FILE)
 @_options
 @click.option(
@@ -241,7 +242,7 @@ def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: Any) -> N
 
 
 @data.command()
-@click.argument("file", nargs=-1, required=True, type=FILE)
+@click.argument("file", nargs=-1, required=True, type=LOG)
 @click.option("--json", "as_json", is_flag=True, help="Print the card as JSON.")
 def show(file: tuple[Path, ...], as_json: bool) -> None:
     """Print a dataset's card: rows, click rate, cardinalities, skew, bag lengths, missing.

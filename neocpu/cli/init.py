@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.targets import check_target, force_option
+from neocpu.cli.targets import LogPath, check_target, force_option
 
 FILE = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("data", nargs=-1, required=True, metavar="DATA...", type=click.Path(path_type=Path))
+@click.argument("data", nargs=-1, required=True, metavar="DATA...", type=LogPath(path_type=Path))
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

@@ -7,6 +7,7 @@ compact` rewrites its file by definition, `oracle export --golden` the repositor
 after its own folder, and `calibrate` without --out measures its own file anew.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,16 @@ from typing import Any, TypeVar
 import click
 
 from neocpu.ingest.targets import refuse_sources
+from neocpu.presets import log_path
+
+
+class LogPath(click.Path):
+    """A path of a log; the name of a small log that comes with neocpu is its path."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, as `click.Path` gives it."""
+        return super().convert(log_path(os.fsdecode(value)), param, ctx)
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
