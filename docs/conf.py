@@ -86,4 +86,6 @@ html_theme_options = {
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }
+# Pages without neighbours need no list of them.
+html_sidebars = {"benchmarks": []}
 html_context = {"default_mode": "auto"}

@@ -1,17 +1,27 @@
-"""Which cores may a thread run on? Those the process started with; kernel threads may each have one
-of their own.
+"""How much of this machine may this process use? Its cores, their time, and memory.
 
-A new thread inherits the cores of its creator, and a process those of its parent: the helpers of a
-bound thread therefore say `roam()` first, or they would share its one core.
+Kernel threads may each have a core of their own. A new thread inherits the cores of its creator,
+and a process those of its parent: the helpers of a bound thread therefore say `roam()` first, or
+they would share its one core.
+
+Containers, schedulers and services limit time and memory by Linux's control groups, of version 1 or
+2; the group of the process counts, and all groups above it.
 """
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["available", "roam"]
+__all__ = ["available", "core_quota", "memory_left", "roam"]
 
 _AT_START = frozenset(
     os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 )
+GROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+NO_LIMIT = float("inf")
+# a limit of version 1 above this is none
+MOST_BYTES = 1 << 60
 
 
 def available() -> set[int]:
@@ -23,3 +33,63 @@ def roam() -> None:
     """Let the calling thread run on all of them."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, _AT_START)  # 0: the calling thread
+
+
+def core_quota() -> float:
+    """Cores' worth of time that this process may use, infinity where nobody limits it."""
+    quotas = [NO_LIMIT]
+    for group in _groups("cpu"):
+        words = _read(group / "cpu.max").split()
+        if not words:
+            limit = _read(group / "cpu.cfs_quota_us").strip()
+            words = [limit, _read(group / "cpu.cfs_period_us").strip()]
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas)
+
+
+def memory_left() -> float:
+    """Bytes that limits on this process leave it, infinity where nobody limits it.
+
+    Files that were read and are not in use count as free.
+    """
+    left = [NO_LIMIT]
+    for group in _groups("memory"):
+        limit = _read(group / "memory.max").strip()
+        used = _read(group / "memory.current").strip()
+        if not limit:
+            limit = _read(group / "memory.limit_in_bytes").strip()
+            used = _read(group / "memory.usage_in_bytes").strip()
+        if limit.isdigit() and used.isdigit() and int(limit) < MOST_BYTES:
+            left.append(max(int(limit) - int(used) + _reclaimable(group), 0))
+    return min(left)
+
+
+def _reclaimable(group: Path) -> int:
+    """Bytes of a group that hold files which nobody has used of late."""
+    counts = dict(line.split()[:2] for line in _read(group / "memory.stat").splitlines())
+    text = counts.get("total_inactive_file", counts.get("inactive_file", "0"))
+    return int(text) if text.isdigit() else 0
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """Folders of the groups that limit this process, its own first."""
+    for line in _read(MEMBERSHIP).splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = GROUPS / controllers if controllers else GROUPS
+        if controllers and not root.is_dir():
+            root = GROUPS / controller
+        group = root / name.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(root):
+                yield folder
+
+
+def _read(path: Path) -> str:
+    """The text of a file of the system, "" where it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,5 +1,6 @@
 """Which data do the readers of logs and data sets get from `tests.fuzz`?"""
 
+import datetime
 import gzip
 import json
 from collections.abc import Callable
@@ -26,6 +27,9 @@ def readers() -> dict[str, Reader]:
     """All readers of data, by name."""
     known = {
         "dataset": Reader(lambda folder: _dataset(folder, "none"), _read_dataset, _mutate_hdf5),
+        "dataset-labels": Reader(
+            lambda folder: _dataset(folder, "none", ("y", "z")), _read_dataset, _mutate_hdf5
+        ),
         "dataset-gzip": Reader(
             lambda folder: _dataset(folder, "gzip"), _read_dataset, _mutate_hdf5
         ),
@@ -34,20 +38,23 @@ def readers() -> dict[str, Reader]:
         "criteo-gzip": Reader(_criteo_gzip, _convert("criteo"), _mutate_text),
         "avazu": Reader(_avazu, _convert("avazu"), _mutate_text),
         "table": Reader(_table, _convert("table"), _mutate_text),
+        "table-rich": Reader(_rich_table, _convert("table"), _mutate_text),
         "table-schema": Reader(_schema, _read_schema, _mutate_schema),
+        "table-schema-rich": Reader(_rich_schema, _read_schema, _mutate_schema),
         "parquet": Reader(_parquet, _convert("table"), _mutate_binary),
+        "parquet-rich": Reader(_rich_parquet, _convert("table"), _mutate_binary),
     }
     try:
         import polars  # noqa: F401
     except ImportError:
-        del known["parquet"]
+        del known["parquet"], known["parquet-rich"]
     return known
 
 
 # ---- inputs ----
 
 
-def _dataset(folder: Path, compress: str) -> Path:
+def _dataset(folder: Path, compress: str, labels: tuple[str, ...] = ()) -> Path:
     """All kinds of columns: labels, dense, fixed, multi-hot, ragged, weighted, counted."""
     path = folder / "data.h5"
     rng = np.random.default_rng(1)
@@ -61,7 +68,13 @@ def _dataset(folder: Path, compress: str) -> Path:
         rng.integers(0, 99, int(lengths.sum()), np.uint64), lengths, np.ones(int(lengths.sum()))
     )
     with DatasetWriter(
-        path, ["a", "b"], features, attributes={"note": [1, "x"]}, compress=compress
+        path,
+        ["a", "b"],
+        features,
+        attributes={"note": [1, "x"]},
+        compress=compress,
+        labels=labels,
+        schema={"version": 2} if labels else None,
     ) as writer:
         writer.append(
             rng.integers(0, 2, SAMPLES),
@@ -71,6 +84,7 @@ def _dataset(folder: Path, compress: str) -> Path:
                 "C2": rng.integers(0, 50, (SAMPLES, 3)),
                 "C3": bags,
             },
+            more_labels={name: rng.random(SAMPLES) for name in labels[1:]},
         )
         writer.vocabularies["C1"] = np.arange(20, dtype=np.uint64)
         writer.frequencies["C2"] = (np.arange(9, dtype=np.uint64), np.arange(9)[::-1].copy(), 1)
@@ -156,6 +170,83 @@ def _schema(folder: Path) -> Path:
     return path
 
 
+# every key that SCHEMA lacks; numbers are fitted
+RICH_SCHEMA = """
+delimiter = "::"
+missing = ["NULL", "-"]
+session = "site"
+[[label]]
+column = "y"
+threshold = 1.0
+[[label]]
+column = "site"
+name = "bought"
+positive = ["a", "b"]
+[[dense]]
+columns = ["price"]
+kind = "float"
+transform = "standard"
+[[category]]
+columns = ["site"]
+[[category]]
+columns = ["age"]
+kind = "int"
+[[category]]
+columns = ["price"]
+name = "bucket"
+kind = "bucket"
+buckets = 3
+[[category]]
+columns = ["tags"]
+separator = "|"
+list = true
+weights = "weights"
+[[category]]
+columns = ["time"]
+kind = "date"
+time = "iso"
+[[category]]
+columns = ["seconds"]
+kind = "hour"
+time = "unix"
+"""
+
+
+def _rich_table(folder: Path) -> Path:
+    (folder / "schema.toml").write_text(RICH_SCHEMA)
+    path = folder / "log.csv"
+    row = "1.5::3e4::-7::a::x|y::0.5|::2014-10-21T05:00Z::1.4e9\n"
+    row += "0::-::true::NULL::::::2014-10-21::\n"
+    path.write_text("y::price::age::site::tags::weights::time::seconds\n" + row * 20)
+    return path
+
+
+def _rich_schema(folder: Path) -> Path:
+    path = folder / "schema.toml"
+    path.write_text(RICH_SCHEMA)
+    return path
+
+
+def _rich_parquet(folder: Path) -> Path:
+    import polars
+
+    (folder / "schema.toml").write_text(RICH_SCHEMA)
+    path = folder / "log.parquet"
+    columns: dict[str, list[Any]] = {
+        "y": [True, False] * 20,
+        "price": [3e4, float("nan")] * 20,
+        "age": [-7, None] * 20,
+        "site": ["a", None] * 20,
+        "tags": [["x", "y"], None] * 20,
+        "weights": [[0.5, None], []] * 20,
+        "time": [datetime.date(2014, 10, 21), None] * 20,
+        "seconds": [1_400_000_000, None] * 20,
+    }
+    frame = polars.DataFrame(columns).with_columns(polars.col("site").cast(polars.Categorical))
+    frame.write_parquet(path)
+    return path
+
+
 def _table(folder: Path) -> Path:
     _schema(folder)
     path = folder / "log.csv"
@@ -209,7 +300,8 @@ def _all_of(data: Dataset) -> Any:
     )
     card = json.dumps(make_card(data).as_dict() | {"files": []}, sort_keys=True)
     words = tuple((name, codes.tobytes()) for name, codes in data.vocabularies.items())
-    return samples.labels.tobytes(), samples.dense.tobytes(), bags, streams, words, card
+    labels = (samples.labels.tobytes(), data.label_names, data.label_range(), data.schema)
+    return labels, samples.dense.tobytes(), bags, streams, words, card
 
 
 def _convert(kind: str) -> Callable[[Path], Any]:
@@ -268,6 +360,8 @@ TOML_VALUES = (
     *("1", "-1", "99999999999999999999", "1.5", "nan", "true", "[]", "{}", '""', '"y"', '"site"'),
     *('["site"]', '["site", "site"]', "[1]", '[["a"]]', '"\\u0000"', '"\\t"', '","', "'\"'"),
     *('"|"', '":"', '"int"', '"hex"', '"hour"', '"none"', "1979-05-27", "[" * 200 + "]" * 200),
+    *('"bucket"', '"date"', '"standard"', '"iso"', '"%Y-%m-%d"', '"%Q"', '"%"', "1e400", "[2, 1]"),
+    *('"::"', "{ price = [1, 2] }", "{ price = 1 }", "[1, 2.5]", "2", '["a"]', '"true"'),
 )
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from neocpu import cores
 from neocpu.cli import doctor as file
+from neocpu.cli import doctor_host
 from neocpu.cli.doctor import (
     Check,
     check_cpu,
@@ -183,3 +185,102 @@ def test_the_machine_file_is_shown_with_its_age(
     (check,) = check_machine(ALONE, 1)
     assert check.state == "warn"
     assert "nodes: 0 is too small" in check.finding and "neocpu calibrate" in check.advice
+
+
+@pytest.mark.parametrize(
+    ("host_cores", "quota", "threads", "state", "advice"),
+    [
+        ([{0, 1, 2, 3}], 99.0, 4, "ok", ""),
+        ([{0, 1, 2, 3}], 99.0, 8, "warn", "use 4 thread(s) per rank"),
+        ([{0, 1, 2, 3}] * 2, 2.0, 2, "warn", "use 1 thread(s) per rank"),
+        ([{0, 1}] * 3, 99.0, 1, "warn", "start 2 rank(s) on this host"),
+        ([{0}, {1}], 99.0, 1, "warn", "mpiexec --bind-to none"),
+    ],
+)
+def test_what_to_do_about_cores(
+    monkeypatch: pytest.MonkeyPatch,
+    host_cores: list[set[int]],
+    quota: float,
+    threads: int,
+    state: str,
+    advice: str,
+) -> None:
+    monkeypatch.setattr(file, "_cores_of_ranks", lambda comm: host_cores)
+    monkeypatch.setattr(file, "core_quota", lambda: quota)
+    monkeypatch.setattr(file.os, "cpu_count", lambda: 4)
+    check = next(check_threads(ALONE, threads))
+    assert check.state == state and advice in check.advice
+
+
+def test_variables_that_ask_for_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_THREAD_LIMIT", raising=False)
+    assert not list(file.check_requested_threads(4, "4", 4))
+    (check,) = file.check_requested_threads(64, "64", 4)
+    assert "NUMBA_NUM_THREADS=64" in check.finding and "unset" in check.advice
+    monkeypatch.setenv("OMP_THREAD_LIMIT", "1")
+    (check,) = file.check_requested_threads(4, "", 4)
+    assert "OMP_THREAD_LIMIT=1" in check.finding
+
+
+def test_the_worst_that_ranks_of_a_host_found_and_other_versions_are_told() -> None:
+    fine = {"topic": "disk", "state": "ok", "finding": "much"}
+    little = {"topic": "disk", "state": "warn", "finding": "little"}
+    messages = [["a", "1", [fine]], ["a", "1", [little]], ["b", "2", [fine]]]
+    first, second = file.summed_up(messages)
+    assert first == ("a", "1", [Check("disk", "warn", "little")])
+    assert [check.state for check in second[2]] == ["ok", "bad"]
+    assert "not those of rank 0: 2" in second[2][1].finding
+
+
+def test_shared_memory_and_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = doctor_host.shutil.disk_usage("/")
+    for total, free, inside, advice in (
+        (64 << 20, 64 << 20, True, "--shm-size"),
+        (64 << 20, 64 << 20, False, "remount"),
+        (8 << 30, 1 << 20, False, "remove what"),
+        (8 << 30, 8 << 30, False, ""),
+    ):
+        size = usage._replace(total=total, free=free)
+        monkeypatch.setattr(doctor_host.shutil, "disk_usage", lambda path, size=size: size)
+        monkeypatch.setattr(doctor_host, "in_container", lambda inside=inside: inside)
+        (check,) = doctor_host.check_shared_memory(ALONE, 1)
+        assert advice in check.advice and bool(advice) == (check.state == "warn")
+    unlimited = doctor_host.resource.RLIM_INFINITY
+    (tmp_path / "overcommit").write_text("2\n")
+    for space, files, mode, advice in (
+        (1 << 30, 1024, "none", "ulimit -v unlimited"),
+        (unlimited, 1024, "overcommit", "vm.overcommit_memory=0"),
+        (unlimited, 64, "none", "ulimit -n"),
+        (unlimited, 1024, "none", ""),
+    ):
+        limits = {doctor_host.resource.RLIMIT_AS: space, doctor_host.resource.RLIMIT_NOFILE: files}
+        monkeypatch.setattr(
+            doctor_host.resource, "getrlimit", lambda name, limits=limits: (limits[name], 0)
+        )
+        monkeypatch.setattr(doctor_host, "OVERCOMMIT", tmp_path / mode)
+        (check,) = doctor_host.check_limits(ALONE, 1)
+        assert advice in check.advice and bool(advice) == (check.state == "warn")
+
+
+def test_limits_of_jobs_and_containers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cores, "GROUPS", tmp_path)
+    monkeypatch.setattr(cores, "MEMBERSHIP", tmp_path / "membership")
+    assert cores.core_quota() == cores.memory_left() == float("inf")
+
+    def write(folder: str, **files: str) -> None:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (tmp_path / folder / name.replace("__", ".")).write_text(text + "\n")
+
+    write(".", membership="0::/job/step")
+    write("job", cpu__max="150000 100000", memory__max="3000", memory__current="1000")
+    write("job", memory__stat="anon 900\ninactive_file 100")
+    write("job/step", cpu__max="max 100000", memory__max="max", memory__current="1000")
+    assert (cores.core_quota(), cores.memory_left()) == (1.5, 2100)
+    write(".", membership="4:memory:/job\n1:cpu,cpuacct:/job")
+    write("memory/job", memory__limit_in_bytes="500", memory__usage_in_bytes="600")
+    write("memory", memory__limit_in_bytes=str(2**63 - 4096), memory__usage_in_bytes="600")
+    write("cpu,cpuacct/job", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
+    assert (cores.core_quota(), cores.memory_left()) == (float("inf"), 0)
+    write("cpu,cpuacct/job", cpu__cfs_quota_us="50000")
+    assert cores.core_quota() == 0.5

@@ -12,9 +12,10 @@ from neocpu.cli import run as command
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError, DataError
 from neocpu.parallel.plan import place
+from neocpu.report.details import show
 from neocpu.report.page import page
 from neocpu.report.runs import find_runs
-from neocpu.training.config_keys import config_record
+from neocpu.training.config_keys import config_record, defaults
 from tests.small_run import CONFIG
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -107,7 +108,7 @@ def test_a_page_of_one_run(tmp_path: Path) -> None:
     assert runs[0].state == "finished" and not runs[0].problems
     for part in (
         "ab" * 32,
-        "optimizer.sparse.learning_rate 0.05 0.01",
+        f"optimizer.sparse.learning_rate 0.05 {show(defaults()['optimizer.sparse.learning_rate'])}",
         "one, test: 0.6 at 192 samples",
         "rank 0, <C1>, column_wise: rows 0 to 90, columns 0 to 4, 1.44 kB",
         "rank 1 to 0: 3.00 kB",

@@ -13,6 +13,7 @@ from neocpu.cli import run
 from neocpu.errors import ConfigError
 from neocpu.ingest.convert import ConvertOptions
 from neocpu.ingest.copies import missing_copies
+from neocpu.ingest.features import feature_names
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -47,6 +48,13 @@ def test_logs_are_found_by_name_unless_there_is_such_a_file(
     assert (config.data.train, config.data.valid) == ((train,), ("tiny-criteo-train",))
 
 
+@pytest.mark.parametrize("name", presets.names(presets.MODELS))
+def test_tables_of_models_look_up_features_of_their_logs(name: str) -> None:
+    config = configs.load(name)
+    features = {feature for table in config.tables for feature in table.features}
+    assert features == set(feature_names(config.data))
+
+
 def test_models_are_listed_printed_and_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,6 +64,7 @@ def test_models_are_listed_printed_and_copied(
     for name in (*presets.names(presets.MODELS), *presets.log_names()):
         assert name in listed
     assert max(map(len, listed.splitlines())) <= 100
+    assert listed in (ROOT / "docs" / "presets.md").read_text()
     run(["models", "tiny"])
     assert capsys.readouterr().out == presets.model_path("tiny").read_text()
     run(["models", "tiny", "--out", "my.toml"])

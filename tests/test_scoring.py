@@ -54,6 +54,7 @@ top = [1]
 [tables]
 shop.rows = 10
 code.rows = 20
+level.rows = 10
 tags.rows = 10
 [training]
 batch_size = 16
@@ -66,6 +67,12 @@ column = "sold"
 [[dense]]
 columns = ["price"]
 kind = "float"
+transform = "standard"
+[[category]]
+columns = ["price"]
+name = "level"
+kind = "bucket"
+buckets = 4
 [[category]]
 columns = ["shop"]
 [[category]]

@@ -6,11 +6,14 @@ import pytest
 
 from neocpu.cli import run
 from neocpu.config import load, loads
-from neocpu.errors import ConfigError, DataError
+from neocpu.errors import CheckpointError, ConfigError, DataError
 from neocpu.ingest.dataset import Dataset
+from neocpu.ingest.table import read_tree
 from neocpu.parallel.comm import SingleComm
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.datasets import open_splits
+from neocpu.training.datasets import open_paths, open_splits
+from neocpu.training.identity import refuse_other_data
+from neocpu.training.stored_schema import with_numbers, with_schema
 
 CONFIG = """
 [data]
@@ -114,6 +117,16 @@ def test_splits_share_the_numbers_of_the_train_data(folder):
     assert again.datasets["valid"].rows == 6
 
 
+def test_an_online_run_keeps_the_numbers_of_its_first_file(folder, monkeypatch):
+    config = load(folder / "config.toml")
+    sources = {"train 1": ("valid.csv",), "train 2": ("train.csv",), "valid": ("valid.csv",)}
+    monkeypatch.chdir(folder)
+    for _ in range(2):  # converted, and found again
+        splits = open_paths(config, SingleComm(), folder, lambda line: None, sources)
+        first, *others = (data.schema for data in splits.datasets.values())
+        assert all(schema == first for schema in others) and first["dense"][0]["fitted"]
+
+
 def test_labels_that_the_loss_does_not_take_are_refused(folder):
     assert opened(folder / "config.toml").datasets["train"].label_range() == (0, 1)
     message = r"data.train: labels are from 0 to 5, but model.loss = .bce. .*threshold"
@@ -123,8 +136,7 @@ def test_labels_that_the_loss_does_not_take_are_refused(folder):
     assert splits.datasets["train"].label_range() == (0, 5)
     with pytest.raises(DataError, match="no label 'x'; its labels are stars, raw"):
         opened(folder / "config.toml", "data.label=x")
-    name = "data.label"
-    assert name.split(".")[1] in load(folder / "config.toml", ["data.label=raw"]).header()["data"]
+    assert load(folder / "config.toml", ["data.label=raw"]).header()["data"]["label"] == "raw"
     assert "label" not in load(folder / "config.toml").header()["data"]
 
 
@@ -146,3 +158,35 @@ def test_a_converted_file_knows_its_schema(folder):
     valid = [paths[0], folder / "valid.csv", folder / "valid.h5"]
     run(["data", "convert", "table", *map(str, valid), "--fitted", str(paths[2])])
     assert Dataset(valid[2]).schema == Dataset(paths[2]).schema
+
+
+def test_schemas_of_checkpoints(folder):
+    path = folder / "config.toml"
+    config = load(path)
+    description = {"splits": {}, "vocabularies": {}}
+    old = with_schema(config, description, ())
+    assert old.data.schema["version"] == 1 and old.data.schema["dense"] == read_tree(
+        folder / "schema.toml"
+    ).get("dense")
+    assert with_schema(config, {}, ()) is config
+    tree = opened(path).datasets["train"].schema
+    new = description | {"schema": tree}
+    assert with_schema(config, new, ()).data.schema == tree
+    assert with_schema(config, new, ["data.schema=x.toml"]) is config
+    # what the next day's run takes over
+    filled = with_numbers(config, new).data.schema
+    assert filled["dense"][0]["fitted"] == tree["dense"][0]["fitted"]
+    assert with_numbers(config, description) is config
+    other = json.loads(json.dumps(tree))
+    other["category"][2]["fitted"]["income"][0] -= 1
+    for before, now, message in (
+        (tree, tree, ""),
+        (tree, other, "income was read in another way"),
+        (None, tree, "write version = 1 into its schema"),
+    ):
+        pair = [description | ({"schema": each} if each else {}) for each in (before, now)]
+        if not message:
+            refuse_other_data(path, *pair, "train")
+            continue
+        with pytest.raises(CheckpointError, match=message):
+            refuse_other_data(path, *pair, "train")

@@ -333,7 +333,7 @@ def test_all_problems_of_a_schema_are_said_at_once():
         table_schema(tree, where="s.toml")
     message = str(caught.value)
     for part in (
-        "s.toml: 8 problems:",
+        "s.toml: 8 problems: ",
         "unknown key 'delimter'; did you mean 'delimiter'?",
         "label: threshold = '4' is not a number",
         "label: column is missing",
@@ -349,7 +349,9 @@ def test_all_problems_of_a_schema_are_said_at_once():
 
 def test_nothing_left_is_an_error(tmp_path):
     tree = CATEGORY | {"label": {"column": "y"}}
-    with pytest.raises(DataError, match=r"log: all 2 rows are faulty, none is left; .*line 2"):
+    with pytest.raises(
+        DataError, match=r"log: no row is left, 2 faulty lines skipped; the first: .*line 2"
+    ):
         made(tmp_path, "y,c\nx,a\nz,a\n", tree, on_error="skip")
     for text in ("y,c\n", "y,c", polars.DataFrame({"y": [1], "c": ["a"]}).head(0)):
         with pytest.raises(DataError, match="has no rows"):

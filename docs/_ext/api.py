@@ -5,16 +5,17 @@ laid out by hand (drawings, `name : meaning`) is shown as it was written.
 """
 
 import re
-from importlib.util import find_spec
 from typing import Any
 
 from generated_pages import write_page
 from sphinx.application import Sphinx
 
-# Title of a group, and its modules; those that are not there yet are left out.
+import neocpu
+
+# Title of a group, and its modules.
 MODULES = (
-    ("Run", ("neocpu.config", "neocpu.training.trainer", "neocpu.training.inspect")),
-    ("Use", ("neocpu.presets", "neocpu.scoring")),
+    ("Run", ("neocpu.config", "neocpu.presets", "neocpu.advice.write", "neocpu.training.trainer")),
+    ("Use", ("neocpu.scoring.model", "neocpu.scoring.estimator", "neocpu.scoring.raw_values")),
     ("Data", ("neocpu.ingest.dataset", "neocpu.jagged", "neocpu.formats")),
     ("Tables", ("neocpu.embedding.specs", "neocpu.embedding.optimizers", "neocpu.embedding.tbe")),
     (
@@ -39,14 +40,19 @@ def page() -> str:
         "API",
         "===",
         "",
-        "What the documentation uses; shapes and units stand with each name.",
+        "What is public in ``neocpu`` itself, and where it is described:",
+        "",
     ]
+    for name in sorted(set(neocpu.__all__) - {"__version__"}):
+        target = getattr(neocpu, name)
+        role = "class" if isinstance(target, type) else "func"
+        lines.append(f"* ``neocpu.{name}``: :py:{role}:`{target.__module__}.{target.__qualname__}`")
+    lines += ["", "Below, the modules that the documentation uses."]
     for title, modules in MODULES:
         lines += ["", title, "-" * len(title)]
         for module in modules:
-            if find_spec(module):
-                lines += ["", module, "~" * len(module), "", f".. automodule:: {module}"]
-                lines += ["   :members:", "   :member-order: bysource"]
+            lines += ["", module, "~" * len(module), "", f".. automodule:: {module}"]
+            lines += ["   :members:", "   :member-order: bysource"]
     return "\n".join([*lines, ""])
 
 

@@ -5,10 +5,13 @@ docs/start.md has its table.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from neocpu.advice.look import Log
-from neocpu.advice.roles import LogColumn
 from neocpu.defaults import batch_of
+
+if TYPE_CHECKING:  # they load polars, which runs have no need of
+    from neocpu.advice.look import Log
+    from neocpu.advice.roles import LogColumn
 
 MIN_COUNT = 1  # of a vocabulary: rows for values seen once did not hurt on any log measured
 SPARE = 4  # rows of a hashed table for each value
@@ -31,7 +34,7 @@ class ModelSizes:
     steps: int
 
 
-def sizes_of(log: Log, samples: int) -> ModelSizes:
+def sizes_of(log: "Log", samples: int) -> ModelSizes:
     """The sizes for a log of which so many samples are trained on."""
     batch_size = batch_of(samples)
     wide = samples >= LARGE_LOG
@@ -48,7 +51,7 @@ def sizes_of(log: Log, samples: int) -> ModelSizes:
     )
 
 
-def rows_of(column: LogColumn, rows_by: str) -> int:
+def rows_of(column: "LogColumn", rows_by: str) -> int:
     """Rows of the table of a category.
 
     Of a vocabulary: its values, one for all others, and one for empty fields. Of a hash: several

@@ -7,16 +7,24 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import click
 
+from neocpu.cli.doctor_host import (
+    Check,
+    check_limits,
+    check_machine,
+    check_memory,
+    check_shared_memory,
+    enough,
+)
 from neocpu.cores import available
-from neocpu.errors import ConfigError, EnvironmentProblem
+from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.launch import (
     core_quota,
@@ -26,23 +34,11 @@ from neocpu.parallel.launch import (
     mpiexec_command,
     prepare_threads,
 )
-from neocpu.training.preflight import available_memory, human
+from neocpu.training.preflight import human
 
 COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
-# Bytes below which the report warns
-LITTLE_MEMORY = 2 << 30
-LITTLE_DISK = 1 << 30
-LITTLE_SHARED_MEMORY = 65 << 20  # containers have 64 MiB by default, too little for MPI
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the report; `advice`: what to do, unless `state` is "ok"."""
-
-    topic: str
-    state: str
-    finding: str
-    advice: str = ""
+STATES = ("ok", "warn", "bad")
+LITTLE_DISK = 1 << 30  # bytes below which the report warns
 
 
 @click.command()
@@ -52,20 +48,38 @@ def doctor() -> None:
     Run it as the job would run: alone, or as `mpiexec -n 4 neocpu doctor` or `srun neocpu doctor`.
     """
     comm = get_comm()
+    asked = os.environ.get("NUMBA_NUM_THREADS", "")
     threads = prepare_threads(comm)
     checks = [check for examine in CHECKS for check in examine(comm, threads)]
-    message = json.dumps([platform.node(), [asdict(check) for check in checks]]).encode()
-    hosts: dict[str, list[Check]] = {}
-    for data in comm.allgather_bytes(message):
-        host, host_checks = json.loads(data)
-        hosts.setdefault(host, [Check(**check) for check in host_checks])
+    checks += check_requested_threads(threads, asked, _usable_cores(comm))
+    facts = [platform.node(), _versions(), [asdict(check) for check in checks]]
+    messages = [json.loads(data) for data in comm.allgather_bytes(json.dumps(facts).encode())]
     if comm.rank == 0:
-        for host, host_checks in hosts.items():
-            click.echo(f"{host}: {_versions()}")
+        for host, versions, host_checks in summed_up(messages):
+            click.echo(f"{host}: {versions}")
             for check in host_checks:
                 _print(check)
-    worst = comm.largest(int(any(check.state == "bad" for check in checks)))
-    sys.exit(worst)
+    states = [check["state"] for _, _, rank_checks in messages for check in rank_checks]
+    sys.exit(int("bad" in states or len({versions for _, versions, _ in messages}) > 1))
+
+
+def summed_up(messages: list[Any]) -> list[tuple[str, str, list[Check]]]:
+    """(host, its versions, its checks) of all hosts; of what its ranks found the worst counts.
+
+    messages : of each rank (host, versions, checks as mappings).
+    """
+    hosts: dict[str, dict[str, Check]] = {}
+    versions: dict[str, str] = {}
+    for host, text, checks in messages:
+        versions.setdefault(host, text)
+        topics = hosts.setdefault(host, {})
+        for check in (Check(**fields) for fields in checks):
+            known = topics.get(check.topic, check)
+            topics[check.topic] = max(known, check, key=lambda each: STATES.index(each.state))
+        if text != messages[0][1]:
+            advice = "install the same packages for all ranks, in one environment that hosts share"
+            topics["versions"] = Check("versions", "bad", f"not those of rank 0: {text}", advice)
+    return [(host, versions[host], list(topics.values())) for host, topics in hosts.items()]
 
 
 def _print(check: Check) -> None:
@@ -149,37 +163,70 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
 def check_threads(comm: Comm, threads: int) -> Iterator[Check]:
     """Cores and threads of this rank, and Numba's threading layer."""
     quota = core_quota()
-    cores_by_rank = [
-        json.loads(data)
-        for data in comm.allgather_bytes(json.dumps([host_name(), sorted(available())]).encode())
-    ]
-    host_cores = [set(cpus) for host, cpus in cores_by_rank if host == host_name()]
+    host_cores = _cores_of_ranks(comm)
     usable = len(set.union(*host_cores))
+    ranks = len(host_cores)
     limit = f", limited to {quota:g} cores' time" if quota < usable else ""
     summary = (
-        f"{usable} core(s) usable{limit}, {len(host_cores)} rank(s) on this host: {threads} "
+        f"{usable} core(s) usable{limit}, {ranks} rank(s) on this host: {threads} "
         "thread(s) per rank"
     )
-    if len(host_cores) * threads > min(usable, quota):
-        yield Check(
-            "cores per rank",
-            "warn",
-            summary,
-            "more threads than cores: start fewer ranks or set training.threads",
-        )
-    else:
+    room = max(int(min(usable, quota)), 1)
+    idle = (os.cpu_count() or usable) - usable
+    bound = ranks > 1 and all(len(cores) == 1 for cores in host_cores)
+    if ranks * threads <= min(usable, quota) and not (bound and idle):
         yield Check("cores per rank", "ok", summary)
+    elif bound and idle:
+        advice = (
+            f"the launcher binds each rank to one core and leaves {idle} of the host unused: where "
+            "the job may use them, give ranks more (mpiexec --bind-to none, srun --cpus-per-task)"
+        )
+        yield Check("cores per rank", "warn", summary, advice)
+    elif ranks > room:
+        advice = f"more ranks than cores: start {room} rank(s) on this host"
+        yield Check("cores per rank", "warn", summary, advice)
+    else:
+        advice = f"more threads than cores: use {max(room // ranks, 1)} thread(s) per rank"
+        yield Check("cores per rank", "warn", summary, advice)
     from neocpu.kernels._threads import threading_layer
 
     layer = threading_layer()
-    if layer == "workqueue":
-        advice = (
-            "install libgomp (Linux) or libomp (macOS), or `pip install tbb`; runs work, "
-            "tests on threads do not"
-        )
-        yield Check("threading layer", "warn", layer, advice)
-    else:
+    if layer != "workqueue":
         yield Check("threading layer", "ok", layer)
+        return
+    advice = (
+        "install libgomp (Linux) or libomp (macOS), or `pip install tbb`; runs work, "
+        "tests on threads do not"
+    )
+    if os.environ.get("NUMBA_THREADING_LAYER"):
+        advice = "NUMBA_THREADING_LAYER asks for it; unset it"
+    yield Check("threading layer", "warn", layer, advice)
+
+
+def check_requested_threads(threads: int, asked: str, cores: int) -> Iterator[Check]:
+    """What variables of the environment make of the threads.
+
+    asked : NUMBA_NUM_THREADS before this process set it. cores : that ranks of this host may use.
+    """
+    limit = os.environ.get("OMP_THREAD_LIMIT", "")
+    if asked and threads > cores:
+        finding = f"NUMBA_NUM_THREADS={asked}, and {cores} core(s)"
+        yield Check("threads asked for", "warn", finding, "unset it: ranks then share the cores")
+    elif limit.isdigit() and int(limit) < threads:
+        finding = f"OMP_THREAD_LIMIT={limit} is below the {threads} threads of a rank"
+        yield Check("threads asked for", "warn", finding, "unset it, or set training.threads")
+
+
+def _cores_of_ranks(comm: Comm) -> list[set[int]]:
+    """Cores that each rank of this host may run on. Collective."""
+    facts = json.dumps([host_name(), sorted(available())]).encode()
+    ranks = [json.loads(data) for data in comm.allgather_bytes(facts)]
+    return [set(cores) for host, cores in ranks if host == host_name()]
+
+
+def _usable_cores(comm: Comm) -> int:
+    """Cores that ranks of this host may use. Collective."""
+    return len(set.union(*_cores_of_ranks(comm)))
 
 
 def cpu_flags() -> set[str] | None:
@@ -203,6 +250,13 @@ def check_cpu(comm: Comm, threads: int) -> Iterator[Check]:
         yield Check(
             "FMA", "ok", f"{machine}; this system does not list CPU features, FMA is assumed"
         )
+    elif "fma" in flags and not _compiled_with_fma():
+        yield Check(
+            "FMA",
+            "bad",
+            f"this {machine} CPU has fma, but kernels are compiled for one without",
+            "unset NUMBA_CPU_NAME and NUMBA_CPU_FEATURES",
+        )
     elif "fma" in flags:
         widest = next((name for name in ("avx512f", "avx2", "avx") if name in flags), "sse")
         yield Check("FMA", "ok", f"{machine} with fma, widest vectors: {widest}")
@@ -213,6 +267,12 @@ def check_cpu(comm: Comm, threads: int) -> Iterator[Check]:
             f"this {machine} CPU has no fma",
             "use a CPU from 2013 or later, or let the VM pass it on",
         )
+
+
+def _compiled_with_fma() -> bool:
+    from neocpu.kernels._key import has_fma
+
+    return has_fma()
 
 
 def check_pages(comm: Comm, threads: int) -> Iterator[Check]:
@@ -239,7 +299,7 @@ def check_folders(comm: Comm, threads: int) -> Iterator[Check]:
     else:
         yield check_cache(cache_folder())
     free = shutil.disk_usage(".").free
-    yield _room(
+    yield enough(
         "disk",
         free,
         f"{human(free)} free in {os.getcwd()}",
@@ -270,55 +330,6 @@ def check_cache(folder: Path) -> Check:
     return Check("kernel cache", "ok", kernels)
 
 
-def check_memory(comm: Comm, threads: int) -> Iterator[Check]:
-    """Free memory of this host, and the shared memory through which its ranks talk."""
-    free = available_memory()
-    yield _room(
-        "memory",
-        free,
-        f"{human(free)} free",
-        LITTLE_MEMORY,
-        "end other programs, or use smaller tables",
-    )
-    try:
-        shared = shutil.disk_usage("/dev/shm").total
-    except OSError:
-        return
-    advice = "MPI may crash between ranks of this host: start the container with --shm-size=1g"
-    yield _room(
-        "shared memory", shared, f"{human(shared)} in /dev/shm", LITTLE_SHARED_MEMORY, advice
-    )
-
-
-def _room(topic: str, size: int, finding: str, little: int, advice: str) -> Check:
-    return Check(topic, "ok", finding) if size >= little else Check(topic, "warn", finding, advice)
-
-
-def check_machine(comm: Comm, threads: int) -> Iterator[Check]:
-    """The machine file of this host, which planning and predictions may use; no run needs it."""
-    from neocpu.zionex import machine_file
-    from neocpu.zionex.calibration import figures
-
-    path = machine_file.this_machine_path()
-    if not path.exists():
-        yield Check("machine file", "ok", "none; `neocpu calibrate` measures this machine")
-        return
-    try:
-        machine = machine_file.load(path)
-        age = time.time() - path.stat().st_mtime
-    except (ConfigError, OSError) as error:
-        yield Check("machine file", "warn", f"{error}", "`neocpu calibrate` writes it anew")
-        return
-    numbers = ", ".join(f"{what} {amount}" for what, amount in figures(machine))
-    yield Check("machine file", "ok", f"{path}, {_days(age)} old: {numbers}")
-
-
-def _days(seconds: float) -> str:
-    """Seconds as "3 day(s)", or as hours below a day."""
-    days, rest = divmod(max(seconds, 0.0), 86400)
-    return f"{days:.0f} day(s)" if days else f"{rest / 3600:.0f} hour(s)"
-
-
 CHECKS: tuple[Callable[[Comm, int], Iterator[Check]], ...] = (
     check_mpi,
     check_threads,
@@ -326,5 +337,7 @@ CHECKS: tuple[Callable[[Comm, int], Iterator[Check]], ...] = (
     check_pages,
     check_folders,
     check_memory,
+    check_shared_memory,
+    check_limits,
     check_machine,
 )

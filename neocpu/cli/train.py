@@ -21,6 +21,7 @@ from neocpu.report.trackers import TRACKERS, trackers
 
 if TYPE_CHECKING:
     from neocpu.parallel.comm import Comm
+    from neocpu.training.rank_log import RankLog
 
 STARTED = time.time()
 
@@ -73,6 +74,15 @@ STARTED = time.time()
     multiple=True,
     help="Also send every line of metrics.jsonl there; any number of times.",
 )
+@click.option(
+    "--logs",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write what each rank does and when to DIR/rank-N.log.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Say what the run would take: plan, memory, disk, time."
+)
 def train(
     config: Path,
     ranks: int | None,
@@ -84,6 +94,8 @@ def train(
     force: bool,
     kernels: str | None,
     boards: tuple[str, ...],
+    logs: Path | None,
+    dry_run: bool,
 ) -> None:
     """Train a model as CONFIG says, and print the digest of what was learnt.
 
@@ -102,20 +114,39 @@ def train(
     if trace:
         data = settings.data
         refuse_sources(trace, map(Path, (*data.train, *data.valid, *data.test)))
+    if dry_run:
+        show_dry_run(settings, config, ranks, out)
+        return
     if ranks is not None and ranks > 1 and not launched():
         line = arguments(config, ranks, out, overrides, resume, kernels)
         tell_ranks()
-        exec_mpiexec(ranks, [*line, *shown_arguments(trace, trace_steps, force, boards)])
+        exec_mpiexec(ranks, [*line, *shown_arguments(trace, trace_steps, force, boards, logs)])
     with held_signals():
         comm = get_comm(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
         )
         prepare_threads(comm, settings.training.threads or None)
+        from neocpu.training.rank_log import rank_log
+
         folder = out or default_folder(config, resume, comm)
         traced = (trace, trace_steps) if trace else None
-        summary = run(settings, comm, folder, resume, boards, traced)
+        with rank_log(logs, comm) as log:
+            summary = run(settings, comm, folder, resume, boards, traced, log)
         if comm.rank == 0:
             show_summary(summary, folder)
+
+
+def show_dry_run(
+    settings: configs.Config, config: Path, ranks: int | None, out: Path | None
+) -> None:
+    """Print what a run would take; nothing is started or written."""
+    if launched():
+        raise click.UsageError("--dry-run starts no ranks: call it alone, with --ranks")
+
+    from neocpu.training.dry_run import dry_run
+
+    for line in dry_run(settings, ranks or 1, out or Path("runs") / config.stem):
+        click.echo(line)
 
 
 def show_summary(summary: dict[str, Any], folder: Path) -> None:
@@ -135,10 +166,12 @@ def run(
     resume: bool,
     boards: tuple[str, ...],
     traced: tuple[Path, int] | None,
+    log: "RankLog | None",
 ) -> dict[str, Any]:
     """Train, with a report for whoever looks; the summary.
 
     boards : names of trackers. traced : file of the trace, and steps at each end that it shows.
+    log : of this rank.
     """
     from neocpu.cli.progress import make_report
     from neocpu.training.config_keys import flat
@@ -152,7 +185,7 @@ def run(
             comm,
             folder,
             resume=resume,
-            report=make_report(folder, comm.rank, listeners),
+            report=make_report(folder, comm.rank, listeners, log),
             started=STARTED,
             bind=True,
             trace=RunTrace(traced[0], comm, traced[1]) if traced else None,
@@ -160,12 +193,18 @@ def run(
 
 
 def shown_arguments(
-    trace: Path | None, trace_steps: int, force: bool, boards: tuple[str, ...]
+    trace: Path | None,
+    trace_steps: int,
+    force: bool,
+    boards: tuple[str, ...],
+    logs: Path | None,
 ) -> list[str]:
     """The part of the command line on what is shown of the run."""
     line = [word for board in boards for word in ("--metrics", board)]
     if trace:
         line += ["--trace", str(trace), "--trace-steps", str(trace_steps)]
+    if logs:
+        line += ["--logs", str(logs)]
     if force:
         line.append("--force")
     return line

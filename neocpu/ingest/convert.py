@@ -265,7 +265,8 @@ def _no_rows(paths: Sequence[Path], faults: _Faults) -> str:
     names = ", ".join(map(str, paths[:3])) + ", …" * (len(paths) > 3)
     if not faults.count:
         return f"{names}: has no rows"
-    return f"{names}: all {faults.count:,} rows are faulty, none is left; {faults.lines[0]}"
+    lines = f"{faults.count:,} faulty line{'s' * (faults.count > 1)}"
+    return f"{names}: no row is left, {lines} skipped; the first: {faults.lines[0]}"
 
 
 def _size(path: Path) -> int:

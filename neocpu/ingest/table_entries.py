@@ -36,8 +36,10 @@ class Problems:
         if len(self._problems) == 1:
             ((where, problem),) = self._problems
             raise ConfigError(f"{self.source}{', ' + where if where else ''}: {problem}")
-        lines = [f"{where}: {problem}" if where else problem for where, problem in self._problems]
-        raise ConfigError("\n  ".join([f"{self.source}: {len(lines)} problems:", *lines]))
+        problems = [
+            f"{where}: {problem}" if where else problem for where, problem in self._problems
+        ]
+        raise ConfigError(f"{self.source}: {len(problems)} problems: {'; '.join(problems)}")
 
 
 class SchemaEntry:
@@ -58,7 +60,7 @@ class SchemaEntry:
                 hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(allowed)}"
                 self.wrong(f"unknown key {key!r}; {hint}")
             elif not _is_of(value, allowed[key]):
-                self.wrong(f"{key} = {value!r} is not {_NAMES[allowed[key]]}")
+                self.wrong(f"{key} = {value!r:.80} is not {_NAMES[allowed[key]]}")
             else:
                 self._entries[key] = value
 
@@ -71,7 +73,7 @@ class SchemaEntry:
     def get(self, key: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
         value = self._entries.get(key, default)
         if choices and value not in choices:
-            self.wrong(f"{key} = {value!r}; choose one of {', '.join(choices)}")
+            self.wrong(f"{key} = {value!r:.80}; choose one of {', '.join(choices)}")
             return default
         return value
 
@@ -79,7 +81,7 @@ class SchemaEntry:
         """A text of one byte, or none."""
         value: str = self._entries.get(key, "")
         if len(value.encode("utf-8", "replace")) > 1 or value in ("\n", "\r", "\0"):
-            self.wrong(f"{key} = {value!r} must be one ASCII character")
+            self.wrong(f"{key} = {value!r:.80} must be one ASCII character")
             return ""
         return value
 

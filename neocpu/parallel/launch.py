@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from neocpu import cores
+from neocpu.cores import core_quota
 from neocpu.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.abort import StopSignal, guard, held_signals, join_job, let_finish
 from neocpu.parallel.comm import Comm, SingleComm
@@ -189,17 +190,6 @@ def exec_mpiexec(ranks: int, argv: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, environment)
-
-
-def core_quota() -> float:
-    """Cores' worth of time that this container may use (Linux cgroup), infinity where nobody limits
-    it.
-    """
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return float(quota) / float(period)
-    except (OSError, ValueError):
-        return float("inf")
 
 
 def host_name() -> str:

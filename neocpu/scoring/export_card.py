@@ -67,7 +67,8 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
     dataset = _dataset(file, vocabulary, features)
     vocabularies = {name: values.vocabularies[name] for name in values.vocabularies}
     vocabularies = {name: codes for name, codes in vocabularies.items() if name in features}
-    schema = _schema(values, dataset, features, inputs)
+    trees = [file.data().get("schema"), dataset.schema if dataset is not None else None]
+    schema = _schema(values, trees, inputs)
     if schema is not None:
         fields = {each.name: each for each in schema.categories if each.name in features}
         single = frozenset(name for name, each in fields.items() if not each.is_list)
@@ -92,25 +93,27 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
 
 
 def _schema(
-    values: ValueMap, dataset: Dataset | None, features: set[str], inputs: int
+    values: ValueMap, trees: Sequence[Mapping[str, Any] | None], inputs: int
 ) -> Schema | None:
-    """The schema of the run's log; None where it is not known, or the run read other data."""
-    if dataset is not None and dataset.schema is not None:
-        schema = table_schema(dataset.schema)
-    else:
-        try:
-            schema = values.schema
-        except NeocpuError:
-            return None
-    names = {category.name for category in schema.categories}
-    if not features <= names or len(schema.dense) != inputs:
-        return None
-    if schema.unfitted:
+    """The schema of the run's log; None where it is not known, or the run read other data.
+
+    trees : schemas as the checkpoint and a converted data set hold them.
+    """
+    schemas = [table_schema(tree) for tree in trees if tree]
+    with contextlib.suppress(NeocpuError):
+        schemas.append(values.schema)
+    fitting = [
+        schema
+        for schema in schemas
+        if set(values.features) <= {each.name for each in schema.categories}
+        and len(schema.dense) == inputs
+    ]
+    if fitting and all(schema.unfitted for schema in fitting):
         raise CheckpointError(
             f"{values.path}: means, deviations and edges of its data were fitted, and the converted"
             " train data that hold them were not found; name them: --vocabulary train.h5"
         )
-    return schema
+    return next((schema for schema in fitting if not schema.unfitted), None)
 
 
 def _dataset(file: CheckpointFile, vocabulary: Path | None, features: set[str]) -> Dataset | None:

@@ -198,8 +198,8 @@ def export_scorer(
     for entry, table in zip(card["tables"], tables):
         entry.update(table.facts())
     card["config"] = {
-        "toml": config.text,
-        "overrides": config.overrides,
+        "toml": file.text("config"),
+        "overrides": json.loads(file.text("overrides")),
         "header": file.header,
     }
     # one entry: the library writes several in any order, and equal models shall be equal files

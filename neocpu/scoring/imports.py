@@ -8,8 +8,6 @@ neocpu's loader hashes would meet other rows, so rows must be given (`data.rows_
 or the model be trained on.
 """
 
-import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +24,8 @@ from neocpu.model.layout import ModelLayout
 from neocpu.scoring.export_arrays import check_disk, safetensors_library, written
 from neocpu.scoring.import_names import Names, column_order, names_of
 from neocpu.training.checkpoint.layout import Part, create, file_bytes, lay_out, seal
-from neocpu.training.checkpoint.snapshot import Share, write_share
+from neocpu.training.checkpoint.snapshot import Share, facts_of, write_share
 from neocpu.training.initial import fields_of, initial_rows
-from neocpu.training.results import versions
 from neocpu.training.state_blocks import (
     BLOCK,
     Blocks,
@@ -206,23 +203,9 @@ def import_state_dict(source: Path, config: Config, target: Path) -> str:
     model = _Model(state, names, config, _layout(state.shapes(), names, config, source))
     tensors = model.tensors()
     index, counts = _index(model, tensors)
-    header = config.header()
-    digest = digest_of(header, 0, tensors, index)
-    attributes = {
-        "step": 0,
-        "seed": np.uint64(config.training.seed),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "ranks": 1,
-        "dense": json.dumps([t.name.removeprefix("dense/") for t in tensors if not t.table]),
-        "digest": digest,
-    }
-    texts = {
-        "config": config.text,
-        "overrides": json.dumps([*config.overrides, *config.absolute]),
-        "header": json.dumps(header),
-        "data": "{}",
-        "versions": json.dumps(versions()),
-    }
+    digest = digest_of(config.header(), 0, tensors, index)
+    attributes, texts = facts_of(tensors, config, 1, 0, {})
+    attributes["digest"] = digest
     check_disk(target, file_bytes(tensors, counts))
     partial = target.with_name(f".{target.name}.partial")
     with written(target, partial):

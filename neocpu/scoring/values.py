@@ -59,7 +59,7 @@ class ValueMap:
         Raises DataError where the model's features are not columns of its log.
         """
         from neocpu.ingest.convert import schema_of
-        from neocpu.training.datasets import convert_options
+        from neocpu.training.conversions import convert_options
 
         options = convert_options(self.config, "test", True)
         schema = schema_of(self.config.data.format, options)

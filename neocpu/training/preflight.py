@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neocpu.config import Config
+from neocpu.cores import memory_left
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import TrainingError
 from neocpu.parallel.plan import Plan
@@ -42,7 +43,14 @@ class Need:
 
 
 def available_memory() -> int:
-    """Bytes that can be allocated without swapping: Linux's MemAvailable, elsewhere all memory."""
+    """Bytes that this process can allocate without swapping: of this host, Linux's MemAvailable,
+    elsewhere all memory; and no more than limits on its group of processes leave.
+    """
+    return int(min(_free_memory(), memory_left()))
+
+
+def _free_memory() -> int:
+    """Bytes of this host that are free, or can be."""
     try:
         with open("/proc/meminfo") as lines:
             for line in lines:

@@ -30,6 +30,7 @@ from neocpu.config import Config
 from neocpu.parallel.plan import Plan
 from neocpu.training.config_keys import config_record
 from neocpu.training.metrics import Metrics
+from neocpu.training.rank_log import RankLog
 
 Advance = Callable[[int, int], None]
 Tell = Callable[[str], None]  # shows one line
@@ -48,6 +49,9 @@ class Compiled(NamedTuple):
 Watch = Callable[[Callable[[], Compiled]], AbstractContextManager[None]]
 # hears every line of metrics.jsonl; True asks the run to stop, as if this were its last step
 Listener = Callable[[dict[str, Any]], Any]
+# what the curves of the picture are
+CURVES = {"train": "mean of the last 100 batches, each before its update"}
+MEASURED = "the whole split, at that step"
 PACKAGES = ("neocpu", "numba", "numpy", "mpi4py", "h5py")
 
 
@@ -75,6 +79,7 @@ class RunReport:
     listeners : each is called on rank 0 with every line of metrics.jsonl, a dict of its own. One
         that returns True ends the run well after this step, on all ranks: it is measured and saved
         as after its last step. One that raises is told, and not called again.
+    log : of this rank, on any rank; it gets all that is told, and phases of the run.
 
     Attributes: stop_asked, did a listener ask for the end of the run?
     """
@@ -88,6 +93,7 @@ class RunReport:
         progress: Progress | None = None,
         compiling: Watch = unwatched,
         listeners: Sequence[Listener] = (),
+        log: RankLog | None = None,
     ) -> None:
         self.out = Path(out)
         self.stop_asked = False
@@ -101,13 +107,21 @@ class RunReport:
             *listeners,
             ValidWatch(lambda text: self.tell(f"note: {text}")),
         ]
+        self._log = log
 
     def tell(self, text: str) -> None:
         """One line for whoever watches, as long as anybody can."""
+        if self._first:
+            self.note(text)
         try:
             self._tell(text)
         except (OSError, ValueError):  # a full disk, a pipe or a stream that was closed
             self._tell = silent
+
+    def note(self, text: str) -> None:
+        """One line for the log of this rank, if it has one."""
+        if self._log is not None:
+            self._log.note(text)
 
     def progress(self, total: int, done: int) -> AbstractContextManager[Advance]:
         """Progress over `total` steps, of which `done` are done."""
@@ -275,9 +289,11 @@ def draw(picture: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for split, points in curves.items():
-        axes.plot(*zip(*points), marker="o", markersize=3, label=split)
+        marker = "" if split == "train" and len(points) > 20 else "o"
+        label = f"{split}: {CURVES.get(split, MEASURED)}"
+        axes.plot(*zip(*points), marker=marker, markersize=3, label=label)
     axes.set_xlabel("samples")
     axes.set_ylabel(name)
-    axes.legend()
+    axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
     figure.savefig(picture, dpi=150)

@@ -155,6 +155,7 @@ class Trainer:
         beginning = begin(self.config, self.comm, self.out, self.resume, online=self.online)
         self.config = beginning.config
         splits = self._open(beginning)
+        self.report.note("data are open")
         self._warn_of_leaves()
         self._heed(stop)
         world, schedule = self._prepare(splits)
@@ -166,6 +167,7 @@ class Trainer:
         recovery.watch(self._patience)
         if self.resume:
             self._go_on(recovery, schedule)
+        self.report.note(f"ready for step {self.steps_taken + 1}")
         if self.config.memory.warm:
             warm_caches(world, schedule.loader, self.steps_taken > 0)
         self._watch.start()
@@ -223,7 +225,9 @@ class Trainer:
         self.report.plan(plan, state_floats, chosen)
         advise(splits, schedule.total_steps, self.report)
         report = self.report
-        warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
+        self.report.note("planned, and there is room")
+        seconds = warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
+        self.report.note(f"kernels are ready after {seconds:.3f} s")
         if self.bind:
             bind_kernel_threads(comm)
         self.world = build(config, comm, plan, splits.dense_features, huge=huge, memory=memory)
@@ -319,7 +323,16 @@ class Trainer:
         """A line of metrics.jsonl on the last training batches, which costs next to nothing."""
         metrics = self._log.metrics(self.comm)
         pace = self._log.pace(self.steps_taken)
+        self.report.note(self._pace_text(pace))
         self.report.metrics(self.steps_taken, self.samples, "train", metrics, pace, shown=False)
+
+    def _pace_text(self, pace: dict[str, Any]) -> str:
+        """How this rank gets on, for its log."""
+        waited = sum(self.comm.sent.waited.values())
+        return (
+            f"step {self.steps_taken}: {pace['seconds']:.3f} s of steps so far; exchanges waited "
+            f"{waited:.3f} s"
+        )
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
@@ -336,6 +349,7 @@ class Trainer:
                 metrics[name] = compute(scores, labels, loss, self.comm)
                 self._reliability[name] = reliability(scores, labels, loss, self.comm)
         pace = self._log.pace(self.steps_taken)
+        self.report.note(f"measured {', '.join(metrics)}; {self._pace_text(pace)}")
         for name in [name for name in metrics if name not in known]:
             self._report(name, metrics[name], pace if name == "train" else None)
         if "valid" in metrics and "valid" not in known:
@@ -358,6 +372,7 @@ class Trainer:
         traffic = self.comm.traffic_of_ranks()  # checkpoints come after, and are not in it
         recovery.save(self.steps_taken, last=True)
         recovery.finish(self.steps_taken)
+        self.report.note("the last checkpoint is written")
         summary = summarise(
             world,
             self.steps_taken,

@@ -243,7 +243,9 @@ class Saver:
         snapshot = Snapshot(state.tensors, self._room)
         written_index = state.index(snapshot.add, base is not None)
         index = written_index
-        attributes, texts = facts_of(state, self.world, step, self._data)
+        attributes, texts = facts_of(
+            state.tensors, self.world.config, self.comm.size, step, self._data
+        )
         if base:
             index = written_index.over(base.index)
             attributes |= {"base": base.name, "base_step": base.step, "base_digest": base.digest}

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from neocpu.config import Config
 from neocpu.defaults import as_overrides
 from neocpu.parallel.comm import Comm
 from neocpu.training.checkpoint.layout import Offsets, Part, RowWriter
@@ -114,16 +115,15 @@ def shares_of(comm: Comm, counts: Ints) -> tuple[Ints, Ints]:
 
 
 def facts_of(
-    state: State, world: Any, step: int, data: Mapping[str, Any]
+    tensors: Sequence[Tensor], config: Config, ranks: int, step: int, data: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Attributes and texts of a file."""
-    config = world.config
+    """Attributes and texts of a file that so many ranks write."""
     attributes = {
         "step": step,
         "seed": np.uint64(config.training.seed),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "ranks": world.comm.size,
-        "dense": json.dumps([t.name.removeprefix("dense/") for t in state.tensors if not t.table]),
+        "ranks": ranks,
+        "dense": json.dumps([t.name.removeprefix("dense/") for t in tensors if not t.table]),
     }
     texts = {
         "config": config.text,
