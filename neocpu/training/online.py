@@ -263,6 +263,7 @@ class OnlineTrainer(Trainer):
         }
         given = [(name, opened[f"train {n}"]) for n, name in enumerate(self._names, 1)]
         known = known_files(beginning.history, beginning.step)
+        config = self.config = config.for_samples(given[0][1].rows)  # unless it names a batch size
         batch = config.training.batch_size
         self._files = join(known, given, beginning.step, batch, tell)
         rest = [file.dataset for file in self._files if file.dataset is not None]
