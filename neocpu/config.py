@@ -277,7 +277,8 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     training = config.training
     if training.leaves & (training.leaves - 1):
         raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
-    if training.patience and not (config.eval.every_steps and data.valid):
+    has_valid = data.valid or (data.split and data.split[1])
+    if training.patience and not (config.eval.every_steps and has_valid):
         key = "data.valid" if config.eval.every_steps else "eval.every_steps"
         raise reader.wrong(
             "training.patience", f"it counts measurements of the valid split; set {key} too"

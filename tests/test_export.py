@@ -8,8 +8,11 @@ import pytest
 from export_runs import columns, exported, samples, scores, train
 
 from neocpu.cli import run
+from neocpu.embedding.specs import TableSpec
 from neocpu.errors import CheckpointError, ConfigError
 from neocpu.scoring import export_arrays
+from neocpu.scoring.export_scorer import StoredTable
+from neocpu.training.initial import in_format
 from neocpu.training.inspect import load
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
@@ -80,6 +83,22 @@ def test_what_cannot_be_written(
 
 
 # ---- the module for torch ----
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_scaled_rows_are_kept(form: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
+    from neocpu.scoring.torch_model import EmbeddingTable
+
+    spec = TableSpec("t", 9, 5, ("t",), format=form)
+    weight = np.random.default_rng(1).standard_normal((9, 5)).astype(np.float32)
+    values = in_format(spec, weight, "reference")
+    stored = StoredTable(spec, 0, 9, "initial")
+    facts = {"name": "t", "rows": 9, "dim": 5, "pooling": "sum", **stored.facts()}
+    table = EmbeddingTable(facts, torch.from_numpy(stored.encode(values)), None)
+    assert stored.whole and stored.row_bytes < 20
+    numbers = table.lookup(torch.arange(9)).numpy()
+    assert np.allclose(numbers, values["weight"], rtol=2**-23, atol=0)
 
 
 @pytest.mark.parametrize("options", [{}, {"narrow": False}])

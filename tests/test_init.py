@@ -12,6 +12,7 @@ from neocpu import config as configs
 from neocpu.advice.look import guess_dialect, look
 from neocpu.advice.roles import Roles, by_role, columns_of
 from neocpu.advice.sizes import colliding
+from neocpu.advice.write import Wishes, write_config
 from neocpu.cli import run
 from neocpu.defaults import batch_of
 from neocpu.errors import ConfigError, DataError
@@ -178,3 +179,12 @@ def test_sizes_follow_the_number_of_samples():
     assert [batch_of(10**power) for power in (2, 4, 5, 6, 9)] == [16, 16, 32, 128, 2048]
     assert colliding(1000, 1000) == pytest.approx(0.63, abs=0.01)
     assert colliding(1000, 10_000) < 0.1
+
+
+def test_a_log_that_is_sorted_by_its_label_is_said(tmp_path):
+    path = tmp_path / "sorted.csv"
+    rows = sorted(range(ROWS), key=lambda number: number % 5 == 0)
+    lines = [f"{int(number % 5 == 0)},v{number % 7}\n" for number in rows]
+    path.write_text("click,value\n" + "".join(lines))
+    drafted = write_config([path], tmp_path / "a.toml", Wishes())
+    assert any(line.startswith("careful: ") for line in drafted.said)

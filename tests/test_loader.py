@@ -164,6 +164,13 @@ def test_rows_follow_the_norm_and_weights_their_table(files):
     assert batch.sparse.values.tolist() == expected
     assert batch.sparse.lengths.tolist() == [(ids % 3).tolist(), [1] * 8, (ids % 3).tolist()]
     assert batch.sparse.weights.tolist() == [1] * (many.size + 8) + many.tolist()
+    by_code = Loader(files[0], TABLES, batch_size=8, rows_by="code", depth=0)
+    batch = next(iter(by_code.batches()))
+    assert batch.sparse.values.tolist() == [
+        *((many + 2**40) % 1000).tolist(),
+        *ids.tolist(),
+        *((many + 2**40) % 7).tolist(),
+    ]
     plain = next(iter(Loader(files[0], TABLES[:1], batch_size=8, depth=0).batches()))
     assert plain.sparse.weights is None and plain.sparse.keys == ("one", "two")
 

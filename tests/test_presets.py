@@ -30,7 +30,9 @@ def test_presets_load_and_hold_the_26_categories(path):
     settings = config.load(path, ["data.train=a.tsv", "data.test=b.tsv"])
     assert [table.name for table in settings.tables] == [entry["name"] for entry in CATEGORIES]
     if path.stem == "criteo-kaggle":
-        assert [table.rows for table in settings.tables] == [entry["rows"] for entry in CATEGORIES]
+        # a row more than published values, for those that training did not see
+        rows = [table.rows - 1 for table in settings.tables]
+        assert rows == [entry["rows"] for entry in CATEGORIES]
 
 
 def test_the_tiny_preset_names_the_committed_log():

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from neocpu.cli import progress, terminal
+from neocpu.planner.units import duration_text
 from neocpu.training.results import Compiled
 
 
@@ -87,11 +88,18 @@ def test_compiling_tells_how_far_and_how_long(capsys: pytest.CaptureFixture[str]
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline and not (text := capsys.readouterr().err):
             time.sleep(0.01)
-    assert text.startswith("1 of about 72 kernels compiled in 0 s, about 43 s left")
+    assert text.startswith("1 of about 72 kernels compiled in less than a second, about 43 s left")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (150, "2 min"), (12000, "3 h 20 min")]
+    ("seconds", "text"),
+    [
+        (0.4, "less than a second"),
+        (0.6, "1 s"),
+        (119, "119 s"),
+        (150, "2 min"),
+        (12000, "3 h 20 min"),
+    ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert progress.duration(seconds) == text
+    assert duration_text(seconds) == text

@@ -4,14 +4,19 @@ import importlib.util
 import json
 import os
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
 
 from neocpu.embedding.specs import TableSpec
+from neocpu.errors import EnvironmentProblem
+from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
+from neocpu.parallel.threads import run_threads
 from neocpu.training import results as reports
 from neocpu.training.metrics import Metrics
+from neocpu.training.rank_log import rank_log
 from neocpu.training.results import RunReport, versions
 
 
@@ -204,3 +209,32 @@ def test_listeners_hear_every_line_and_one_that_fails_is_dropped(tmp_path: Path)
     assert heard == [first, first, second, second]
     warnings = [line for line in shown if line.startswith("warning")]
     assert len(warnings) == 1 and "KeyError: 'no such board'" in warnings[0]
+
+
+def test_each_rank_logs_its_phases_its_warnings_and_its_end(tmp_path: Path) -> None:
+    def body(comm: Comm) -> None:
+        with rank_log(tmp_path / "logs", comm) as log:
+            report = RunReport(tmp_path, comm.rank, log=log)
+            report.tell("hello")
+            report.note(f"phase of rank {comm.rank}")
+            if comm.rank == 0:
+                warnings.warn("mind the gap", stacklevel=1)
+            comm.barrier()
+
+    with pytest.warns(UserWarning, match="mind the gap"):
+        run_threads(2, body)
+    first, second = ((tmp_path / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1))
+    for text in ("rank 0 of 2", "hello", "phase of rank 0", "done"):
+        assert text in first
+    assert "phase of rank 1" in second and "hello" not in second
+    with pytest.raises(KeyError), rank_log(tmp_path / "logs", SingleComm()):
+        raise KeyError("lost")
+    again = (tmp_path / "logs" / "rank-0.log").read_text()
+    assert again.startswith(first) and "ended by KeyError: 'lost'" in again
+    assert "Traceback" in again
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(EnvironmentProblem, match=r"rank-0\.log: cannot be written"),
+        rank_log(tmp_path / "file", SingleComm()),
+    ):
+        pass

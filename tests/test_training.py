@@ -18,12 +18,14 @@ from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.settings import OptimizerConfig, TrainingConfig
 from neocpu.training.clock import StepClock
+from neocpu.training.dry_run import dry_run
 from neocpu.training.metrics import Window
 from neocpu.training.results import RunReport
 from neocpu.training.run_folder import RunLock
 from neocpu.training.step import Outcome
 from neocpu.training.train_log import TrainLog
 from neocpu.training.trainer import Trainer
+from neocpu.zionex import machine_file
 from tests.small_run import BATCH, CONFIG, ROWS, config_of, write_log
 
 
@@ -156,6 +158,23 @@ def test_a_line_on_training_is_due_by_steps_or_by_time():
     assert log_of_run.due(21) and not log_of_run.due(20)
     log_of_run.pace(21)
     assert not log_of_run.due(22)
+
+
+def test_a_dry_run_says_what_a_run_takes_and_writes_nothing(log, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path / "cache"))
+    config = config_of(log, "training.epochs=2", "checkpoint.every_steps=2")
+    text = "\n".join(dry_run(config, 2, tmp_path / "out"))
+    assert f"{ROWS} samples; 6 steps of {BATCH}" in text
+    for line in ("memory: up to", "disk: 3 checkpoints", "time: not known; `neocpu calibrate`"):
+        assert line in text
+    path = machine_file.this_machine_path()
+    path.parent.mkdir(parents=True)
+    machine_file.save(path, machine_file.text(machine_file.load("fat-tree")))
+    assert "ms a step" in "\n".join(dry_run(config, 2, tmp_path / "out"))
+    raw = config_of(log, f'data.train="{tmp_path}/raw.tsv"', "training.steps=7")
+    (tmp_path / "raw.tsv").write_text("")
+    assert "not converted yet" in "\n".join(dry_run(raw, 1, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_more_passes_learn_more(log, tmp_path):

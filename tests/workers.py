@@ -31,6 +31,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "lookups": ("lookup", "codecs_rows", "codecs", "pooling", "cache"),
     "benchmarks": ("benchmarks",),
     "toys": ("recipes",),
+    "exports": ("export", "export_onnx", "imports", "serve"),
     "damage": ("checkpoint", "checkpoint_damage", "oracle_damage", "fuzz"),
 }
 LAST: dict[str, tuple[str, ...]] = {

@@ -15,7 +15,7 @@ from neocpu.ingest.dataset_layout import FeatureColumn
 FEW_STEPS = 300  # fewer leave a model near its start, if smaller batches would make more
 SHARED = 0.4  # share of values that share a row from which a table is too small
 NAMED = 5  # tables or features in one line
-WORSE = 1.003  # times its best, from which the valid loss has turned
+WORSE = 1.01  # times its best, from which the valid loss has turned
 
 
 @dataclass(frozen=True)
@@ -122,5 +122,5 @@ class ValidWatch:
             self._told = True
             self._tell(
                 f"valid {name} {loss:.4f} is worse than {best:.4f} at step {step}: more training "
-                "overfits; fewer epochs or steps, or lower rates, would serve better"
+                "overfits; training.patience = 3 would end the run and keep its best checkpoint"
             )

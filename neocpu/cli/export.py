@@ -61,6 +61,7 @@ def export(
     from neocpu.scoring.export_onnx import export_onnx
     from neocpu.scoring.export_scorer import export_scorer
     from neocpu.training.checkpoint.reading import CheckpointFile
+    from neocpu.training.preflight import human
 
     check_target(target, force, [checkpoint, *([vocabulary] if vocabulary else [])])
     checkpoint = checkpoint_of(checkpoint)
@@ -69,8 +70,15 @@ def export(
     with CheckpointFile(checkpoint) as file:
         facts = data_facts(file, vocabulary)
         if target.suffix == ".onnx":
-            written = export_onnx(file, target, facts, part=part, inputs=inputs, unlearnt=unlearnt)
+            written, table_bytes = export_onnx(
+                file, target, facts, part=part, inputs=inputs, unlearnt=unlearnt
+            )
             click.echo(f"{target}: {written} model, {target.stat().st_size:,} bytes")
+            if (part, written) == ("auto", "dense"):
+                click.echo(
+                    f"its tables, {human(table_bytes)}, are not in it: --part whole writes them"
+                    + (", --unlearnt zero the trained rows" if unlearnt == "initial" else "")
+                )
             return
         tables = export_scorer(file, target, facts, unlearnt=unlearnt, narrow=not fp32)
     click.echo(f"{target}: {target.stat().st_size:,} bytes")

@@ -22,6 +22,7 @@ STARTED = time.time()
 )
 @click.option(
     "--out",
+    "folder",
     type=click.Path(path_type=Path),
     help="Folder of results.  [default: runs/NAME, or the first free NAME-2, …; with --resume the "
     "last]",
@@ -42,7 +43,7 @@ def online(
     config: Path,
     files: tuple[str, ...],
     ranks: int | None,
-    out: Path | None,
+    folder: Path | None,
     overrides: tuple[str, ...],
     resume: bool,
 ) -> None:
@@ -59,7 +60,7 @@ def online(
     settings = configs.load(config, overrides)
     if ranks is not None and ranks > 1 and not launched():
         line = ["online", str(config), *files, "--ranks", str(ranks)]
-        line += ["--out", str(out)] if out else []
+        line += ["--out", str(folder)] if folder else []
         line += [word for override in overrides for word in ("--set", override)]
         exec_mpiexec(ranks, [*line, *(["--resume"] if resume else [])])
     with held_signals():
@@ -70,7 +71,7 @@ def online(
         from neocpu.cli.progress import make_report
         from neocpu.training.online import OnlineTrainer
 
-        folder = out or default_folder(config, resume, comm)
+        folder = folder or default_folder(config, resume, comm)
         summary = OnlineTrainer(
             settings,
             comm,

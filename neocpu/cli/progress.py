@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neocpu.cli.terminal import audience
+from neocpu.planner.units import duration_text
 from neocpu.training.rank_log import RankLog
 from neocpu.training.results import Advance, Compiled, Listener, RunReport, Watch, unwatched
 
@@ -123,7 +124,7 @@ def lines(
             f"step {step:,} of {total:,} ({100 * step / total:.0f} %)",
             loss.text,
             f"{samples_done / elapsed:,.0f} samples/s",
-            f"{duration(left)} left" if step < total else "",
+            f"{duration_text(left)} left" if step < total else "",
         ]
         say(", ".join(filter(None, parts)))
 
@@ -181,19 +182,8 @@ def compiling_text(compiled: Compiled, elapsed: float) -> str:
     left = pace * max(compiled.about - compiled.done, 1)
     return (
         f"{compiled.done} of about {max(compiled.about, compiled.done)} kernels compiled in "
-        f"{duration(elapsed)}, about {duration(left)} left"
+        f"{duration_text(elapsed)}, about {duration_text(left)} left"
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: "25 s", "4 min", "3 h 20 min"."""
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{round(whole / 60)} min"
-    hours, rest = divmod(round(whole / 60), 60)
-    return f"{hours} h {rest} min"
 
 
 def say(text: str) -> None:

@@ -6,8 +6,6 @@ The run itself is `training/trainer.py`.
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,6 @@ import click
 from neocpu import config as configs
 from neocpu.cli.targets import check_target, force_option
 from neocpu.cli.terminal import tell_ranks
-from neocpu.errors import EnvironmentProblem
 from neocpu.ingest.targets import refuse_sources
 from neocpu.kernels.choice import FAMILIES, use
 from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
@@ -83,6 +80,9 @@ STARTED = time.time()
     metavar="DIR",
     help="Write what each rank does and when to DIR/rank-N.log.",
 )
+@click.option(
+    "--dry-run", is_flag=True, help="Say what the run would take: plan, memory, disk, time."
+)
 def train(
     config: Path,
     ranks: int | None,
@@ -95,6 +95,7 @@ def train(
     kernels: str | None,
     boards: tuple[str, ...],
     logs: Path | None,
+    dry_run: bool,
 ) -> None:
     """Train a model as CONFIG says, and print the digest of what was learnt.
 
@@ -113,6 +114,9 @@ def train(
     if trace:
         data = settings.data
         refuse_sources(trace, map(Path, (*data.train, *data.valid, *data.test)))
+    if dry_run:
+        show_dry_run(settings, config, ranks, out)
+        return
     if ranks is not None and ranks > 1 and not launched():
         line = arguments(config, ranks, out, overrides, resume, kernels)
         tell_ranks()
@@ -122,12 +126,27 @@ def train(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
         )
         prepare_threads(comm, settings.training.threads or None)
+        from neocpu.training.rank_log import rank_log
+
         folder = out or default_folder(config, resume, comm)
         traced = (trace, trace_steps) if trace else None
-        with logging(logs, comm) as log:
+        with rank_log(logs, comm) as log:
             summary = run(settings, comm, folder, resume, boards, traced, log)
         if comm.rank == 0:
             show_summary(summary, folder)
+
+
+def show_dry_run(
+    settings: configs.Config, config: Path, ranks: int | None, out: Path | None
+) -> None:
+    """Print what a run would take; nothing is started or written."""
+    if launched():
+        raise click.UsageError("--dry-run starts no ranks: call it alone, with --ranks")
+
+    from neocpu.training.dry_run import dry_run
+
+    for line in dry_run(settings, ranks or 1, out or Path("runs") / config.stem):
+        click.echo(line)
 
 
 def show_summary(summary: dict[str, Any], folder: Path) -> None:
@@ -171,26 +190,6 @@ def run(
             bind=True,
             trace=RunTrace(traced[0], comm, traced[1]) if traced else None,
         ).run()
-
-
-@contextmanager
-def logging(folder: Path | None, comm: "Comm") -> Iterator["RankLog | None"]:
-    """The log of this rank while the block lasts, if there is a folder for it. Collective."""
-    if folder is None:
-        yield None
-        return
-    from neocpu.training.rank_log import RankLog
-
-    error = None
-    log = None
-    try:
-        log = RankLog(folder, comm.rank, comm.size)
-    except EnvironmentProblem as problem:
-        error = problem
-    comm.agree(error)
-    assert log is not None
-    with log.watching():
-        yield log
 
 
 def shown_arguments(

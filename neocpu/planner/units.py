@@ -26,3 +26,16 @@ def count_text(number: float) -> str:
         if abs(number) >= unit:
             return f"{number / (1e3 if name == 'k' else unit):.3g} {name}"
     return f"{number:,.3g}" if number < 1000 else f"{number:,.0f}"
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds as a person says them: "25 s", "4 min", "3 h 20 min"."""
+    if 0 < seconds < 0.5:
+        return "less than a second"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{round(whole / 60)} min"
+    hours, rest = divmod(round(whole / 60), 60)
+    return f"{hours} h {rest} min"

@@ -11,7 +11,7 @@ from neocpu.report.runs import Run
 WIDTH = 480.0
 HEIGHT = 260.0
 LEFT = 58.0
-RIGHT = 14.0
+RIGHT = 24.0
 TOP = 12.0
 BOTTOM = 40.0
 MOST_POINTS = 400  # of a curve; more are thinned out

@@ -194,6 +194,9 @@ def _write_safetensors(arrays: Sequence[Entry], metadata: Metadata, path: Path) 
             library.serialize_file(specs, path, metadata=dict(metadata))
         except library.SafetensorError as error:
             raise OSError(str(error)) from error
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)  # the library lets only its owner read a file
 
 
 def _fill(tensor: NDArray[np.uint8], entry: Entry) -> None:

@@ -46,8 +46,8 @@ def export_onnx(
     part: str = "auto",
     inputs: str = "codes",
     unlearnt: str = "initial",
-) -> str:
-    """Write a model, or its dense part, as ONNX; returns which: "whole" or "dense".
+) -> tuple[str, int]:
+    """Write a model, or its dense part, as ONNX; returns which, and the bytes of its tables.
 
     part : one of PARTS; auto: the whole model where its tables are small. inputs : of the whole
     model, one of INPUTS. unlearnt : what rows that were never trained give, "initial" or "zero".
@@ -74,7 +74,7 @@ def export_onnx(
     partial = target.with_name(f".{target.name}.partial")
     with written(target, partial):
         builder.graph.onnx.save(model, str(partial))
-    return part
+    return part, size
 
 
 def _onnx_table(table: StoredTable) -> StoredTable:

@@ -79,6 +79,8 @@ class EmbeddingTable(nn.Module):
         vectors = self.lookup(rows)
         if weights is not None:
             vectors = vectors * weights[:, None]
+        if bool((lengths == 1).all()):
+            return vectors
         bag = torch.repeat_interleave(torch.arange(lengths.numel(), device=rows.device), lengths)
         pooled = vectors.new_zeros(lengths.numel(), vectors.shape[1]).index_add_(0, bag, vectors)
         if self.facts["pooling"] == "mean":

@@ -18,6 +18,7 @@ from typing import TextIO
 
 from neocpu.cores import available
 from neocpu.errors import EnvironmentProblem
+from neocpu.parallel.comm import Comm
 
 FORMAT = "rank-{}.log"
 
@@ -94,3 +95,24 @@ def _ranges(cores: list[int]) -> str:
         else:
             runs.append([core])
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+@contextmanager
+def rank_log(folder: Path | None, comm: Comm) -> Iterator[RankLog | None]:
+    """The log of this rank while the block lasts; None without a folder. Collective.
+
+    Raises EnvironmentProblem, on every rank, where one cannot write its log.
+    """
+    if folder is None:
+        yield None
+        return
+    error = None
+    log = None
+    try:
+        log = RankLog(folder, comm.rank, comm.size)
+    except EnvironmentProblem as problem:
+        error = problem
+    comm.agree(error)
+    assert log is not None
+    with log.watching():
+        yield log

@@ -7,6 +7,7 @@ is allocated.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from neocpu.config import Config
 from neocpu.embedding.tiered import MemoryPlan
@@ -39,9 +40,25 @@ class PlannedRun:
         return self.steps * self.config.training.batch_size
 
     @property
+    def saves(self) -> int:
+        """Checkpoints that it writes."""
+        interval = self.config.checkpoint.every_steps
+        return -(-self.steps // interval) if interval else 1
+
+    @property
     def state_floats(self) -> tuple[int, int]:
         """Optimizer floats of a table: per element, per row."""
         return self.config.optimizer.sparse.state_floats
+
+
+class RankNeeds(NamedTuple):
+    """What a rank needs: bytes of its tables on huge pages and on small ones, largest first, and
+    besides tables.
+    """
+
+    huge: list[preflight.Need]
+    small: list[preflight.Need]
+    working: int
 
 
 def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool:
@@ -73,13 +90,29 @@ def _check_memory(run: PlannedRun, comm: Comm) -> tuple[bool, str]:
 
     Raises TrainingError if they do not even fit with small ones, unless the config insists.
     """
+    needs = rank_needs(run, comm.rank)
+    host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
+    once = needs_once(run)
+    huge = preflight.fits(needs.huge, host_ranks, needs.working, once=once)
+    try:
+        tables = needs.huge if huge else needs.small
+        preflight.check_memory(tables, host_ranks, needs.working, once=once)
+    except TrainingError as problem:
+        if run.config.memory.check:
+            raise
+        return huge, f"warning: {problem}"
+    return huge, ""
+
+
+def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
+    """What a rank of a run needs of memory."""
     pooling = run.splits.pooling_factors()
     lookups = {name: int(run.samples * factor) + 1 for name, factor in pooling.items()}
-    rooms = run.memory.rooms(run.plan.tables, run.plan.local(comm.rank), run.state_floats)
+    rooms = run.memory.rooms(run.plan.tables, run.plan.local(rank), run.state_floats)
     huge_needs, small_needs = (
         preflight.table_needs(
             run.plan,
-            comm.rank,
+            rank,
             run.state_floats,
             lookups,
             slots=[room.slots for room in rooms],
@@ -93,29 +126,21 @@ def _check_memory(run: PlannedRun, comm: Comm) -> tuple[bool, str]:
     working += 2 * preflight.dense_bytes(run.config, run.splits.dense_features)
     # a snapshot holds copies of rows, and no more of them than there are
     working += min(run.config.checkpoint.memory, sum(need.bytes for need in small_needs))
-    host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
-    once = preflight.SHARED
-    if not is_ready(run.config, run.plan, run.memory.placements):
-        if cannot_write():
-            working += preflight.COMPILER  # each rank compiles for itself
-        else:
-            once += preflight.COMPILER
-    huge = preflight.fits(huge_needs, host_ranks, working, once=once)
-    try:
-        needs = huge_needs if huge else small_needs
-        preflight.check_memory(needs, host_ranks, working, once=once)
-    except TrainingError as problem:
-        if run.config.memory.check:
-            raise
-        return huge, f"warning: {problem}"
-    return huge, ""
+    if cannot_write() and not is_ready(run.config, run.plan, run.memory.placements):
+        working += preflight.COMPILER  # each rank compiles for itself
+    return RankNeeds(huge_needs, small_needs, working)
+
+
+def needs_once(run: PlannedRun) -> int:
+    """Bytes that all ranks of a host need together, beside what each needs."""
+    if cannot_write() or is_ready(run.config, run.plan, run.memory.placements):
+        return preflight.SHARED
+    return preflight.SHARED + preflight.COMPILER
 
 
 def _check_disks(run: PlannedRun, ranks: int, tell: Callable[[str], None]) -> None:
     """Will the SSD files and the checkpoints of all ranks fit?"""
     config = run.config
-    interval = config.checkpoint.every_steps
-    saves = -(-run.steps // interval) if interval else 1
     touched = run.splits.touchable_rows(run.samples)
     over_ssd = [
         table
@@ -124,19 +149,25 @@ def _check_disks(run: PlannedRun, ranks: int, tell: Callable[[str], None]) -> No
     ]
     preflight.check_rows(
         run.memory.folder or run.out,
-        preflight.row_file_needs(over_ssd, run.state_floats, touched, saves),
+        preflight.row_file_needs(over_ssd, run.state_floats, touched, run.saves),
         ranks,
         run.memory.ssd,
         tell,
     )
+    preflight.check_checkpoints(run.out, checkpoint_room(run), tell)
+
+
+def checkpoint_room(run: PlannedRun) -> preflight.CheckpointNeeds:
+    """What the checkpoints of a run take."""
+    config = run.config
+    touched = run.splits.touchable_rows(run.samples)
     # files of changes take together no more than two whole ones
     based = min(config.checkpoint.files_until_full(run.memory.over_ssd) - 1, 2)
-    needs = preflight.CheckpointNeeds(
+    return preflight.CheckpointNeeds(
         tables=preflight.checkpoint_needs(config.tables, run.state_floats, touched),
         dense=preflight.dense_bytes(config, run.splits.dense_features),
-        saves=saves,
+        saves=run.saves,
         keep=config.checkpoint.keep,
         present=[path.stat().st_size for path in checkpoints(run.out)],
         based=based,
     )
-    preflight.check_checkpoints(run.out, needs, tell)

@@ -67,11 +67,8 @@ def run_on_ranks(
     else:
         lines = (out / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
         said = [text for text in lines if text.strip()]
-        trial.error = (
-            said[-1].removeprefix("neocpu: ").removeprefix("error: ")
-            if said
-            else f"exit status {status}"
-        )
+        last = said[-1] if said else f"exit status {status}"
+        trial.error = last.removeprefix("neocpu: ").removeprefix("error: ")
 
 
 def _wait(process: "subprocess.Popen[bytes]", trial: SweepTrial) -> int:
