@@ -20,12 +20,13 @@ import neocpu
 from neocpu.errors import CheckpointError
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.threads import run_threads
+from neocpu.scoring.export_arrays import export
 from neocpu.training import checkpoint
 from neocpu.training.checkpoint.folder import checkpoints
 from neocpu.training.checkpoint.layout import TEXTS, lay_out
 from neocpu.training.checkpoint.reading import CheckpointFile, base_of
 from neocpu.training.checkpoint.saving import Saver
-from neocpu.training.checkpoint.tools import export, merge
+from neocpu.training.checkpoint.tools import merge
 from neocpu.training.run_folder import RunLock
 from neocpu.training.state import digest
 from neocpu.training.state_blocks import Tensor
