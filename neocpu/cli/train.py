@@ -266,7 +266,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     for split, metrics in summary["metrics"].items():
         defined = {name: value for name, value in metrics.items() if value is not None}
         numbers = "  ".join(f"{name} {show(value)}" for name, value in defined.items())
-        click.echo(f"{split:6}{numbers}")
+        click.echo(f"{split:5} {numbers}")
     click.echo(
         f"{summary['steps']} steps, {summary['samples']} samples, {summary['seconds']:.1f} s, "
         f"{summary['samples_per_second']:,.0f} samples/s"

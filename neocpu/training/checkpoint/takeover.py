@@ -84,10 +84,11 @@ def check(file: CheckpointFile, config: Config) -> None:
         if new_by != "vocabulary" and old.rows != spec.rows:
             raise CheckpointError(
                 f"{file.path}: table {spec.name} has {old.rows} rows there and {spec.rows} here; "
-                f"rows are chosen by {new_by}, so with another number of rows a value would meet "
-                f"the row of another. Set tables.{spec.name}.rows = {old.rows}, or give the table "
-                f"another name (with features = {list(spec.features)}) to let it start afresh; "
-                'tables whose rows come from a vocabulary (data.rows_by = "vocabulary") can grow'
+                f"rows are chosen by {new_by}, so with another number of rows every value would "
+                f"meet the row of another. Set tables.{spec.name}.rows = {old.rows}, or give the "
+                f"table another name (with features = {list(spec.features)}) to let it start "
+                'afresh; tables whose rows come from a vocabulary (data.rows_by = "vocabulary") '
+                "can grow"
             )
         if old.rows > spec.rows:
             raise CheckpointError(
