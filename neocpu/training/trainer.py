@@ -167,6 +167,7 @@ class Trainer:
         recovery.watch(self._patience)
         if self.resume:
             self._go_on(recovery, schedule)
+        self.report.config(self.config)  # not before a resume that may be refused
         self.report.note(f"ready for step {self.steps_taken + 1}")
         if self.config.memory.warm:
             warm_caches(world, schedule.loader, self.steps_taken > 0)
@@ -221,7 +222,6 @@ class Trainer:
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
         chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
-        self.report.config(config)
         self.report.plan(plan, state_floats, chosen)
         advise(splits, schedule.total_steps, self.report)
         report = self.report
