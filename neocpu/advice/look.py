@@ -6,7 +6,6 @@ an estimate from its size.
 """
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,8 +286,3 @@ def _joined(files: Sequence[Path], parts: Sequence[pl.DataFrame]) -> pl.DataFram
         return pl.concat(parts, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{files[0]} and the others differ in types: {one_line(error)}") from error
-
-
-def as_toml(value: object) -> str:
-    """A text, number, flag or list as TOML."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -117,9 +117,7 @@ class Trainer:
         self._patience = Patience(config.training.patience, metric)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
         self._reliability: dict[str, Any] = {}  # by split, of its newest measurement
-        self._log = TrainLog(
-            config.training, config.optimizer, config.model.loss, WINDOW, self._clock
-        )
+        self._log = TrainLog(config.training.log_every, config.model.loss, WINDOW, self._clock)
 
     def run(self) -> dict[str, Any]:
         """Train to the end of the configured steps; the summary, as `run.json` has it.
@@ -261,7 +259,7 @@ class Trainer:
         batches = schedule.batches(self.steps_taken)
         early = look_ahead(world.embedding, self.config.memory)
         steps = world.step.over(batches, self.steps_taken + 1, early)
-        self._log.begin(self.steps_taken)
+        self._log.begin(self.steps_taken, self.config.optimizer)
         with self.report.progress(total, self.steps_taken) as advance:
             while self.steps_taken < total and not self._patience.ended:
                 recovery.poll(self.steps_taken)
