@@ -15,12 +15,13 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from neocpu import config as configs
-from neocpu.advice.look import LOOKED_AT, Log, as_toml, look
+from neocpu.advice.look import LOOKED_AT, Log, look
 from neocpu.advice.roles import LogColumn, Roles, by_role, columns_of
 from neocpu.advice.sizes import MIN_COUNT, ModelSizes, rows_of, sizes_of
 from neocpu.errors import ConfigError, DataError
 from neocpu.ingest.frames import as_frame
 from neocpu.ingest.targets import refuse_sources
+from neocpu.records import toml_text
 
 SPLIT = (0.8, 0.1, 0.1)
 LEAST_SPLIT = 10  # rows; of fewer no part is measured
@@ -114,7 +115,7 @@ def _check_free(path: Path, force: bool) -> None:
 
 
 def write_config(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDraft:
-    """ConfigDraft a config for these files and write it. Raises DataError and ConfigError."""
+    """Draft a config for these files and write it. Raises DataError and ConfigError."""
     refuse_sources(target, map(Path, (*data, *wishes.valid, *wishes.test)))
     drafted = draft(data, target, wishes)
     try:
@@ -151,7 +152,7 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
         undefined=StrictUndefined,
         autoescape=False,
     )
-    environment.filters["toml"] = as_toml
+    environment.filters["toml"] = toml_text
     environment.filters["comment"] = _comment
     folder = target.parent
     text = environment.get_template("config.toml.j2").render(
@@ -223,7 +224,7 @@ def _table(column: LogColumn, sizes: ModelSizes) -> dict[str, str]:
     note = f"{column.distinct:,} values{estimate}{_missing(column)}"
     if column.role == "list":
         note += f"; {column.items:.1f} per row"
-    key = column.name if BARE_KEY.fullmatch(column.name) else as_toml(column.name)
+    key = column.name if BARE_KEY.fullmatch(column.name) else toml_text(column.name)
     return {"key": key, "body": body, "note": note}
 
 
@@ -259,12 +260,7 @@ def _said(log: Log, columns: Sequence[LogColumn], split: Sequence[float]) -> lis
     (label,) = found["label"]
     lines = [f"{log.rows:,} rows{'' if log.whole else ', about'}, read as {log.kind}"]
     lines.append(f"label: {label.name}{f', {label.why}' if label.why else ''}")
-    for role, title in (
-        ("dense", "numbers"),
-        ("category", "categories"),
-        ("list", "lists"),
-        ("time", "times"),
-    ):
+    for role, title in TITLES.items():
         names = [column.name for column in found.get(role, [])]
         if names:
             lines.append(f"{title}: {_shown(names)}")

@@ -71,10 +71,10 @@ def predict(
     comm = get_comm(ranks)
     prepare_threads(comm)
 
-    from neocpu.scoring.checkpoints import checkpoint_of
     from neocpu.scoring.keys import key_columns
     from neocpu.scoring.score_file import ScoreFile
     from neocpu.scoring.values import open_values
+    from neocpu.training.checkpoint.best import checkpoint_of
     from neocpu.training.evaluate import predict as score
     from neocpu.training.results import silent
     from neocpu.training.scoring import restore

@@ -19,7 +19,7 @@ from neocpu.errors import CheckpointError, DataError, NeocpuError
 from neocpu.ingest.dataset import Dataset
 from neocpu.parallel.comm import Comm
 from neocpu.records import apply_override
-from neocpu.training.checkpoint.best import best_or_last
+from neocpu.training.checkpoint.best import checkpoint_of
 from neocpu.training.checkpoint.candidates import latest
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.takeover import check, overrides_of, say, take_over
@@ -111,7 +111,7 @@ def begin(
     comm.agree(error)
     if path is not None or not config.training.init_from:
         return beginning
-    path = _source(config, comm)
+    path = checkpoint_of(config.training.init_from, comm).resolve()
     try:
         with CheckpointFile(path) as file:
             check(file, config)
@@ -168,19 +168,6 @@ def _with(config: Config, notes: tuple[str, ...]) -> Config:
     )
     overrides = (*config.overrides, *notes)
     return replace(config, training=training, optimizer=optimizer, overrides=overrides)
-
-
-def _source(config: Config, comm: Comm) -> Path:
-    """The checkpoint that `training.init_from` names; rank 0 looks. Collective."""
-    error: NeocpuError | None = None
-    name = b""
-    if comm.rank == 0:
-        try:
-            name = str(best_or_last(Path(config.training.init_from)).resolve()).encode()
-        except NeocpuError as problem:
-            error = problem
-    comm.agree(error)
-    return Path(comm.allgather_bytes(name)[0].decode())
 
 
 def _vocabularies(file: CheckpointFile, config: Config) -> Vocabularies:

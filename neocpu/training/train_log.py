@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.comm import Comm
-from neocpu.settings import OptimizerConfig, TrainingConfig
+from neocpu.settings import OptimizerConfig
 from neocpu.training.clock import StepClock
 from neocpu.training.metrics import Metrics, entropy
 from neocpu.training.step import Outcome
@@ -27,20 +27,20 @@ UNIT = 2.0**24  # of a fixed-point 1
 class TrainLog:
     """Decides on rank 0 when a line is due, and sums up what it says.
 
-    loss : `model.loss`. window : batches that a line looks back on. clock : of the steps.
+    every : steps from line to line (`training.log_every`). loss : `model.loss`. window : batches
+    that a line looks back on. clock : of the steps.
     """
 
     def __init__(
         self,
-        training: TrainingConfig,
-        optimizer: OptimizerConfig,
+        every: int,
         loss: str,
         window: int,
         clock: StepClock,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._every = training.log_every
-        self._optimizer = optimizer
+        self._every = every
+        self._optimizer = OptimizerConfig()
         self._loss = loss
         self._clock = clock
         self._now = now
@@ -51,8 +51,13 @@ class TrainLog:
         self._last_step = 0
         self._last_time = now()
 
-    def begin(self, step: int) -> None:
-        """Steps after this one follow."""
+    def begin(self, step: int, optimizer: OptimizerConfig) -> None:
+        """Steps after this one follow; optimizer : whose learning rates lines tell."""
+        self._optimizer = optimizer
+        self._restart(step)
+
+    def _restart(self, step: int) -> None:
+        """The last line is that of this step."""
         self._last_step = step
         self._last_time = self._now()
 
@@ -101,7 +106,7 @@ class TrainLog:
         samples = self._clock.samples - self._samples
         self._seconds = self._clock.seconds
         self._samples = self._clock.samples
-        self.begin(step)
+        self._restart(step)
         sparse = self._optimizer.sparse
         dense = self._optimizer.dense
         return {
