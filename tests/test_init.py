@@ -104,6 +104,18 @@ def test_whole_numbers_are_categories_where_nothing_else_is(tmp_path):
     assert roles_of(path)["category"] == ["userId", "movieId"]
 
 
+def test_forms_that_are_not_read_are_said(tmp_path):
+    path = tmp_path / "a.csv"
+    lines = [
+        f"{i % 2};v{i % 7};{i % 9},50;{1 + i % 28:02d}.03.2024 12:{i % 60:02d}\n" for i in range(90)
+    ]
+    path.write_text("click;item;price;seen\n" + "".join(lines))
+    drafted = write_config([path], tmp_path / "a.toml", Wishes())
+    said = "\n".join(drafted.said)
+    assert "left out: price, numbers with a decimal comma" in said
+    assert "left out: seen, a time in a form that is not read" in said
+
+
 def test_a_label_of_one_value_and_a_single_row_are_said(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("click,item\n" + "".join(f"1,v{i % 7}\n" for i in range(ROWS)))

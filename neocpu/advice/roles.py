@@ -39,6 +39,8 @@ TIMES = {
     "unix": re.compile(r"1\d{9}"),
     "unix_ms": re.compile(r"1\d{12}"),
 }
+DAY_FIRST = re.compile(r"\d\d?[./]\d\d?[./]\d{4}([ T].*)?")
+DECIMAL_COMMA = re.compile(r"-?\d[\d.]*,\d+")
 LARGE = 5  # numbers beyond are made smaller by a transform
 CHECKED = 1000  # values whose form is looked at
 
@@ -154,6 +156,8 @@ def _guess(log: Log, name: str, roles: Roles, label: str) -> LogColumn:
         return LogColumn(name, "left out", why="one value in all rows")
     if form := _time(name, present):
         return LogColumn(name, "time", time=form, missing=missing, why=f"a time, {form}")
+    if why := _not_read(log, present):
+        return LogColumn(name, "left out", distinct=distinct, why=why)
     if (why := _names_row(present, distinct)) and log.frame.height >= FEW_ROWS:
         return LogColumn(name, "left out", distinct=distinct, why=why)
     if _gives_away(log.frame, name, label):
@@ -164,6 +168,19 @@ def _guess(log: Log, name: str, roles: Roles, label: str) -> LogColumn:
     if separator := _separator(present, distinct):
         return _text_list(log, values, separator, roles.min_count)
     return _category(log, values, name, "text", roles.min_count)
+
+
+def _not_read(log: Log, present: pl.Series) -> str:
+    """Which form of a time or a number its texts have that a schema cannot read; "": none."""
+    if present.dtype != pl.String:
+        return ""
+    values = present.head(CHECKED).to_list()
+    if all(map(DAY_FIRST.fullmatch, values)):
+        return "a time in a form that is not read; write it as 2024-01-31 12:00"
+    semicolons = log.dialect is not None and log.dialect.delimiter == ";"
+    if semicolons and all(map(DECIMAL_COMMA.fullmatch, values)):
+        return "numbers with a decimal comma, which is not read; write them with a point"
+    return ""
 
 
 def _names_row(present: pl.Series, distinct: int) -> str:
