@@ -415,10 +415,10 @@ def write_data(folder: Path) -> None:
     """train.h5 and test.h5: multi-hot, empty, weighted and fixed bags, dense numbers of many
     magnitudes. day-1.h5 and day-2.h5: the same, with vocabularies of which one grows.
     """
-    _write(folder / "train.h5", 100, ROWS)
-    _write(folder / "test.h5", 200, 50)
+    write_file(folder / "train.h5", 100, ROWS)
+    write_file(folder / "test.h5", 200, 50)
     for day in (1, 2):
-        _write(folder / f"day-{day}.h5", 200 + 100 * day, ROWS, day)
+        write_file(folder / f"day-{day}.h5", 200 + 100 * day, ROWS, day)
 
 
 def _vocabulary(name: str, day: int) -> np.ndarray:
@@ -427,7 +427,7 @@ def _vocabulary(name: str, day: int) -> np.ndarray:
     return codes[::-1].astype(np.uint64 if name == "b" else np.uint32)
 
 
-def _write(path: Path, at: int, rows: int, day: int = 0) -> None:
+def write_file(path: Path, at: int, rows: int, day: int = 0) -> None:
     """One file of samples; with a day, its features have vocabularies."""
     features = [
         FeatureColumn("a"),

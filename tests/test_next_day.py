@@ -266,8 +266,7 @@ def test_online_each_file_is_measured_and_then_trained_on(days: Path, tmp_path: 
         go(settings, tmp_path / "cut", both[:1], resume=True)
     with pytest.raises(CheckpointError, match="go on with `neocpu online`"):
         train(settings, tmp_path / "cut", resume=True)
-    # a run goes on from the checkpoint before, with its files and its vocabulary, if the last one is
-    # damaged
+    # the checkpoint before the damaged one has fewer codes, and knows fewer files
     shutil.copytree(tmp_path / "whole", tmp_path / "damaged")
     damage_rows(tmp_path / "damaged" / "checkpoints" / "step-00000008.h5")
     again, lines = go(settings, tmp_path / "damaged", both, resume=True)
