@@ -20,7 +20,7 @@ from neocpu.ingest.dataset import Dataset
 from neocpu.parallel.comm import Comm
 from neocpu.records import apply_override
 from neocpu.training.checkpoint.best import checkpoint_of
-from neocpu.training.checkpoint.candidates import latest
+from neocpu.training.checkpoint.candidates import latest, sound
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.takeover import check, overrides_of, say, take_over
 from neocpu.training.datasets import Splits
@@ -100,7 +100,8 @@ def begin(
     """
     if not (config.training.init_from or online):
         return Beginning(config)
-    path = latest(out, comm) if resume else None
+    newest = sound if online else latest
+    path = newest(out, comm) if resume else None
     error: NeocpuError | None = None
     beginning = Beginning(config)
     try:
