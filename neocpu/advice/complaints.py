@@ -22,7 +22,8 @@ WORSE = 1.01  # times its best, from which the valid loss has turned
 class TrainData:
     """What complaints need to know of the train data.
 
-    rows : its samples. features : of the data. values : feature -> distinct values, at least.
+    rows : its samples. features : of the data. values : feature -> distinct values, at least;
+    needed where rows are by hash.
     """
 
     rows: int
