@@ -23,7 +23,8 @@ IN_A_ROW = 3  # measurements in a row that are worse; one may be noise
 class TrainData:
     """What complaints need to know of the train data.
 
-    rows : its samples. features : of the data. values : feature -> distinct values, at least.
+    rows : its samples. features : of the data. values : feature -> distinct values, at least;
+    needed where rows are by hash.
     """
 
     rows: int

@@ -18,7 +18,7 @@ from neocpu.ingest.avazu import avazu_schema
 from neocpu.ingest.criteo import CATEGORIES, DENSE, criteo_schema
 from neocpu.ingest.frames import POLARS_ERRORS
 from neocpu.ingest.parquet import scan
-from neocpu.ingest.readers import kind_of, text_blocks
+from neocpu.ingest.readers import first_block, kind_of, text_blocks
 
 LOOKED_AT = 512 << 20  # bytes of text that are looked at, of all files together
 ROWS_AT = 4_000_000  # rows of Parquet files that are looked at
@@ -154,16 +154,14 @@ def _text_of(path: Path, most: int) -> tuple[bytes, float]:
             break
     else:
         return b"".join(blocks), 1.0
-    reader.close()  # type: ignore[attr-defined]
+    reader.close()
     total = max(path.stat().st_size, 1)
     return b"".join(blocks), min(done / total, 1.0)
 
 
 def _first_lines(path: Path) -> list[str]:
     """The first complete lines of a text log."""
-    reader = text_blocks(path)
-    block = next(reader, None)
-    reader.close()  # type: ignore[attr-defined]
+    block = first_block(path)
     if block is None:
         raise DataError(f"{path}: is empty")
     text = block.text[: 1 << 18].tobytes().decode("utf-8", "replace")
