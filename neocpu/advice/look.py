@@ -6,7 +6,6 @@ an estimate from its size.
 """
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,12 @@ from pathlib import Path
 import polars as pl
 
 from neocpu.errors import DataError
+from neocpu.hdf5.walk import one_line
 from neocpu.ingest.avazu import avazu_schema
 from neocpu.ingest.criteo import CATEGORIES, DENSE, criteo_schema
-from neocpu.ingest.readers import kind_of, text_blocks
+from neocpu.ingest.frames import POLARS_ERRORS
+from neocpu.ingest.parquet import scan
+from neocpu.ingest.readers import first_block, kind_of, text_blocks
 
 LOOKED_AT = 512 << 20  # bytes of text that are looked at, of all files together
 ROWS_AT = 4_000_000  # rows of Parquet files that are looked at
@@ -82,12 +84,13 @@ def _look_at_parquet(files: tuple[Path, ...]) -> Log:
     rows = 0
     for path in files:
         try:
-            scan = pl.scan_parquet(path)
-            height = int(scan.select(pl.len()).collect().item())
+            log = scan(path)
+            height = int(log.select(pl.len()).collect().item())
             wanted = max(ROWS_AT - rows, 0)
-            parts.append(scan.head(wanted).collect())
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise DataError(f"{path}: not a readable Parquet file: {error}") from error
+            parts.append(log.head(wanted).collect())
+        except POLARS_ERRORS as error:
+            reason = one_line(error)[:300]
+            raise DataError(f"{path}: not a readable Parquet file: {reason}") from error
         rows += height
     frame = _joined(files, parts)
     if not frame.height:
@@ -151,16 +154,14 @@ def _text_of(path: Path, most: int) -> tuple[bytes, float]:
             break
     else:
         return b"".join(blocks), 1.0
-    reader.close()  # type: ignore[attr-defined]
+    reader.close()
     total = max(path.stat().st_size, 1)
     return b"".join(blocks), min(done / total, 1.0)
 
 
 def _first_lines(path: Path) -> list[str]:
     """The first complete lines of a text log."""
-    reader = text_blocks(path)
-    block = next(reader, None)
-    reader.close()  # type: ignore[attr-defined]
+    block = first_block(path)
     if block is None:
         raise DataError(f"{path}: is empty")
     text = block.text[: 1 << 18].tobytes().decode("utf-8", "replace")
@@ -264,7 +265,7 @@ def _parse(path: Path, text: bytes, dialect: Dialect, names: Sequence[str]) -> p
     except pl.exceptions.NoDataError as error:
         raise DataError(f"{path}: has no rows") from error
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"{path}: cannot be read as a table: {error}") from error
+        raise DataError(f"{path}: cannot be read as a table: {one_line(error)[:300]}") from error
     if frame.width != len(names):
         raise DataError(
             f"{path}: {frame.width} columns, but the first line of the first file has {len(names)}"
@@ -282,9 +283,4 @@ def _joined(files: Sequence[Path], parts: Sequence[pl.DataFrame]) -> pl.DataFram
     try:
         return pl.concat(parts, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"{files[0]} and the others differ in types: {error}") from error
-
-
-def as_toml(value: object) -> str:
-    """A text, number, flag or list as TOML."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        raise DataError(f"{files[0]} and the others differ in types: {one_line(error)}") from error

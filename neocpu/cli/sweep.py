@@ -69,15 +69,15 @@ def sweep(
     base = configs.load(config, overrides)
     folder = folder or Path("sweeps") / Path(config).stem
     all_trials = SweepFolder(folder, {"config": base.text, "--set": list(overrides)})
-    asked = all_trials.of(chosen)
+    trials_to_run = all_trials.of(chosen)
     all_trials.save()
-    for number, trial in enumerate(asked, 1):
+    for number, trial in enumerate(trials_to_run, 1):
         if trial.ended:
             continue
         run(trial, config, overrides, folder, ranks)
         all_trials.save()
-        click.echo(f"{number}/{len(asked)} {line_of(trial)}", err=True)
-    for line in as_lines(asked):
+        click.echo(f"{number}/{len(trials_to_run)} {line_of(trial)}", err=True)
+    for line in as_lines(trials_to_run):
         click.echo(line)
     click.echo(f"results in {folder / 'results.csv'}")
 

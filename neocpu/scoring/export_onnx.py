@@ -71,8 +71,7 @@ def export_onnx(
     check_disk(target, size if part == "whole" else 0)
     builder = _Builder(file, facts, inputs)
     model = builder.whole(tables) if part == "whole" else builder.dense_part()
-    partial = target.with_name(f".{target.name}.partial")
-    with written(target, partial):
+    with written(target) as partial:
         builder.graph.onnx.save(model, str(partial))
     return part, size
 

@@ -8,9 +8,10 @@ import polars as pl
 
 from neocpu.errors import DataError
 from neocpu.hdf5.walk import one_line
+from neocpu.ingest.frames import POLARS_ERRORS
+from neocpu.ingest.parquet import scan
 from neocpu.ingest.readers import UNIT, kind_of, text_blocks
 from neocpu.ingest.schema import Schema
-from neocpu.scoring.frames import without_label
 
 RESERVED = ("row", "prediction")
 
@@ -26,7 +27,7 @@ def key_columns(
     Raises DataError for a column that a file does not have, and for a converted file.
     """
     if not labelled:
-        schema = without_label(schema)
+        schema = schema.without_labels()
     clash = [name for name in names if name in RESERVED]
     if clash:
         raise DataError(f"column {clash[0]!r} cannot stand beside the predictions: {RESERVED}")
@@ -39,7 +40,7 @@ def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
     if kind == "hdf5":
         raise DataError(f"{path}: a converted file has no key columns; name the raw log")
     try:
-        frame = pl.scan_parquet(path) if kind == "parquet" else _text(path, schema)
+        frame = scan(path) if kind == "parquet" else _text(path, schema)
         missing = [name for name in names if name not in frame.collect_schema()]
         if missing:
             raise DataError(
@@ -47,7 +48,7 @@ def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
                 f"predictions; it has {', '.join(frame.collect_schema())}"
             )
         return frame.select(names).collect()
-    except (pl.exceptions.PolarsError, OSError, TypeError, ValueError) as error:
+    except POLARS_ERRORS as error:
         raise DataError(f"{path}: its key columns cannot be read: {one_line(error)}") from error
 
 

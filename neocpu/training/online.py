@@ -78,16 +78,18 @@ def known_files(history: Sequence[Mapping[str, Any]], step: int) -> list[TrainFi
 
 
 def join(
-    known: list[TrainFile], given: Sequence[tuple[str, Dataset]], step: int, batch: int, tell: Tell
+    known: list[TrainFile], named: Sequence[tuple[str, Dataset]], step: int, batch: int, tell: Tell
 ) -> list[TrainFile]:
-    """All files of a run: those that were begun at `step`, then those given that are new.
+    """All files of a run: those that were begun at `step`, then those that are new.
 
-    Raises DataError where the file in whose middle the run stopped is not given.
+    named : files of the command line. batch : samples of a step.
+
+    Raises DataError where the file in whose middle the run stopped is not among them.
     """
     files = list(known)
     done = [file for file in files if file.end <= step]
     halves = [file for file in files if file.end > step]
-    for name, data in given:
+    for name, data in named:
         sha = fingerprint(data)
         same = next(
             (f for f in (*done, *halves) if (f.rows, f.fingerprint) == (data.rows, sha)), None
@@ -143,9 +145,8 @@ class OnlineSplits(Splits):
         for file in self.files:
             if file.dataset is None:
                 continue
-            begun = file.start < beginning.step
             file.before = now or None
-            if not begun:
+            if file.start >= beginning.step:
                 now = self._grown(now, file, tell)
             file.before = file.before or now
             file.vocabularies = now
@@ -245,7 +246,7 @@ class OnlineTrainer(Trainer):
         if config.data.split:
             raise ConfigError(
                 f"{config.source}: data.split: every file is measured before it is trained on; "
-                "leave the key out"
+                "leave the key out, or --set data.split=[]"
             )
         if not self._names:
             raise ConfigError("no file to train on was given")
@@ -258,20 +259,18 @@ class OnlineTrainer(Trainer):
             if getattr(config.data, name)
         }
         opened = open_paths(config, self.comm, self.out, tell, sources).datasets
-        datasets: dict[str, Dataset] = {
+        measured: dict[str, Dataset] = {
             name: opened[name] for name in ("valid", "test") if name in opened
         }
-        given = [(name, opened[f"train {n}"]) for n, name in enumerate(self._names, 1)]
+        named = [(name, opened[f"train {n}"]) for n, name in enumerate(self._names, 1)]
         known = known_files(beginning.history, beginning.step)
-        config = self.config = config.for_samples(given[0][1].rows)  # unless it names a batch size
+        config = self.config = config.for_samples(named[0][1].rows)  # unless it names a batch size
         batch = config.training.batch_size
-        self._files = join(known, given, beginning.step, batch, tell)
+        self._files = join(known, named, beginning.step, batch, tell)
         rest = [file.dataset for file in self._files if file.dataset is not None]
-        train = rest[0] if rest else given[0][1]
-        splits = OnlineSplits(config, self.comm, {"train": train, **datasets}, self._files)
+        train = rest[0] if rest else named[0][1]
+        splits = OnlineSplits(config, self.comm, {"train": train, **measured}, self._files)
         splits.choose_rows(beginning, tell)
-        if beginning.vocabularies:
-            splits.use_vocabularies(beginning.vocabularies)
         self._splits = splits
         return splits
 
