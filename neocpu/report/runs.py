@@ -84,14 +84,34 @@ def read_run(folder: Path, name: str) -> Run:
 
 
 def differing(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
-    """Keys whose values differ between runs, each with those values (None: it has no such key)."""
-    names = dict.fromkeys(name for run in runs for name in run.keys)
-    rows = [(name, [run.keys.get(name) for run in runs if run.keys]) for name in names]
-    return [
-        (name, [run.keys.get(name) for run in runs])
-        for name, values in rows
-        if any(value != values[0] for value in values)
-    ]
+    """Keys whose values differ between runs, each with those values (None: it has no such key).
+
+    A table that some runs lack is one row, with its size where a run has it.
+    """
+    readable = [run.keys for run in runs if run.keys]
+    tables = [{_table(key) for key in keys} for keys in readable]
+    lacking = {
+        name for names in tables for name in names if not all(name in each for each in tables)
+    }
+    rows = {}
+    for key in dict.fromkeys(key for keys in readable for key in keys):
+        table = _table(key)
+        if table in lacking:
+            rows[table] = [_size(run.keys, table) for run in runs]
+        elif any(keys.get(key) != readable[0].get(key) for keys in readable):
+            rows[key] = [run.keys.get(key) for run in runs]
+    return list(rows.items())
+
+
+def _table(key: str) -> str:
+    """The part of a key that names its table: "tables.C1" of "tables.C1.rows"; else ""."""
+    return key.rpartition(".")[0] if key.startswith("tables.") else ""
+
+
+def _size(keys: Mapping[str, Any], table: str) -> str | None:
+    """Rows and dimension of a table; None: the run has no such table."""
+    rows = keys.get(f"{table}.rows")
+    return None if rows is None else f"{rows} x {keys.get(f'{table}.dim')}"
 
 
 def _is_run(folder: Path) -> bool:
@@ -148,10 +168,13 @@ def _read_lines(run: Run) -> None:
 
 
 def _is_measurement(line: Any) -> bool:
-    """Has it the keys that all lines have, and numbers beside them?"""
+    """Has it the keys that all lines have, and numbers beside them?
+
+    Lines of `neocpu online` also name the "file" that was measured.
+    """
     if not isinstance(line, Mapping) or not isinstance(line.get("split"), str):
         return False
-    rest = [value for name, value in line.items() if name != "split"]
+    rest = [value for name, value in line.items() if name not in ("split", "file")]
     numbers = all(value is None or isinstance(value, int | float) for value in rest)
     return numbers and all(isinstance(line.get(name), int) for name in ("step", "samples"))
 
