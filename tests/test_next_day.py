@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sealed_files import sealed_anew
 
 import neocpu
 from neocpu import config as configs
@@ -275,3 +276,50 @@ def test_online_each_file_is_measured_and_then_trained_on(days: Path, tmp_path: 
     cut = run_threads(2, lambda comm: go(settings, tmp_path / "cut", both, comm, resume=True))
     assert cut[0][0]["digest"] == whole["digest"]
     assert any("was trained on already" in line for line in cut[0][1])
+
+
+def test_a_checkpoint_without_vocabularies_needs_the_data_it_was_trained_on(
+    days: Path, tmp_path: Path
+) -> None:
+    """As those of neocpu 0.1.0, which noted the hashes of vocabularies alone."""
+    shutil.copytree(days / "vocabulary", tmp_path / "old")
+    old = tmp_path / "old" / "checkpoints" / "step-00000004.h5"
+    with sealed_anew(old) as file:
+        for name in [name for name in file if "vocabular" in name]:
+            del file[name]
+    with CheckpointFile(old) as file:
+        assert not file.vocabularies()
+    settings = next_day(days, "vocabulary", f"training.init_from={old}", rows=35)
+    known, lines = train(settings, tmp_path / "known")
+    assert any("vocabulary of a: 15 new codes" in line for line in lines)
+    whole, _ = train(next_day(days, "vocabulary", rows=35), tmp_path / "whole")
+    assert known["digest"] == whole["digest"]
+    first = days / "vocabulary-1.h5"
+    moved = first.rename(tmp_path / "moved.h5")
+    try:
+        with pytest.raises(CheckpointError, match=r"set\s+data\.vocabulary to the dataset"):
+            train(settings, tmp_path / "unknown")
+    finally:
+        moved.rename(first)
+
+
+def test_towers_and_narrow_rows_below_caches_go_on(days: Path, tmp_path: Path) -> None:
+    sets = (
+        "model.towers={one=['a'], two=['b']}",
+        "tables.a.format=int8",
+        "tables.b.format=fp16",
+        "memory.placement=hbm_over_ddr",
+        "memory.cache_format=fp32",
+    )
+    train(config(days / "hash-1.h5", *sets), tmp_path / "first")
+    settings = config(days / "hash-2.h5", *sets, f"training.init_from={tmp_path / 'first'}")
+    whole, lines = train(settings, tmp_path / "whole")
+    assert any("2 tables, " in line for line in lines), lines
+    assert not any("starting afresh" in line for line in lines), lines
+
+    def elsewhere(comm: Comm) -> str:
+        plan = "parallel.plan=table_wise"
+        again = configs.loads(settings.text, overrides=[*settings.overrides, plan])
+        return str(train(again, tmp_path / "ranks", comm)[0]["digest"])
+
+    assert set(run_threads(2, elsewhere)) == {whole["digest"]}

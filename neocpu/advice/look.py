@@ -102,8 +102,13 @@ def _look_at_parquet(files: tuple[Path, ...]) -> Log:
 
 def _look_at_text(files: tuple[Path, ...], looked_at: int) -> Log:
     start = _first_lines(files[0])
-    dialect = guess_dialect(start)
-    names = _names(start, dialect)
+    try:
+        dialect = guess_dialect(start)
+        names = _names(start, dialect)
+    except csv.Error as error:
+        raise DataError(
+            f"{files[0]}: its first lines cannot be cut into fields: {error}; is it a table?"
+        ) from error
     kind = "table"
     if _is_criteo(start, dialect):
         kind = "criteo"
