@@ -83,8 +83,7 @@ def _look_at_parquet(files: tuple[Path, ...]) -> Log:
         try:
             scan = pl.scan_parquet(path)
             height = int(scan.select(pl.len()).collect().item())
-            wanted = max(ROWS_AT - rows, 0)
-            parts.append(scan.head(wanted).collect())
+            parts.append(scan.head(max(ROWS_AT - rows, 0)).collect())
         except (pl.exceptions.PolarsError, OSError) as error:
             raise DataError(f"{path}: not a readable Parquet file: {error}") from error
         rows += height

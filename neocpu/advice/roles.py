@@ -15,7 +15,7 @@ import polars as pl
 from neocpu.advice.look import Log
 from neocpu.errors import ConfigError
 from neocpu.ingest.avazu import avazu_schema
-from neocpu.ingest.criteo import criteo_schema
+from neocpu.ingest.criteo import DENSE, criteo_schema
 
 LABELS = (
     *("label", "click", "clicked", "is_click", "is_clicked", "target", "y", "converted"),
@@ -95,7 +95,7 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
                 f"no column {name!r}; the log has {', '.join(map(repr, frame.columns[:60]))}"
             )
     if log.kind == "criteo":
-        return [*_known(log, roles, criteo_schema().used[:14], "hex")]
+        return [*_known(log, roles, criteo_schema().used[: 1 + DENSE], "hex")]
     if log.kind == "avazu" and roles.label in ("", "click"):
         return [*_known(log, roles, ["click"], "text", frozenset(avazu_schema().used))]
     label = roles.label or guess_label(frame)
@@ -139,10 +139,11 @@ def guess_label(frame: pl.DataFrame) -> str:
     binary = [name for name in frame.columns if _is_click(frame[name])]
     if len(binary) == 1 or (binary and binary[0] == frame.columns[0]):
         return binary[0]
-    found = f"{len(binary)} columns hold 0 and 1 only" if binary else "none holds 0 and 1 only"
+    many = f"{len(binary)} columns hold" if binary else "none holds"
     raise ConfigError(
-        f"which column is the label? No name says it, and {found}; name it with --label COLUMN "
-        f"(from Python label=); the log has {', '.join(map(repr, frame.columns[:60]))}"
+        f"which column is the label? No name says it, and {many} 0 and 1 only; name it with "
+        f"--label COLUMN (from Python label=); the log has "
+        f"{', '.join(map(repr, frame.columns[:60]))}"
     )
 
 
