@@ -1,6 +1,7 @@
 """Does a run that starts from a trained model have what it learnt, wherever and however it runs?"""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,16 @@ def go(
     return OnlineTrainer(settings, comm, out, names, report=report, **how).run(), lines
 
 
+def damage_rows(path: Path) -> None:
+    """Change a byte of the rows of a table of a checkpoint, which its seal leaves to checksums."""
+    with CheckpointFile(path) as file:
+        rows = file.field(file.number("tables/a"), "weight")
+        data = np.ascontiguousarray(rows[0:4]).tobytes()
+    contents = bytearray(path.read_bytes())
+    contents[contents.index(data)] ^= 1
+    path.write_bytes(contents)
+
+
 def test_online_each_file_is_measured_and_then_trained_on(days: Path, tmp_path: Path) -> None:
     """In one go, day by day, and stopped in the middle of a file: one digest, equal lines."""
     settings = config(days / "vocabulary-1.h5", rows_by="vocabulary", rows=24)
@@ -255,6 +266,12 @@ def test_online_each_file_is_measured_and_then_trained_on(days: Path, tmp_path: 
         go(settings, tmp_path / "cut", both[:1], resume=True)
     with pytest.raises(CheckpointError, match="go on with `neocpu online`"):
         train(settings, tmp_path / "cut", resume=True)
+    # the checkpoint before the damaged one has fewer codes, and knows fewer files
+    shutil.copytree(tmp_path / "whole", tmp_path / "damaged")
+    damage_rows(tmp_path / "damaged" / "checkpoints" / "step-00000008.h5")
+    again, lines = go(settings, tmp_path / "damaged", both, resume=True)
+    assert any("resuming from step-00000004" in line for line in lines), lines
+    assert again["digest"] == whole["digest"]
     cut = run_threads(2, lambda comm: go(settings, tmp_path / "cut", both, comm, resume=True))
     assert cut[0][0]["digest"] == whole["digest"]
     assert any("was trained on already" in line for line in cut[0][1])

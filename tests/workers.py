@@ -36,7 +36,7 @@ FIRST: dict[str, tuple[str, ...]] = {
 }
 LAST: dict[str, tuple[str, ...]] = {
     "promise": ("promise", "readme", "calibrate", "balance"),
-    "mpiexec": ("resume", "spmd", "launch", "comm", "doctor", "emulation"),
+    "mpiexec": ("resume", "spmd", "launch", "slurm", "signals", "comm", "doctor", "emulation"),
 }
 
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less

@@ -17,6 +17,7 @@ FEW_STEPS = 300  # fewer leave a model near its start, if smaller batches would 
 SHARED = 0.4  # share of values that share a row from which a table is too small
 NAMED = 5  # tables or features in one line
 WORSE = 1.01  # times its best, from which the valid loss has turned
+IN_A_ROW = 3  # measurements in a row that are worse; one may be noise
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,13 @@ def _collisions(config: Config, values: Mapping[str, int]) -> Iterator[str]:
 class ValidWatch:
     """Says once that the valid loss has turned worse; a listener of a run's measurements.
 
-    tell : shows one line.
+    One worse measurement may be noise; it takes IN_A_ROW of them. tell : shows one line.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._best: dict[str, tuple[float, int]] = {}
+        self._worse = 0
         self._told = False
 
     def __call__(self, line: Mapping[str, Any]) -> None:
@@ -114,7 +116,8 @@ class ValidWatch:
         best, step = self._best.get(name, (loss, line["step"]))
         if loss < best or name not in self._best:
             self._best[name] = loss, line["step"]
-        elif loss > WORSE * best:
+        self._worse = self._worse + 1 if loss > WORSE * best else 0
+        if self._worse == IN_A_ROW:
             self._told = True
             self._tell(
                 f"valid {name} {loss:.4f} is worse than {best:.4f} at step {step}: more training "

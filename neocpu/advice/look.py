@@ -13,8 +13,11 @@ from pathlib import Path
 import polars as pl
 
 from neocpu.errors import DataError
+from neocpu.hdf5.walk import one_line
 from neocpu.ingest.avazu import avazu_schema
 from neocpu.ingest.criteo import CATEGORIES, DENSE, criteo_schema
+from neocpu.ingest.frames import POLARS_ERRORS
+from neocpu.ingest.parquet import scan
 from neocpu.ingest.readers import first_block, kind_of, text_blocks
 
 LOOKED_AT = 512 << 20  # bytes of text that are looked at, of all files together
@@ -81,11 +84,12 @@ def _look_at_parquet(files: tuple[Path, ...]) -> Log:
     rows = 0
     for path in files:
         try:
-            scan = pl.scan_parquet(path)
-            height = int(scan.select(pl.len()).collect().item())
-            parts.append(scan.head(max(ROWS_AT - rows, 0)).collect())
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise DataError(f"{path}: not a readable Parquet file: {error}") from error
+            log = scan(path)
+            height = int(log.select(pl.len()).collect().item())
+            parts.append(log.head(max(ROWS_AT - rows, 0)).collect())
+        except POLARS_ERRORS as error:
+            reason = one_line(error)[:300]
+            raise DataError(f"{path}: not a readable Parquet file: {reason}") from error
         rows += height
     frame = _joined(files, parts)
     if not frame.height:
@@ -260,7 +264,7 @@ def _parse(path: Path, text: bytes, dialect: Dialect, names: Sequence[str]) -> p
     except pl.exceptions.NoDataError as error:
         raise DataError(f"{path}: has no rows") from error
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"{path}: cannot be read as a table: {error}") from error
+        raise DataError(f"{path}: cannot be read as a table: {one_line(error)[:300]}") from error
     if frame.width != len(names):
         raise DataError(
             f"{path}: {frame.width} columns, but the first line of the first file has {len(names)}"
@@ -278,4 +282,4 @@ def _joined(files: Sequence[Path], parts: Sequence[pl.DataFrame]) -> pl.DataFram
     try:
         return pl.concat(parts, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"{files[0]} and the others differ in types: {error}") from error
+        raise DataError(f"{files[0]} and the others differ in types: {one_line(error)}") from error

@@ -138,6 +138,8 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
     sizes = sizes_of(log, round(log.rows * (split[0] if split else 1.0)))
     tables = [column for column in columns if column.role in ("category", "list", "time")]
     features = _table_columns(tables, log.kind)
+    if not features and log.rows == 1:
+        raise DataError(f"{log.paths[0]}: has one row only; nothing can be seen in it")
     if not features:
         raise ConfigError(
             f"{log.paths[0]}: no column looks like a category, and a DLRM needs one; name one with "
@@ -188,13 +190,15 @@ def _table_columns(tables: Sequence[LogColumn], kind: str) -> list[LogColumn]:
     """Columns that become features; a time gives the hour of its day and its weekday."""
     columns = []
     for column in tables:
+        table = column.name.replace("/", "_")  # a table's name is one of its files
         if column.role != "time":
-            columns.append(column)
+            renamed = replace(column, name=table, source=column.name)
+            columns.append(column if table == column.name else renamed)
             continue
         # Avazu's features have names of their own
         names = ("hour", "weekday")
         if kind == "table":
-            names = (f"{column.name}_hour", f"{column.name}_weekday")
+            names = (f"{table}_hour", f"{table}_weekday")
         for name, part, values in zip(names, ("hour", "weekday"), (24, 7)):
             feature = replace(column, name=name, kind=part, source=column.name)
             columns.append(replace(feature, distinct=values, grown=values, frequent=values))
@@ -275,7 +279,7 @@ def _sorted(log: Log, label: LogColumn) -> str:
     """A line about a log whose first and last rows have other labels; "" for any other."""
     if label.kind != "click" or not log.whole:
         return ""
-    labels = log.frame[label.name].cast(pl.String).str.to_lowercase().is_in(["1", "true"])
+    labels = log.frame[label.name].cast(pl.String).str.to_lowercase().is_in(["1", "1.0", "true"])
     last = round(log.rows * SPLIT[2])
     first_rate = float(labels.head(log.rows - last).mean() or 0.0)  # type: ignore[arg-type]
     last_rate = float(labels.tail(last).mean() or 0.0)  # type: ignore[arg-type]

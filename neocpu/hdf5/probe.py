@@ -20,11 +20,13 @@ ENDED = (-signal.SIGXCPU, -signal.SIGKILL)  # statuses of a process that compute
 _OF_LAUNCHERS = ("PMI_", "PMIX_", "OMPI_", "HYDRA_", "MPI_")
 
 
+def environment() -> dict[str, str]:
+    """The environment of this process, without what an MPI told it about itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+
+
 def trouble(path: Path) -> str:
     """Why a file cannot be used; "" if HDF5 reads all that is in it but the elements of arrays."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)
-    }
     try:
         done = subprocess.run(
             [sys.executable, "-P", walk.__file__, str(path.resolve())],
@@ -33,7 +35,7 @@ def trouble(path: Path) -> str:
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
-            env=environment,
+            env=environment(),
             timeout=SECONDS,
         )
     except subprocess.TimeoutExpired:

@@ -9,9 +9,19 @@ import polars as pl
 from neocpu.errors import DataError
 from neocpu.hdf5.walk import one_line
 from neocpu.ingest.frames import POLARS_ERRORS
+from neocpu.ingest.parquet_probe import SLAB, trouble
 
 ROWS = 1 << 12  # of a frame that is parsed at a time
-SLAB = 1 << 18  # rows that polars reads at a time
+
+
+def scan(path: Path) -> pl.LazyFrame:
+    """A Parquet file that polars can read without the end of this process (`parquet_probe.py`).
+
+    Raises DataError for one that it cannot.
+    """
+    if why := trouble(path):
+        raise DataError(f"{path}: not a readable Parquet file: {why}")
+    return pl.scan_parquet(path)
 
 
 class Parquet:
@@ -23,7 +33,7 @@ class Parquet:
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._readable("not a readable Parquet file"):
-            self._frame = pl.scan_parquet(path)
+            self._frame = scan(path)
             self.types = dict(self._frame.collect_schema())
 
     @contextlib.contextmanager

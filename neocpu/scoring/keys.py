@@ -8,6 +8,8 @@ import polars as pl
 
 from neocpu.errors import DataError
 from neocpu.hdf5.walk import one_line
+from neocpu.ingest.frames import POLARS_ERRORS
+from neocpu.ingest.parquet import scan
 from neocpu.ingest.readers import UNIT, kind_of, text_blocks
 from neocpu.ingest.schema import Schema
 
@@ -38,7 +40,7 @@ def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
     if kind == "hdf5":
         raise DataError(f"{path}: a converted file has no key columns; name the raw log")
     try:
-        frame = pl.scan_parquet(path) if kind == "parquet" else _text(path, schema)
+        frame = scan(path) if kind == "parquet" else _text(path, schema)
         missing = [name for name in names if name not in frame.collect_schema()]
         if missing:
             raise DataError(
@@ -46,7 +48,7 @@ def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
                 f"predictions; it has {', '.join(frame.collect_schema())}"
             )
         return frame.select(names).collect()
-    except (pl.exceptions.PolarsError, OSError, TypeError, ValueError) as error:
+    except POLARS_ERRORS as error:
         raise DataError(f"{path}: its key columns cannot be read: {one_line(error)}") from error
 
 

@@ -24,7 +24,7 @@ from neocpu.errors import CheckpointError, DataError, NeocpuError
 from neocpu.ingest.dataset import Dataset
 from neocpu.parallel.comm import Comm
 from neocpu.training.checkpoint.best import checkpoint_of
-from neocpu.training.checkpoint.candidates import latest
+from neocpu.training.checkpoint.candidates import latest, sound
 from neocpu.training.checkpoint.folder import checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.takeover import check, notes_of, say, take_over
@@ -107,7 +107,8 @@ def begin(
         config = _as_begun(config, out, comm)
     if not (config.training.init_from or online):
         return Beginning(config)
-    path = latest(out, comm) if resume else None
+    newest = sound if online else latest
+    path = newest(out, comm) if resume else None
     error: NeocpuError | None = None
     beginning = Beginning(config)
     try:

@@ -246,7 +246,7 @@ class OnlineTrainer(Trainer):
         if config.data.split:
             raise ConfigError(
                 f"{config.source}: data.split: every file is measured before it is trained on; "
-                "leave the key out"
+                "leave the key out, or --set data.split=[]"
             )
         if not self._names:
             raise ConfigError("no file to train on was given")

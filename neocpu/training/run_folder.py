@@ -8,6 +8,7 @@ exclusively instead, and a holder that is seen to be dead is put aside.
 import contextlib
 import errno
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,8 @@ except ImportError:  # not on Windows
 
 LOCK = "lock"
 HELD = "lock.held"  # where file locks do not work
+# seconds that a run that goes on waits for the folder: after a kill, ranks may take a moment to end
+PATIENCE = 3.0
 RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
 # names under which results are written before they get their own
 UNFINISHED = (
@@ -60,7 +63,8 @@ class RunLock:
     """A folder reserved for one run: `with RunLock(out, comm, resume=False): ...`. Collective.
 
     Creates `out`. Raises TrainingError on all ranks if another run holds it, if it holds results
-    and `resume` is false, or if it cannot be written.
+    and `resume` is false, or if it cannot be written. With `resume` it waits up to `PATIENCE`
+    seconds for a run that is just ending.
     """
 
     def __init__(self, out: Path, comm: Comm, *, resume: bool) -> None:
@@ -118,7 +122,7 @@ class RunLock:
         try:
             if fcntl is None:
                 raise OSError(errno.ENOSYS, "no file locks")
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._wait_for(file)
         except BlockingIOError:
             os.close(file)
             raise self._busy(path) from None
@@ -131,6 +135,18 @@ class RunLock:
         os.ftruncate(file, 0)
         os.pwrite(file, holder().encode(), 0)
         self._file = file
+
+    def _wait_for(self, file: int) -> None:
+        """Lock an open file; BlockingIOError where another process keeps it."""
+        end = time.monotonic() + (PATIENCE if self.resume else 0.0)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise
+            time.sleep(0.1)
 
     def _take_exclusively(self) -> None:
         """The same where file locks do not work."""
