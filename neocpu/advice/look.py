@@ -86,8 +86,7 @@ def _look_at_parquet(files: tuple[Path, ...]) -> Log:
         try:
             log = scan(path)
             height = int(log.select(pl.len()).collect().item())
-            wanted = max(ROWS_AT - rows, 0)
-            parts.append(log.head(wanted).collect())
+            parts.append(log.head(max(ROWS_AT - rows, 0)).collect())
         except POLARS_ERRORS as error:
             reason = one_line(error)[:300]
             raise DataError(f"{path}: not a readable Parquet file: {reason}") from error

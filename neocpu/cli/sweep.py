@@ -67,6 +67,8 @@ def sweep(
         raise ConfigError("a sweep starts its trials itself: run it alone, with --ranks N")
     chosen = points([*map(grid_axis, grid)], [*map(random_axis, random)], trials, seed)
     base = configs.load(config, overrides)
+    if ranks == 1:
+        prepare_threads(SingleComm(), base.training.threads or None)
     folder = folder or Path("sweeps") / Path(config).stem
     all_trials = SweepFolder(folder, {"config": base.text, "--set": list(overrides)})
     trials_to_run = all_trials.of(chosen)
@@ -91,7 +93,6 @@ def run(
     if ranks > 1:
         run_on_ranks(trial, config, overrides, folder, ranks)
     else:
-        prepare_threads(SingleComm())
         run_here(trial, config, overrides, folder)
 
 

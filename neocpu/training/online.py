@@ -43,8 +43,8 @@ class TrainFile:
 
     name : as it was given. rows, fingerprint : of its samples. start, steps : the step before its
     first one, and how many it has. metrics : measured before training on it. dataset : None where
-    it was trained on and is needed no more. before, vocabularies : that choose rows when it is
-    measured, and when it is trained on (None: by hash).
+    it was trained on and is needed no more. measuring_vocabularies, training_vocabularies : by
+    which rows are chosen when it is measured, and when it is trained on (None: by hash).
     """
 
     name: str
@@ -54,8 +54,8 @@ class TrainFile:
     steps: int
     metrics: dict[str, Any] | None = None
     dataset: Dataset | None = None
-    before: Vocabularies | None = None
-    vocabularies: Vocabularies | None = None
+    measuring_vocabularies: Vocabularies | None = None
+    training_vocabularies: Vocabularies | None = None
 
     @property
     def end(self) -> int:
@@ -145,13 +145,13 @@ class OnlineSplits(Splits):
         for file in self.files:
             if file.dataset is None:
                 continue
-            file.before = now or None
+            file.measuring_vocabularies = now or None
             if file.start >= beginning.step:
                 now = self._grown(now, file, tell)
-            file.before = file.before or now
-            file.vocabularies = now
+            file.measuring_vocabularies = file.measuring_vocabularies or now
+            file.training_vocabularies = now
         first = next((file for file in self.files if file.dataset is not None), None)
-        self.use_vocabularies((first.before if first else now) or {})
+        self.use_vocabularies((first.measuring_vocabularies if first else now) or {})
 
     def _grown(self, now: Vocabularies, file: TrainFile, tell: Tell) -> Vocabularies:
         """The vocabularies with the new codes of a file, as far as tables have rows for them."""
@@ -186,7 +186,7 @@ class OnlineSchedule(BatchSchedule):
         rest = [file for file in self._files if file.dataset is not None]
         first = rest[0].dataset if rest else splits.datasets["train"]
         assert first is not None
-        vocabularies = rest[0].vocabularies if rest else splits.vocabularies
+        vocabularies = rest[0].training_vocabularies if rest else splits.vocabularies
         super().__init__(splits.loader_of(first, False, vocabularies), 1, steps)
 
     @property
@@ -215,7 +215,7 @@ class OnlineSchedule(BatchSchedule):
         """Batches of a file to train on."""
         assert file.dataset is not None
         shuffle = self._splits.config.data.shuffle
-        return self._splits.loader_of(file.dataset, shuffle, file.vocabularies)
+        return self._splits.loader_of(file.dataset, shuffle, file.training_vocabularies)
 
 
 class OnlineTrainer(Trainer):
@@ -288,13 +288,13 @@ class OnlineTrainer(Trainer):
         if place and every and place % every == 0:
             recovery.save(self.steps_taken)
         assert self._splits is not None and file.dataset is not None
-        loader = self._splits.loader_of(file.dataset, False, file.before)
+        loader = self._splits.loader_of(file.dataset, False, file.measuring_vocabularies)
         metrics = evaluate(world, loader.batches(0, 0))
         self._report(SPLIT, metrics, {"file": file.name})
         file.metrics = metrics.to_dict()
-        if file.vocabularies:
-            self._splits.use_vocabularies(file.vocabularies)
-            recovery.use_vocabularies(file.vocabularies)
+        if file.training_vocabularies:
+            self._splits.use_vocabularies(file.training_vocabularies)
+            recovery.use_vocabularies(file.training_vocabularies)
         recovery.note(HISTORY, [each.note() for each in self._files])
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
