@@ -277,6 +277,8 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     training = config.training
     if training.leaves & (training.leaves - 1):
         raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
+    if fault := data.split_fault():
+        raise reader.wrong("data.split", fault)
     has_valid = data.valid or (data.split and data.split[1])
     if training.patience and not (config.eval.every_steps and has_valid):
         key = "data.valid" if config.eval.every_steps else "eval.every_steps"
@@ -290,8 +292,6 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
         )
     if isinstance(data.schema, Mapping):
         table_schema(data.schema, data.dense_transform, f"{reader.source}: data.schema")
-    if fault := data.split_fault():
-        raise reader.wrong("data.split", fault)
     if data.rows_by != "vocabulary" and (data.min_count or data.vocabulary):
         key = "data.min_count" if data.min_count else "data.vocabulary"
         raise reader.wrong(

@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fuzz_data
 import fuzz_files
+import fuzz_front
 import fuzz_text
 from fuzzing import Reader, minimal
 
@@ -47,7 +48,8 @@ _STATE = struct.Struct("<qd")  # input that is read, and since when
 
 def readers() -> dict[str, Reader]:
     """All readers, by name."""
-    return {**fuzz_data.readers(), **fuzz_files.readers(), **fuzz_text.readers()}
+    front = fuzz_front.readers(fuzz_data.mutate_text, fuzz_data.mutate_schema)
+    return {**fuzz_data.readers(), **fuzz_files.readers(), **fuzz_text.readers(), **front}
 
 
 def answer(reader: Reader, path: Path, expected: Any, free: bool) -> str:

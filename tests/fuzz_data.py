@@ -34,13 +34,13 @@ def readers() -> dict[str, Reader]:
             lambda folder: _dataset(folder, "gzip"), _read_dataset, _mutate_hdf5
         ),
         "dataset-0.1.0": Reader(_old_dataset, _read_dataset, _mutate_hdf5),
-        "criteo": Reader(_criteo, _convert("criteo"), _mutate_text),
-        "criteo-gzip": Reader(_criteo_gzip, _convert("criteo"), _mutate_text),
-        "avazu": Reader(_avazu, _convert("avazu"), _mutate_text),
-        "table": Reader(_table, _convert("table"), _mutate_text),
-        "table-rich": Reader(_rich_table, _convert("table"), _mutate_text),
-        "table-schema": Reader(_schema, _read_schema, _mutate_schema),
-        "table-schema-rich": Reader(_rich_schema, _read_schema, _mutate_schema),
+        "criteo": Reader(_criteo, _convert("criteo"), mutate_text),
+        "criteo-gzip": Reader(_criteo_gzip, _convert("criteo"), mutate_text),
+        "avazu": Reader(_avazu, _convert("avazu"), mutate_text),
+        "table": Reader(_table, _convert("table"), mutate_text),
+        "table-rich": Reader(_rich_table, _convert("table"), mutate_text),
+        "table-schema": Reader(_schema, _read_schema, mutate_schema),
+        "table-schema-rich": Reader(_rich_schema, _read_schema, mutate_schema),
         "parquet": Reader(_parquet, _convert("table"), _mutate_binary),
         "parquet-rich": Reader(_rich_parquet, _convert("table"), _mutate_binary),
     }
@@ -338,7 +338,7 @@ def _mutate_binary(path: Path, chance: Random) -> bool:
     return True
 
 
-def _mutate_text(path: Path, chance: Random) -> bool:
+def mutate_text(path: Path, chance: Random) -> bool:
     """Bytes, or pieces that mean something to a parser; those of a gzip file inside, sometimes."""
     contents = bytearray(path.read_bytes())
     packed = contents[:2] == b"\x1f\x8b" and chance.random() < 0.5
@@ -365,10 +365,10 @@ TOML_VALUES = (
 )
 
 
-def _mutate_schema(path: Path, chance: Random) -> bool:
+def mutate_schema(path: Path, chance: Random) -> bool:
     """Other values of keys, lines that are gone or there twice; else bytes."""
     if chance.random() < 0.3:
-        return _mutate_text(path, chance)
+        return mutate_text(path, chance)
     lines = path.read_text().splitlines()
     for _ in range(1 + int(chance.integers(3))):
         number = int(chance.integers(len(lines)))

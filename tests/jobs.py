@@ -3,16 +3,23 @@
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from neocpu.parallel.launch import mpiexec_command
 
 
 def start(
-    config: Path, out: Path, ranks: int, *sets: str, resume: bool = False
+    config: Path,
+    out: Path,
+    ranks: int,
+    *sets: str,
+    resume: bool = False,
+    files: Sequence[Path] = (),
 ) -> "subprocess.Popen[str]":
-    """Start `neocpu train`; one rank without mpiexec."""
-    arguments = ["-m", "neocpu", "train", str(config), "--out", str(out)]
+    """Start `neocpu train`, or `neocpu online` with files; one rank without mpiexec."""
+    command = "online" if files else "train"
+    arguments = ["-m", "neocpu", command, str(config), *map(str, files), "--out", str(out)]
     arguments += [part for one in sets for part in ("--set", one)] + ["--resume"] * resume
     command, environment = mpiexec_command(ranks, arguments)
     return subprocess.Popen(

@@ -1,13 +1,14 @@
 """Does a run that is killed at any instant, again and again, end as one that nobody touched?
 
-    python -m tests.kill_runs --times 300 [--ranks 4]
+    python -m tests.kill_runs --times 300 [--ranks 4] [--online]
 
 A run with tables beyond their memory is killed (SIGKILL, all its processes) at random instants:
 while it starts, resumes, steps, moves rows, writes a checkpoint or ends. The next one resumes, on
 other ranks, with other memories and prefetching, from whatever is there. Whoever reaches the end
 must have the digest of the uninterrupted run in memory; then all begins anew. Every life must find
 the newest checkpoint that an earlier one had finished, and the SSD file of every rank must be whole
-and hold the very rows of the checkpoint that it was committed with.
+and hold the very rows of the checkpoint that it was committed with. With --online the run goes over
+files as they come, with vocabularies, and is killed in files and between them.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +33,7 @@ from neocpu.training.checkpoint.reading import CheckpointFile
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from jobs import kill, start
-from promise_cases import FAMILIES, MAIN, PIPELINES, write_data
+from promise_cases import FAMILIES, MAIN, PIPELINES, ROWS, write_data, write_file
 
 LIMIT = 240.0  # seconds of a life
 MEMORIES = [
@@ -43,19 +45,26 @@ MEMORIES = [
 class Runs:
     """One folder, one job, and the lives of its runs."""
 
-    def __init__(self, folder: Path, steps: int, ranks: int, seed: int) -> None:
+    def __init__(self, folder: Path, steps: int, ranks: int, seed: int, online: bool) -> None:
         self.folder = folder
         self.ranks = ranks
         self.random = random.Random(seed)
         self.fixed = (
             "training.epochs=100000",
             f"training.steps={steps}",
-            "checkpoint.every_steps=4",
+            f"checkpoint.every_steps={3 if online else 4}",
             "eval.every_steps=30",
         )
         self.lives = self.kills = self.ends = self.compared = 0
         write_data(folder)
-        (folder / "job.toml").write_text(FAMILIES[MAIN].toml(folder))
+        family = replace(FAMILIES["online"], narrow=False) if online else FAMILIES[MAIN]
+        (folder / "job.toml").write_text(family.toml(folder))
+        self.files: list[Path] = []
+        if online:
+            count = -(-steps // -(-ROWS // family.batch))
+            self.files = [folder / f"file-{number}.h5" for number in range(count)]
+            for number, path in enumerate(self.files):
+                write_file(path, 1000 + 100 * number, ROWS, day=1 + number % 2)
         for _ in range(2):  # the first compiles, perhaps
             begun = time.monotonic()
             self._finish(self._start("whole", 1))
@@ -67,7 +76,8 @@ class Runs:
         self, out: str, ranks: int, *sets: str, resume: bool = False
     ) -> "subprocess.Popen[str]":
         sets = (*self.fixed, *sets)
-        return start(self.folder / "job.toml", self.folder / out, ranks, *sets, resume=resume)
+        job = self.folder / "job.toml"
+        return start(job, self.folder / out, ranks, *sets, resume=resume, files=self.files)
 
     def _finish(self, job: "subprocess.Popen[str]") -> str:
         out, err = job.communicate(timeout=LIMIT)
@@ -178,9 +188,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, default=1, help="ranks of a life, at most")
     parser.add_argument("--steps", type=int, default=300, help="steps of the run")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--online", action="store_true", help="a run over file after file")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="neocpu-kill-") as folder:
-        runs = Runs(Path(folder), options.steps, options.ranks, options.seed)
+        runs = Runs(Path(folder), options.steps, options.ranks, options.seed, options.online)
         while runs.kills < options.times or not runs.compared or not runs.ends:
             spare = runs.kills >= options.times and runs.compared > 0
             runs.live(spare)  # a machine that became slow may let none reach the end

@@ -6,6 +6,7 @@ A family says what is learnt (model, tables, optimizers): all cases of a family 
 digest.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -78,6 +79,12 @@ CPUS: dict[str, dict[str, str]] = {
     "plain": {"NEOCPU_KERNELS": "plain"},
 }
 ROWS = 203  # no multiple of a batch
+# of each feature, codes in the vocabulary of the first day; the second day has twice as many
+WORDS = {"a": 3, "b": 15, "c": 30, "d": 20, "w": 12}
+DOMAINS = {"a": 7, "b": 64, "c": 90, "d": 60, "w": 30}  # codes of a feature
+# a run over two files (`Family.day`): its steps, and where it stops: in a file, between the files
+ONLINE_STEPS = 7
+ONLINE_STOPS = (1, 4, 5, 6)
 
 _TABLES = """
 one = {{ rows = 1, features = ["a"] }}
@@ -94,6 +101,7 @@ _CONFIG = """
 [data]
 train = "{train}"
 test = "{test}"
+{data}
 [model]
 embedding_dim = {dim}
 bottom = [9, {dim}]
@@ -132,13 +140,16 @@ class Family:
     leaves: int = 16
     narrow: bool = False  # are two tables kept in few bits?
     wires: str = ""  # keys of the section [wires]
+    # "next": it starts from a model of the first day; "online": both days, file after file
+    day: str = ""
 
-    def toml(self, folder: Path) -> str:
-        """The config file of a run over the data in `folder`."""
+    def toml(self, folder: Path, day: int = 2) -> str:
+        """The config file of a run over the data in `folder`; with days, of that day."""
         dim, d1, d2 = self.dims
         head = _CONFIG.format(
-            train=folder / "train.h5",
+            train=folder / (f"day-{day}.h5" if self.day else "train.h5"),
             test=folder / "test.h5",
+            data='rows_by = "vocabulary"' if self.day else "",
             dim=dim,
             interaction=self.interaction,
             diagonal=str(self.diagonal).lower(),
@@ -151,11 +162,27 @@ class Family:
             ranks_per_node=RANKS_PER_NODE,
             wires=self.wires,
         )
-        return head + _TABLES.format(
+        tables = _TABLES.format(
             d1=d1, d2=d2, **(_NARROW if self.narrow else dict.fromkeys(_NARROW, ""))
         )
+        if not self.day:
+            return head + tables
+        for name, words in DAY_TABLES.items():
+            rows = words * day + 1 - (name in TOO_SMALL and self.day == "online")
+            tables = re.sub(rf"(?m)^{name} = {{ rows = \d+", f"{name} = {{ rows = {rows}", tables)
+        return head + tables
 
 
+# of tables whose rows grow with the vocabulary, the words of a day
+DAY_TABLES = {
+    "one": WORDS["a"],
+    "few": WORDS["b"],
+    "wide": WORDS["c"],
+    "heavy": WORDS["w"],
+    "mean-heavy": WORDS["w"],
+    "single": WORDS["d"],
+}
+TOO_SMALL = ("single", "heavy")  # an online run leaves the last code without a row
 MAIN = "rowwise_adagrad"
 FAMILIES = {
     MAIN: Family(
@@ -200,6 +227,8 @@ FAMILIES["wires"] = replace(
 FAMILIES["blocks"] = replace(
     FAMILIES["adam"], dims=(20, 20, 20), wires='forward = "int8"\nbackward = "fp8"\nblock = 4'
 )
+FAMILIES["next day"] = replace(FAMILIES["adam"], day="next")
+FAMILIES["online"] = replace(FAMILIES["narrow"], day="online")
 
 
 @dataclass(frozen=True)
@@ -219,7 +248,8 @@ class Case:
     @property
     def stop(self) -> int:
         """Steps before the interruption."""
-        return 1 + (self.ranks + list(PLANS).index(self.plan)) % (STEPS - 1)
+        turn = (self.ranks + list(PLANS).index(self.plan)) % (STEPS - 1)
+        return ONLINE_STOPS[turn] if FAMILIES[self.family].day == "online" else 1 + turn
 
     @property
     def machine(self) -> str:
@@ -279,7 +309,14 @@ def chosen(scope: str, ranks: Sequence[int] = RANKS) -> dict[str, list[Case]]:
         }
     if scope == "pairwise":
         other_families = [
-            Case(name, count, "mixed", 2, how="elsewhere")
+            Case(
+                name,
+                count,
+                "mixed",
+                2,
+                how="elsewhere",
+                memory="levels" if family.day else "whole",
+            )
             for name, family in FAMILIES.items()
             if name != MAIN
             for count in small_ranks[-1 if family.wires else -2 :]
@@ -290,7 +327,10 @@ def chosen(scope: str, ranks: Sequence[int] = RANKS) -> dict[str, list[Case]]:
             "plain": [Case(MAIN, 2, "mixed", 1), Case(MAIN, 2, "column_wise", 1, memory="cached")],
         }
     other_families = [
-        case for name in FAMILIES if name != MAIN for case in pairwise(product(ranks, name))
+        case
+        for name, family in FAMILIES.items()
+        if name != MAIN
+        for case in pairwise(product(ranks, name, MEMORIES if family.day else ("whole",)))
     ]
     fewer = pairwise(product(ranks)) + [
         Case(name, small_ranks[-1], "mixed", 2) for name in FAMILIES if name != MAIN
@@ -373,8 +413,22 @@ def _weights(name: int, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def write_data(folder: Path) -> None:
     """train.h5 and test.h5: multi-hot, empty, weighted and fixed bags, dense numbers of many
-    magnitudes.
+    magnitudes. day-1.h5 and day-2.h5: the same, with vocabularies of which one grows.
     """
+    write_file(folder / "train.h5", 100, ROWS)
+    write_file(folder / "test.h5", 200, 50)
+    for day in (1, 2):
+        write_file(folder / f"day-{day}.h5", 200 + 100 * day, ROWS, day)
+
+
+def _vocabulary(name: str, day: int) -> np.ndarray:
+    """Codes that a feature may have on a day, in another order than on others."""
+    codes = np.argsort(_words(900 + ord(name), DOMAINS[name]))[: day * WORDS[name]]
+    return codes[::-1].astype(np.uint64 if name == "b" else np.uint32)
+
+
+def write_file(path: Path, at: int, rows: int, day: int = 0) -> None:
+    """One file of samples; with a day, its features have vocabularies."""
     features = [
         FeatureColumn("a"),
         FeatureColumn("b", "uint64", hotness=0),
@@ -382,28 +436,28 @@ def write_data(folder: Path) -> None:
         FeatureColumn("d", hotness=0),
         FeatureColumn("w", hotness=0, weighted=True),
     ]
-    for file, (name, rows) in enumerate((("train", ROWS), ("test", 50))):
-        at = 100 * (file + 1)
-        dense = (_below(at, 5 * rows, 4001) - 2000).reshape(rows, 5) * np.ldexp(
-            1.0, [-10, -30, -11, -4, -60]
+    dense = (_below(at, 5 * rows, 4001) - 2000).reshape(rows, 5) * np.ldexp(
+        1.0, [-10, -30, -11, -4, -60]
+    )
+    lengths = [_below(at + 1 + i, rows, bound) for i, bound in enumerate((6, 4, 9))]
+    lengths[1][_below(at + 4, rows, 2) == 0] = 0
+    codes, weights = _weights(at + 5, lengths[2])
+    with DatasetWriter(path, [f"x{i}" for i in range(5)], features) as writer:
+        writer.append(
+            _below(at + 10, rows, 2),
+            dense,
+            {
+                "a": _below(at + 11, rows, 7),
+                "b": BagColumn(
+                    _words(at + 12, int(lengths[0].sum())) >> np.uint64(58 if day else 50),
+                    lengths[0].astype(np.int32),
+                ),
+                "c": _below(at + 13, 3 * rows, 90).reshape(rows, 3),
+                "d": BagColumn(
+                    _below(at + 14, int(lengths[1].sum()), 60), lengths[1].astype(np.int32)
+                ),
+                "w": BagColumn(codes, lengths[2].astype(np.int32), weights),
+            },
         )
-        lengths = [_below(at + 1 + i, rows, bound) for i, bound in enumerate((6, 4, 9))]
-        lengths[1][_below(at + 4, rows, 2) == 0] = 0
-        codes, weights = _weights(at + 5, lengths[2])
-        with DatasetWriter(folder / f"{name}.h5", [f"x{i}" for i in range(5)], features) as writer:
-            writer.append(
-                _below(at + 10, rows, 2),
-                dense,
-                {
-                    "a": _below(at + 11, rows, 7),
-                    "b": BagColumn(
-                        _words(at + 12, int(lengths[0].sum())) >> np.uint64(50),
-                        lengths[0].astype(np.int32),
-                    ),
-                    "c": _below(at + 13, 3 * rows, 90).reshape(rows, 3),
-                    "d": BagColumn(
-                        _below(at + 14, int(lengths[1].sum()), 60), lengths[1].astype(np.int32)
-                    ),
-                    "w": BagColumn(codes, lengths[2].astype(np.int32), weights),
-                },
-            )
+        if day:
+            writer.vocabularies = {name: _vocabulary(name, day) for name in WORDS}

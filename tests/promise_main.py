@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from hashlib import sha256
@@ -25,6 +25,7 @@ from promise_cases import (
     EDITED_WITH_THREADS,
     FAMILIES,
     MEMORIES,
+    ONLINE_STEPS,
     PLANNERS,
     PLANS,
     RANKS_PER_NODE,
@@ -42,6 +43,7 @@ from neocpu.parallel.plan import Plan
 from neocpu.planner import plan_file
 from neocpu.planner.auto import make_plan
 from neocpu.training import companion
+from neocpu.training.online import OnlineTrainer
 from neocpu.training.results import RunReport
 from neocpu.training.trainer import Stopped, Trainer
 
@@ -51,11 +53,36 @@ def begun_folder(folder: Path, case: Case, source: int) -> Path:
     return folder / f"begun-{case.family}-{source}-{other_plan(case.plan)}-{case.stop}"
 
 
-def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
+def first_day(case: Case, comm: Comm, folder: Path) -> Path:
+    """The run of the first day that a run of the next one starts from; made where it is not yet,
+    whoever asks. All of them have one digest, which enters that of the next day.
+    """
+    out = folder / f"first-{comm.size}-{case.family}"
+    made = comm.allgather_bytes(bytes([out.exists()]))[0] != b"\0"
+    if not made:
+        config = configs.loads(
+            FAMILIES[case.family].toml(folder, day=1),
+            overrides=["parallel.plan=auto", *MEMORIES[case.memory]],
+        )
+        train(config, comm, out)
+        comm.quiet_barrier()
+    return out
+
+
+def day_keys(case: Case, comm: Comm, folder: Path) -> list[str]:
+    """What the config of a family of several days has besides."""
+    day = FAMILIES[case.family].day
+    if day == "next":
+        return [f"training.init_from={first_day(case, comm, folder)}"]
+    return [f"training.steps={ONLINE_STEPS}"] if day == "online" else []
+
+
+def load_config(case: Case, comm: Comm, folder: Path, plan: str) -> configs.Config:
     """The config of a case over the data in `folder`."""
     config = configs.loads(
         FAMILIES[case.family].toml(folder),
         overrides=[
+            *day_keys(case, comm, folder),
             f"parallel.route={case.route}",
             f"parallel.machine={case.machine}",
             f"training.pipeline={case.pipeline}",
@@ -111,6 +138,12 @@ class QuickReport(RunReport):
         """Nothing."""
 
 
+def files_of(case: Case, folder: Path) -> list[str]:
+    """The files of an online run; none: it is not one."""
+    online = FAMILIES[case.family].day == "online"
+    return [str(folder / f"day-{day}.h5") for day in (1, 2)] if online else []
+
+
 def stop_at(step: int) -> Any:
     """A `progress` that sends this process SIGTERM once so many steps are taken."""
 
@@ -126,15 +159,27 @@ def stop_at(step: int) -> Any:
 
 
 def train(
-    config: configs.Config, comm: Comm, out: Path, *, resume: bool = False, stop: int = 0
+    config: configs.Config,
+    comm: Comm,
+    out: Path,
+    *,
+    resume: bool = False,
+    stop: int = 0,
+    files: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The summary of a run; nothing if it was to be stopped, and was."""
+    """The summary of a run, over files as they come if there are any; nothing if it was to be
+    stopped, and was.
+    """
     lines: list[str] = []
     report = QuickReport(
         out, comm.rank, tell=lines.append, progress=stop_at(stop) if stop else None
     )
     try:
-        summary = Trainer(config, comm, out, resume=resume, report=report).run()
+        if files:
+            trainer: Trainer = OnlineTrainer(config, comm, out, files, resume=resume, report=report)
+        else:
+            trainer = Trainer(config, comm, out, resume=resume, report=report)
+        summary = trainer.run()
     except Stopped:
         assert stop, "nobody sent a signal"
         return {}
@@ -152,24 +197,26 @@ def begin(case: Case, comm: Comm, folder: Path, source: int) -> None:
     use_threads(1 + case.stop % 2)
     if source == comm.size or comm.rank == 0:
         few = comm if source == comm.size else SingleComm()
-        config = load_config(case, folder, other_plan(case.plan))
-        train(config, few, begun_folder(folder, case, source), stop=case.stop)
+        config = load_config(case, few, folder, other_plan(case.plan))
+        out = begun_folder(folder, case, source)
+        train(config, few, out, stop=case.stop, files=files_of(case, folder))
     comm.quiet_barrier()
 
 
 def run_case(case: Case, comm: Comm, folder: Path, out: Path, source: int) -> dict[str, Any]:
     """Digest, and a hash of the metrics, of one case on this rank."""
     use_threads(case.threads)
-    config = load_config(case, folder, case.plan)
+    config = load_config(case, comm, folder, case.plan)
+    files = files_of(case, folder)
     if case.plan == "mixed" and case.threads == EDITED_WITH_THREADS:
         config = with_edited_plan(config, comm, out.with_suffix(".json"))
     if case.how == "stopped":
-        train(config, comm, out, stop=case.stop)
+        train(config, comm, out, stop=case.stop, files=files)
     elif case.how == "elsewhere":
         if comm.rank == 0:
             shutil.copytree(begun_folder(folder, case, source), out)
         comm.quiet_barrier()
-    summary = train(config, comm, out, resume=case.how != "whole")
+    summary = train(config, comm, out, resume=case.how != "whole", files=files)
     metrics = json.dumps(summary["metrics"]["test"], sort_keys=True)
     return {"digest": summary["digest"], "metrics": sha256(metrics.encode()).hexdigest()}
 

@@ -238,3 +238,9 @@ def test_a_log_that_is_sorted_by_its_label_is_said(tmp_path):
     path.write_text("click,value\n" + "".join(lines))
     drafted = write_config([path], tmp_path / "a.toml", Wishes())
     assert any(line.startswith("careful: ") for line in drafted.said)
+
+
+def test_lines_of_endless_fields_are_no_table(tmp_path):
+    (tmp_path / "log.csv").write_text("a,b\n" + "x" * 200_000 + ",1\n")
+    with pytest.raises(DataError, match="its first lines cannot be cut into fields"):
+        look([tmp_path / "log.csv"])

@@ -1,12 +1,14 @@
 """Does a run that starts from a trained model have what it learnt, wherever and however it runs?"""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sealed_files import sealed_anew
 
 import neocpu
 from neocpu import config as configs
@@ -231,6 +233,16 @@ def go(
     return OnlineTrainer(settings, comm, out, names, report=report, **how).run(), lines
 
 
+def damage_rows(path: Path) -> None:
+    """Change a byte of the rows of a table of a checkpoint, which its seal leaves to checksums."""
+    with CheckpointFile(path) as file:
+        rows = file.field(file.number("tables/a"), "weight")
+        data = np.ascontiguousarray(rows[0:4]).tobytes()
+    contents = bytearray(path.read_bytes())
+    contents[contents.index(data)] ^= 1
+    path.write_bytes(contents)
+
+
 def test_online_each_file_is_measured_and_then_trained_on(days: Path, tmp_path: Path) -> None:
     """In one go, day by day, and stopped in the middle of a file: one digest, equal lines."""
     settings = config(days / "vocabulary-1.h5", rows_by="vocabulary", rows=24)
@@ -255,6 +267,59 @@ def test_online_each_file_is_measured_and_then_trained_on(days: Path, tmp_path: 
         go(settings, tmp_path / "cut", both[:1], resume=True)
     with pytest.raises(CheckpointError, match="go on with `neocpu online`"):
         train(settings, tmp_path / "cut", resume=True)
+    # the checkpoint before the damaged one has fewer codes, and knows fewer files
+    shutil.copytree(tmp_path / "whole", tmp_path / "damaged")
+    damage_rows(tmp_path / "damaged" / "checkpoints" / "step-00000008.h5")
+    again, lines = go(settings, tmp_path / "damaged", both, resume=True)
+    assert any("resuming from step-00000004" in line for line in lines), lines
+    assert again["digest"] == whole["digest"]
     cut = run_threads(2, lambda comm: go(settings, tmp_path / "cut", both, comm, resume=True))
     assert cut[0][0]["digest"] == whole["digest"]
     assert any("was trained on already" in line for line in cut[0][1])
+
+
+def test_a_checkpoint_without_vocabularies_needs_the_data_it_was_trained_on(
+    days: Path, tmp_path: Path
+) -> None:
+    """As those of neocpu 0.1.0, which noted the hashes of vocabularies alone."""
+    shutil.copytree(days / "vocabulary", tmp_path / "old")
+    old = tmp_path / "old" / "checkpoints" / "step-00000004.h5"
+    with sealed_anew(old) as file:
+        for name in [name for name in file if "vocabular" in name]:
+            del file[name]
+    with CheckpointFile(old) as file:
+        assert not file.vocabularies()
+    settings = next_day(days, "vocabulary", f"training.init_from={old}", rows=35)
+    known, lines = train(settings, tmp_path / "known")
+    assert any("vocabulary of a: 15 new codes" in line for line in lines)
+    whole, _ = train(next_day(days, "vocabulary", rows=35), tmp_path / "whole")
+    assert known["digest"] == whole["digest"]
+    first = days / "vocabulary-1.h5"
+    moved = first.rename(tmp_path / "moved.h5")
+    try:
+        with pytest.raises(CheckpointError, match=r"set\s+data\.vocabulary to the dataset"):
+            train(settings, tmp_path / "unknown")
+    finally:
+        moved.rename(first)
+
+
+def test_towers_and_narrow_rows_below_caches_go_on(days: Path, tmp_path: Path) -> None:
+    sets = (
+        "model.towers={one=['a'], two=['b']}",
+        "tables.a.format=int8",
+        "tables.b.format=fp16",
+        "memory.placement=hbm_over_ddr",
+        "memory.cache_format=fp32",
+    )
+    train(config(days / "hash-1.h5", *sets), tmp_path / "first")
+    settings = config(days / "hash-2.h5", *sets, f"training.init_from={tmp_path / 'first'}")
+    whole, lines = train(settings, tmp_path / "whole")
+    assert any("2 tables, " in line for line in lines), lines
+    assert not any("starting afresh" in line for line in lines), lines
+
+    def elsewhere(comm: Comm) -> str:
+        plan = "parallel.plan=table_wise"
+        again = configs.loads(settings.text, overrides=[*settings.overrides, plan])
+        return str(train(again, tmp_path / "ranks", comm)[0]["digest"])
+
+    assert set(run_threads(2, elsewhere)) == {whole["digest"]}

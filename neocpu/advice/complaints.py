@@ -3,13 +3,14 @@
 A run tells them once, before its first step, and goes on: nothing here is an error.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from neocpu.advice.sizes import colliding
 from neocpu.config import Config
 from neocpu.defaults import batch_of
+from neocpu.errors import listed
 from neocpu.ingest.dataset_layout import FeatureColumn
 
 FEW_STEPS = 300  # fewer leave a model near its start, if smaller batches would make more
@@ -23,7 +24,8 @@ IN_A_ROW = 3  # measurements in a row that are worse; one may be noise
 class TrainData:
     """What complaints need to know of the train data.
 
-    rows : its samples. features : of the data. values : feature -> distinct values, at least.
+    rows : its samples. features : of the data. values : feature -> distinct values, at least;
+    needed where rows are by hash.
     """
 
     rows: int
@@ -38,16 +40,17 @@ def complaints(config: Config, data: TrainData, steps: int) -> Iterator[str]:
     yield from _rates(config)
     unused = [name for name in data.features if name not in used]
     if unused:
-        yield f"features without a table, which the model does not see: {_names(unused)}"
-    ignored = [
+        yield f"features without a table, which the model does not see: {listed(unused, NAMED)}"
+    weighted = [
         feature
         for table in config.tables
         for feature in table.features
         if data.features[feature].weighted and not table.weighted
     ]
-    if ignored:
+    if weighted:
+        ignored = list(dict.fromkeys(weighted))
         yield (
-            f"the data have weights of {_names(ignored)}, which are ignored; "
+            f"the data have weights of {listed(ignored, NAMED)}, which are ignored; "
             f"tables.{ignored[0]}.weighted = true uses them"
         )
     if config.data.rows_by == "hash":
@@ -80,23 +83,16 @@ def _collisions(config: Config, values: Mapping[str, int]) -> Iterator[str]:
         if share > SHARED and distinct > 2:
             small.append((share, table.name, table.rows, distinct))
     small.sort(reverse=True)
-    shown = ", ".join(
-        f"{name} {distinct:,} in {rows:,} ({100 * share:.0f} %)"
-        for share, name, rows, distinct in small[:NAMED]
-    )
     if small:
-        more = f" and {len(small) - NAMED} more tables" if len(small) > NAMED else ""
+        shown = [
+            f"{name} {distinct:,} in {rows:,} ({100 * share:.0f} %)"
+            for share, name, rows, distinct in small
+        ]
         yield (
-            f"values that share their row with another one, as tables have few rows: {shown}{more}"
-            "; give them several rows for each value (tables.NAME.rows), or set "
-            'data.rows_by = "vocabulary"'
+            "values that share their row with another one, as tables have few rows: "
+            f"{listed(shown, NAMED)}; give them several rows for each value (tables.NAME.rows), "
+            'or set data.rows_by = "vocabulary"'
         )
-
-
-def _names(names: Sequence[str]) -> str:
-    distinct = list(dict.fromkeys(names))
-    more = f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else ""
-    return ", ".join(distinct[:NAMED]) + more
 
 
 class ValidWatch:

@@ -16,7 +16,7 @@ from neocpu.advice.labels import guess_label, label_kind
 from neocpu.advice.look import Log
 from neocpu.errors import ConfigError
 from neocpu.ingest.avazu import avazu_schema
-from neocpu.ingest.criteo import criteo_schema
+from neocpu.ingest.criteo import DENSE, criteo_schema
 
 ITEM_SEPARATORS = ("|", ";", ",", " ")
 WEIGHT_SEPARATOR = ":"
@@ -96,7 +96,7 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
                 f"no column {name!r}; the log has {', '.join(map(repr, frame.columns[:60]))}"
             )
     if log.kind == "criteo":
-        return [*_known(log, roles, criteo_schema().used[:14], "hex")]
+        return [*_known(log, roles, criteo_schema().used[: 1 + DENSE], "hex")]
     if log.kind == "avazu" and roles.label in ("", "click"):
         return [*_known(log, roles, ["click"], "text", frozenset(avazu_schema().used))]
     label = roles.label or guess_label(frame)

@@ -18,7 +18,7 @@ from neocpu import config as configs
 from neocpu.advice.look import LOOKED_AT, Log, look
 from neocpu.advice.roles import LogColumn, Roles, by_role, columns_of
 from neocpu.advice.sizes import MIN_COUNT, ModelSizes, rows_of, sizes_of
-from neocpu.errors import ConfigError, DataError
+from neocpu.errors import ConfigError, DataError, listed
 from neocpu.ingest.frames import as_frame
 from neocpu.ingest.targets import refuse_sources
 from neocpu.records import toml_text
@@ -26,6 +26,7 @@ from neocpu.records import toml_text
 SPLIT = (0.8, 0.1, 0.1)
 LEAST_SPLIT = 10  # rows; of fewer no part is measured
 MEASURED = 10  # times in a pass that the valid part is measured
+SHOWN = 12  # columns of one role on the screen
 SAVED = 2  # times in a pass that a checkpoint is written
 FRAME = "data.parquet"  # file of a frame beside its config
 TITLES = {"dense": "numbers", "category": "categories", "list": "lists", "time": "times"}
@@ -129,10 +130,10 @@ def write_config(data: Sequence[str | Path], target: Path, wishes: Wishes) -> Co
 def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDraft:
     """The config of a log, whose file will be `target`, checked as `neocpu train` would."""
     log = look(data, wishes.looked_at)
-    roles = Roles(wishes.label, wishes.dense, wishes.categories, wishes.left_out, MIN_COUNT)
-    columns = columns_of(log, roles)
-    found = by_role(columns)
-    (label,) = found["label"]
+    named = Roles(wishes.label, wishes.dense, wishes.categories, wishes.left_out, MIN_COUNT)
+    columns = columns_of(log, named)
+    roles = by_role(columns)
+    (label,) = roles["label"]
     split = SPLIT if not (wishes.valid or wishes.test) and log.rows >= LEAST_SPLIT else ()
     sizes = sizes_of(log, round(log.rows * (split[0] if split else 1.0)))
     tables = [column for column in columns if column.role in ("category", "list", "time")]
@@ -167,12 +168,12 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
         log=log,
         missing_texts=list(log.missing),
         label=label,
-        dense=_groups(found.get("dense", []), "kind", "transform"),
-        dense_count=len(found.get("dense", [])),
+        dense=_groups(roles.get("dense", []), "kind", "transform"),
+        dense_count=len(roles.get("dense", [])),
         categories=_groups(
             features, "role", "kind", "separator", "weight_separator", "source", "time"
         ),
-        left_out=found.get("left out", []),
+        left_out=roles.get("left out", []),
         missing=_missing,
         sizes=sizes,
         loss="bce" if label.kind == "click" else "mse",
@@ -256,18 +257,18 @@ def _rows_note(sizes: ModelSizes) -> str:
 
 def _said(log: Log, columns: Sequence[LogColumn], split: Sequence[float]) -> list[str]:
     """What was guessed, for the screen."""
-    found = by_role(columns)
-    (label,) = found["label"]
+    roles = by_role(columns)
+    (label,) = roles["label"]
     lines = [f"{log.rows:,} rows{'' if log.whole else ', about'}, read as {log.kind}"]
     lines.append(f"label: {label.name}{f', {label.why}' if label.why else ''}")
     for role, title in TITLES.items():
-        names = [column.name for column in found.get(role, [])]
+        names = [column.name for column in roles.get(role, [])]
         if names:
-            lines.append(f"{title}: {_shown(names)}")
-    for column in found.get("left out", []):
+            lines.append(f"{title}: {listed(names, SHOWN)}")
+    for column in roles.get("left out", []):
         lines.append(f"left out: {column.name}, {column.why}")
-    if split and (told := _sorted(log, label)):
-        lines.append(told)
+    if split and (warning := _sorted(log, label)):
+        lines.append(warning)
     if split:
         shares = ", ".join(f"{100 * share:g} %" for share in split)
         lines.append(f"train, valid, test: the first, next and last rows, {shares}")
@@ -289,11 +290,6 @@ def _sorted(log: Log, label: LogColumn) -> str:
         f"careful: {100 * first_rate:.1f} % clicks in the first rows, {100 * last_rate:.1f} % in "
         "the last tenth: the log may be sorted by something; put it in the order of time"
     )
-
-
-def _shown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return ", ".join(names[:12]) + more
 
 
 def _relative(paths: Sequence[str | Path], folder: Path) -> list[str] | str:

@@ -12,11 +12,7 @@ from typing import Any
 
 from neocpu.errors import DataError
 from neocpu.training.config_keys import flatten
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from neocpu.training.run_folder import in_use
 
 FILES = ("run.json", "metrics.jsonl", "config.json", "plan.json")
 
@@ -52,7 +48,7 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
 
     Raises DataError for a folder without any.
     """
-    found: dict[Path, None] = {}
+    run_folders: dict[Path, None] = {}
     for folder in folders:
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder of results")
@@ -60,8 +56,9 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
         runs = [folder] if _is_run(folder) else inside
         if not runs:
             raise DataError(f"{folder}: neither it nor a folder in it holds results of a run")
-        found |= dict.fromkeys(runs)
-    return [read_run(folder, name) for folder, name in zip(found, _names(list(found)))]
+        run_folders |= dict.fromkeys(runs)
+    names = _names(list(run_folders))
+    return [read_run(folder, name) for folder, name in zip(run_folders, names)]
 
 
 def read_run(folder: Path, name: str) -> Run:
@@ -76,7 +73,7 @@ def read_run(folder: Path, name: str) -> Run:
     _read_lines(run)
     if run.summary:
         run.state = "finished"
-    elif _is_held(folder / "lock"):
+    elif in_use(folder):
         run.state = "running"
     if not (run.summary or run.lines or run.problems):
         run.problems.append("nothing was measured yet")
@@ -177,19 +174,3 @@ def _is_measurement(line: Any) -> bool:
     rest = [value for name, value in line.items() if name not in ("split", "file")]
     numbers = all(value is None or isinstance(value, int | float) for value in rest)
     return numbers and all(isinstance(line.get(name), int) for name in ("step", "samples"))
-
-
-def _is_held(lock: Path) -> bool:
-    """Does a process hold this lock?"""
-    if lock.with_name("lock.held").exists():
-        return True
-    if fcntl is None:
-        return False
-    try:
-        with open(lock, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False

@@ -63,7 +63,7 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
     overrides = [] if vocabulary is None else [f"data.vocabulary={toml_text(str(vocabulary))}"]
     values = open_values(file.path, overrides)
     features = set(values.features)
-    inputs = dict(file.tensors[file.number("dense/bottom.0.weight")].fields)["value"][0]
+    inputs = file.dense_features
     dataset = _dataset(file, vocabulary, features)
     vocabularies = {name: codes for name, codes in values.vocabularies.items() if name in features}
     trees = [file.data().get("schema"), dataset.schema if dataset is not None else None]

@@ -23,6 +23,8 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
+LOCK = "lock"
+HELD = "lock.held"  # where file locks do not work
 # seconds that a run that goes on waits for the folder: after a kill, ranks may take a moment to end
 PATIENCE = 3.0
 RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
@@ -39,6 +41,22 @@ UNFINISHED = (
 def has_results(out: Path) -> Path | None:
     """A file that a run left in this folder, if there is one."""
     return next((path for pattern in RESULTS for path in out.glob(pattern)), None)
+
+
+def in_use(out: Path) -> bool:
+    """Does a run hold this folder now? A guess where file locks do not work."""
+    if (out / HELD).exists():
+        return True
+    if fcntl is None:
+        return False
+    try:
+        with open(out / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 class RunLock:
@@ -99,7 +117,7 @@ class RunLock:
     def _take(self) -> None:
         """Lock the folder for this process; TrainingError if another one holds it."""
         self.out.mkdir(parents=True, exist_ok=True)
-        path = self.out / "lock"
+        path = self.out / LOCK
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if fcntl is None:
@@ -132,7 +150,7 @@ class RunLock:
 
     def _take_exclusively(self) -> None:
         """The same where file locks do not work."""
-        path = self.out / "lock.held"
+        path = self.out / HELD
         if not claim(path):
             raise self._busy(path)
         self._exclusive = path
@@ -147,7 +165,7 @@ class RunLock:
                 f"{self.out} is in use by another run; wait, or choose another --out"
             )
         # the system drops a file lock with its process, but an exclusive file may outlive it
-        hint = f" (if that run is no more, remove {path})" if path.name == "lock.held" else ""
+        hint = f" (if that run is no more, remove {path})" if path.name == HELD else ""
         return TrainingError(
             f"{self.out} is in use by another run: {run}{hint}; wait, or choose another --out"
         )

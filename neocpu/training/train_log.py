@@ -1,8 +1,8 @@
 """What is said of training between measurements? A line every some steps, almost for free.
 
 Each batch leaves four sums of its losses, predictions and labels; a line adds those of the last
-batches of all ranks. The terms are rounded to multiples of 2^-24, so that sums below 2^29 are exact
-in fp64 whatever their order: the numbers of a line do not depend on ranks.
+batches of all ranks. The sums are exact (`metrics.fixed_point`), so the numbers of a line do not
+depend on ranks.
 """
 
 import time
@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from neocpu.parallel.comm import Comm
 from neocpu.settings import OptimizerConfig
 from neocpu.training.clock import StepClock
-from neocpu.training.metrics import Metrics, entropy
+from neocpu.training.metrics import UNIT, Metrics, entropy, fixed_point
 from neocpu.training.step import Outcome
 
 EVERY_STEPS = 100  # lines of a run that sets no `training.log_every`, or
 EVERY_SECONDS = 30.0  # whichever comes first
-UNIT = 2.0**24  # of a fixed-point 1
 
 
 class TrainLog:
@@ -66,8 +65,7 @@ class TrainLog:
         sums = np.empty(4)
         sums[0] = outcome.labels.size
         for i, terms in enumerate((outcome.loss, outcome.prediction, outcome.labels), 1):
-            fixed = np.multiply(terms, UNIT, dtype=np.float64)
-            sums[i] = np.rint(fixed, out=fixed).sum()
+            sums[i] = fixed_point(terms).sum()
         self._sums.append(sums)
 
     def due(self, step: int) -> bool:

@@ -21,7 +21,6 @@ from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
 from neocpu.training.advising import advise
 from neocpu.training.beginning import Beginning, begin
-from neocpu.training.begun import as_begun
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
 from neocpu.training.evaluate import score
@@ -148,8 +147,6 @@ class Trainer:
         """The run within its folder, from the data to the summary."""
         tell = self.report.tell
         self._watch.prepare()
-        if self.resume:
-            self.config = as_begun(self.config, self.out, self.comm)
         beginning = begin(self.config, self.comm, self.out, self.resume, online=self.online)
         self.config = beginning.config
         splits = self._open(beginning)

@@ -74,3 +74,37 @@ def latest(out: Path, comm: Comm, tell: Tell = silent) -> Path | None:
     read.
     """
     return Candidates(out, comm, tell).next()
+
+
+def sound(out: Path, comm: Comm) -> Path | None:
+    """The newest checkpoint of a folder all of whose blocks are sound; None where there is none.
+
+    An online run needs it before it opens its files: what they are, and which rows they look up,
+    is in the checkpoint that the run goes on from. The last one that is left is not verified here,
+    since whoever loads it raises for its blocks. Collective; each rank reads its share of the rows.
+
+    Raises CheckpointError on all ranks as `latest` does.
+    """
+    candidates = Candidates(out, comm, silent)
+    while (path := candidates.next()) is not None:
+        trouble = "" if candidates.last else _damage(path, comm)
+        if not trouble:
+            return path
+        candidates.refuse(path, trouble)
+    return None
+
+
+def _damage(path: Path, comm: Comm) -> str:
+    """What is wrong with the blocks of a file; "": nothing. Collective."""
+    trouble = ""
+    try:
+        with CheckpointFile(path) as file:
+            for number, tensor in enumerate(file.tensors):
+                first = tensor.rows * comm.rank // comm.size
+                end = tensor.rows * (comm.rank + 1) // comm.size
+                for _ in file.blocks(number, first, end):
+                    pass
+    except CheckpointError as problem:
+        trouble = str(problem)
+    troubles = comm.allgather_bytes(trouble.encode())
+    return next((text.decode() for text in troubles if text), "")
