@@ -7,13 +7,13 @@ none of them was written by neocpu 0.1.0, whose values it then gets (`BEFORE`), 
 on keeps those that it began with.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from neocpu.embedding.optimizers import COWCLIP
+from neocpu.records import toml_text
 
 Keys = Mapping[str, Any]
 # of a rule whose rows have one accumulated square, or one for each number
@@ -119,4 +119,4 @@ def value_of(record: Any, key: str) -> Any:
 
 def as_overrides(values: Keys) -> list[str]:
     """Keys as overrides `key=value`."""
-    return [f"{key}={json.dumps(value)}" for key, value in values.items()]
+    return [f"{key}={toml_text(value)}" for key, value in values.items()]

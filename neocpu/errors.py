@@ -5,6 +5,14 @@ its message names the thing and says what to do, and the command line prints it 
 Anything else is a bug and keeps its traceback.
 """
 
+from collections.abc import Sequence
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Names for a message, the first ones where they are many: "C1, C2 and 24 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
 
 class NeocpuError(Exception):
     """Base of all errors with a message meant for users."""

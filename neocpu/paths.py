@@ -6,7 +6,6 @@ file, so its paths are relative to the current folder too. Logs that come with t
 by name.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 from neocpu.errors import ConfigError
 from neocpu.presets import log_file, log_path
-from neocpu.records import toml_tree
+from neocpu.records import toml_text, toml_tree
 
 # keys whose values are a path, or a list of paths
 LOGS = ("data.train", "data.valid", "data.test")
@@ -114,7 +113,7 @@ def absolute_paths(tree: Mapping[str, Any], placed: Mapping[str, Any]) -> tuple[
         written = section[name] if isinstance(section[name], list) else [section[name]]
         if any(_path(key, item) and not os.path.isabs(item) for item in written):
             part, _, _ = key.partition(".")
-            value = json.dumps(values[part][name], ensure_ascii=False)
+            value = toml_text(values[part][name])
             overrides.append(f"{key}={value}")
     return tuple(overrides)
 
@@ -130,7 +129,7 @@ def moved(text: str, folder: str | Path, target: str | Path) -> str:
         return text
     lines = text
     for placed in place_paths(tree, folder):
-        new = json.dumps(os.path.relpath(placed.path, target), ensure_ascii=False)
+        new = toml_text(os.path.relpath(placed.path, target))
         for quote in "\"'":
             lines = lines.replace(f"{quote}{placed.written}{quote}", new)
     there = toml_tree(lines)

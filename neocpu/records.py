@@ -3,6 +3,7 @@
 An error names where a key was written, the key, its value, and what is allowed.
 """
 
+import json
 import math
 import re
 import tomllib
@@ -188,6 +189,17 @@ class Reader:
             if not least <= value <= most:
                 size = "small" if value < least else "large"
                 raise self.wrong(key, f"{value} is too {size}; allowed: {least} to {most}")
+
+
+def toml_text(value: Any) -> str:
+    """A value as TOML, on one line: text, number, flag, or a list or mapping of these."""
+    if isinstance(value, Mapping):
+        pairs = (f"{toml_text(key)} = {toml_text(inner)}" for key, inner in value.items())
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_text, value))}]"
+    # TOML has JSON's escapes, but none of halves of a character
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def toml_tree(text: str) -> dict[str, Any]:

@@ -45,9 +45,9 @@ def test_each_complaint_is_one_line_with_a_remedy():
 def test_a_valid_loss_that_turns_is_said_once():
     lines = []
     watch = ValidWatch(lines.append)
-    losses = [0.46, 0.45, 0.4505, 0.47, 0.5]
+    losses = [0.46, 0.48, 0.45, 0.4505, 0.47, 0.451, 0.48, 0.5, 0.47, 0.6]  # noise, then three
     for step, loss in enumerate(losses):
         watch({"step": step, "split": "train", "logloss": 0.9 + step})
         watch({"step": step, "split": "valid", "logloss": loss})
     (line,) = lines
-    assert line.startswith("valid logloss 0.4700 is worse than 0.4500 at step 1: more training")
+    assert line.startswith("valid logloss 0.4700 is worse than 0.4500 at step 2: more training")

@@ -247,12 +247,9 @@ def test_texts_with_nul_and_more_threads_than_cores_are_refused() -> None:
 
 
 def test_route_names_are_those_of_the_registry() -> None:
-    from neocpu.ingest.convert import KINDS, ON_ERROR
-    from neocpu.ingest.loader import ROWS_BY
     from neocpu.parallel.routes import ROUTES
 
     assert set(configs.ROUTE_NAMES) == set(ROUTES)
-    assert (configs.FORMATS, configs.ON_ERROR, configs.ROWS_BY) == (KINDS, ON_ERROR, ROWS_BY)
 
 
 @pytest.mark.parametrize(

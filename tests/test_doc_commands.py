@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.doc_commands import commands, run, runnable_pages
+from tests.doc_lines import ROOT, faults, page_faults, pages
 
 PAGE = """
 <!-- runnable -->
@@ -46,3 +47,45 @@ def test_commands_run_in_a_folder_of_their_own(tmp_path: Path) -> None:
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     outcome = run(page, tmp_path)
     assert outcome.returncode == 0, outcome.stdout
+
+
+STALE = """
+```sh
+neocpu train my.toml --rank 4          # the option is --ranks
+mpiexec -n 4 neocpu train my.toml --set training.batch=5 --resume
+$ neocpu oracle info
+neocpu predict runs/a new.csv --out s.csv && echo done
+neocpu checkpoint show|digits FILE...
+```
+Between backticks: `neocpu init DATA… [--out DIR]`, `training.patience`, `training.patients`,
+`neocpu
+train tiny --kernels fast`, `neocpu models a b`.
+```toml
+[optimizer.sparse]
+learning_rate = 0.1
+rate = 0.1
+```
+"""
+
+
+def test_lines_that_neocpu_does_not_understand_are_found() -> None:
+    faults_of_each = (
+        "No such option",
+        "no key training.batch",
+        "no command info",
+        "no command digits",
+        "--kernels has no fast",
+        "more arguments than it takes: b",
+        "no key optimizer.sparse.rate",
+        "no key training.patients",
+    )
+    found = faults(STALE)
+    assert len(found) == len(faults_of_each), found
+    for fault, text in zip(found, faults_of_each):
+        assert text in fault
+
+
+def test_neocpu_understands_every_line_that_the_pages_show() -> None:
+    assert len(pages()) > 30
+    found = {str(page.relative_to(ROOT)): page_faults(page) for page in pages()}
+    assert {page: lines for page, lines in found.items() if lines} == {}

@@ -14,7 +14,7 @@ from neocpu.errors import ConfigError, DataError
 from neocpu.parallel.plan import place
 from neocpu.report.details import show
 from neocpu.report.page import page
-from neocpu.report.runs import find_runs
+from neocpu.report.runs import differing, find_runs
 from neocpu.training.config_keys import config_record, defaults
 from tests.small_run import CONFIG
 
@@ -130,14 +130,31 @@ def test_runs_side_by_side_and_what_is_wrong_with_some(tmp_path: Path) -> None:
     (tmp_path / "fourth").mkdir()
     (tmp_path / "fourth" / "plan.json").write_text('{"tables": 3}')
     (tmp_path / "no run").mkdir()
+    config_file = tmp_path / "second" / "config.json"
+    record = json.loads(config_file.read_text())
+    record["config"]["tables"]["new.one"] = {"rows": 7, "dim": 8, "pooling": "sum"}
+    config_file.write_text(json.dumps(record))
     runs = find_runs([tmp_path])
     words = words_of(page(runs))
     assert [run.name for run in runs] == ["first", "fourth", "second", "third"]
     assert [run.state for run in runs] == ["finished", *["unfinished"] * 3]
     assert "optimizer.sparse.learning_rate 0.05 none 0.1 0.05" in words
+    assert "tables.new.one none none 7 x 8 none" in words
+    assert "tables.new.one.pooling" not in dict(differing(runs))
     assert "its plan cannot be drawn" in words
     assert "run.json cannot be read" in words
     assert "metrics.jsonl: 1 lines cannot be read" in words
+
+
+def test_a_file_is_measured_before_it_is_trained_on(tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    write_run(folder, 0.05, finished=False)
+    lines = [line(step, "progressive", logloss=0.6) for step in (0, 3)]
+    text = "".join(json.dumps(each | {"file": "day.csv"}) + "\n" for each in lines)
+    (folder / "metrics.jsonl").write_text(text)
+    (run,) = find_runs([folder])
+    assert not run.problems
+    assert "progressive: 0.6 at 192 samples" in page([run])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import gzip
 import random
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -75,6 +76,43 @@ def test_each_column_gets_the_role_that_its_values_show(csv, tmp_path):
     assert found["category"] == ["price"]
     assert found["dense"] == ["item_id", "score", "age"]
     assert "shop" in found["left out"]
+
+
+@pytest.mark.parametrize(("no", "yes"), [("-1", "1"), ("0.0", "1.0"), ("FALSE", "TRUE")])
+def test_words_for_no_and_yes_are_clicks(no, yes, tmp_path):
+    path = tmp_path / "a.csv"
+    lines = [f"{yes if i % 3 else no},v{i % 7},{i % 11}.0\n" for i in range(ROWS)]
+    path.write_text("bought,site/shop.x,price in $\n" + "".join(lines))
+    drafted = write_config([path], tmp_path / "a.toml", Wishes())
+    assert f"label: bought, its values are {no} and {yes}" in drafted.said
+    config = configs.load(tmp_path / "a.toml")
+    assert config.model.loss == "bce"
+    assert [table.name for table in config.tables] == ["site_shop.x"]  # as a file may be called
+    splits = open_splits(config, SingleComm(), tmp_path / "cache", silent)
+    clicks = splits.datasets["train"].take(np.arange(3), []).labels
+    assert clicks.tolist() == [0, 1, 1]
+
+
+def test_whole_numbers_are_categories_where_nothing_else_is(tmp_path):
+    path = tmp_path / "a.csv"
+    lines = [f"{int(i % 3 == 0)},{i % 50},{i % 7 / 2}\n" for i in range(ROWS)]
+    path.write_text("y,film,share\n" + "".join(lines))
+    assert roles_of(path) == {"label": ["y"], "category": ["film"], "dense": ["share"]}
+    path.write_text(
+        "userId,movieId,rating\n" + "".join(f"{i % 9},{i % 7},{i % 5}\n" for i in range(90))
+    )
+    assert roles_of(path)["category"] == ["userId", "movieId"]
+
+
+def test_a_label_of_one_value_and_a_single_row_are_said(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("click,item\n" + "".join(f"1,v{i % 7}\n" for i in range(ROWS)))
+    drafted = write_config([path], tmp_path / "a.toml", Wishes())
+    assert "label: click, it is 1 in all rows, so there is nothing to learn" in drafted.said
+    assert "categories: item" in drafted.said
+    path.write_text("click,item\n1,v\n")
+    with pytest.raises(DataError, match="has one row only"):
+        write_config([path], tmp_path / "b.toml", Wishes())
 
 
 def test_the_label_is_asked_for_where_nothing_shows_it(tmp_path):

@@ -18,7 +18,7 @@ import pytest
 from neocpu.cores import available
 from neocpu.errors import ConfigError, DataError, EnvironmentProblem
 from neocpu.parallel import abort as guard
-from neocpu.parallel import launch
+from neocpu.parallel import launch, orphans
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.launch import (
     StopSignal,
@@ -31,7 +31,7 @@ from neocpu.parallel.launch import (
     run_guarded,
     share_of_cores,
 )
-from neocpu.parallel.stale import check_launch
+from neocpu.parallel.stale import PREFIXES, check_launch
 
 try:
     find_mpiexec()
@@ -44,8 +44,8 @@ needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """No launcher's variables in the environment."""
-    for name in (*launch.SIZES, "PMIX_RANK"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith(PREFIXES)]:
+        monkeypatch.delenv(name)
     return monkeypatch
 
 
@@ -158,7 +158,7 @@ def test_a_core_for_each_kernel_thread_only_where_every_core_is_used_once() -> N
 def test_threads_with_cores_of_their_own_spin_and_others_sleep() -> None:
     code = """
 import os, sys
-from neocpu.parallel import launch
+from neocpu.parallel import launch, orphans
 launch._cores_on_this_host = lambda comm: ({0, 1}, {1: {0, 1}} if int(sys.argv[2]) else {})
 launch.prepare_threads(launch.get_comm(), int(sys.argv[1]))
 import neocpu.kernels._jit
@@ -182,7 +182,7 @@ print(*(os.environ.get(name, "-") for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLIC
 def test_bound_threads_leave_the_others_free() -> None:
     code = """
 import os, threading
-from neocpu.parallel import launch
+from neocpu.parallel import launch, orphans
 comm = launch.get_comm()
 launch.prepare_threads(comm, len(launch.cores.available()))
 from neocpu.cores import available, roam
@@ -233,6 +233,7 @@ def test_connections_that_are_not_there_are_told(alone: pytest.MonkeyPatch) -> N
             check_launch({"PMIX_SERVER_URI2": uri})
     alone.setenv("PMI_SIZE", "4")
     alone.setenv("PMI_FD", descriptor)
+    alone.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")  # a setting, which stays
     with pytest.raises(EnvironmentProblem, match="env -u PMI_FD -u PMI_SIZE neocpu"):
         get_comm()
 
@@ -503,3 +504,37 @@ def test_nobody_watches_ranks_whose_parent_is_a_launcher(
             check=True,
         )
         assert done.stdout.strip() == str(launches)
+
+
+def test_ranks_end_with_their_launcher_and_not_with_its_parent(tmp_path: Path) -> None:
+    """A rank whose launcher is an orphan itself runs on, and ends when the launcher is killed."""
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("this system does not show processes")
+    rank = tmp_path / "rank.py"
+    rank.write_text(
+        "import os, time\n"
+        "from neocpu.parallel import orphans\n"
+        "orphans.EVERY = 0.02\n"
+        "assert orphans.end_with_launcher()\n"
+        "print(os.getpid(), os.getppid(), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    launcher = tmp_path / "prterun"  # its children see this name
+    launcher.symlink_to(shutil.which("bash") or "/bin/bash")
+    running = subprocess.Popen(
+        ["sh", "-c", f"{launcher} -c '{sys.executable} {rank}; true' & exec sleep 0.5"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    number, parent = map(int, running.stdout.readline().split())
+    try:
+        running.wait(timeout=60)  # the parent of the launcher
+        time.sleep(0.2)
+        assert orphans._look(number) is not None
+        os.kill(parent, signal.SIGKILL)
+        assert running.stdout.read() == ""  # the end of the rank, which had it open
+    finally:
+        running.stdout.close()
+        if orphans._look(number) is not None:
+            os.kill(number, signal.SIGKILL)

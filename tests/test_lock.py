@@ -34,6 +34,7 @@ with lock.RunLock(Path(sys.argv[1]), SingleComm(), resume=True):
 def test_a_second_run_is_refused_and_a_killed_one_leaves_the_folder_free(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lock, "PATIENCE", 0.2)
     if kind == "plain":
         monkeypatch.setattr(lock, "fcntl", None)
     holder = subprocess.Popen(

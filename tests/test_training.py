@@ -16,7 +16,7 @@ from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
-from neocpu.settings import OptimizerConfig, TrainingConfig
+from neocpu.settings import OptimizerConfig
 from neocpu.training.clock import StepClock
 from neocpu.training.dry_run import dry_run
 from neocpu.training.metrics import Window
@@ -105,7 +105,7 @@ def test_lines_on_training_are_those_of_any_ranks_and_agree_with_full_measuremen
         assert all(line["learning_rate"] > 0 and line["seconds"] > 0 for line in training)
     assert by_ranks[0] == by_ranks[1]
     # the same batches, in cheaper sums
-    log_of_run = TrainLog(config.training, config.optimizer, "bce", 100, StepClock(0.0))
+    log_of_run = TrainLog(0, "bce", 100, StepClock(0.0))
     window = Window(100)
     generator = np.random.default_rng(1)
     for _ in range(3):
@@ -150,9 +150,8 @@ def test_a_summary_knows_config_traffic_and_calibration(log, tmp_path):
 
 def test_a_line_on_training_is_due_by_steps_or_by_time():
     now = 0.0
-    config = TrainingConfig()
-    log_of_run = TrainLog(config, OptimizerConfig(), "bce", 9, StepClock(0.0), lambda: now)
-    log_of_run.begin(20)
+    log_of_run = TrainLog(0, "bce", 9, StepClock(0.0), lambda: now)
+    log_of_run.begin(20, OptimizerConfig())
     assert [step for step in (20, 21, 99, 100) if log_of_run.due(step)] == [100]
     now = 30.0
     assert log_of_run.due(21) and not log_of_run.due(20)

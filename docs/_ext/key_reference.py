@@ -16,6 +16,7 @@ from generated_pages import write_page
 from neocpu import config
 from neocpu.embedding.optimizers import DENSE_NAMES, GENERAL
 from neocpu.embedding.specs import TableKeys
+from neocpu.records import toml_text
 from neocpu.reference.rules import RULES
 
 TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -80,19 +81,6 @@ def type_name(hint: Any) -> str:
     return " or ".join(type_name(kind) for kind in get_args(hint))
 
 
-def as_toml(value: Any) -> str:
-    """A default as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, Mapping):
-        return "{}"
-    if isinstance(value, tuple):
-        return f"[{', '.join(str(item) for item in value)}]"
-    return repr(value)
-
-
 def allowed(name: str) -> str:
     """The values or limits that `neocpu.config` checks."""
     general = re.sub(r"^tables\.NAME\.", "tables.*.", name)
@@ -123,7 +111,7 @@ def keys_of(section: str, defaults: Any) -> Iterator[Key]:
         yield Key(
             name=name,
             type=type_name(kind),
-            default=as_toml(value),
+            default=toml_text(value),
             allowed=allowed(name),
             meaning=said.get(field.name, ""),
         )

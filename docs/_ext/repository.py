@@ -182,9 +182,15 @@ def forget(app: Sphinx, env: Any, docname: str) -> None:
             del env.shown_files[page]
 
 
+def sections(app: Sphinx, env: Any, added: Any, changed: Any, removed: Any) -> list[str]:
+    """Pages that are read in every build: their lists may name pages that have come or gone."""
+    return [name for name in SECTIONS if name in env.found_docs]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register all of it."""
     app.connect("builder-inited", copy_pages)
+    app.connect("env-get-outdated", sections)
     app.connect("env-purge-doc", forget)
     app.connect("html-collect-pages", shown_pages)
     app.add_transform(ListsAsContents)

@@ -3,26 +3,29 @@
 A run tells them once, before its first step, and goes on: nothing here is an error.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from neocpu.advice.sizes import colliding
 from neocpu.config import Config
 from neocpu.defaults import batch_of
+from neocpu.errors import listed
 from neocpu.ingest.dataset_layout import FeatureColumn
 
 FEW_STEPS = 300  # fewer leave a model near its start, if smaller batches would make more
 SHARED = 0.4  # share of values that share a row from which a table is too small
 NAMED = 5  # tables or features in one line
 WORSE = 1.01  # times its best, from which the valid loss has turned
+IN_A_ROW = 3  # measurements in a row that are worse; one may be noise
 
 
 @dataclass(frozen=True)
 class TrainData:
     """What complaints need to know of the train data.
 
-    rows : its samples. features : of the data. values : feature -> distinct values, at least.
+    rows : its samples. features : of the data. values : feature -> distinct values, at least;
+    needed where rows are by hash.
     """
 
     rows: int
@@ -37,16 +40,17 @@ def complaints(config: Config, data: TrainData, steps: int) -> Iterator[str]:
     yield from _rates(config)
     unused = [name for name in data.features if name not in used]
     if unused:
-        yield f"features without a table, which the model does not see: {_names(unused)}"
-    ignored = [
+        yield f"features without a table, which the model does not see: {listed(unused, NAMED)}"
+    weighted = [
         feature
         for table in config.tables
         for feature in table.features
         if data.features[feature].weighted and not table.weighted
     ]
-    if ignored:
+    if weighted:
+        ignored = list(dict.fromkeys(weighted))
         yield (
-            f"the data have weights of {_names(ignored)}, which are ignored; "
+            f"the data have weights of {listed(ignored, NAMED)}, which are ignored; "
             f"tables.{ignored[0]}.weighted = true uses them"
         )
     if config.data.rows_by == "hash":
@@ -79,34 +83,28 @@ def _collisions(config: Config, values: Mapping[str, int]) -> Iterator[str]:
         if share > SHARED and distinct > 2:
             small.append((share, table.name, table.rows, distinct))
     small.sort(reverse=True)
-    shown = ", ".join(
-        f"{name} {distinct:,} in {rows:,} ({100 * share:.0f} %)"
-        for share, name, rows, distinct in small[:NAMED]
-    )
     if small:
-        more = f" and {len(small) - NAMED} more tables" if len(small) > NAMED else ""
+        shown = [
+            f"{name} {distinct:,} in {rows:,} ({100 * share:.0f} %)"
+            for share, name, rows, distinct in small
+        ]
         yield (
-            f"values that share their row with another one, as tables have few rows: {shown}{more}"
-            "; give them several rows for each value (tables.NAME.rows), or set "
-            'data.rows_by = "vocabulary"'
+            "values that share their row with another one, as tables have few rows: "
+            f"{listed(shown, NAMED)}; give them several rows for each value (tables.NAME.rows), "
+            'or set data.rows_by = "vocabulary"'
         )
-
-
-def _names(names: Sequence[str]) -> str:
-    distinct = list(dict.fromkeys(names))
-    more = f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else ""
-    return ", ".join(distinct[:NAMED]) + more
 
 
 class ValidWatch:
     """Says once that the valid loss has turned worse; a listener of a run's measurements.
 
-    tell : shows one line.
+    One worse measurement may be noise; it takes IN_A_ROW of them. tell : shows one line.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._best: dict[str, tuple[float, int]] = {}
+        self._worse = 0
         self._told = False
 
     def __call__(self, line: Mapping[str, Any]) -> None:
@@ -118,7 +116,8 @@ class ValidWatch:
         best, step = self._best.get(name, (loss, line["step"]))
         if loss < best or name not in self._best:
             self._best[name] = loss, line["step"]
-        elif loss > WORSE * best:
+        self._worse = self._worse + 1 if loss > WORSE * best else 0
+        if self._worse == IN_A_ROW:
             self._told = True
             self._tell(
                 f"valid {name} {loss:.4f} is worse than {best:.4f} at step {step}: more training "

@@ -6,7 +6,6 @@ an estimate from its size.
 """
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from neocpu.ingest.avazu import avazu_schema
 from neocpu.ingest.criteo import CATEGORIES, DENSE, criteo_schema
 from neocpu.ingest.frames import POLARS_ERRORS
 from neocpu.ingest.parquet import scan
-from neocpu.ingest.readers import kind_of, text_blocks
+from neocpu.ingest.readers import first_block, kind_of, text_blocks
 
 LOOKED_AT = 512 << 20  # bytes of text that are looked at, of all files together
 ROWS_AT = 4_000_000  # rows of Parquet files that are looked at
@@ -87,8 +86,7 @@ def _look_at_parquet(files: tuple[Path, ...]) -> Log:
         try:
             log = scan(path)
             height = int(log.select(pl.len()).collect().item())
-            wanted = max(ROWS_AT - rows, 0)
-            parts.append(log.head(wanted).collect())
+            parts.append(log.head(max(ROWS_AT - rows, 0)).collect())
         except POLARS_ERRORS as error:
             reason = one_line(error)[:300]
             raise DataError(f"{path}: not a readable Parquet file: {reason}") from error
@@ -160,16 +158,14 @@ def _text_of(path: Path, most: int) -> tuple[bytes, float]:
             break
     else:
         return b"".join(blocks), 1.0
-    reader.close()  # type: ignore[attr-defined]
+    reader.close()
     total = max(path.stat().st_size, 1)
     return b"".join(blocks), min(done / total, 1.0)
 
 
 def _first_lines(path: Path) -> list[str]:
     """The first complete lines of a text log."""
-    reader = text_blocks(path)
-    block = next(reader, None)
-    reader.close()  # type: ignore[attr-defined]
+    block = first_block(path)
     if block is None:
         raise DataError(f"{path}: is empty")
     text = block.text[: 1 << 18].tobytes().decode("utf-8", "replace")
@@ -292,8 +288,3 @@ def _joined(files: Sequence[Path], parts: Sequence[pl.DataFrame]) -> pl.DataFram
         return pl.concat(parts, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{files[0]} and the others differ in types: {one_line(error)}") from error
-
-
-def as_toml(value: object) -> str:
-    """A text, number, flag or list as TOML."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from neocpu.advice.labels import guess_label, label_kind
 from neocpu.advice.look import Log
 from neocpu.errors import ConfigError
 from neocpu.ingest.avazu import avazu_schema
-from neocpu.ingest.criteo import criteo_schema
+from neocpu.ingest.criteo import DENSE, criteo_schema
 
-LABELS = (
-    *("label", "click", "clicked", "is_click", "is_clicked", "target", "y", "converted"),
-    *("conversion", "is_attributed", "purchase", "purchased", "rating", "response"),
-)
 ITEM_SEPARATORS = ("|", ";", ",", " ")
 WEIGHT_SEPARATOR = ":"
 UNIQUE = 0.98  # share of distinct values from which a column names the row
@@ -31,7 +28,9 @@ TIME = re.compile(
     r"(^|_)(time|timestamp|ts|date|datetime|day|hour|created|updated)(_|$)", re.IGNORECASE
 )
 CODE = re.compile(
-    r"(^|_)(id|ids|code|type|category|cat|zip|postcode|group|cluster|hash)$", re.IGNORECASE
+    r"(^|_)(id|ids|code|type|category|cat|zip|postcode|group|cluster|hash|user|item)$"
+    r"|(?-i:[a-z]I[dD]s?$)",  # userId
+    re.IGNORECASE,
 )
 # forms of times, by what the schema calls them
 TIMES = {
@@ -95,17 +94,27 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
                 f"no column {name!r}; the log has {', '.join(map(repr, frame.columns[:60]))}"
             )
     if log.kind == "criteo":
-        return [*_known(log, roles, criteo_schema().used[:14], "hex")]
+        return [*_known(log, roles, criteo_schema().used[: 1 + DENSE], "hex")]
     if log.kind == "avazu" and roles.label in ("", "click"):
         return [*_known(log, roles, ["click"], "text", frozenset(avazu_schema().used))]
     label = roles.label or guess_label(frame)
     columns = []
     for name in frame.columns:
         if name == label:
-            columns.append(_label(frame[name]))
+            kind, why = label_kind(frame[name])
+            columns.append(LogColumn(name, "label", kind, why=why))
         else:
             columns.append(_guess(log, name, roles, label))
+    if not any(column.role in ("category", "list", "time") for column in columns):
+        columns = [_as_category(log, column, roles) for column in columns]
     return columns
+
+
+def _as_category(log: Log, column: LogColumn, roles: Roles) -> LogColumn:
+    """A dense column of whole numbers as a category, for a log that has no other categories."""
+    if column.kind != "int" or column.role != "dense" or column.name in roles.dense:
+        return column
+    return _category(log, log.frame[column.name], column.name, "text", roles.min_count)
 
 
 def _known(
@@ -125,50 +134,6 @@ def _known(
             yield LogColumn(name, "time", time="YYMMDDHH", why="a time YYMMDDHH")
         else:
             yield _category(log, values, name, kind, roles.min_count)
-
-
-def guess_label(frame: pl.DataFrame) -> str:
-    """The column that is most likely the label. Raises ConfigError where none looks like one.
-
-    By its name, or as the only column whose values are 0 and 1.
-    """
-    by_name = {name.lower(): name for name in reversed(frame.columns)}
-    for name in LABELS:
-        if name in by_name:
-            return by_name[name]
-    binary = [name for name in frame.columns if _is_click(frame[name])]
-    if len(binary) == 1 or (binary and binary[0] == frame.columns[0]):
-        return binary[0]
-    found = f"{len(binary)} columns hold 0 and 1 only" if binary else "none holds 0 and 1 only"
-    raise ConfigError(
-        f"which column is the label? No name says it, and {found}; name it with --label COLUMN "
-        f"(from Python label=); the log has {', '.join(map(repr, frame.columns[:60]))}"
-    )
-
-
-def _is_click(values: pl.Series) -> bool:
-    """Are all values 0 or 1, and both there?"""
-    if values.null_count() or values.dtype.is_nested():
-        return False
-    return {*map(str, values.unique().head(3).to_list())} in (
-        {"0", "1"},
-        {"True", "False"},
-        {"true", "false"},
-    )
-
-
-def _label(values: pl.Series) -> LogColumn:
-    if _is_click(values):
-        return LogColumn(values.name, "label", "click", why="its values are 0 and 1")
-    numbers = values.cast(pl.Float64, strict=False)
-    if numbers.null_count() > values.null_count() or values.null_count():
-        raise ConfigError(
-            f"the label {values.name!r} has values that are no numbers, or empty fields; choose "
-            "another column with --label COLUMN"
-        )
-    return LogColumn(
-        values.name, "label", "number", why="its values are numbers other than 0 and 1"
-    )
 
 
 def _guess(log: Log, name: str, roles: Roles, label: str) -> LogColumn:
@@ -215,7 +180,9 @@ def _names_row(present: pl.Series, distinct: int) -> str:
 
 
 def _gives_away(frame: pl.DataFrame, name: str, label: str) -> bool:
-    """Does every value that occurs repeatedly go with one value of the label only?"""
+    """Does every value that occurs repeatedly go with one of several values of the label?"""
+    if frame[label].n_unique() == 1:
+        return False
     pair = frame.select(pl.col(name).cast(pl.String), pl.col(label).alias("__label")).drop_nulls()
     groups = pair.group_by(name).agg(
         pl.len().alias("__rows"), pl.col("__label").n_unique().alias("__labels")
@@ -269,7 +236,11 @@ def _dense(present: pl.Series, missing: float, why: str) -> LogColumn:
     numbers = present.cast(pl.Float64, strict=False).drop_nulls()
     if not numbers.len():
         raise ConfigError(f"column {present.name!r} has no numbers; it cannot be dense")
-    whole = bool((numbers == numbers.round(0)).all())
+    whole = (
+        present.cast(pl.Int64, strict=False).null_count() == 0
+    )  # "60.0" is written as no integer
+    if present.dtype.is_float():
+        whole = bool((numbers == numbers.round(0)).all())
     low, high = _ends(numbers)
     transform = "none"
     if max(abs(low), abs(high)) > LARGE:

@@ -15,16 +15,18 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from neocpu import config as configs
-from neocpu.advice.look import LOOKED_AT, Log, as_toml, look
+from neocpu.advice.look import LOOKED_AT, Log, look
 from neocpu.advice.roles import LogColumn, Roles, by_role, columns_of
 from neocpu.advice.sizes import MIN_COUNT, ModelSizes, rows_of, sizes_of
-from neocpu.errors import ConfigError, DataError
+from neocpu.errors import ConfigError, DataError, listed
 from neocpu.ingest.frames import as_frame
 from neocpu.ingest.targets import refuse_sources
+from neocpu.records import toml_text
 
 SPLIT = (0.8, 0.1, 0.1)
 LEAST_SPLIT = 10  # rows; of fewer no part is measured
 MEASURED = 10  # times in a pass that the valid part is measured
+SHOWN = 12  # columns of one role on the screen
 SAVED = 2  # times in a pass that a checkpoint is written
 FRAME = "data.parquet"  # file of a frame beside its config
 TITLES = {"dense": "numbers", "category": "categories", "list": "lists", "time": "times"}
@@ -114,7 +116,7 @@ def _check_free(path: Path, force: bool) -> None:
 
 
 def write_config(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDraft:
-    """ConfigDraft a config for these files and write it. Raises DataError and ConfigError."""
+    """Draft a config for these files and write it. Raises DataError and ConfigError."""
     refuse_sources(target, map(Path, (*data, *wishes.valid, *wishes.test)))
     drafted = draft(data, target, wishes)
     try:
@@ -128,14 +130,16 @@ def write_config(data: Sequence[str | Path], target: Path, wishes: Wishes) -> Co
 def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDraft:
     """The config of a log, whose file will be `target`, checked as `neocpu train` would."""
     log = look(data, wishes.looked_at)
-    roles = Roles(wishes.label, wishes.dense, wishes.categories, wishes.left_out, MIN_COUNT)
-    columns = columns_of(log, roles)
-    found = by_role(columns)
-    (label,) = found["label"]
+    named = Roles(wishes.label, wishes.dense, wishes.categories, wishes.left_out, MIN_COUNT)
+    columns = columns_of(log, named)
+    roles = by_role(columns)
+    (label,) = roles["label"]
     split = SPLIT if not (wishes.valid or wishes.test) and log.rows >= LEAST_SPLIT else ()
     sizes = sizes_of(log, round(log.rows * (split[0] if split else 1.0)))
     tables = [column for column in columns if column.role in ("category", "list", "time")]
     features = _table_columns(tables, log.kind)
+    if not features and log.rows == 1:
+        raise DataError(f"{log.paths[0]}: has one row only; nothing can be seen in it")
     if not features:
         raise ConfigError(
             f"{log.paths[0]}: no column looks like a category, and a DLRM needs one; name one with "
@@ -149,7 +153,7 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
         undefined=StrictUndefined,
         autoescape=False,
     )
-    environment.filters["toml"] = as_toml
+    environment.filters["toml"] = toml_text
     environment.filters["comment"] = _comment
     folder = target.parent
     text = environment.get_template("config.toml.j2").render(
@@ -164,12 +168,12 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
         log=log,
         missing_texts=list(log.missing),
         label=label,
-        dense=_groups(found.get("dense", []), "kind", "transform"),
-        dense_count=len(found.get("dense", [])),
+        dense=_groups(roles.get("dense", []), "kind", "transform"),
+        dense_count=len(roles.get("dense", [])),
         categories=_groups(
             features, "role", "kind", "separator", "weight_separator", "source", "time"
         ),
-        left_out=found.get("left out", []),
+        left_out=roles.get("left out", []),
         missing=_missing,
         sizes=sizes,
         loss="bce" if label.kind == "click" else "mse",
@@ -186,13 +190,15 @@ def _table_columns(tables: Sequence[LogColumn], kind: str) -> list[LogColumn]:
     """Columns that become features; a time gives the hour of its day and its weekday."""
     columns = []
     for column in tables:
+        table = column.name.replace("/", "_")  # a table's name is one of its files
         if column.role != "time":
-            columns.append(column)
+            renamed = replace(column, name=table, source=column.name)
+            columns.append(column if table == column.name else renamed)
             continue
         # Avazu's features have names of their own
         names = ("hour", "weekday")
         if kind == "table":
-            names = (f"{column.name}_hour", f"{column.name}_weekday")
+            names = (f"{table}_hour", f"{table}_weekday")
         for name, part, values in zip(names, ("hour", "weekday"), (24, 7)):
             feature = replace(column, name=name, kind=part, source=column.name)
             columns.append(replace(feature, distinct=values, grown=values, frequent=values))
@@ -219,7 +225,7 @@ def _table(column: LogColumn, sizes: ModelSizes) -> dict[str, str]:
     note = f"{column.distinct:,} values{estimate}{_missing(column)}"
     if column.role == "list":
         note += f"; {column.items:.1f} per row"
-    key = column.name if BARE_KEY.fullmatch(column.name) else as_toml(column.name)
+    key = column.name if BARE_KEY.fullmatch(column.name) else toml_text(column.name)
     return {"key": key, "body": body, "note": note}
 
 
@@ -251,23 +257,18 @@ def _rows_note(sizes: ModelSizes) -> str:
 
 def _said(log: Log, columns: Sequence[LogColumn], split: Sequence[float]) -> list[str]:
     """What was guessed, for the screen."""
-    found = by_role(columns)
-    (label,) = found["label"]
+    roles = by_role(columns)
+    (label,) = roles["label"]
     lines = [f"{log.rows:,} rows{'' if log.whole else ', about'}, read as {log.kind}"]
     lines.append(f"label: {label.name}{f', {label.why}' if label.why else ''}")
-    for role, title in (
-        ("dense", "numbers"),
-        ("category", "categories"),
-        ("list", "lists"),
-        ("time", "times"),
-    ):
-        names = [column.name for column in found.get(role, [])]
+    for role, title in TITLES.items():
+        names = [column.name for column in roles.get(role, [])]
         if names:
-            lines.append(f"{title}: {_shown(names)}")
-    for column in found.get("left out", []):
+            lines.append(f"{title}: {listed(names, SHOWN)}")
+    for column in roles.get("left out", []):
         lines.append(f"left out: {column.name}, {column.why}")
-    if split and (told := _sorted(log, label)):
-        lines.append(told)
+    if split and (warning := _sorted(log, label)):
+        lines.append(warning)
     if split:
         shares = ", ".join(f"{100 * share:g} %" for share in split)
         lines.append(f"train, valid, test: the first, next and last rows, {shares}")
@@ -278,7 +279,7 @@ def _sorted(log: Log, label: LogColumn) -> str:
     """A line about a log whose first and last rows have other labels; "" for any other."""
     if label.kind != "click" or not log.whole:
         return ""
-    labels = log.frame[label.name].cast(pl.String).str.to_lowercase().is_in(["1", "true"])
+    labels = log.frame[label.name].cast(pl.String).str.to_lowercase().is_in(["1", "1.0", "true"])
     last = round(log.rows * SPLIT[2])
     first_rate = float(labels.head(log.rows - last).mean() or 0.0)  # type: ignore[arg-type]
     last_rate = float(labels.tail(last).mean() or 0.0)  # type: ignore[arg-type]
@@ -289,11 +290,6 @@ def _sorted(log: Log, label: LogColumn) -> str:
         f"careful: {100 * first_rate:.1f} % clicks in the first rows, {100 * last_rate:.1f} % in "
         "the last tenth: the log may be sorted by something; put it in the order of time"
     )
-
-
-def _shown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return ", ".join(names[:12]) + more
 
 
 def _relative(paths: Sequence[str | Path], folder: Path) -> list[str] | str:

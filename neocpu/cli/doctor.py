@@ -23,11 +23,10 @@ from neocpu.cli.doctor_host import (
     check_shared_memory,
     enough,
 )
-from neocpu.cores import available
+from neocpu.cores import available, core_quota
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.launch import (
-    core_quota,
     find_mpiexec,
     get_comm,
     host_name,

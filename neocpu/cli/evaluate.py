@@ -47,9 +47,9 @@ def evaluate(
     comm = get_comm(ranks)
     prepare_threads(comm)
 
-    from neocpu.scoring.checkpoints import checkpoint_of
     from neocpu.scoring.values import open_values
     from neocpu.training import evaluate as evaluation
+    from neocpu.training.checkpoint.best import checkpoint_of
     from neocpu.training.results import silent
     from neocpu.training.scoring import restore
 

@@ -62,11 +62,11 @@ def export(
     neocpu/scoring/torch_model.py loads with torch and safetensors only; or an .onnx file.
     """
     from neocpu.errors import ConfigError
-    from neocpu.scoring.checkpoints import checkpoint_of
     from neocpu.scoring.export_card import data_facts
     from neocpu.scoring.export_names import export_state_dict
     from neocpu.scoring.export_onnx import export_onnx
     from neocpu.scoring.export_scorer import export_scorer
+    from neocpu.training.checkpoint.best import checkpoint_of
     from neocpu.training.checkpoint.reading import CheckpointFile
     from neocpu.training.preflight import human
 

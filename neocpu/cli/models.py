@@ -9,6 +9,7 @@ from neocpu import presets
 from neocpu.cli.targets import check_target, force_option
 from neocpu.config import Config
 from neocpu.paths import moved
+from neocpu.planner.units import count_text
 
 
 @click.command()
@@ -64,17 +65,9 @@ def line(name: str, config: Config) -> str:
     rows = sum(table.rows for table in config.tables)
     numbers = sum(table.rows * table.dim for table in config.tables)
     return (
-        f"{name:14}{len(config.tables):>7,}{short(rows):>8}{short(numbers):>9}"
+        f"{name:14}{len(config.tables):>7,}{count_text(rows):>8}{count_text(numbers):>9}"
         f"  {config.data.format:7}{title(config.text)}"
     )
-
-
-def short(count: int) -> str:
-    """A count with a unit: 33.8 M."""
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return str(count)
 
 
 def title(text: str) -> str:

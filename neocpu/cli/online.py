@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from neocpu import config as configs
+from neocpu.cli.terminal import tell_ranks
 from neocpu.cli.train import default_folder, show_summary
 from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
 
@@ -62,6 +63,7 @@ def online(
         line = ["online", str(config), *files, "--ranks", str(ranks)]
         line += ["--out", str(folder)] if folder else []
         line += [word for override in overrides for word in ("--set", override)]
+        tell_ranks()
         exec_mpiexec(ranks, [*line, *(["--resume"] if resume else [])])
     with held_signals():
         parallel = settings.parallel

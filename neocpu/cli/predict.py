@@ -63,18 +63,17 @@ def predict(
     data = tuple(map(log_path, data))
     check_target(out, force, [model, *map(Path, data)])
     if ranks is not None and ranks > 1 and not launched():
-        flags = ["--force"] * force + ["--unlabelled"] * unlabelled
-        given = {"--with": keys, "--set": overrides}
-        options = [part for name in given for value in given[name] for part in (name, value)]
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
-        exec_mpiexec(ranks, [*line, *options, *flags])
+        line += [word for key in keys for word in ("--with", key)]
+        line += [word for override in overrides for word in ("--set", override)]
+        exec_mpiexec(ranks, line + ["--force"] * force + ["--unlabelled"] * unlabelled)
     comm = get_comm(ranks)
     prepare_threads(comm)
 
-    from neocpu.scoring.checkpoints import checkpoint_of
     from neocpu.scoring.keys import key_columns
     from neocpu.scoring.score_file import ScoreFile
     from neocpu.scoring.values import open_values
+    from neocpu.training.checkpoint.best import checkpoint_of
     from neocpu.training.evaluate import predict as score
     from neocpu.training.results import silent
     from neocpu.training.scoring import restore

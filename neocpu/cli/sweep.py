@@ -67,17 +67,19 @@ def sweep(
         raise ConfigError("a sweep starts its trials itself: run it alone, with --ranks N")
     chosen = points([*map(grid_axis, grid)], [*map(random_axis, random)], trials, seed)
     base = configs.load(config, overrides)
+    if ranks == 1:
+        prepare_threads(SingleComm(), base.training.threads or None)
     folder = folder or Path("sweeps") / Path(config).stem
     all_trials = SweepFolder(folder, {"config": base.text, "--set": list(overrides)})
-    asked = all_trials.of(chosen)
+    trials_to_run = all_trials.of(chosen)
     all_trials.save()
-    for number, trial in enumerate(asked, 1):
+    for number, trial in enumerate(trials_to_run, 1):
         if trial.ended:
             continue
         run(trial, config, overrides, folder, ranks)
         all_trials.save()
-        click.echo(f"{number}/{len(asked)} {line_of(trial)}", err=True)
-    for line in as_lines(asked):
+        click.echo(f"{number}/{len(trials_to_run)} {line_of(trial)}", err=True)
+    for line in as_lines(trials_to_run):
         click.echo(line)
     click.echo(f"results in {folder / 'results.csv'}")
 
@@ -91,7 +93,6 @@ def run(
     if ranks > 1:
         run_on_ranks(trial, config, overrides, folder, ranks)
     else:
-        prepare_threads(SingleComm())
         run_here(trial, config, overrides, folder)
 
 

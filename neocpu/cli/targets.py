@@ -2,9 +2,10 @@
 
 So it is for all commands that write files which the command line names: `init`, `models`, `plan`,
 `towers`, `simulate`, `data convert`, `data generate`, `predict`, `export`, `checkpoint merge`,
-`checkpoint export`, `oracle export`, `oracle check`, `calibrate`, `report`, `train --trace`. `tier
-compact` rewrites its file by definition, `oracle export --golden` the repository's, `train` looks
-after its own folder, and `calibrate` without --out measures its own file anew.
+`checkpoint export`, `checkpoint import`, `oracle export`, `oracle check`, `calibrate`, `report`,
+`train --trace`. `tier compact` rewrites its file by definition, `oracle export --golden` the
+repository's, `train`, `online` and `sweep` look after their own folders, and `calibrate` without
+--out measures its own file anew.
 """
 
 import os

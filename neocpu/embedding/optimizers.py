@@ -84,9 +84,12 @@ class SparseOptimizer:
     """A rule of `neocpu.reference.rules` with its hyper-parameters (formulas: `docs/arithmetic.md`
     §5).
 
-    name : the update rule. learning_rate : the schedule's highest.
-    eps : added to the root that divides.
-    beta1, beta2 : decay of the means of gradients and of their squares, in rules that keep them.
+    Names from momentum on are FBGEMM's; a key that the rule does not read must keep its default.
+
+    name : the update rule. learning_rate : the schedule's highest. eps : added to the root that
+    divides.
+    beta1, beta2 : decay of the means of gradients and of their squares, in rules that keep them;
+    `beta2` is FBGEMM's ema_beta in rowwise_rmsprop.
     weight_decay : strength of the decay. weight_decay_mode : whether it is added to the gradient
     (l2) or taken off the weight (decoupled).
     initial_accumulator_value : where sums of squares begin.
@@ -94,9 +97,8 @@ class SparseOptimizer:
     max_norm : the norm of a row after its update, at most (0: any). max_gradient : the gradient of
     a pooled row is moved into [-max_gradient, max_gradient], number by number, before anything is
     merged (0: not).
-    `beta2` is FBGEMM's ema_beta in rowwise_rmsprop.
-    ar_alpha, min_shrinkage : its weight decay by the
-    steps since a row was last updated, and the least factor of that.
+    ar_alpha, min_shrinkage : of rowwise_rmsprop: weight decay by the steps since a row was last
+        updated, and the least factor of that.
     counter_halflife : steps after which an update counts half (negative: never; 0: only the current
         one counts).
     adjustment_iter : counters have an effect after this step. adjustment_ub : exponent, or bound,
@@ -104,9 +106,7 @@ class SparseOptimizer:
     learning_rate_mode : of rows counted more than `tail_id_threshold` times.
     max_counter : the greatest count that is reckoned with. tail_id_threshold : the count above
     which the mode has an effect. tail_id_threshold_is_ratio : whether that is a fraction of
-    `max_counter`. weight_norm_coefficient, lower_bound : of
-    CowClip. Names from momentum on are FBGEMM's; a key that the rule does not read must keep its
-    default (`faults`).
+    `max_counter`. weight_norm_coefficient, lower_bound : of CowClip.
     steps_before : updates that the states have seen before the first step; counters and bias
         corrections go on from there, schedules do not. A run that takes states over notes it.
     """
@@ -195,8 +195,8 @@ class SparseOptimizer:
         if trains and self.name == COWCLIP and clips_all:
             why = (
                 "with lower_bound 0 too, every gradient is clipped to 0 and no table learns; Zheng "
+                "et al. 2022 take weight_norm_coefficient = 1.0 and lower_bound = 1e-5"
             )
-            why += "et al. 2022 take weight_norm_coefficient = 1.0 and lower_bound = 1e-5"
             yield "weight_norm_coefficient", why
         for key in ("max_counter", "adjustment_ub"):
             if not getattr(self, key):

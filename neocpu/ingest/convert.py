@@ -24,6 +24,7 @@ from neocpu.ingest.dataset_layout import VERSION, FeatureColumn
 from neocpu.ingest.fields import Fault
 from neocpu.ingest.fitting import fit, fitted_tree
 from neocpu.ingest.schema import TRANSFORMS, Schema
+from neocpu.ingest.settings import FORMATS, ON_ERROR
 from neocpu.ingest.sources import open_source
 from neocpu.ingest.table import read_tree, table_schema
 from neocpu.ingest.targets import refuse_sources
@@ -32,8 +33,6 @@ from neocpu.ingest.vocabulary import CodeCounter, FrequentCodes, frequent_of, re
 from neocpu.ingest.writer import DatasetWriter
 
 TABLES = 2  # how tables are read; another one makes new copies
-KINDS = ("criteo", "avazu", "table")
-ON_ERROR = ("fail", "skip")
 REPORTED = 100  # faulty lines in a report
 HOW_TO_SKIP = (
     "--on-error skip, in a config data.on_error=skip, leaves such lines out and reports them"
@@ -149,7 +148,7 @@ def schema_of(kind: str, options: ConvertOptions) -> Schema:
         where = "data.schema" if isinstance(options.schema, Mapping) else str(options.schema)
         schema = table_schema(options.schema_tree(), options.dense_transform, where)
         return schema if options.labelled else schema.without_labels()
-    raise ConfigError(f"unknown kind of log {kind!r}; choose one of {', '.join(KINDS)}")
+    raise ConfigError(f"unknown kind of log {kind!r}; choose one of {', '.join(FORMATS)}")
 
 
 class _Faults:

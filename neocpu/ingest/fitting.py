@@ -63,17 +63,12 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
     Raises DataError for a source that cannot be read, or lacks a column.
     """
     assert schema.tree is not None
-    standard = [number for number in schema.dense if number.transform == "standard"]
-    numbers = [
-        DenseField(column=number.column, name=f"dense {number.name}", kind=number.kind)
-        for number in standard
-        if number.fitted is None
+    standard = [
+        each for each in schema.dense if each.transform == "standard" and each.fitted is None
     ]
     buckets = [each for each in schema.categories if each.kind == "bucket" and each.edges is None]
-    numbers += [
-        DenseField(column=each.column, name=f"category {each.name}", kind="float")
-        for each in buckets
-    ]
+    numbers = [DenseField(each.column, each.name, each.kind) for each in standard]
+    numbers += [DenseField(each.column, each.name, "float") for each in buckets]
     fields = replace(
         schema, label=None, more_labels=(), categories=(), dense=tuple(numbers), session=""
     )
@@ -83,18 +78,19 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
         for block in source.blocks:
             for part in block.parts:
                 sample.add(*source.parser.numbers(part))
-    fitted: dict[str, dict[str, list[float]]] = {"dense": {}, "category": {}}
-    counts = {each.name: each.buckets for each in buckets}
     if sample.empty:
         return schema
     values, present = sample.rows()
-    for i, number in enumerate(numbers):
-        entry, _, name = number.name.partition(" ")
-        column = values[present[:, i], i]
-        if entry == "dense":
-            fitted[entry][number.column] = list(mean_and_deviation(column))
-        else:
-            fitted[entry][number.column] = quantiles(column, counts[name])
+    columns = [values[present[:, i], i] for i in range(len(numbers))]
+    fitted = {
+        "dense": {
+            each.column: list(mean_and_deviation(column)) for each, column in zip(standard, columns)
+        },
+        "category": {
+            each.column: quantiles(column, each.buckets)
+            for each, column in zip(buckets, columns[len(standard) :])
+        },
+    }
     return table_schema(with_numbers(schema.tree, fitted))
 
 

@@ -9,7 +9,7 @@ import gzip
 import io
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -64,7 +64,7 @@ def _require_file(path: Path) -> None:
         )
 
 
-def text_blocks(path: Path, block: int = BLOCK_BYTES) -> Iterator[TextBlock]:
+def text_blocks(path: Path, block: int = BLOCK_BYTES) -> Generator[TextBlock, None, None]:
     """The lines of a plain or gzip file.
 
     Raises DataError for a truncated gzip file or an overlong line.
@@ -75,6 +75,14 @@ def text_blocks(path: Path, block: int = BLOCK_BYTES) -> Iterator[TextBlock]:
                 yield from read_ahead(_lines(path, unzipped, raw, block), 4)
         else:
             yield from _lines(path, raw, raw, block)
+
+
+def first_block(path: Path, block: int = BLOCK_BYTES) -> TextBlock | None:
+    """The first lines of a plain or gzip file; None of an empty one."""
+    blocks = text_blocks(path, block)
+    start = next(blocks, None)
+    blocks.close()  # ends the thread that reads ahead
+    return start
 
 
 def _lines(path: Path, stream: Any, raw: io.FileIO, block: int) -> Iterator[TextBlock]:

@@ -69,7 +69,7 @@ def open_source(path: Path, schema: Schema) -> Source:
 
 def _text(path: Path, schema: Schema) -> Source:
     """How a text file is read."""
-    blocks = text_blocks(path)
+    blocks: Iterator[TextBlock] = text_blocks(path)
     if len(schema.delimiter.encode()) > 1:
         blocks = _with_units(blocks, schema.delimiter.encode())
         schema = replace(schema, delimiter=UNIT)

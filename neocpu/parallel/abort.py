@@ -193,8 +193,8 @@ class StopSignal:
     `number`, so that a run can end with a checkpoint.
 
     Launchers pass them on from mpiexec to the ranks, except that Open MPI's kills the ranks soon
-    after a SIGTERM: there, and as Slurm's early warning (`--signal=USR1@120`), SIGUSR1 is the one
-    to send.
+    after a SIGTERM or SIGINT: there, and as Slurm's early warning (`--signal=USR1@120`), SIGUSR1 is
+    the one to send.
 
     Ranks get the signal at different steps: agree on it with `comm.largest(stop.number)`. Until the
     run has started there is nothing to lose, so Ctrl-C is a KeyboardInterrupt; afterwards a second

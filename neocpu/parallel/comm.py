@@ -9,6 +9,7 @@ nothing can stand.
     split                          the same verbs among some of the ranks
     queue                          the same ranks, with an order of calls of its own
     agree                          an error of one rank becomes the same error on all
+    on_first_rank                  so do what rank 0 returns, and its error
 
 Collectives move bytes and never add: MPI's own sums have no defined order (`docs/arithmetic.md`
 §3). All ranks call the same verbs in the same order. Bytes and messages are counted by verb and
@@ -242,6 +243,20 @@ class Comm(ABC):
                 raised = RuntimeError(f"rank {speaker}: {name}: {message}")
         raised.spoken_by = speaker  # type: ignore[attr-defined]
         raise raised
+
+    def on_first_rank(self, work: Callable[[], bytes]) -> bytes:
+        """Do something on rank 0: what it returns, and a NeocpuError that it raises, is that of all
+        ranks. Collective.
+        """
+        error: errors.NeocpuError | None = None
+        result = b""
+        if self.rank == 0:
+            try:
+                result = work()
+            except errors.NeocpuError as problem:
+                error = problem
+        self.agree(error)
+        return self.allgather_bytes(result)[0]
 
     # ---- where ranks are, and what was sent ----
 

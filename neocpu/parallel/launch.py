@@ -21,6 +21,7 @@ from neocpu.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.abort import StopSignal, guard, held_signals, join_job, let_finish
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.environment import check_threads, check_variables
+from neocpu.parallel.orphans import end_with_launcher
 from neocpu.parallel.stale import advice, check_launch, is_stale, started_in_time
 
 __all__ = [
@@ -91,7 +92,8 @@ def get_comm(
     windows : do ranks of a host exchange through shared memory: "auto" (messages that are quicker
         so), "on" or "off"?
 
-    Call it once per process; from then on the guard (`run_guarded`) can end the job. Collective.
+    Call it once per process; from then on the guard (`run_guarded`) can end the job, and this
+    process ends if its launcher is killed. Collective.
 
     Raises
     ------
@@ -119,6 +121,7 @@ def get_comm(
         token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()
         if comm.size > 1:
             join_job(token, comm.rank, comm.abort)
+            end_with_launcher()
     if ranks is not None and ranks != comm.size:
         raise ConfigError(
             f"{ranks} rank(s) were asked for, but {comm.size} run; leave --ranks out under mpiexec"

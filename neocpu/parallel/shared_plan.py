@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Sequence
 
 from neocpu.embedding.specs import TableSpec
-from neocpu.errors import NeocpuError
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharding import Shard
@@ -21,17 +20,7 @@ def plan_on_first_rank(comm: Comm, tables: Sequence[TableSpec], make: Callable[[
     """
     if comm.size == 1:
         return make()
-    plan: Plan | None = None
-    error: NeocpuError | None = None
-    if comm.rank == 0:
-        try:
-            plan = make()
-        except NeocpuError as problem:
-            error = problem
-    comm.agree(error)
-    message = _to_bytes(plan) if plan is not None else b""
-    received = comm.allgather_bytes(message)[0]
-    return plan if plan is not None else _from_bytes(received, tables)
+    return _from_bytes(comm.on_first_rank(lambda: _to_bytes(make())), tables)
 
 
 def _to_bytes(plan: Plan) -> bytes:

@@ -31,6 +31,7 @@ LAUNCHERS = (
     "jsm",
 )
 PREFIXES = ("PMI_", "PMIX_", "OMPI_", "MV2_", "FLUX_", "JSM_", "SLURM_STEP_", "HYDI_")
+SETTINGS = ("OMPI_ALLOW_",)  # these do not belong to a job
 
 
 def check_launch(variables: Mapping[str, str] = os.environ) -> None:
@@ -63,7 +64,9 @@ def is_stale(variables: Mapping[str, str] = os.environ) -> bool:
 
 def advice(variables: Mapping[str, str] = os.environ) -> str:
     """What to do if they are left from another job."""
-    names = sorted(name for name in variables if name.startswith(PREFIXES))
+    names = sorted(
+        name for name in variables if name.startswith(PREFIXES) and not name.startswith(SETTINGS)
+    )
     unset = " ".join(f"-u {name}" for name in names[:12])
     return (
         "start ranks with mpiexec or srun; or, if this process was started alone, these variables "

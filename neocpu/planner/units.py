@@ -22,7 +22,7 @@ def seconds_text(seconds: float) -> str:
 
 def count_text(number: float) -> str:
     """A number with three digits: 5161234.0 -> '5.16 M', 12.0 -> '12'."""
-    for name, unit in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
+    for name, unit in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if abs(number) >= unit:
             return f"{number / (1e3 if name == 'k' else unit):.3g} {name}"
     return f"{number:,.3g}" if number < 1000 else f"{number:,.0f}"

@@ -76,7 +76,7 @@ def _curve(name: str, runs: Sequence[Run]) -> Chart | None:
     curves = {
         (number, split): points
         for number, run in enumerate(runs)
-        for split in ("train", "valid", "test")
+        for split in ("train", "valid", "progressive", "test")
         if (points := _points(run, split, name))
     }
     if not curves:

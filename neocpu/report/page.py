@@ -13,6 +13,7 @@ from neocpu.planner.units import bytes_text
 from neocpu.report import charts, details
 from neocpu.report.runs import Run, differing
 
+SPLITS = ("test", "valid", "progressive", "train")  # the first that was measured says how good
 METRICS = ("logloss", "mse", "ne", "auc", "calibration")
 
 
@@ -71,7 +72,7 @@ def _overview(run: Run, number: int) -> Overview:
     by_split: dict[str, dict[str, Any]] = dict(run.summary.get("metrics") or {})
     if not by_split:
         by_split = {line["split"]: line for line in run.lines}
-    split = next((name for name in ("test", "valid", "train") if name in by_split), "")
+    split = next((name for name in SPLITS if name in by_split), "")
     values = by_split.get(split, {})
     speed = run.summary.get("samples_per_second")
     memory = run.summary.get("memory_per_rank")

@@ -12,11 +12,7 @@ from typing import Any
 
 from neocpu.errors import DataError
 from neocpu.training.config_keys import flatten
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from neocpu.training.run_folder import in_use
 
 FILES = ("run.json", "metrics.jsonl", "config.json", "plan.json")
 
@@ -52,7 +48,7 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
 
     Raises DataError for a folder without any.
     """
-    found: dict[Path, None] = {}
+    run_folders: dict[Path, None] = {}
     for folder in folders:
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder of results")
@@ -60,8 +56,9 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
         runs = [folder] if _is_run(folder) else inside
         if not runs:
             raise DataError(f"{folder}: neither it nor a folder in it holds results of a run")
-        found |= dict.fromkeys(runs)
-    return [read_run(folder, name) for folder, name in zip(found, _names(list(found)))]
+        run_folders |= dict.fromkeys(runs)
+    names = _names(list(run_folders))
+    return [read_run(folder, name) for folder, name in zip(run_folders, names)]
 
 
 def read_run(folder: Path, name: str) -> Run:
@@ -76,7 +73,7 @@ def read_run(folder: Path, name: str) -> Run:
     _read_lines(run)
     if run.summary:
         run.state = "finished"
-    elif _is_held(folder / "lock"):
+    elif in_use(folder):
         run.state = "running"
     if not (run.summary or run.lines or run.problems):
         run.problems.append("nothing was measured yet")
@@ -84,14 +81,34 @@ def read_run(folder: Path, name: str) -> Run:
 
 
 def differing(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
-    """Keys whose values differ between runs, each with those values (None: it has no such key)."""
-    names = dict.fromkeys(name for run in runs for name in run.keys)
-    rows = [(name, [run.keys.get(name) for run in runs if run.keys]) for name in names]
-    return [
-        (name, [run.keys.get(name) for run in runs])
-        for name, values in rows
-        if any(value != values[0] for value in values)
-    ]
+    """Keys whose values differ between runs, each with those values (None: it has no such key).
+
+    A table that some runs lack is one row, with its size where a run has it.
+    """
+    readable = [run.keys for run in runs if run.keys]
+    tables = [{_table(key) for key in keys} for keys in readable]
+    lacking = {
+        name for names in tables for name in names if not all(name in each for each in tables)
+    }
+    rows = {}
+    for key in dict.fromkeys(key for keys in readable for key in keys):
+        table = _table(key)
+        if table in lacking:
+            rows[table] = [_size(run.keys, table) for run in runs]
+        elif any(keys.get(key) != readable[0].get(key) for keys in readable):
+            rows[key] = [run.keys.get(key) for run in runs]
+    return list(rows.items())
+
+
+def _table(key: str) -> str:
+    """The part of a key that names its table: "tables.C1" of "tables.C1.rows"; else ""."""
+    return key.rpartition(".")[0] if key.startswith("tables.") else ""
+
+
+def _size(keys: Mapping[str, Any], table: str) -> str | None:
+    """Rows and dimension of a table; None: the run has no such table."""
+    rows = keys.get(f"{table}.rows")
+    return None if rows is None else f"{rows} x {keys.get(f'{table}.dim')}"
 
 
 def _is_run(folder: Path) -> bool:
@@ -148,25 +165,12 @@ def _read_lines(run: Run) -> None:
 
 
 def _is_measurement(line: Any) -> bool:
-    """Has it the keys that all lines have, and numbers beside them?"""
+    """Has it the keys that all lines have, and numbers beside them?
+
+    Lines of `neocpu online` also name the "file" that was measured.
+    """
     if not isinstance(line, Mapping) or not isinstance(line.get("split"), str):
         return False
-    rest = [value for name, value in line.items() if name != "split"]
+    rest = [value for name, value in line.items() if name not in ("split", "file")]
     numbers = all(value is None or isinstance(value, int | float) for value in rest)
     return numbers and all(isinstance(line.get(name), int) for name in ("step", "samples"))
-
-
-def _is_held(lock: Path) -> bool:
-    """Does a process hold this lock?"""
-    if lock.with_name("lock.held").exists():
-        return True
-    if fcntl is None:
-        return False
-    try:
-        with open(lock, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False

@@ -138,9 +138,9 @@ class DLRM:
         if not self._regresses:
             self.classes_ = self._two_classes(y)
         train = self._labelled(features, y)
-        others = [self._labelled(feature_frame(rows), labels) for rows, labels in pairs]
+        valid_frames = [self._labelled(feature_frame(rows), labels) for rows, labels in pairs]
         folder = self._new_folder()
-        config = write_run(folder, train, others, self.numbers or (), self.categories or ())
+        config = write_run(folder, train, valid_frames, self.numbers or (), self.categories or ())
         self.out_ = folder
         self.overrides_ = run_overrides(config, self._keys)
         self.feature_names_in_ = np.array(features.columns, object)
@@ -226,9 +226,13 @@ class DLRM:
     def _scores(self, X: Any) -> F32:
         from neocpu.scoring.estimator_data import feature_frame
 
+        self._require_fit()
+        return self.model_.predict(feature_frame(X))
+
+    def _require_fit(self) -> None:
+        """Raise DataError before `fit`."""
         if not hasattr(self, "model_"):
             raise DataError("this estimator is not fitted yet; call fit(X, y) first")
-        return self.model_.predict(feature_frame(X))
 
     # ---- files ----
 
@@ -252,8 +256,7 @@ class DLRM:
 
     def save(self, folder: str | Path) -> Path:
         """Copy what a fitted estimator needs to a folder, which `DLRM.load` and `neocpu` take."""
-        if not hasattr(self, "model_"):
-            raise DataError("this estimator is not fitted yet; call fit(X, y) first")
+        self._require_fit()
         data = shutil.ignore_patterns("*.parquet", "*.converted.h5", "lock")
         try:
             return Path(shutil.copytree(self.out_, folder, ignore=data))

@@ -11,7 +11,7 @@ import numpy as np
 from neocpu.config import SECTIONS, load
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.errors import ConfigError
-from neocpu.training.sweep.trials import toml_text
+from neocpu.records import toml_text
 
 DOTS = "__"  # stands for a dot, as in scikit-learn's names of nested parameters
 # one name for several keys

@@ -104,9 +104,13 @@ def export(file: CheckpointFile, target: Path, *, dense: bool = False) -> None:
 
     Verifies what it reads. Raises as `write_arrays` does.
     """
-    facts = {"format": "pt", "neocpu_step": str(file.step), "neocpu_digest": file.digest}
     advice = "leave out --dense, which fills in rows that were never trained" if dense else ""
-    write_arrays(file, target, entries(file, dense), facts, advice)
+    write_arrays(file, target, entries(file, dense), metadata_of(file), advice)
+
+
+def metadata_of(file: CheckpointFile) -> Metadata:
+    """What a file of plain arrays says of its checkpoint; "pt": torch reads it too."""
+    return {"format": "pt", "neocpu_step": str(file.step), "neocpu_digest": file.digest}
 
 
 def write_arrays(
@@ -129,16 +133,19 @@ def write_arrays(
         raise ConfigError(f"{target}: an export ends in one of {', '.join(WRITERS)}")
     size = sum(entry.bytes for entry in arrays)
     check_disk(target, size, advice, target.suffix == ".safetensors" and size > IN_MEMORY)
-    partial = target.with_name(f".{target.name}.partial")
-    with written(target, partial):
+    with written(target) as partial:
         WRITERS[target.suffix](arrays, metadata, partial)
 
 
 @contextlib.contextmanager
-def written(target: Path, partial: Path) -> Iterator[None]:
-    """Give `partial` the name `target` once the block is done; remove it where that fails."""
+def written(target: Path) -> Iterator[Path]:
+    """The path of a file that gets the name `target` once the block is done, or is removed.
+
+    Raises CheckpointError where it cannot be written.
+    """
+    partial = target.with_name(f".{target.name}.partial")
     try:
-        yield
+        yield partial
         os.replace(partial, target)
     except OSError as error:
         raise CheckpointError(

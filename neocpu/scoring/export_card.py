@@ -11,7 +11,6 @@ from that. 64-bit numbers are written as texts: JSON readers may round them.
 """
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from neocpu.errors import CheckpointError, DataError, NeocpuError
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.schema import TRANSFORMS, CategoryField, DenseField, Schema
 from neocpu.ingest.table import table_schema
+from neocpu.records import toml_text
 from neocpu.reference.hashing import feature_key
 from neocpu.reference.philox import INIT, tensor_key
 from neocpu.scoring.values import ValueMap, open_values
@@ -60,13 +60,12 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
     Raises CheckpointError where a vocabulary, or the numbers of a transform that was fitted, cannot
     be found.
     """
-    overrides = [] if vocabulary is None else [f"data.vocabulary={json.dumps(str(vocabulary))}"]
+    overrides = [] if vocabulary is None else [f"data.vocabulary={toml_text(str(vocabulary))}"]
     values = open_values(file.path, overrides)
     features = set(values.features)
-    inputs = dict(file.tensors[file.number("dense/bottom.0.weight")].fields)["value"][0]
+    inputs = file.dense_features
     dataset = _dataset(file, vocabulary, features)
-    vocabularies = {name: values.vocabularies[name] for name in values.vocabularies}
-    vocabularies = {name: codes for name, codes in vocabularies.items() if name in features}
+    vocabularies = {name: codes for name, codes in values.vocabularies.items() if name in features}
     trees = [file.data().get("schema"), dataset.schema if dataset is not None else None]
     schema = _schema(values, trees, inputs)
     if schema is not None:

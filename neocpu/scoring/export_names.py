@@ -18,6 +18,7 @@ from neocpu.errors import ConfigError
 from neocpu.scoring.export_arrays import (
     Entry,
     field_parts,
+    metadata_of,
     whole_values,
     write_arrays,
 )
@@ -59,8 +60,8 @@ def export_state_dict(file: CheckpointFile, target: Path, program: str) -> None:
         shape = (table.spec.rows, table.spec.dim)
         parts = partial(_rows, file, table)
         arrays.append(Entry(TABLE[program].format(place), "<f4", shape, parts))
-    facts = {"format": "pt", "neocpu_step": str(file.step), "neocpu_digest": file.digest}
-    write_arrays(file, target, arrays, facts, "without --names rows never trained are left out")
+    advice = "without --names rows never trained are left out"
+    write_arrays(file, target, arrays, metadata_of(file), advice)
 
 
 def _rows(file: CheckpointFile, table: StoredTable) -> Iterator[NDArray[Any]]:
@@ -84,7 +85,7 @@ def _dense_entry(file: CheckpointFile, number: int, program: str) -> Entry:
     shape = (tensor.rows, *dict(tensor.fields)["value"])
     parts = field_parts(file, number, "value")
     if program == "torchrec" and (mlp, layer, part) == ("top", "0", "weight"):
-        inputs = dict(file.tensors[file.number("dense/bottom.0.weight")].fields)["value"][0]
-        order = np.argsort(column_order(config.model.layout(inputs, config.tables)), kind="stable")
+        layout = config.model.layout(file.dense_features, config.tables)
+        order = np.argsort(column_order(layout), kind="stable")
         return Entry(f"{name}.{part}", "<f4", shape, lambda: (a[:, order] for a in parts()))
     return Entry(f"{name}.{part}", "<f4", shape, parts)

@@ -23,7 +23,7 @@ from neocpu.config import Config
 from neocpu.errors import ConfigError
 from neocpu.scoring.export_arrays import Entry, check_disk, written
 from neocpu.scoring.export_card import DataFacts, card_of
-from neocpu.scoring.export_scorer import STORED, StoredTable, stored_tables
+from neocpu.scoring.export_scorer import STORED, UNLEARNT, StoredTable, stored_tables
 from neocpu.scoring.onnx_graph import Graph
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.tools import refuse_needed_files
@@ -55,6 +55,9 @@ def export_onnx(
     Raises ConfigError for a whole model of more than 2 GB, CheckpointError where the checkpoint
     cannot be read, or the target not be written.
     """
+    for value, choices in ((part, PARTS), (inputs, INPUTS), (unlearnt, UNLEARNT)):
+        if value not in choices:
+            raise ConfigError(f"{value!r} is not one of {', '.join(choices)}")
     refuse_needed_files(file, target)
     tables = [_onnx_table(table) for table in stored_tables(file, file.config(), unlearnt)]
     size = sum(_bytes(table) for table in tables)
@@ -71,8 +74,7 @@ def export_onnx(
     check_disk(target, size if part == "whole" else 0)
     builder = _Builder(file, facts, inputs)
     model = builder.whole(tables) if part == "whole" else builder.dense_part()
-    partial = target.with_name(f".{target.name}.partial")
-    with written(target, partial):
+    with written(target) as partial:
         builder.graph.onnx.save(model, str(partial))
     return part, size
 

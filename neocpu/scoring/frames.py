@@ -1,6 +1,5 @@
 """How does a table in memory become samples? By the schema of the log, as a file's rows would."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ def parsed(frame: Any, schema: Schema) -> Parsed:
             lines.append(f"and {len(samples.faults) - SHOWN} more rows")
         raise DataError(f"the table has values that cannot be used: {'; '.join(lines)}")
     return samples
-
-
-def without_label(schema: Schema) -> Schema:
-    """The same columns without the labels."""
-    labels = {label.column for label in schema.labels}
-    bare = schema.without_labels()
-    kept = [name for name in schema.columns if name not in labels or name in bare.used]
-    return replace(bare, columns=tuple(kept))
 
 
 def is_paths(data: Any) -> bool:

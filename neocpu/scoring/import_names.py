@@ -70,11 +70,13 @@ def names_of(keys: Iterable[str], source: str) -> Names:
         tables.sort(key=lambda table: int(table[0]))
     dense = {}
     for mlp in ("bottom", "top"):
-        numbers = sorted({_place(*entry) for entry in entries.values() if _mlp(entry[0]) == mlp})
+        numbers = sorted(
+            {_place(kind, name) for kind, name, _ in entries.values() if _mlp(kind) == mlp}
+        )
         layer = {number: i for i, number in enumerate(numbers)}
         for key, (kind, name, part) in entries.items():
             if _mlp(kind) == mlp:
-                dense[f"{mlp}.{layer[_place(kind, name, part)]}.{part}"] = key
+                dense[f"{mlp}.{layer[_place(kind, name)]}.{part}"] = key
     return Names(program, tuple(tables), dense)
 
 
@@ -93,7 +95,7 @@ def _mlp(kind: str) -> str:
     return "top" if kind == "logit" else kind
 
 
-def _place(kind: str, name: str, part: str) -> tuple[bool, int]:
+def _place(kind: str, name: str) -> tuple[bool, int]:
     """What layers of an MLP are sorted by."""
     return kind == "logit", int(name)
 

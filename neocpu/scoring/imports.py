@@ -207,8 +207,7 @@ def import_state_dict(source: Path, config: Config, target: Path) -> str:
     attributes, texts = facts_of(tensors, config, 1, 0, {})
     attributes["digest"] = digest
     check_disk(target, file_bytes(tensors, counts))
-    partial = target.with_name(f".{target.name}.partial")
-    with written(target, partial):
+    with written(target) as partial:
         image = create(lay_out(tensors, counts, attributes, texts), partial)
         parts = (Part.of(blocks, tensors[blocks.tensor]) for blocks in model.blocks(tensors))
         share = Share(

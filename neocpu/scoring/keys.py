@@ -12,7 +12,6 @@ from neocpu.ingest.frames import POLARS_ERRORS
 from neocpu.ingest.parquet import scan
 from neocpu.ingest.readers import UNIT, kind_of, text_blocks
 from neocpu.ingest.schema import Schema
-from neocpu.scoring.frames import without_label
 
 RESERVED = ("row", "prediction")
 
@@ -28,7 +27,7 @@ def key_columns(
     Raises DataError for a column that a file does not have, and for a converted file.
     """
     if not labelled:
-        schema = without_label(schema)
+        schema = schema.without_labels()
     clash = [name for name in names if name in RESERVED]
     if clash:
         raise DataError(f"column {clash[0]!r} cannot stand beside the predictions: {RESERVED}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.ingest.readers import kind_of, text_blocks
+from neocpu.ingest.readers import first_block, kind_of
 from neocpu.ingest.schema import Schema
 
 
@@ -58,10 +58,7 @@ def _names_lack(names: Sequence[str], schema: Schema, label: str) -> bool:
 
 def _first_line(path: Path) -> str:
     """The first line of a text file; "" where there is none."""
-    blocks = text_blocks(path, 1 << 16)
-    start = next(blocks, None)
-    if (close := getattr(blocks, "close", None)) is not None:
-        close()  # ends the thread that reads ahead
+    start = first_block(path, 1 << 16)
     if start is None:
         return ""
     cut = int(np.flatnonzero(start.text == ord("\n"))[0])

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.specs import TableSpec
-from neocpu.scoring.checkpoints import checkpoint_of
 from neocpu.scoring.tables import ValueTable
 from neocpu.scoring.values import open_values
+from neocpu.training.checkpoint.best import checkpoint_of
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.inspect import TrainedModel
 

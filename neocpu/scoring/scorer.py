@@ -46,7 +46,8 @@ class LocalScorer:
         self._path = path
         self._values = values
         self.config = without_plan_file(config)
-        self._dense_features = dense_features(path)
+        with CheckpointFile(path) as file:
+            self._dense_features = file.dense_features
         comm = SingleComm()
         self._world = restore_world(path, comm, self.config, self._dense_features, pooling={})
         self._loader: Loader | None = None
@@ -123,11 +124,3 @@ class LocalScorer:
             labelled=labelled,
             depth=0,
         )
-
-
-def dense_features(path: Path) -> int:
-    """Dense inputs of a checkpoint's model."""
-    with CheckpointFile(path) as file:
-        tensor = file.tensors[file.number("dense/bottom.0.weight")]
-        _, (inputs,) = tensor.fields[0]
-        return inputs

@@ -5,7 +5,6 @@ A checkpoint has the form of its log (`data.format`, `data.schema`). A model tha
 converted files of another form, or on made-up ones, knows codes only.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,6 +18,7 @@ from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import CheckpointError, DataError
 from neocpu.ingest.schema import CategoryField, Schema
+from neocpu.records import toml_text
 from neocpu.training.checkpoint.reading import CheckpointFile
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class ValueMap:
     def vocabulary_override(self) -> list[str]:
         """The override of the config that names the file with the model's vocabularies."""
         path = self.vocabulary_file
-        return [] if path is None else [f"data.vocabulary={json.dumps(str(path.absolute()))}"]
+        return [] if path is None else [f"data.vocabulary={toml_text(str(path.absolute()))}"]
 
     @cached_property
     def vocabularies(self) -> dict[str, Codes]:

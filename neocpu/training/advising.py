@@ -14,12 +14,18 @@ def advise(splits: Splits, steps: int, report: RunReport) -> None:
     if splits.comm.rank:
         return
     data = splits.datasets["train"]
-    samples = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
-    values = {
-        feature: int(np.unique(data.take(samples, [feature]).features[feature].codes).size)
-        for table in splits.config.tables
-        for feature in table.features
-    }
+    values = _distinct_values(splits) if splits.config.data.rows_by == "hash" else {}
     train_data = TrainData(data.rows, data.features, values)
     for line in complaints(splits.config, train_data, steps):
         report.tell(f"note: {line}")
+
+
+def _distinct_values(splits: Splits) -> dict[str, int]:
+    """Feature -> distinct values in the first samples; one at a time, for the sake of memory."""
+    data = splits.datasets["train"]
+    samples = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
+    features = {feature for table in splits.config.tables for feature in table.features}
+    return {
+        name: int(np.unique(data.take(samples, [name]).features[name].codes).size)
+        for name in sorted(features)
+    }

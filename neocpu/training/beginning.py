@@ -1,10 +1,14 @@
 """What does a run begin with, beside its config? Nothing, a trained model, or its own checkpoint.
 
+A run that goes on keeps the values of keys that nobody named as it began with them: defaults may
+differ between versions of neocpu, and one follows from the size of the data (`neocpu.defaults`).
+
 With `training.init_from` a run starts at step 0 with what another model has learnt. Its config then
 notes that model's digest, which enters the digest of the run, and its checkpoints hold all that it
 takes to go on without that model: the notes, and the vocabularies by which rows are chosen.
 """
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,14 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
+from neocpu.defaults import BATCH_SIZE, as_overrides, value_of, with_key
 from neocpu.errors import CheckpointError, DataError, NeocpuError
 from neocpu.ingest.dataset import Dataset
 from neocpu.parallel.comm import Comm
-from neocpu.records import apply_override
-from neocpu.training.checkpoint.best import best_or_last
+from neocpu.training.checkpoint.best import checkpoint_of
 from neocpu.training.checkpoint.candidates import latest, sound
+from neocpu.training.checkpoint.folder import checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.checkpoint.takeover import check, overrides_of, say, take_over
+from neocpu.training.checkpoint.takeover import check, notes_of, say, take_over
 from neocpu.training.datasets import Splits
 from neocpu.training.identity import HISTORY, hashes_of
 from neocpu.training.results import Tell
@@ -98,6 +103,8 @@ def begin(
 
     Raises CheckpointError on all ranks for a source that cannot be used.
     """
+    if resume:
+        config = _as_begun(config, out, comm)
     if not (config.training.init_from or online):
         return Beginning(config)
     newest = sound if online else latest
@@ -112,7 +119,7 @@ def begin(
     comm.agree(error)
     if path is not None or not config.training.init_from:
         return beginning
-    path = _source(config, comm)
+    path = checkpoint_of(config.training.init_from, comm).resolve()
     try:
         with CheckpointFile(path) as file:
             check(file, config)
@@ -123,7 +130,7 @@ def begin(
                     "that checkpoint, or leave the key out"
                 )
             vocabularies = _vocabularies(file, config)
-            config = with_numbers(_with(config, overrides_of(file, config)), file.data())
+            config = with_numbers(_with_notes(config, notes_of(file, config)), file.data())
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
@@ -138,15 +145,15 @@ def _go_on(config: Config, path: Path) -> Beginning:
         config = with_numbers(config, file.data())
         history = tuple(file.data().get(HISTORY, ()))
         step = file.step
-    notes = []
+    notes: dict[str, Any] = {}
     if before.training.init_digest and not config.training.init_digest:
-        notes.append(f'training.init_digest="{before.training.init_digest}"')
+        notes["training.init_digest"] = before.training.init_digest
     for name in ("sparse", "dense"):
         steps = getattr(before.optimizer, name).steps_before
         if steps and not getattr(config.optimizer, name).steps_before:
-            notes.append(f"optimizer.{name}.steps_before={steps}")
+            notes[f"optimizer.{name}.steps_before"] = steps
     return Beginning(
-        config=_with(config, tuple(notes)),
+        config=_with_notes(config, notes),
         vocabularies=vocabularies,
         resumed=True,
         step=step,
@@ -154,34 +161,31 @@ def _go_on(config: Config, path: Path) -> Beginning:
     )
 
 
-def _with(config: Config, notes: tuple[str, ...]) -> Config:
-    """The config with further overrides of `training` and `optimizer`."""
-    tree: dict[str, Any] = {}
-    for note in notes:
-        apply_override(tree, note)
-    training = replace(config.training, **tree.get("training", {}))
-    optimizer = replace(
-        config.optimizer,
-        **{
-            name: replace(getattr(config.optimizer, name), **keys)
-            for name, keys in tree.get("optimizer", {}).items()
-        },
-    )
-    overrides = (*config.overrides, *notes)
-    return replace(config, training=training, optimizer=optimizer, overrides=overrides)
+def _with_notes(config: Config, notes: Mapping[str, Any]) -> Config:
+    """The config with these values of keys, as further overrides."""
+    overrides = (*config.overrides, *as_overrides(notes))
+    for key, value in notes.items():
+        config = with_key(config, key, value)
+    return replace(config, overrides=overrides)
 
 
-def _source(config: Config, comm: Comm) -> Path:
-    """The checkpoint that `training.init_from` names; rank 0 looks. Collective."""
-    error: NeocpuError | None = None
-    name = b""
-    if comm.rank == 0:
-        try:
-            name = str(best_or_last(Path(config.training.init_from)).resolve()).encode()
-        except NeocpuError as problem:
-            error = problem
-    comm.agree(error)
-    return Path(comm.allgather_bytes(name)[0].decode())
+def _as_begun(config: Config, out: Path, comm: Comm) -> Config:
+    """The config with the values that its newest checkpoint has of keys that nobody named."""
+    keys = [*config.chosen, *([BATCH_SIZE] if config.batch_chosen else [])]
+    values = comm.on_first_rank(lambda: json.dumps(_begun_values(out, keys)).encode())
+    return config.with_chosen(json.loads(values))
+
+
+def _begun_values(out: Path, keys: list[str]) -> dict[str, Any]:
+    """What these keys are in the newest checkpoint that can be read; {} where there is none."""
+    if not keys:
+        return {}
+    with suppress(CheckpointError):
+        for path in reversed(checkpoints(out)):
+            with suppress(CheckpointError), CheckpointFile(path) as file:
+                begun = file.config()
+                return {key: value_of(begun, key) for key in keys}
+    return {}
 
 
 def _vocabularies(file: CheckpointFile, config: Config) -> Vocabularies:

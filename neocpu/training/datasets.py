@@ -133,15 +133,8 @@ class Splits:
     def _estimated(self, name: str, estimate: Callable[[], dict[str, float]]) -> dict[str, float]:
         """An estimate by table, from the first samples of one split, which rank 0 reads for all."""
         if name not in self._estimates:
-            message = b""
-            error: NeocpuError | None = None
-            if self.comm.rank == 0:
-                try:
-                    message = json.dumps(estimate()).encode()
-                except NeocpuError as problem:
-                    error = problem
-            self.comm.agree(error)
-            self._estimates[name] = json.loads(self.comm.allgather_bytes(message)[0])
+            message = self.comm.on_first_rank(lambda: json.dumps(estimate()).encode())
+            self._estimates[name] = json.loads(message)
         return self._estimates[name]
 
     def _estimate_pooling(self) -> dict[str, float]:

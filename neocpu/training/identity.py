@@ -18,6 +18,9 @@ from neocpu.ingest.dataset import Dataset
 from neocpu.training.stored_schema import other_codes
 
 HISTORY = "online"  # the files of a run that trains on file after file (`online.py`)
+NEW_DATA = (
+    "; to go on with new data choose another --out and name the checkpoint in training.init_from"
+)
 LOOKED_AT = 4096  # samples of the beginning and of the end that enter the fingerprint
 
 
@@ -112,6 +115,7 @@ def refuse_other_data(
             raise CheckpointError(
                 f"{path}: was trained with another vocabulary of feature {feature}; "
                 "set data.vocabulary to the dataset that it was trained on"
+                f"{NEW_DATA if split is not None else ''}"
             )
     _refuse_other_schema(path, before.get("schema"), now.get("schema"), split is not None)
     if split is None:
@@ -124,5 +128,5 @@ def refuse_other_data(
         raise CheckpointError(
             f"{path}: data.{split} are other data now: {new['rows']} rows in "
             f"{', '.join(new['files'])}; it was trained on {old['rows']} rows in "
-            f"{', '.join(old['files'])}. Restore them, or start anew in another --out"
+            f"{', '.join(old['files'])}. Restore them{NEW_DATA}"
         )

@@ -27,6 +27,7 @@ from neocpu.reference.elementary import log, log1p
 F32 = NDArray[np.float32]
 Ints = NDArray[np.int64]
 CLIP = (2.0**-126, 1.0 - 2.0**-25)  # smallest normal fp32; halfway from 1 to the fp32 below it
+UNIT = 2.0**24  # of a fixed-point 1
 CANDIDATES = 1024  # keys that each rank offers when ranks divide the range of scores
 
 
@@ -87,6 +88,15 @@ def compute(scores: F32, labels: F32, loss: str, comm: Comm) -> Metrics:
         calibration=float(predicted / clicks) if clicks else None,
         accuracy=None if unclear or correct is None else float(correct / n),
     )
+
+
+def fixed_point(terms: F32) -> NDArray[np.float64]:
+    """Terms f32[n] as whole multiples of 2^-24, times 2^24.
+
+    Their sums are exact in fp64 while they stay below 2^29, whatever their order.
+    """
+    fixed = np.multiply(terms, UNIT, dtype=np.float64)
+    return np.rint(fixed, out=fixed)
 
 
 def entropy(rate: float) -> float:

@@ -43,8 +43,8 @@ class TrainFile:
 
     name : as it was given. rows, fingerprint : of its samples. start, steps : the step before its
     first one, and how many it has. metrics : measured before training on it. dataset : None where
-    it was trained on and is needed no more. before, vocabularies : that choose rows when it is
-    measured, and when it is trained on (None: by hash).
+    it was trained on and is needed no more. measuring_vocabularies, training_vocabularies : by
+    which rows are chosen when it is measured, and when it is trained on (None: by hash).
     """
 
     name: str
@@ -54,8 +54,8 @@ class TrainFile:
     steps: int
     metrics: dict[str, Any] | None = None
     dataset: Dataset | None = None
-    before: Vocabularies | None = None
-    vocabularies: Vocabularies | None = None
+    measuring_vocabularies: Vocabularies | None = None
+    training_vocabularies: Vocabularies | None = None
 
     @property
     def end(self) -> int:
@@ -78,16 +78,18 @@ def known_files(history: Sequence[Mapping[str, Any]], step: int) -> list[TrainFi
 
 
 def join(
-    known: list[TrainFile], given: Sequence[tuple[str, Dataset]], step: int, batch: int, tell: Tell
+    known: list[TrainFile], named: Sequence[tuple[str, Dataset]], step: int, batch: int, tell: Tell
 ) -> list[TrainFile]:
-    """All files of a run: those that were begun at `step`, then those given that are new.
+    """All files of a run: those that were begun at `step`, then those that are new.
 
-    Raises DataError where the file in whose middle the run stopped is not given.
+    named : files of the command line. batch : samples of a step.
+
+    Raises DataError where the file in whose middle the run stopped is not among them.
     """
     files = list(known)
     done = [file for file in files if file.end <= step]
     halves = [file for file in files if file.end > step]
-    for name, data in given:
+    for name, data in named:
         sha = fingerprint(data)
         same = next(
             (f for f in (*done, *halves) if (f.rows, f.fingerprint) == (data.rows, sha)), None
@@ -143,14 +145,13 @@ class OnlineSplits(Splits):
         for file in self.files:
             if file.dataset is None:
                 continue
-            begun = file.start < beginning.step
-            file.before = now or None
-            if not begun:
+            file.measuring_vocabularies = now or None
+            if file.start >= beginning.step:
                 now = self._grown(now, file, tell)
-            file.before = file.before or now
-            file.vocabularies = now
+            file.measuring_vocabularies = file.measuring_vocabularies or now
+            file.training_vocabularies = now
         first = next((file for file in self.files if file.dataset is not None), None)
-        self.use_vocabularies((first.before if first else now) or {})
+        self.use_vocabularies((first.measuring_vocabularies if first else now) or {})
 
     def _grown(self, now: Vocabularies, file: TrainFile, tell: Tell) -> Vocabularies:
         """The vocabularies with the new codes of a file, as far as tables have rows for them."""
@@ -185,7 +186,7 @@ class OnlineSchedule(BatchSchedule):
         rest = [file for file in self._files if file.dataset is not None]
         first = rest[0].dataset if rest else splits.datasets["train"]
         assert first is not None
-        vocabularies = rest[0].vocabularies if rest else splits.vocabularies
+        vocabularies = rest[0].training_vocabularies if rest else splits.vocabularies
         super().__init__(splits.loader_of(first, False, vocabularies), 1, steps)
 
     @property
@@ -214,7 +215,7 @@ class OnlineSchedule(BatchSchedule):
         """Batches of a file to train on."""
         assert file.dataset is not None
         shuffle = self._splits.config.data.shuffle
-        return self._splits.loader_of(file.dataset, shuffle, file.vocabularies)
+        return self._splits.loader_of(file.dataset, shuffle, file.training_vocabularies)
 
 
 class OnlineTrainer(Trainer):
@@ -245,7 +246,7 @@ class OnlineTrainer(Trainer):
         if config.data.split:
             raise ConfigError(
                 f"{config.source}: data.split: every file is measured before it is trained on; "
-                "leave the key out"
+                "leave the key out, or --set data.split=[]"
             )
         if not self._names:
             raise ConfigError("no file to train on was given")
@@ -258,20 +259,18 @@ class OnlineTrainer(Trainer):
             if getattr(config.data, name)
         }
         opened = open_paths(config, self.comm, self.out, tell, sources).datasets
-        datasets: dict[str, Dataset] = {
+        measured: dict[str, Dataset] = {
             name: opened[name] for name in ("valid", "test") if name in opened
         }
-        given = [(name, opened[f"train {n}"]) for n, name in enumerate(self._names, 1)]
+        named = [(name, opened[f"train {n}"]) for n, name in enumerate(self._names, 1)]
         known = known_files(beginning.history, beginning.step)
-        config = self.config = config.for_samples(given[0][1].rows)  # unless it names a batch size
+        config = self.config = config.for_samples(named[0][1].rows)  # unless it names a batch size
         batch = config.training.batch_size
-        self._files = join(known, given, beginning.step, batch, tell)
+        self._files = join(known, named, beginning.step, batch, tell)
         rest = [file.dataset for file in self._files if file.dataset is not None]
-        train = rest[0] if rest else given[0][1]
-        splits = OnlineSplits(config, self.comm, {"train": train, **datasets}, self._files)
+        train = rest[0] if rest else named[0][1]
+        splits = OnlineSplits(config, self.comm, {"train": train, **measured}, self._files)
         splits.choose_rows(beginning, tell)
-        if beginning.vocabularies:
-            splits.use_vocabularies(beginning.vocabularies)
         self._splits = splits
         return splits
 
@@ -289,13 +288,13 @@ class OnlineTrainer(Trainer):
         if place and every and place % every == 0:
             recovery.save(self.steps_taken)
         assert self._splits is not None and file.dataset is not None
-        loader = self._splits.loader_of(file.dataset, False, file.before)
+        loader = self._splits.loader_of(file.dataset, False, file.measuring_vocabularies)
         metrics = evaluate(world, loader.batches(0, 0))
         self._report(SPLIT, metrics, {"file": file.name})
         file.metrics = metrics.to_dict()
-        if file.vocabularies:
-            self._splits.use_vocabularies(file.vocabularies)
-            recovery.use_vocabularies(file.vocabularies)
+        if file.training_vocabularies:
+            self._splits.use_vocabularies(file.training_vocabularies)
+            recovery.use_vocabularies(file.training_vocabularies)
         recovery.note(HISTORY, [each.note() for each in self._files])
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:

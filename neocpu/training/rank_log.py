@@ -34,7 +34,8 @@ class RankLog:
         self._last = time.perf_counter()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._file: int | None = os.open(self.path, flags, 0o666)
         except OSError as error:
             raise EnvironmentProblem(f"{self.path}: cannot be written: {error.strerror}") from error
         cores = sorted(available())
@@ -78,12 +79,20 @@ class RankLog:
         finally:
             warnings.showwarning = shown
 
+    def close(self) -> None:
+        """Write no more."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
     def _write(self, text: str) -> None:
         """Write, if it can still be written: a full disk ends no run."""
+        if self._file is None:
+            return
         try:
             os.write(self._file, text.encode(errors="replace"))
         except OSError:
-            self._file = os.open(os.devnull, os.O_WRONLY)
+            self.close()
 
 
 def _ranges(cores: list[int]) -> str:
@@ -112,7 +121,11 @@ def rank_log(folder: Path | None, comm: Comm) -> Iterator[RankLog | None]:
         log = RankLog(folder, comm.rank, comm.size)
     except EnvironmentProblem as problem:
         error = problem
-    comm.agree(error)
-    assert log is not None
-    with log.watching():
-        yield log
+    try:
+        comm.agree(error)
+        assert log is not None
+        with log.watching():
+            yield log
+    finally:
+        if log is not None:
+            log.close()

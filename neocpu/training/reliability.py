@@ -1,7 +1,7 @@
 """Is a predicted probability of 10 % right in 10 % of cases? Clicks by bins of the prediction.
 
 Bins are of equal width in log-odds, since most click rates are far below one half. Counts are
-integers and sums are of multiples of 2^-24, exact in fp64: they are those of any number of ranks.
+integers and sums are exact (`metrics.fixed_point`): they are those of any number of ranks.
 """
 
 from typing import Any
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from neocpu.parallel.comm import Comm
 from neocpu.reference.elementary import exp
+from neocpu.training.metrics import UNIT, fixed_point
 
 LOG_ODDS = np.arange(-8.0, 8.5, 0.5)  # between bins; the outer bins are open
-UNIT = 2.0**24  # of a fixed-point 1
 
 
 def reliability(
@@ -31,8 +31,7 @@ def reliability(
     count = edges.size + 1
     local_sums = np.zeros((3, count))
     for row, terms in zip(local_sums, (np.ones_like(scores), scores, labels)):
-        fixed = np.rint(np.multiply(terms, UNIT, dtype=np.float64))
-        row[:] = np.bincount(bins, weights=fixed, minlength=count)
+        row[:] = np.bincount(bins, weights=fixed_point(terms), minlength=count)
     rank_sums = np.empty(comm.size * local_sums.size)
     sizes = np.full(comm.size, local_sums.size)
     comm.allgatherv(local_sums.reshape(-1), rank_sums, sizes)

@@ -8,6 +8,7 @@ exclusively instead, and a holder that is seen to be dead is put aside.
 import contextlib
 import errno
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +23,10 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
+LOCK = "lock"
+HELD = "lock.held"  # where file locks do not work
+# seconds that a run that goes on waits for the folder: after a kill, ranks may take a moment to end
+PATIENCE = 3.0
 RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
 # names under which results are written before they get their own
 UNFINISHED = (
@@ -38,11 +43,28 @@ def has_results(out: Path) -> Path | None:
     return next((path for pattern in RESULTS for path in out.glob(pattern)), None)
 
 
+def in_use(out: Path) -> bool:
+    """Does a run hold this folder now? A guess where file locks do not work."""
+    if (out / HELD).exists():
+        return True
+    if fcntl is None:
+        return False
+    try:
+        with open(out / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 class RunLock:
     """A folder reserved for one run: `with RunLock(out, comm, resume=False): ...`. Collective.
 
     Creates `out`. Raises TrainingError on all ranks if another run holds it, if it holds results
-    and `resume` is false, or if it cannot be written.
+    and `resume` is false, or if it cannot be written. With `resume` it waits up to `PATIENCE`
+    seconds for a run that is just ending.
     """
 
     def __init__(self, out: Path, comm: Comm, *, resume: bool) -> None:
@@ -95,12 +117,12 @@ class RunLock:
     def _take(self) -> None:
         """Lock the folder for this process; TrainingError if another one holds it."""
         self.out.mkdir(parents=True, exist_ok=True)
-        path = self.out / "lock"
+        path = self.out / LOCK
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if fcntl is None:
                 raise OSError(errno.ENOSYS, "no file locks")
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._wait_for(file)
         except BlockingIOError:
             os.close(file)
             raise self._busy(path) from None
@@ -114,9 +136,21 @@ class RunLock:
         os.pwrite(file, holder().encode(), 0)
         self._file = file
 
+    def _wait_for(self, file: int) -> None:
+        """Lock an open file; BlockingIOError where another process keeps it."""
+        end = time.monotonic() + (PATIENCE if self.resume else 0.0)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise
+            time.sleep(0.1)
+
     def _take_exclusively(self) -> None:
         """The same where file locks do not work."""
-        path = self.out / "lock.held"
+        path = self.out / HELD
         if not claim(path):
             raise self._busy(path)
         self._exclusive = path
@@ -131,7 +165,7 @@ class RunLock:
                 f"{self.out} is in use by another run; wait, or choose another --out"
             )
         # the system drops a file lock with its process, but an exclusive file may outlive it
-        hint = f" (if that run is no more, remove {path})" if path.name == "lock.held" else ""
+        hint = f" (if that run is no more, remove {path})" if path.name == HELD else ""
         return TrainingError(
             f"{self.out} is in use by another run: {run}{hint}; wait, or choose another --out"
         )

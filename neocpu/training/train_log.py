@@ -1,8 +1,8 @@
 """What is said of training between measurements? A line every some steps, almost for free.
 
 Each batch leaves four sums of its losses, predictions and labels; a line adds those of the last
-batches of all ranks. The terms are rounded to multiples of 2^-24, so that sums below 2^29 are exact
-in fp64 whatever their order: the numbers of a line do not depend on ranks.
+batches of all ranks. The sums are exact (`metrics.fixed_point`), so the numbers of a line do not
+depend on ranks.
 """
 
 import time
@@ -14,33 +14,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.comm import Comm
-from neocpu.settings import OptimizerConfig, TrainingConfig
+from neocpu.settings import OptimizerConfig
 from neocpu.training.clock import StepClock
-from neocpu.training.metrics import Metrics, entropy
+from neocpu.training.metrics import UNIT, Metrics, entropy, fixed_point
 from neocpu.training.step import Outcome
 
 EVERY_STEPS = 100  # lines of a run that sets no `training.log_every`, or
 EVERY_SECONDS = 30.0  # whichever comes first
-UNIT = 2.0**24  # of a fixed-point 1
 
 
 class TrainLog:
     """Decides on rank 0 when a line is due, and sums up what it says.
 
-    loss : `model.loss`. window : batches that a line looks back on. clock : of the steps.
+    every : steps from line to line (`training.log_every`). loss : `model.loss`. window : batches
+    that a line looks back on. clock : of the steps.
     """
 
     def __init__(
         self,
-        training: TrainingConfig,
-        optimizer: OptimizerConfig,
+        every: int,
         loss: str,
         window: int,
         clock: StepClock,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._every = training.log_every
-        self._optimizer = optimizer
+        self._every = every
+        self._optimizer = OptimizerConfig()
         self._loss = loss
         self._clock = clock
         self._now = now
@@ -51,8 +50,13 @@ class TrainLog:
         self._last_step = 0
         self._last_time = now()
 
-    def begin(self, step: int) -> None:
-        """Steps after this one follow."""
+    def begin(self, step: int, optimizer: OptimizerConfig) -> None:
+        """Steps after this one follow; optimizer : whose learning rates lines tell."""
+        self._optimizer = optimizer
+        self._restart(step)
+
+    def _restart(self, step: int) -> None:
+        """The last line is that of this step."""
         self._last_step = step
         self._last_time = self._now()
 
@@ -61,8 +65,7 @@ class TrainLog:
         sums = np.empty(4)
         sums[0] = outcome.labels.size
         for i, terms in enumerate((outcome.loss, outcome.prediction, outcome.labels), 1):
-            fixed = np.multiply(terms, UNIT, dtype=np.float64)
-            sums[i] = np.rint(fixed, out=fixed).sum()
+            sums[i] = fixed_point(terms).sum()
         self._sums.append(sums)
 
     def due(self, step: int) -> bool:
@@ -101,7 +104,7 @@ class TrainLog:
         samples = self._clock.samples - self._samples
         self._seconds = self._clock.seconds
         self._samples = self._clock.samples
-        self.begin(step)
+        self._restart(step)
         sparse = self._optimizer.sparse
         dense = self._optimizer.dense
         return {

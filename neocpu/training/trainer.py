@@ -21,7 +21,6 @@ from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
 from neocpu.training.advising import advise
 from neocpu.training.beginning import Beginning, begin
-from neocpu.training.begun import as_begun
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
 from neocpu.training.evaluate import score
@@ -117,9 +116,7 @@ class Trainer:
         self._patience = Patience(config.training.patience, metric)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
         self._reliability: dict[str, Any] = {}  # by split, of its newest measurement
-        self._log = TrainLog(
-            config.training, config.optimizer, config.model.loss, WINDOW, self._clock
-        )
+        self._log = TrainLog(config.training.log_every, config.model.loss, WINDOW, self._clock)
 
     def run(self) -> dict[str, Any]:
         """Train to the end of the configured steps; the summary, as `run.json` has it.
@@ -150,8 +147,6 @@ class Trainer:
         """The run within its folder, from the data to the summary."""
         tell = self.report.tell
         self._watch.prepare()
-        if self.resume:
-            self.config = as_begun(self.config, self.out, self.comm)
         beginning = begin(self.config, self.comm, self.out, self.resume, online=self.online)
         self.config = beginning.config
         splits = self._open(beginning)
@@ -167,6 +162,7 @@ class Trainer:
         recovery.watch(self._patience)
         if self.resume:
             self._go_on(recovery, schedule)
+        self.report.config(self.config)  # not before a resume that may be refused
         self.report.note(f"ready for step {self.steps_taken + 1}")
         if self.config.memory.warm:
             warm_caches(world, schedule.loader, self.steps_taken > 0)
@@ -221,7 +217,6 @@ class Trainer:
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
         chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
-        self.report.config(config)
         self.report.plan(plan, state_floats, chosen)
         advise(splits, schedule.total_steps, self.report)
         report = self.report
@@ -261,7 +256,7 @@ class Trainer:
         batches = schedule.batches(self.steps_taken)
         early = look_ahead(world.embedding, self.config.memory)
         steps = world.step.over(batches, self.steps_taken + 1, early)
-        self._log.begin(self.steps_taken)
+        self._log.begin(self.steps_taken, self.config.optimizer)
         with self.report.progress(total, self.steps_taken) as advance:
             while self.steps_taken < total and not self._patience.ended:
                 recovery.poll(self.steps_taken)

@@ -1,4 +1,4 @@
-"""How does MLflow follow a run? At MLFLOW_TRACKING_URI, or without it in OUT/mlflow.
+"""How does MLflow follow a run? At MLFLOW_TRACKING_URI, or without it in OUT/mlflow.db.
 
 A resumed run goes on in the same MLflow run, whose number stands in OUT/mlflow-run.
 """

@@ -125,7 +125,8 @@ def refuse_changes(file: CheckpointFile, header: Mapping[str, Any]) -> None:
         more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
         raise CheckpointError(
             f"{file.path}: the config changed in keys that may not change on resume: "
-            f"{shown}{more}; restore them, or start anew in another --out"
+            f"{shown}{more}; restore them, or choose another --out, where training.init_from "
+            "starts with this model"
         )
 
 

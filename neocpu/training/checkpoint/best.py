@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neocpu.errors import CheckpointError
+from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.training.checkpoint.folder import FOLDER, NOTE, checkpoints, read_note
 from neocpu.training.results import write_json
 
@@ -47,3 +48,12 @@ def best_or_last(folder: Path) -> Path:
             "that has written one"
         )
     return paths[-1]
+
+
+def checkpoint_of(path: str | Path, comm: Comm | None = None) -> Path:
+    """`best_or_last` of a path, the same on all ranks. Collective; comm None: this process alone.
+
+    Rank 0 looks: the others may see an older state of a network folder.
+    """
+    comm = comm or SingleComm()
+    return Path(comm.on_first_rank(lambda: str(best_or_last(Path(path))).encode()).decode())

@@ -18,14 +18,11 @@ def failed(path: Path, error: OSError) -> CheckpointError:
 
 def on_first_rank(comm: Comm, path: Path, work: Callable[[], bytes | None]) -> bytes:
     """Do something on rank 0; what it returns, and its error, is that of all ranks."""
-    error: CheckpointError | None = None
-    result: bytes | None = None
-    if comm.rank == 0:
+
+    def explained() -> bytes:
         try:
-            result = work()
-        except OSError as problem:
-            error = failed(path, problem)
-        except CheckpointError as problem:
-            error = problem
-    comm.agree(error)
-    return comm.allgather_bytes(result or b"")[0]
+            return work() or b""
+        except OSError as error:
+            raise failed(path, error) from error
+
+    return comm.on_first_rank(explained)

@@ -17,6 +17,7 @@ from neocpu.config import Config, loads
 from neocpu.errors import CheckpointError, ConfigError
 from neocpu.training.checkpoint.layout import file_bytes
 from neocpu.training.checkpoint.links import Joined, Link, base_of, merged
+from neocpu.training.dense_inputs import BOTTOM
 from neocpu.training.initial import fields_of
 from neocpu.training.state_blocks import BLOCK, Blocks, Index, Ints, digest_of
 from neocpu.training.stored_schema import with_schema
@@ -170,6 +171,11 @@ class CheckpointFile:
         text = self.text("config")
         config = loads(text, f"{self.path} (config)", all_overrides, begun=True)
         return with_schema(config, self.data(), overrides)
+
+    @property
+    def dense_features(self) -> int:
+        """Dense inputs of the model: columns of the bottom MLP's first layer."""
+        return dict(self.tensors[self.number(f"dense/{BOTTOM}")].fields)["value"][0]
 
     def number(self, name: str) -> int:
         """Index of a tensor by name, for example "tables/C1".

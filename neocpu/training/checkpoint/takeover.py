@@ -48,17 +48,17 @@ def same_rule(before: SparseOptimizer, now: SparseOptimizer) -> bool:
     return before.rule is now.rule
 
 
-def overrides_of(file: CheckpointFile, config: Config) -> tuple[str, ...]:
-    """What the config of a run notes of the checkpoint that it starts from."""
-    notes = [f'training.init_digest="{file.digest}"']
+def notes_of(file: CheckpointFile, config: Config) -> dict[str, Any]:
+    """What the config of a run notes of the checkpoint that it starts from: values by key."""
+    notes: dict[str, Any] = {"training.init_digest": file.digest}
     before = file.config().optimizer
     for name in ("sparse", "dense"):
         old = getattr(before, name)
         new = getattr(config.optimizer, name)
         counted = new.rule.name not in UNCOUNTED
         if config.training.init_state and counted and same_rule(old, new):
-            notes.append(f"optimizer.{name}.steps_before={file.step + old.steps_before}")
-    return tuple(notes)
+            notes[f"optimizer.{name}.steps_before"] = file.step + old.steps_before
+    return notes
 
 
 def check(file: CheckpointFile, config: Config) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neocpu.errors import TrainingError
+from neocpu.records import toml_text
 from neocpu.training.results import write_json
 from neocpu.training.sweep.space import Point
 
@@ -130,16 +131,6 @@ class SweepFolder:
         except OSError as error:
             reason = error.strerror or error
             raise TrainingError(f"{self.folder}: cannot be written: {reason}") from error
-
-
-def toml_text(value: Any) -> str:
-    """A value as TOML."""
-    if isinstance(value, Mapping):
-        pairs = (f"{toml_text(key)} = {toml_text(inner)}" for key, inner in value.items())
-        return f"{{ {', '.join(pairs)} }}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(toml_text, value))}]"
-    return json.dumps(value, ensure_ascii=False)
 
 
 def best_first(trials: Sequence[SweepTrial]) -> list[SweepTrial]:
