@@ -7,8 +7,6 @@ import click
 from neocpu.cli.targets import check_target, force_option
 from neocpu.errors import DataError
 from neocpu.ingest.targets import refuse_sources
-from neocpu.report.page import page
-from neocpu.report.runs import FILES, find_runs
 
 
 @click.command()
@@ -30,6 +28,9 @@ def report(folders: tuple[Path, ...], out: Path, force: bool) -> None:
     which they differ first. The page is one file that needs no network. A run that still goes on,
     or was killed, is shown as far as it came.
     """
+    from neocpu.report.page import page
+    from neocpu.report.runs import FILES, find_runs
+
     check_target(out, force, folders)
     runs = find_runs(folders)
     refuse_sources(out, [run.folder / name for run in runs for name in FILES])
