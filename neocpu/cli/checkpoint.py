@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from neocpu.cli.options import set_option
 from neocpu.cli.targets import check_target, force_option
 
 if TYPE_CHECKING:
@@ -156,9 +157,7 @@ def export(file: Path, target: Path, dense: bool, force: bool) -> None:
 @click.argument("source", type=FILE)
 @click.argument("config")
 @click.argument("target", type=FILE)
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of CONFIG."
-)
+@set_option("Override a key of CONFIG.")
 @force_option("TARGET")
 def import_(
     source: Path, config: str, target: Path, overrides: tuple[str, ...], force: bool

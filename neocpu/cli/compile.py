@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from neocpu import config as configs
+from neocpu.cli.options import set_option
 from neocpu.parallel.launch import get_comm, prepare_threads
 
 
@@ -15,13 +16,7 @@ from neocpu.parallel.launch import get_comm, prepare_threads
     type=click.IntRange(1),
     help="Ranks of the coming run.  [default: those of this command]",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key, any number of times.",
-)
+@set_option()
 def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None:
     """Compile the kernels that CONFIG needs, so that runs start at once.
 

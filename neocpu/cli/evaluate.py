@@ -6,24 +6,15 @@ from pathlib import Path
 
 import click
 
+from neocpu.cli.options import ranks_option, set_option
 from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
 
 
 @click.command(name="eval")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", nargs=-1, required=True, metavar="DATA...")
-@click.option(
-    "--ranks",
-    type=click.IntRange(1),
-    help="Start so many MPI ranks on this machine (not under mpiexec).",
-)
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key of the run's config.",
-)
+@ranks_option
+@set_option("Override a key of the run's config.")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def evaluate(
     model: Path,

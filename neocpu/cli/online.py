@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from neocpu import config as configs
+from neocpu.cli.options import ranks_option, set_option
 from neocpu.cli.terminal import tell_ranks
 from neocpu.cli.train import default_folder, show_summary
 from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
@@ -16,11 +17,7 @@ STARTED = time.time()
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "--ranks",
-    type=click.IntRange(1),
-    help="Start so many MPI ranks on this machine (not under mpiexec).",
-)
+@ranks_option
 @click.option(
     "--out",
     "folder",
@@ -28,13 +25,7 @@ STARTED = time.time()
     help="Folder of results.  [default: runs/NAME, or the first free NAME-2, …; with --resume the "
     "last]",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key, any number of times.",
-)
+@set_option()
 @click.option(
     "--resume",
     is_flag=True,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from neocpu import config as configs
+from neocpu.cli.options import set_option
 from neocpu.cli.targets import check_target, force_option
 from neocpu.parallel.comm import SingleComm
 from neocpu.planner.units import bytes_text as human
@@ -45,13 +46,7 @@ path_type = click.Path(path_type=Path)
 )
 @click.option("--svg", type=path_type, help="Draw ranks, memories and links of the machine.")
 @force_option("the files of --out and --svg")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key, any number of times.",
-)
+@set_option()
 def plan(
     config: Path,
     ranks: int | None,

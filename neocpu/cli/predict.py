@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from neocpu.cli.options import ranks_option, set_option
 from neocpu.cli.targets import check_target, force_option
 from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
 from neocpu.presets import log_path
@@ -32,18 +33,8 @@ from neocpu.presets import log_path
     is_flag=True,
     help="The raw log has no label column, where its columns do not say so.",
 )
-@click.option(
-    "--ranks",
-    type=click.IntRange(1),
-    help="Start so many MPI ranks on this machine (not under mpiexec).",
-)
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key of the run's config.",
-)
+@ranks_option
+@set_option("Override a key of the run's config.")
 def predict(
     model: Path,
     data: tuple[str, ...],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from neocpu import config as configs
+from neocpu.cli.options import set_option
 from neocpu.cli.targets import check_target, force_option
 from neocpu.errors import ConfigError
 
@@ -48,13 +49,7 @@ path_type = click.Path(path_type=Path)
 @click.option("--scaling", type=path_type, help="Write a picture of 8 to 4,096 ranks (.svg).")
 @click.option("--target-qps", type=float, help="Find the fewest nodes that reach it.")
 @force_option("the files of --trace and --scaling")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key of the config, of the machine (machine.nic=2x), or of the simulator.",
-)
+@set_option("Override a key of the config, of the machine (machine.nic=2x), or of the simulator.")
 def simulate(
     config: Path,
     machine: str,

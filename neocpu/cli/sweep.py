@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from neocpu import config as configs
+from neocpu.cli.options import set_option
 from neocpu.errors import ConfigError
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.launch import launched, prepare_threads
@@ -35,13 +36,7 @@ from neocpu.training.sweep.trials import SweepFolder, SweepTrial, as_lines
     help="Folder of the trials [default: sweeps/NAME].",
 )
 @click.option("--ranks", type=click.IntRange(1), default=1, help="MPI ranks of each trial.")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key of the config in all trials.",
-)
+@set_option("Override a key of the config in all trials.")
 def sweep(
     config: str,
     grid: tuple[str, ...],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from neocpu import config as configs
+from neocpu.cli.options import set_option
 from neocpu.cli.targets import check_target, force_option
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.launch import prepare_threads
@@ -48,13 +49,7 @@ path_type = click.Path(path_type=Path)
 @click.option("--seed", default=0, show_default=True, help="Of embedding and clustering.")
 @click.option("--out", type=path_type, help="Write CONFIG with these towers to a .toml file.")
 @force_option("the file of --out")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key for the probe, any number of times.",
-)
+@set_option("Override a key for the probe, any number of times.")
 def towers(
     config: Path,
     count: int,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neocpu import config as configs
+from neocpu.cli.options import ranks_option, set_option
 from neocpu.cli.targets import check_target, force_option
 from neocpu.cli.terminal import tell_ranks
 from neocpu.ingest.targets import refuse_sources
@@ -28,24 +29,14 @@ STARTED = time.time()
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option(
-    "--ranks",
-    type=click.IntRange(1),
-    help="Start so many MPI ranks on this machine (not under mpiexec).",
-)
+@ranks_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="Folder of results.  [default: runs/NAME, or the first free NAME-2, …; with --resume the "
     "last]",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key, any number of times.",
-)
+@set_option()
 @click.option(
     "--resume", is_flag=True, help="Go on from the newest complete checkpoint of the folder."
 )
