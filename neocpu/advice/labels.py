@@ -27,9 +27,9 @@ def guess_label(frame: pl.DataFrame) -> str:
     binary = [name for name in frame.columns if _is_click(frame[name])]
     if len(binary) == 1 or (binary and binary[0] == frame.columns[0]):
         return binary[0]
-    found = f"{len(binary)} columns hold 0 and 1 only" if binary else "none holds 0 and 1 only"
+    clicks = f"{len(binary)} columns hold 0 and 1 only" if binary else "none holds 0 and 1 only"
     raise ConfigError(
-        f"which column is the label? No name says it, and {found}; name it with --label COLUMN "
+        f"which column is the label? No name says it, and {clicks}; name it with --label COLUMN "
         f"(from Python label=); the log has {', '.join(map(repr, frame.columns[:60]))}"
     )
 

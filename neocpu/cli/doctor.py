@@ -47,10 +47,10 @@ def doctor() -> None:
     Run it as the job would run: alone, or as `mpiexec -n 4 neocpu doctor` or `srun neocpu doctor`.
     """
     comm = get_comm()
-    asked = os.environ.get("NUMBA_NUM_THREADS", "")
+    requested = os.environ.get("NUMBA_NUM_THREADS", "")
     threads = prepare_threads(comm)
     checks = [check for examine in CHECKS for check in examine(comm, threads)]
-    checks += check_requested_threads(threads, asked, _usable_cores(comm))
+    checks += check_requested_threads(threads, requested, _usable_cores(comm))
     facts = [platform.node(), _versions(), [asdict(check) for check in checks]]
     messages = [json.loads(data) for data in comm.allgather_bytes(json.dumps(facts).encode())]
     if comm.rank == 0:
@@ -202,14 +202,15 @@ def check_threads(comm: Comm, threads: int) -> Iterator[Check]:
     yield Check("threading layer", "warn", layer, advice)
 
 
-def check_requested_threads(threads: int, asked: str, cores: int) -> Iterator[Check]:
+def check_requested_threads(threads: int, requested: str, cores: int) -> Iterator[Check]:
     """What variables of the environment make of the threads.
 
-    asked : NUMBA_NUM_THREADS before this process set it. cores : that ranks of this host may use.
+    requested : NUMBA_NUM_THREADS before this process set it. cores : that ranks of this host may
+    use.
     """
     limit = os.environ.get("OMP_THREAD_LIMIT", "")
-    if asked and threads > cores:
-        finding = f"NUMBA_NUM_THREADS={asked}, and {cores} core(s)"
+    if requested and threads > cores:
+        finding = f"NUMBA_NUM_THREADS={requested}, and {cores} core(s)"
         yield Check("threads asked for", "warn", finding, "unset it: ranks then share the cores")
     elif limit.isdigit() and int(limit) < threads:
         finding = f"OMP_THREAD_LIMIT={limit} is below the {threads} threads of a rank"

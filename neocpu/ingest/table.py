@@ -122,13 +122,13 @@ def _entries(
 def _label(entry: SchemaEntry) -> LabelField:
     if "column" not in entry:
         entry.wrong("column is missing")
-    given = [key for key in ("kind", "threshold", "positive") if key in entry]
-    if len({*given} - {"kind"}) > 1:
+    keys = [key for key in ("kind", "threshold", "positive") if key in entry]
+    if len({*keys} - {"kind"}) > 1:
         entry.wrong("threshold and positive exclude each other")
     column = entry.get("column", "")
     kind = entry.get("kind", "click", LABEL_KINDS)
-    if kind == "number" and given[1:]:
-        entry.wrong(f"with {given[1]} the label is a click, so kind cannot be number")
+    if kind == "number" and keys[1:]:
+        entry.wrong(f"with {keys[1]} the label is a click, so kind cannot be number")
     positive = entry.texts("positive")
     if "positive" in entry and not positive:
         entry.wrong("positive must name at least one text")

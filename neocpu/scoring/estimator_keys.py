@@ -63,8 +63,8 @@ def run_overrides(config: Path, keys: Mapping[str, Any]) -> list[str]:
     is given.
     """
     overrides = overrides_of(keys)
-    given = {override.partition("=")[0] for override in overrides}
-    if "model.embedding_dim" in given and "model.bottom" not in given:
+    set_keys = {override.partition("=")[0] for override in overrides}
+    if "model.embedding_dim" in set_keys and "model.bottom" not in set_keys:
         drafted = load(config).model.bottom
         (dim,) = (value for name, value in keys.items() if name.endswith("embedding_dim"))
         overrides.append(f"model.bottom={toml_text([*drafted[:-1], _plain(dim)])}")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from neocpu.errors import CheckpointError, ConfigError, EnvironmentProblem
 from neocpu.hdf5.disk import allocate
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.checkpoint.tools import FilledTensor, refuse_needed_files
+from neocpu.training.checkpoint.tools import FilledTensor, refuse_needed_files, written
 from neocpu.training.preflight import free_bytes, human
 from neocpu.training.state_blocks import BLOCK
 
@@ -135,25 +135,6 @@ def write_arrays(
     check_disk(target, size, advice, target.suffix == ".safetensors" and size > IN_MEMORY)
     with written(target) as partial:
         WRITERS[target.suffix](arrays, metadata, partial)
-
-
-@contextlib.contextmanager
-def written(target: Path) -> Iterator[Path]:
-    """The path of a file that gets the name `target` once the block is done, or is removed.
-
-    Raises CheckpointError where it cannot be written.
-    """
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        yield partial
-        os.replace(partial, target)
-    except OSError as error:
-        raise CheckpointError(
-            f"{target} could not be written: {error.strerror or error}"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def check_disk(target: Path, size: int, advice: str = "", twice: bool = False) -> None:

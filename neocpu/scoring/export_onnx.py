@@ -21,12 +21,12 @@ import numpy as np
 
 from neocpu.config import Config
 from neocpu.errors import ConfigError
-from neocpu.scoring.export_arrays import Entry, check_disk, written
+from neocpu.scoring.export_arrays import Entry, check_disk
 from neocpu.scoring.export_card import DataFacts, card_of
 from neocpu.scoring.export_scorer import STORED, UNLEARNT, StoredTable, stored_tables
 from neocpu.scoring.onnx_graph import Graph
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.checkpoint.tools import refuse_needed_files
+from neocpu.training.checkpoint.tools import refuse_needed_files, written
 from neocpu.training.preflight import human
 
 PARTS = ("auto", "whole", "dense")

@@ -21,10 +21,11 @@ from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import CheckpointError, ConfigError, EnvironmentProblem
 from neocpu.model.layout import ModelLayout
-from neocpu.scoring.export_arrays import check_disk, safetensors_library, written
+from neocpu.scoring.export_arrays import check_disk, safetensors_library
 from neocpu.scoring.import_names import Names, column_order, names_of
 from neocpu.training.checkpoint.layout import Part, create, file_bytes, lay_out, seal
 from neocpu.training.checkpoint.snapshot import Share, facts_of, write_share
+from neocpu.training.checkpoint.tools import written
 from neocpu.training.initial import fields_of, initial_rows
 from neocpu.training.state_blocks import (
     BLOCK,

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from neocpu.errors import CheckpointError, TrainingError
-from neocpu.training.checkpoint.candidates import Candidates, Tell, latest
+from neocpu.parallel.comm import Comm
+from neocpu.training.checkpoint.candidates import Rows, Tell, latest, sound
 from neocpu.training.checkpoint.folder import checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.saving import save
@@ -39,31 +40,19 @@ def resume(
     Raises CheckpointError on all ranks as `load` does, and where there are checkpoints but none
     that can be used.
     """
-    candidates = Candidates(out, world.comm, tell)
-    while (path := candidates.next()) is not None:
-        trouble = "" if candidates.last else _damage(path, world)
-        if not trouble:
-            return path, load(path, world, data, split=split, tell=tell)
-        candidates.refuse(path, trouble)
-    return None
+
+    def needed(file: CheckpointFile, comm: Comm) -> Iterator[Rows]:
+        # one of another config is refused when it is loaded, whatever its blocks hold
+        if not differences(file.header, world.config.header()):
+            yield from _needed(file, world)
+
+    path = sound(out, world.comm, needed, tell)
+    if path is None:
+        return None
+    return path, load(path, world, data, split=split, tell=tell)
 
 
-def _damage(path: Path, world: Any) -> str:
-    """What is wrong with the blocks of a file that any rank needs; "": nothing. Collective."""
-    trouble = ""
-    try:
-        with CheckpointFile(path) as file:
-            if not differences(file.header, world.config.header()):
-                for number, rows in _needed(file, world):
-                    for _ in file.blocks(number, *rows):
-                        pass
-    except CheckpointError as problem:
-        trouble = str(problem)
-    troubles = world.comm.allgather_bytes(trouble.encode())
-    return next((text.decode() for text in troubles if text), "")
-
-
-def _needed(file: CheckpointFile, world: Any) -> Iterator[tuple[int, tuple[int, int]]]:
+def _needed(file: CheckpointFile, world: Any) -> Iterator[Rows]:
     """The tensors of a file that a rank loads, and which of their rows."""
     for name in dense_fields(world):
         number = file.number(f"dense/{name}")

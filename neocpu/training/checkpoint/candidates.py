@@ -1,6 +1,6 @@
 """From which checkpoint does a run go on? The newest that can be used; why not others is said."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from neocpu.errors import CheckpointError
@@ -10,6 +10,7 @@ from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.results import silent
 
 Tell = Callable[[str], None]
+Rows = tuple[int, tuple[int, int]]  # number of a tensor, and which of its rows
 
 
 class Candidates:
@@ -76,33 +77,47 @@ def latest(out: Path, comm: Comm, tell: Tell = silent) -> Path | None:
     return Candidates(out, comm, tell).next()
 
 
-def sound(out: Path, comm: Comm) -> Path | None:
-    """The newest checkpoint of a folder all of whose blocks are sound; None where there is none.
+def share_of_rows(file: CheckpointFile, comm: Comm) -> Iterator[Rows]:
+    """All tensors of a file, and the share of their rows that this rank reads."""
+    for number, tensor in enumerate(file.tensors):
+        first = tensor.rows * comm.rank // comm.size
+        yield number, (first, tensor.rows * (comm.rank + 1) // comm.size)
+
+
+def sound(
+    out: Path,
+    comm: Comm,
+    needed: Callable[[CheckpointFile, Comm], Iterable[Rows]] = share_of_rows,
+    tell: Tell = silent,
+) -> Path | None:
+    """The newest checkpoint of a folder whose blocks are sound; None where there is none.
 
     An online run needs it before it opens its files: what they are, and which rows they look up,
     is in the checkpoint that the run goes on from. The last one that is left is not verified here,
-    since whoever loads it raises for its blocks. Collective; each rank reads its share of the rows.
+    since whoever loads it raises for its blocks. Collective.
+
+    needed : what this rank verifies of a file.
 
     Raises CheckpointError on all ranks as `latest` does.
     """
-    candidates = Candidates(out, comm, silent)
+    candidates = Candidates(out, comm, tell)
     while (path := candidates.next()) is not None:
-        trouble = "" if candidates.last else _damage(path, comm)
+        trouble = "" if candidates.last else _damage(path, comm, needed)
         if not trouble:
             return path
         candidates.refuse(path, trouble)
     return None
 
 
-def _damage(path: Path, comm: Comm) -> str:
-    """What is wrong with the blocks of a file; "": nothing. Collective."""
+def _damage(
+    path: Path, comm: Comm, needed: Callable[[CheckpointFile, Comm], Iterable[Rows]]
+) -> str:
+    """What is wrong with the blocks of a file that any rank needs; "": nothing. Collective."""
     trouble = ""
     try:
         with CheckpointFile(path) as file:
-            for number, tensor in enumerate(file.tensors):
-                first = tensor.rows * comm.rank // comm.size
-                end = tensor.rows * (comm.rank + 1) // comm.size
-                for _ in file.blocks(number, first, end):
+            for number, rows in needed(file, comm):
+                for _ in file.blocks(number, *rows):
                     pass
     except CheckpointError as problem:
         trouble = str(problem)

@@ -255,12 +255,12 @@ def _described(before: TableSpec, now: TableSpec) -> str:
 
 
 def _say_states(
-    account: Account, what: str, rules: tuple[SparseOptimizer, SparseOptimizer], asked: bool
+    account: Account, what: str, rules: tuple[SparseOptimizer, SparseOptimizer], init_state: bool
 ) -> None:
     """Note whether optimizer states start afresh."""
     before, now = rules
     states = f"optimizer states of {what}"
-    if not asked and now.rule.element_state + now.rule.row_state:
+    if not init_state and now.rule.element_state + now.rule.row_state:
         account.fresh.append(f"{states} (training.init_state is false)")
     elif not same_rule(before, now):
         account.fresh.append(f"{states} ({before.name} became {now.name})")

@@ -165,9 +165,8 @@ def merge(file: CheckpointFile, target: Path) -> None:
     texts = {name: file.text(name) for name in TEXTS}
     attributes = {k: value for k, value in file.attributes.items() if k not in OF_ONE_FILE}
     attributes["seed"] = np.uint64(attributes["seed"])
-    partial = target.with_name(f".{target.name}.partial")
     image = lay_out(tensors, counts, attributes, texts, file.vocabularies())
-    try:
+    with written(target) as partial:
         image = create(image, partial)
         share = Share(
             path=partial,
@@ -181,13 +180,6 @@ def merge(file: CheckpointFile, target: Path) -> None:
         if error is not None:
             raise error
         seal(image, partial, tensors)
-        os.replace(partial, target)
-    except OSError as error:
-        raise CheckpointError(
-            f"{target} could not be written: {error.strerror or error}"
-        ) from error
-    finally:
-        _remove(partial)
 
 
 def refuse_needed_files(file: CheckpointFile, target: Path) -> None:
@@ -208,10 +200,23 @@ def refuse_needed_files(file: CheckpointFile, target: Path) -> None:
                 )
 
 
-def _remove(partial: Path) -> None:
-    """Remove a file that was not completed, if it is there."""
-    with contextlib.suppress(OSError):
-        partial.unlink(missing_ok=True)
+@contextlib.contextmanager
+def written(target: Path) -> Iterator[Path]:
+    """The path of a file that gets the name `target` once the block is done, or is removed.
+
+    Raises CheckpointError where it cannot be written.
+    """
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        yield partial
+        os.replace(partial, target)
+    except OSError as error:
+        raise CheckpointError(
+            f"{target} could not be written: {error.strerror or error}"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _all_parts(file: CheckpointFile, tensors: Sequence[Tensor]) -> Iterator[Part]:
