@@ -79,7 +79,7 @@ def set_input(value: Any) -> Callable[[h5py.File], None]:
 
 EDITS: dict[str, Callable[[h5py.File], None]] = {
     "another version": lambda file: file.attrs.update({"version": 0}),
-    "a newer version": lambda file: file.attrs.update({"version": 2}),
+    "a newer version": lambda file: file.attrs.update({"version": 3}),
     "a seed that is text": lambda file: file.attrs.update({"seed": "0"}),
     "another seed": lambda file: file.attrs.update({"seed": 1}),
     "no hash": lambda file: file.attrs.__delitem__("sha256"),

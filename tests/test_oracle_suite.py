@@ -162,7 +162,6 @@ def test_list_and_explain() -> None:
 def test_export_draws_its_progress_on_terminals_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("neocpu.oracle.suite.ask", lambda case, backend: ask(case, "reference"))
     for forced in ("", "1"):  # rich draws where it is told that colours are seen
         monkeypatch.setenv("FORCE_COLOR", forced)
         done = invoke("oracle", "export", tmp_path / "s.h5", "--op", "recat", "--force")

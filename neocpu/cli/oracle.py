@@ -160,9 +160,7 @@ def export(
     cases = track(
         chosen, "answering", console=screen, transient=True, disable=not screen.is_terminal
     )
-    digest = write_suite(
-        path, (ask(case, "reference" if golden else "kernels") for case in cases), seed
-    )
+    digest = write_suite(path, (ask(case) for case in cases), seed)
     click.echo(f"{path}: {len(chosen)} cases, {path.stat().st_size:,} bytes\nsha256 {digest}")
 
 

@@ -47,6 +47,8 @@ class Verdict:
     worst: WrongElement | None = None
     worst_ratio: float = 0.0
     ratio: NDArray[np.float64] | None = None  # |error| / bound of every element, if it failed
+    warnings: tuple[str, ...] = ()  # what is within the bound and yet unlikely
+    untested: tuple[str, ...] = ()  # what this answer cannot show, such as the bias of a rounding
 
 
 def malformed(truth: Truth, answer: Array) -> str:

@@ -49,7 +49,8 @@ class Truth:
     itself. An infinite bound, where the error analysis has nothing to say, accepts anything. In
     narrow formats x must also be in [lower, upper]. With stochastic rounding `probability` is that
     of `upper` where exactly two numbers are possible (NaN elsewhere). `exact` outputs (integers,
-    bytes) must be equal to `reference`, which then keeps its own dtype.
+    bytes) must be equal to `reference`, which then keeps its own dtype. `typical` is a second,
+    statistical bound (docs/semantics.md §1): an error beyond it is no proof, but worth a warning.
     """
 
     reference: NDArray[Any]  # f64, any shape; exact: the integers themselves
@@ -57,6 +58,7 @@ class Truth:
     lower: NDArray[np.float64] | None = None
     upper: NDArray[np.float64] | None = None
     probability: NDArray[np.float64] | None = None
+    typical: NDArray[np.float64] | None = None  # same shape; infinite where nothing is known
     exact: bool = False
     format: str = "fp32"  # of the output's elements: how codes are decoded (truth/formats.py)
 

@@ -3,8 +3,9 @@
 JSON: {"format": "neocpu-oracle-report", "version": 1, "passed", "counts": {"passed", "failed",
 "unanswered"}, "preset", "bits", "answers", "unknown": [keys], "likely": [{"names", "explains"}],
 "cases": [{"name", "op", "about", "status", "outputs": [{"output", "status", "message", "elements",
-"wrong", "worst_ratio", "first", "worst"}], "diagnoses": [{"names", "kind", "about", "fix"}],
-"note"}]}; first and worst: {"index", "place", "theirs", "reference", "bound", "ulps"} or null.
+"wrong", "worst_ratio", "first", "worst", "warnings", "untested"}], "diagnoses": [{"names", "kind",
+"about", "fix"}], "note"}]}; first and worst: {"index", "place", "theirs", "reference", "bound",
+"ulps"} or null.
 Numbers that JSON lacks are the strings "nan", "inf", "-inf".
 """
 
@@ -32,6 +33,11 @@ class Report(CheckOutcome):
         lines = [self.headline()]
         lines += [f"  unknown answer {key}" for key in self.unknown]
         lines += [f"  {outcome.case.name} {outcome.note}" for outcome in self.cases if outcome.note]
+        for outcome in self.cases:
+            for verdict in outcome.verdicts:
+                name = f"{outcome.case.name}/{verdict.output}"
+                lines += [f"  warning: {name}: {warning}" for warning in verdict.warnings]
+                lines += [f"  not tested: {name}: {what}" for what in verdict.untested]
         explained = dict(self.likely())
         for outcome in self.failures:
             about = f": {outcome.case.about}" if outcome.case.about else ""

@@ -4,8 +4,8 @@
     /cases/NAME                 attributes: op, about, sha256
     /cases/NAME/inputs/…        arrays; attributes: about (shape and dtype), axes (their names)
     /cases/NAME/options         one attribute per option, complete
-    /cases/NAME/outputs/OUT/…   canonical, reference, bound (and lower, upper, probability);
-                                attributes: about, axes, format (of elements), exact
+    /cases/NAME/outputs/OUT/…   canonical, reference, bound (and lower, upper, probability,
+                                typical); attributes: about, axes, format (of elements), exact
     /switches, /presets         what the oracle can tell apart, in words
 
 The hash covers names, options and numbers, not HDF5's bytes nor the prose; all NaNs hash alike. The
@@ -32,7 +32,8 @@ from neocpu.oracle.adapters import CODES, Array, coded, codes_of, format_of
 from neocpu.oracle.operator import Case, Field, Truth
 
 FORMAT = "neocpu-oracle-suite"
-VERSION = 1
+VERSION = 2  # 2: outputs may have a statistical bound, `typical`
+READABLE = (1, 2)
 KIND = Kind(
     format=FORMAT,
     version=VERSION,
@@ -49,7 +50,7 @@ MOST_BYTES = 256 << 20  # of an array, decompressed
 PROBLEMS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 CASES_PER_OPERATOR = 2  # in the golden suite
 GOLDEN_BYTES = 2048  # of the inputs of a case in it, at most
-OPTIONAL_PARTS = ("lower", "upper", "probability")
+OPTIONAL_PARTS = ("lower", "upper", "probability", "typical")
 HOW_TO_ANSWER = (
     "Answer case by case: an array named CASE/OUT for each output, shaped as "
     "outputs/OUT/canonical, in HDF5, npz or safetensors; leave out what you do not have. "
@@ -108,13 +109,16 @@ def _hash(digest: Any, name: str, array: Array) -> None:
     digest.update(codes.tobytes())
 
 
-def suite_digest(questions: Iterable[tuple[str, str]], seed: int) -> str:
-    """SHA-256 of a suite from (name, hash) of its questions."""
-    return hashlib.sha256(_line([FORMAT, VERSION, seed, sorted(questions)])).hexdigest()
+def suite_digest(questions: Iterable[tuple[str, str]], seed: int, version: int = VERSION) -> str:
+    """SHA-256 of a suite of a version of the format from (name, hash) of its questions."""
+    return hashlib.sha256(_line([FORMAT, version, seed, sorted(questions)])).hexdigest()
 
 
-def ask(case: Case, backend: str = "kernels") -> Question:
-    """The question of a case: canonical bits by a backend, and the exact truth."""
+def ask(case: Case, backend: str = "reference") -> Question:
+    """The question of a case: canonical bits by a backend, and the exact truth.
+
+    The twins have the kernels' bits, and need no compiler: a suite takes seconds with them.
+    """
     from neocpu.oracle.ops import OPERATORS
 
     op = OPERATORS[case.op]
@@ -232,10 +236,11 @@ class Suite(Mapping[str, Question]):
         self.path = Path(path)
         self._file = File(self.path, KIND)
         try:
-            if self._file.attribute("version", int) != VERSION:
+            version = self._file.attribute("version", int)
+            if version not in READABLE:
                 raise OracleError(
-                    f"{path}: suite of version {self._file.attributes()['version']}, this neocpu "
-                    f"reads {VERSION}: export again"
+                    f"{path}: suite of version {version}, this neocpu reads "
+                    f"{' and '.join(map(str, READABLE))}: export again"
                 )
             self.seed = self._file.attribute("seed", int)
             self.sha256 = self._file.attribute("sha256", str)
@@ -244,7 +249,7 @@ class Suite(Mapping[str, Question]):
                 name: self._file.attribute("sha256", str, f"cases/{name}")
                 for name in self._file.children("cases")
             }
-            if suite_digest(self._hashes.items(), self.seed) != self.sha256:
+            if suite_digest(self._hashes.items(), self.seed, version) != self.sha256:
                 raise OracleError(
                     f"{path}: has not the cases, or the seed, that it was written with; export it "
                     "again"

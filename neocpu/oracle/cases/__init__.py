@@ -13,13 +13,20 @@ __all__ = ["Case", "all_cases"]
 MODULES = (lookup, backward, trajectory, layout)
 
 
-def all_cases(ops: Iterable[str] | None = None, seed: int = 0) -> Iterator[Case]:
+# Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
+DIM_MULTIPLE = 4
+
+
+def all_cases(
+    ops: Iterable[str] | None = None, seed: int = 0, dim_multiple: int = DIM_MULTIPLE
+) -> Iterator[Case]:
     """All cases of some operators (None: of all), in a fixed order.
 
     Another seed draws other numbers of the same shapes.
+    dim_multiple : rows have such a multiple of columns; 1 asks for odd widths, too.
     """
     names = None if ops is None else set(ops)
     for module in MODULES:
-        for case in module.cases(seed):
+        for case in module.cases(seed, dim_multiple):
             if names is None or case.op in names:
                 yield case

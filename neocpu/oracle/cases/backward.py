@@ -21,8 +21,8 @@ from neocpu.reference.rules import RULES
 DECAYS = ("exact_sgd", "exact_rowwise_adagrad", "adam", "lamb")
 
 
-def cases(seed: int) -> Iterator[Case]:
-    """All of them."""
+def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
+    """All of them; `dim_multiple` as in `all_cases`."""
     for make in (_rules, _decays, _merging, _poolings, _numbers, _limits, _formats, _unique):
         yield from make(seed)
 

@@ -14,8 +14,8 @@ from neocpu.oracle.ops.codecs import QUANTIZE
 from neocpu.oracle.truth.formats import FORMATS
 
 
-def cases(seed: int) -> Iterator[Case]:
-    """All of them."""
+def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
+    """All of them; `dim_multiple` as in `all_cases`."""
     for make in (_checks, _moves, _dense, _sums, _rounding, _bytes):
         yield from make(seed)
 

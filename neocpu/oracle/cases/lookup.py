@@ -22,8 +22,8 @@ INF = float("inf")
 NAN = float("nan")
 
 
-def cases(seed: int) -> Iterator[Case]:
-    """All of them."""
+def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
+    """All of them; `dim_multiple` as in `all_cases`."""
     for make in (_shapes, _poolings, _long, _numbers, _rows, _formats, _outputs, _weight_gradients):
         yield from make(seed)
 

@@ -14,8 +14,8 @@ from neocpu.oracle.operator import Arrays, Case, Value
 RATES = np.array([0.0625, 0.125, 0.125, 0.0625, 0.03125, 0.03125])  # warm-up, then decay
 
 
-def cases(seed: int) -> Iterator[Case]:
-    """All of them."""
+def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
+    """All of them; `dim_multiple` as in `all_cases`."""
     for rule in (
         "exact_sgd",
         "momentum_sgd",
