@@ -13,7 +13,9 @@ from neocpu.cli.targets import check_target, force_option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from neocpu.oracle.checking import Judgement
     from neocpu.oracle.operator import Case
+    from neocpu.oracle.report import Report
 
 FILE = click.Path(path_type=Path)
 GOLDEN = Path("data") / "oracle-golden.h5"
@@ -179,6 +181,15 @@ def export(
 @click.option(
     "--html", "as_html", type=FILE, metavar="FILE", help="Write the report as one HTML page."
 )
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to look for what explains wrong answers; the verdicts come first.",
+)
+@click.option("--quick", is_flag=True, help="Verdicts only, no explanations.")
 @force_option("a report")
 def check(
     suite: Path,
@@ -187,11 +198,13 @@ def check(
     preset: str | None,
     as_json: Path | None,
     as_html: Path | None,
+    budget: float,
+    quick: bool,
     force: bool,
 ) -> int:
     """Compare ANSWERS (HDF5, npz, safetensors) with a suite; exit status 1 if one is wrong."""
     from neocpu.oracle.answers import read_answers
-    from neocpu.oracle.checking import check_suite
+    from neocpu.oracle.checking import judge_suite
     from neocpu.oracle.suite import Suite
 
     for report_path in (as_json, as_html):
@@ -200,8 +213,13 @@ def check(
     if as_json is not None and as_json == as_html:
         raise click.UsageError(f"{as_json}: --json and --html cannot write the same file")
     with Suite(suite) as questions, read_answers(answers) as answer_arrays:
-        report = check_suite(questions, answer_arrays, bits, preset)
-    click.secho(str(report), fg="green" if report else None)
+        judgement = judge_suite(questions, answer_arrays, bits, preset)
+    report = judgement.report
+    click.secho(report.verdicts(), fg="green" if report else None)
+    if report.failures and budget and not quick:
+        report = _explained(judgement, budget)
+        for line in report.explanations():
+            click.secho(line, bold=not line.startswith(" "))
     status = 0 if report else 1
     for path, write in ((as_json, report.to_json), (as_html, report.to_html)):
         if path is not None:
@@ -212,3 +230,21 @@ def check(
                 click.echo(f"neocpu: {path}: cannot be written: {error.strerror}", err=True)
                 status = 1
     return status
+
+
+def _explained(judgement: "Judgement", budget: float) -> "Report":
+    """The report with explanations; on a terminal, with a bar of what is being tried."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    screen = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=screen, transient=True, disable=not screen.is_terminal
+    ) as progress:
+        task = progress.add_task("explaining")
+
+        def show(phase: str, done: int, total: int) -> None:
+            progress.update(task, description=phase, completed=done, total=total)
+
+        return judgement.explained(budget, show)

@@ -5,6 +5,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from neocpu.errors import OracleError
 from neocpu.oracle.adapters import Array, arrays
 from neocpu.oracle.answers import Answers
 from neocpu.oracle.compare import Verdict, compare
-from neocpu.oracle.diagnose import diagnose
+from neocpu.oracle.diagnose import BUDGET, Investigation, Progress
+from neocpu.oracle.evidence import Trial
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
 from neocpu.oracle.operator import Case, Operator, Truth, Value
 from neocpu.oracle.ops import OPERATORS
@@ -52,20 +54,49 @@ def is_canonical(preset: str | None) -> bool:
 
 
 def check_suite(
-    suite: Mapping[str, Any], answers: Answers, bits: bool = False, preset: str | None = None
+    suite: Mapping[str, Any],
+    answers: Answers,
+    bits: bool = False,
+    preset: str | None = None,
+    budget: float = BUDGET,
 ) -> Report:
-    """Compare all answers there are with a suite.
+    """Compare all answers there are with a suite, and explain what is wrong.
 
     preset : a peer's semantics.
     bits : ask for the canonical bits, or those of the preset's mirror. A case that the mirror does
         not cover is judged within bounds, and says so.
+    budget : seconds for explanations; 0: verdicts only.
     Raises OracleError for unreadable files or an unknown preset.
     """
+    judgement = judge_suite(suite, answers, bits, preset)
+    return judgement.explained(budget) if budget > 0 else judgement.report
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Verdicts, and what explanations are sought in."""
+
+    report: Report
+    trials: tuple[Trial, ...]  # of all cases that were answered
+
+    def explained(self, budget: float = BUDGET, progress: Progress | None = None) -> Report:
+        """The report with explanations, sought for so many seconds."""
+        if not self.report.failures:
+            return self.report
+        search = Investigation(self.trials, budget, *([progress] if progress else []))
+        return self.report.explained_by(search.run())
+
+
+def judge_suite(
+    suite: Mapping[str, Any], answers: Answers, bits: bool = False, preset: str | None = None
+) -> Judgement:
+    """The verdicts on all answers there are, without explanations; as check_suite."""
     find_preset(preset)
     keys_of_case: dict[str, list[str]] = {}
     for key in answers:
         keys_of_case.setdefault(key.split("/", 1)[0], []).append(key)
     outcomes = []
+    trials = []
     unknown = []
     for name in suite:
         if name not in keys_of_case:
@@ -82,30 +113,35 @@ def check_suite(
         canonical = {}
         if bits:
             canonical = {output: e.canonical for output, e in question.outputs.items()}
-        outcomes.append(_check_case(question.case, truths, case_answers, canonical, bits, preset))
+        outcome, trial = _judged(question.case, truths, case_answers, canonical, bits, preset)
+        outcomes.append(outcome)
+        if case_answers:
+            trials.append(trial)
     for name in sorted(set(keys_of_case) - set(suite)):
         outputs = [key.split("/", 1)[-1] for key in keys_of_case[name]]
         valid_keys = [f"{case}/{output}" for case in suite for output in outputs]
         unknown += [f"{key}{nearest_name(key, valid_keys)}" for key in keys_of_case[name]]
-    return Report(
+    report = Report(
         cases=tuple(outcomes),
         unknown=tuple(unknown),
         unanswered=tuple(name for name in suite if name not in keys_of_case),
         preset=preset or "",
         bits=bits,
         source=answers.source,
+        unsought=True,
     )
+    return Judgement(report, tuple(trials))
 
 
-def _check_case(
+def _judged(
     case: Case,
     truths: dict[str, Truth],
     answers: Mapping[str, Array],
     canonical: Mapping[str, Array | None],
     bits: bool,
     preset: str | None,
-) -> CaseOutcome:
-    """One case: a verdict per output, and explanations if one is wrong.
+) -> tuple[CaseOutcome, Trial]:
+    """One case: a verdict per output, and the trial in which explanations are sought.
 
     canonical : neocpu's bits, where these are asked for.
     """
@@ -124,9 +160,8 @@ def _check_case(
         else:
             verdict = Verdict(output, "missing", "no answer")
         verdicts.append(verdict)
-    wrong = any(verdict.status in ("failed", "malformed") for verdict in verdicts)
-    diagnoses = diagnose(op, case, truths, answers, switches) if wrong else []
-    return CaseOutcome(case, tuple(verdicts), tuple(diagnoses), note)
+    outcome = CaseOutcome(case, tuple(verdicts), (), note)
+    return outcome, Trial(op, case, truths, answers, outcome.status == "failed", switches)
 
 
 def _mirrored(case: Case, preset: str) -> tuple[Mapping[str, Array | None], str]:
@@ -170,11 +205,13 @@ def check(
     options: Mapping[str, Value] | None = None,
     bits: bool = False,
     preset: str | None = None,
+    budget: float = BUDGET,
 ) -> Report:
     """Is this answer right?
 
     answer : outputs by name, or one array where the operator has one output.
     bits : ask for neocpu's bits, or those of the preset's mirror.
+    budget : seconds for explanations of a wrong answer.
     Returns a Report: true when all that was answered is right; str(report) says what is wrong.
     Raises OracleError for an unknown operator, option, preset or output, or where nothing was
     answered.
@@ -193,8 +230,8 @@ def check(
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
     answers = _named_answers(operator, answer, truths)
     case = Case("this call", op, input_arrays, complete, "")
-    outcome = _check_case(case, dict(truths), answers, canonical, bits, preset)
-    return Report(
+    outcome, trial = _judged(case, dict(truths), answers, canonical, bits, preset)
+    report = Report(
         cases=(outcome,),
         unknown=(),
         unanswered=(),
@@ -202,6 +239,7 @@ def check(
         bits=bits,
         source="this call",
     )
+    return Judgement(report, (trial,)).explained(budget)
 
 
 def _named_answers(

@@ -19,6 +19,7 @@ class Switch:
     about: str  # what it does: one sentence
     fix: str  # what to do about it: one sentence; "" for a quirk
     ops: tuple[str, ...]  # operators that it changes
+    variants: int = 0  # NAME_0, NAME_1, …: bends of which each element may follow another one
 
 
 def _mistake(name: str, ops: tuple[str, ...], about: str, fix: str) -> Switch:
