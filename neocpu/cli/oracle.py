@@ -136,6 +136,11 @@ def _mirrors(case: "Case") -> "Iterator[str]":
     is_flag=True,
     help="Rewrite the suite that the repository keeps: data/oracle-golden.h5.",
 )
+@click.option(
+    "--flat",
+    is_flag=True,
+    help="Write the flat binary twin, for C, C++ and CUDA (`neocpu oracle include`).",
+)
 @force_option("SUITE.h5")
 def export(
     suite: Path | None,
@@ -143,6 +148,7 @@ def export(
     patterns: tuple[str, ...],
     seed: int,
     golden: bool,
+    flat: bool,
     force: bool,
 ) -> None:
     """Write cases with their answers and bounds to one self-describing HDF5 file."""
@@ -150,9 +156,10 @@ def export(
     from rich.progress import track
 
     from neocpu.errors import ConfigError
+    from neocpu.oracle.flat import write_flat
     from neocpu.oracle.suite import ask, golden_cases, write_suite
 
-    if golden == (suite is not None) or (golden and (ops or patterns or seed)):
+    if golden == (suite is not None) or (golden and (ops or patterns or seed or flat)):
         raise ConfigError("give a file to write, or --golden alone")
     if suite is not None:
         check_target(suite, force)
@@ -162,8 +169,17 @@ def export(
     cases = track(
         chosen, "answering", console=screen, transient=True, disable=not screen.is_terminal
     )
-    digest = write_suite(path, (ask(case) for case in cases), seed)
+    write = write_flat if flat else write_suite
+    digest = write(path, (ask(case) for case in cases), seed)
     click.echo(f"{path}: {len(chosen)} cases, {path.stat().st_size:,} bytes\nsha256 {digest}")
+
+
+@oracle.command()
+def include() -> None:
+    """Name the folder of neocpu_oracle.hpp, the C++ reader of flat suites."""
+    from neocpu.oracle.flat import HEADER_FILE
+
+    click.echo(HEADER_FILE.parent)
 
 
 @oracle.command()
@@ -205,14 +221,14 @@ def check(
     """Compare ANSWERS (HDF5, npz, safetensors) with a suite; exit status 1 if one is wrong."""
     from neocpu.oracle.answers import read_answers
     from neocpu.oracle.checking import judge_suite
-    from neocpu.oracle.suite import Suite
+    from neocpu.oracle.flat import open_suite
 
     for report_path in (as_json, as_html):
         if report_path is not None:
             check_target(report_path, force, [suite, answers])
     if as_json is not None and as_json == as_html:
         raise click.UsageError(f"{as_json}: --json and --html cannot write the same file")
-    with Suite(suite) as questions, read_answers(answers) as answer_arrays:
+    with open_suite(suite) as questions, read_answers(answers) as answer_arrays:
         judgement = judge_suite(questions, answer_arrays, bits, preset)
     report = judgement.report
     click.secho(report.verdicts(), fg="green" if report else None)
