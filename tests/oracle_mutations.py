@@ -221,7 +221,7 @@ def gradient_rows(case: Case, lookups: Iterable[Lookup], bug: str) -> Iterable[A
     inputs = case.inputs
     grad = inputs["grad_output"].astype(F)
     most = F(case.options.get("max_gradient", 0.0))
-    if most and bug != "gradient not clipped" and bug != "clips merged gradient":
+    if most and bug not in ("gradient not clipped", "clips merged gradient"):
         grad = np.clip(grad, -most, most)
     dims = inputs["dims"][inputs["feature_table"]].astype(int)
     columns = np.append(0, np.cumsum(dims))
@@ -295,6 +295,7 @@ def merged(case: Case, bug: str) -> dict[tuple[int, int], Array]:
 
 def unique_gradient(case: Case, bug: str) -> dict[str, Array]:
     """Touched rows and their merged gradients."""
+    bug = "" if bug in ("sequential updates", "squares before merge") else bug
     sums = merged(case, bug)
     first = np.append(0, np.cumsum(case.inputs["rows"]))
     rows = np.array([first[t] + r for t, r in sums], np.int64)
@@ -312,7 +313,7 @@ def weight_gradient(case: Case, bug: str) -> dict[str, Array]:
             dot = dot * F(x.weight)
         if bug == "row sum as weight gradient":
             dot = tables[x.table][x.row].sum(dtype=F)
-        if case.options["pooling"] == "mean" and bug not in ("mean not divided",):
+        if case.options["pooling"] == "mean" and bug != "mean not divided":
             dot = dot / F(x.length)
         out[x.position] = dot
     return {"per_sample_weights_grad": out}
@@ -514,9 +515,7 @@ def backward(case: Case, bug: str) -> dict[str, Array] | None:
                 name: (
                     first_row[t] + r
                     if name in per_row
-                    else slice(
-                        first_element[t] + r * dims[t], first_element[t] + (r + 1) * dims[t]
-                    )
+                    else slice(first_element[t] + r * dims[t], first_element[t] + (r + 1) * dims[t])
                 )
                 for name in names
             }
@@ -599,7 +598,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "eps squared": ("eps_missing",),  # 2^-40
     "sum of squares": ("square_sum_not_mean",),
     "mean over D padded to 32": ("mean_over_padded_32",),
-    "mean over D padded to 128": (),
+    "mean over D padded to 128": ("mean_over_padded_128",),
     "max of squares": (),
     "step off by one late": ("step_counted_late",),
     "step off by one early": ("step_counted_early",),
@@ -619,15 +618,15 @@ NAMES: dict[str, tuple[str, ...]] = {
     "trust ratio inverted": ("ratio_inverted",),
     "old state used": ("update_before_state",),
     "no shrinkage": ("shrinkage_ignored",),
-    "beta without complement": ("complement_missing",),
+    "beta without complement": ("moment_not_weighted",),
     "no bias correction": ("bias_correction_missing",),
-    "no first bias correction": ("bias_correction_first_missing",),
-    "no second bias correction": ("bias_correction_second_missing",),
+    "no first bias correction": ("first_correction_missing",),
+    "no second bias correction": ("second_correction_missing",),
     "corrects after root": ("sparse_adam_eps",),
     "decay after step": ("decay_after_step",),
     "no max norm": ("max_norm_ignored",),
     "skips last column": (),
-    "state not written": ("state_not_stored",),
+    "state not written": ("states_not_stored",),
 }
 
 

@@ -15,7 +15,7 @@ from neocpu.oracle.adapters import Array, arrays
 from neocpu.oracle.answers import Answers
 from neocpu.oracle.compare import Verdict, compare
 from neocpu.oracle.diagnose import BUDGET, Investigation, Progress
-from neocpu.oracle.evidence import Trial
+from neocpu.oracle.evidence import CaseTrial
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
 from neocpu.oracle.operator import Case, Operator, Truth, Value
 from neocpu.oracle.ops import OPERATORS
@@ -77,7 +77,7 @@ class Judgement:
     """Verdicts, and what explanations are sought in."""
 
     report: Report
-    trials: tuple[Trial, ...]  # of all cases that were answered
+    trials: tuple[CaseTrial, ...]  # of all cases that were answered
 
     def explained(self, budget: float = BUDGET, progress: Progress | None = None) -> Report:
         """The report with explanations, sought for so many seconds."""
@@ -140,7 +140,7 @@ def _judged(
     canonical: Mapping[str, Array | None],
     bits: bool,
     preset: str | None,
-) -> tuple[CaseOutcome, Trial]:
+) -> tuple[CaseOutcome, CaseTrial]:
     """One case: a verdict per output, and the trial in which explanations are sought.
 
     canonical : neocpu's bits, where these are asked for.
@@ -161,7 +161,7 @@ def _judged(
             verdict = Verdict(output, "missing", "no answer")
         verdicts.append(verdict)
     outcome = CaseOutcome(case, tuple(verdicts), (), note)
-    return outcome, Trial(op, case, truths, answers, outcome.status == "failed", switches)
+    return outcome, CaseTrial(op, case, truths, answers, outcome.status == "failed", switches)
 
 
 def _mirrored(case: Case, preset: str) -> tuple[Mapping[str, Array | None], str]:

@@ -9,15 +9,13 @@ budget in seconds; what it did not suffice for is told.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from neocpu.oracle.compare import malformed, same_bits
-from neocpu.oracle.evidence import Trial, agreement
-from neocpu.oracle.facets import Facts, Separation, facts_of, separated
-from neocpu.oracle.findings import Diagnosis, Evidence, Finding, joined
-from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
-from neocpu.oracle.patterns import patterns_of, rounding_of_all
-from neocpu.oracle.semantics import SWITCHES, switches_for
+from neocpu.oracle.conclusion import Conclusion
+from neocpu.oracle.evidence import CaseTrial, agreement
+from neocpu.oracle.facets import Separation
+from neocpu.oracle.findings import EXACT, Diagnosis, Evidence, Finding, joined
+from neocpu.oracle.semantics import switches_for
 
 BUDGET = 20.0  # seconds
 # Shares of the budget after which the next phase begins.
@@ -26,8 +24,6 @@ EVIDENCE_END = 0.75
 PAIRS_END = 0.92
 MOST_PAIRS = 300  # that are tried on one case
 HOPELESS = 6  # passed cases against an explanation, beyond which no more are asked
-
-EXACT = ("exact",)  # the exact model, where answers are judged by a preset
 
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 
@@ -50,13 +46,13 @@ class Investigation:
     """The search for explanations of all failed cases of a check."""
 
     def __init__(
-        self, trials: Sequence[Trial], budget: float = BUDGET, progress: Progress = _no_progress
+        self, trials: Sequence[CaseTrial], budget: float = BUDGET, progress: Progress = _no_progress
     ) -> None:
         self._start = time.monotonic()
         self._budget = budget
         self._progress = progress
         self._untried: list[str] = []
-        self._ops: dict[str, list[Trial]] = {}
+        self._ops: dict[str, list[CaseTrial]] = {}
         for trial in sorted(trials, key=lambda trial: trial.size):
             self._ops.setdefault(trial.op.name, []).append(trial)
         # explanations of each operator that explain a failed case, the best known first
@@ -87,7 +83,7 @@ class Investigation:
         """Is this share of the budget spent?"""
         return time.monotonic() - self._start > share * self._budget
 
-    def _failures(self) -> list[Trial]:
+    def _failures(self) -> list[CaseTrial]:
         """All failed cases that switches may explain, the quick ones first."""
         failures = [trial for trials in self._ops.values() for trial in trials if trial.failed]
         return sorted(failures, key=lambda trial: trial.size)
@@ -114,7 +110,7 @@ class Investigation:
         if skipped:
             self._untried.append(f"single switches were not tried on {skipped} failed cases")
 
-    def _note(self, trial: Trial, names: tuple[str, ...]) -> bool:
+    def _note(self, trial: CaseTrial, names: tuple[str, ...]) -> bool:
         """Does the explanation explain the case? It is then kept, with what the case says of it."""
         evidence = self._evidence[trial.op.name]
         effect = trial.effect(names)
@@ -168,7 +164,7 @@ class Investigation:
             self._untried.append(f"not all pairs of switches were tried on {skipped} failed cases")
 
 
-def agrees_exactly(trial: Trial) -> bool:
+def agrees_exactly(trial: CaseTrial) -> bool:
     """Does an answer that fails by a preset follow the exact model?"""
     exact = trial.truth_under(frozenset())
     return (
@@ -178,7 +174,7 @@ def agrees_exactly(trial: Trial) -> bool:
     )
 
 
-def pairs_of(trial: Trial) -> Iterator[tuple[str, ...]]:
+def pairs_of(trial: CaseTrial) -> Iterator[tuple[str, ...]]:
     """Pairs of switches that change a case, of which one makes some wrong elements right.
 
     Those that make more of them right first.
@@ -194,165 +190,6 @@ def pairs_of(trial: Trial) -> Iterator[tuple[str, ...]]:
             return
         for _, second in active[i + 1 :]:
             yield first, second
-
-
-class Conclusion:
-    """What the evidence of one operator amounts to: findings, and what the rest has in common."""
-
-    def __init__(self, trials: Sequence[Trial], evidence: dict[tuple[str, ...], Evidence]) -> None:
-        self._trials = trials
-        self._evidence = evidence
-        self._by_name = {trial.case.name: trial for trial in trials}
-        self._failed = {trial.case.name for trial in trials if trial.failed}
-        self._passed = set(self._by_name) - self._failed
-        self._facts: Facts | None = None
-        self.findings: list[Finding] = []
-        remaining = set(self._failed)
-        while remaining:
-            finding = self._best(remaining)
-            if finding is None:
-                break
-            self.findings.append(finding)
-            remaining -= set(finding.cases)
-        remaining -= self._mirrors(remaining)
-        remaining -= self._patterns(remaining)
-        self._weak()
-        self.common = self._separated(remaining) if remaining else None
-
-    def facts(self) -> Facts:
-        """Facets of all cases."""
-        if self._facts is None:
-            self._facts = facts_of(
-                (trial.case, trial.op.complete(trial.case.options)) for trial in self._trials
-            )
-        return self._facts
-
-    def _separated(self, failed: set[str], against: set[str] | None = None) -> Separation | None:
-        return separated(failed, self._passed if against is None else against, self.facts())
-
-    def _best(self, remaining: set[str]) -> Finding | None:
-        """The best strong explanation of what remains."""
-        candidates = [e for e in self._evidence.values() if e.explained & remaining]
-        candidates.sort(key=lambda e: e.score(remaining), reverse=True)
-        strong = [e for e in candidates if e.strong(remaining)]
-        if not strong:
-            return self._conditional(candidates, remaining)
-        best = strong[0]
-        equals = [
-            " + ".join(e.names)
-            for e in strong[1:]
-            if e.score(remaining) == best.score(remaining)
-            and e.explained & remaining == best.explained & remaining
-        ]
-        return self._finding(best, best.explained & remaining, equally=tuple(equals))
-
-    def _conditional(self, candidates: list[Evidence], remaining: set[str]) -> Finding | None:
-        """An explanation that holds where a facet does, and is refuted only where it does not."""
-        for evidence in candidates:
-            explained = evidence.explained & remaining
-            against = evidence.refuting | (evidence.unexplained & remaining)
-            if len(explained) < max(2, 0.5 * len(remaining)) or not evidence.refuting:
-                continue
-            separation = self._separated(explained, against)
-            if separation is not None and not separation.exceptions:
-                return self._finding(evidence, explained, where=f"only with {separation.about}")
-        return None
-
-    def _finding(
-        self,
-        evidence: Evidence,
-        cases: set[str],
-        where: str = "",
-        strong: bool = True,
-        equally: tuple[str, ...] = (),
-    ) -> Finding:
-        diagnosis = switch_diagnosis(evidence.names)
-        return Finding(
-            diagnosis=replace(diagnosis, strong=strong),
-            cases=tuple(sorted(cases)),
-            contradicted=tuple(sorted(evidence.unexplained)),
-            refuted=tuple(sorted(evidence.refuting)),
-            where=where,
-            equally=equally,
-        )
-
-    def _weak(self) -> None:
-        """All other explanations of some case."""
-        told = {finding.diagnosis.names for finding in self.findings}
-        for evidence in self._evidence.values():
-            if evidence.names not in told and evidence.explained:
-                self.findings.append(self._finding(evidence, evidence.explained, strong=False))
-
-    def _grouped(self, diagnoses: dict[str, Diagnosis], remaining: set[str]) -> set[str]:
-        """Findings of diagnoses by case; returns the cases that strong ones explain."""
-        explained: set[str] = set()
-        for diagnosis in dict.fromkeys(diagnoses.values()):
-            cases = {name for name, d in diagnoses.items() if d == diagnosis}
-            strong = len(cases) >= 0.5 * len(remaining)
-            explained |= cases if strong else set()
-            finding = Finding(replace(diagnosis, strong=strong), tuple(sorted(cases)))
-            self.findings.append(finding)
-        return explained
-
-    def _mirrors(self, remaining: set[str]) -> set[str]:
-        """Answers that have the bits of a peer."""
-        diagnoses = {}
-        for name in remaining:
-            diagnosis = by_mirror(self._by_name[name])
-            if diagnosis is not None:
-                diagnoses[name] = diagnosis
-        return self._grouped(diagnoses, remaining)
-
-    def _patterns(self, remaining: set[str]) -> set[str]:
-        """What the numbers themselves show, where no model does."""
-        diagnoses = {}
-        for name in remaining:
-            trial = self._by_name[name]
-            for pattern in patterns_of(trial.case, trial.truths, trial.answers):
-                diagnoses[name] = Diagnosis((pattern.name,), "pattern", pattern.about, pattern.fix)
-        explained = self._grouped(diagnoses, remaining)
-        rest = remaining - explained
-        if rest and rest == self._failed and self._separated(rest) is None:
-            rounding = rounding_of_all(
-                [(t.case, t.truths, t.answers) for t in map(self._by_name.__getitem__, rest)]
-            )
-            if rounding is not None:
-                found = Diagnosis((rounding.name,), "pattern", rounding.about, rounding.fix)
-                explained |= self._grouped(dict.fromkeys(rest, found), rest)
-        return explained
-
-
-def switch_diagnosis(names: tuple[str, ...]) -> Diagnosis:
-    """The texts of one or more switches as a diagnosis."""
-    if names == EXACT:
-        about = "the answer follows the exact model, from which the preset departs here"
-        return Diagnosis(names, "quirk", about)
-    switches = [SWITCHES[name] for name in names]
-    kind = "mistake" if any(s.kind == "mistake" for s in switches) else "quirk"
-    fix = "; ".join(s.fix for s in switches if s.fix)
-    return Diagnosis(names, kind, "; and ".join(s.about for s in switches), fix)
-
-
-def by_mirror(trial: Trial) -> Diagnosis | None:
-    """All peers whose bits the answers are; None if there is no such peer."""
-    case = trial.case
-    equal = []
-    for mirror in mirrors_of(case.op):
-        try:
-            bits = mirror_bits(mirror.preset, case.op, case.inputs, case.options)
-        except (NoMirror, IndexError, KeyError, ValueError):
-            continue
-        if all(
-            name in bits
-            and not malformed(trial.truths[name], answer)
-            and same_bits(trial.truths[name], bits[name], answer)
-            for name, answer in trial.answers.items()
-        ):
-            equal.append(mirror)
-    if not equal:
-        return None
-    calls = "; ".join(f"{mirror.preset}, {mirror.call}" for mirror in equal)
-    return Diagnosis((equal[0].preset,), "mirror", f"these are the bits of {calls}")
 
 
 def _by_case(findings: Sequence[Finding]) -> dict[str, tuple[Diagnosis, ...]]:

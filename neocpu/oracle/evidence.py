@@ -6,15 +6,16 @@ division by zero, whose bound is infinite, predicts nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.compare import judge, malformed, numbers
-from neocpu.oracle.findings import Effect
+from neocpu.oracle.findings import EXACT, Effect
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.semantics import SWITCHES
 from neocpu.oracle.truth.formats import FORMATS, nearest
@@ -43,9 +44,14 @@ class AskedSwitches(frozenset[str]):
         self.asked.add(str(name))
         return super().__contains__(name)
 
+    def __or__(self, names: AbstractSet[Any]) -> "AskedSwitches":
+        more = type(self)(super().__or__(names))
+        more.asked = self.asked
+        return more
+
 
 @dataclass
-class Trial:
+class CaseTrial:
     """One answered case, and what was found out about it."""
 
     op: Operator
@@ -88,7 +94,7 @@ class Trial:
         return self.effects[names]
 
     def _effect(self, names: tuple[str, ...]) -> Effect | None:
-        exact = names == ("exact",)
+        exact = names == EXACT
         if not exact and not self.asked() & set(names):
             return None
         bent = self.truth_under(frozenset()) if exact else self._bent(names)
@@ -102,12 +108,12 @@ class Trial:
         many = next((name for name in names if SWITCHES[name].variants), "")
         if not many:
             return self.truth_under(switches)
-        variants: list[Truths] = []
+        variants: list[Truths] = [self.truths]  # no row, or no duplicate, may be lost
         for k in range(SWITCHES[many].variants):
             bent = self.truth_under(switches | {f"{many}_{k}"})
             if bent is None:
                 return None
-            if variants and not differ(variants[-1], bent):
+            if k and not differ(variants[-1], bent):
                 break  # no row has so many duplicates
             variants.append(bent)
         return {

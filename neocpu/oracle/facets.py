@@ -22,6 +22,7 @@ SMALLEST_NORMAL = 2.0**-126
 # Natural logarithm of the chance, per facet tried, that cases drawn at random separate as well.
 LEAST_SURPRISE = -3.0
 IGNORED = ("seed",)  # options that say nothing
+MOST_EXCEPTIONS = 0.1  # passed cases that have the facet, for each failed one
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,10 @@ class Separation:
     exceptions: int = 0  # passed cases that have it, too
 
     def __str__(self) -> str:
-        common = f"all {self.failed} failed cases have {self.about}"
-        if self.failed == 1:
-            common = f"the failed case has {self.about}"
+        against = f"none of the {self.passed} passed ones"
         if self.exceptions:
-            total = self.passed + self.exceptions
-            return f"{common}, as have {self.exceptions} of the {total} that passed"
-        return f"{common}; none of the {self.passed} that passed has"
+            against = f"only {self.exceptions} of the {self.passed + self.exceptions} passed ones"
+        return f"common to all {self.failed} failed cases and {against}: {self.about}"
 
 
 def facets_of(case: Case, options: Mapping[str, object]) -> dict[str, bool]:
@@ -56,7 +54,7 @@ def facets_of(case: Case, options: Mapping[str, object]) -> dict[str, bool]:
     for name, value in options.items():
         if isinstance(value, float):
             facets[f"{name} = {value:g}"] = True
-    facets |= {f"a {name}": True for name in case.inputs if "/" not in name}
+    facets |= {f"input {name}": True for name in case.inputs if "/" not in name}
     facets |= _tables(case.inputs)
     facets |= _lookups(case.inputs)
     facets |= _numbers(case.inputs)
@@ -133,6 +131,15 @@ def _numbers(inputs: Mapping[str, Array]) -> dict[str, bool]:
     return facets
 
 
+def _opposite(facet: str) -> str:
+    """The words for cases that have not a facet."""
+    if " = " in facet:
+        return facet.replace(" = ", " other than ")
+    if facet.startswith("no "):
+        return f"not {facet}"
+    return f"no {facet}"
+
+
 Facts = Mapping[str, frozenset[str]]  # cases that have each facet
 
 
@@ -151,7 +158,7 @@ def facts_of(cases: Iterable[tuple[Case, Mapping[str, object]]]) -> dict[str, fr
     facts: dict[str, frozenset[str]] = {}
     seen = set()
     for facet, members in having.items():
-        for about, group in ((facet, members), (f"not {facet}", names - members)):
+        for about, group in ((facet, members), (_opposite(facet), names - members)):
             key = frozenset(group)
             if 0 < len(key) < len(names) and key not in seen:
                 seen.add(key)
@@ -167,15 +174,18 @@ def separated(failed: set[str], passed: set[str], facts: Facts) -> Separation | 
     if not failed or not passed:
         return None
     common = {about: group for about, group in facts.items() if failed <= group}
-    pairs: list[tuple[int, tuple[str, ...]]] = []
-    for about, group in common.items():
-        pairs.append((len(group & passed), (about,)))
-    for (first, a), (second, b) in combinations(common.items(), 2):
-        pairs.append((len(a & b & passed), (first, second)))
-    if not pairs:
+    ranked = [(len(group & passed), (about,)) for about, group in common.items()]
+    exceptions, best = min(ranked, key=lambda pair: pair[0], default=(len(passed), ()))
+    tried = len(facts)
+    if exceptions:
+        for (first, a), (second, b) in combinations(common.items(), 2):
+            if not a & b & passed:
+                exceptions = 0
+                best = (first, second)
+                tried = len(facts) ** 2 // 2
+                break
+    if exceptions > MOST_EXCEPTIONS * len(failed) or not best:
         return None
-    exceptions, best = min(pairs, key=lambda pair: (pair[0], len(pair[1])))
-    tried = len(pairs) if len(best) > 1 else len(common)
     if _chance(len(failed), len(passed), exceptions) + np.log(tried) > LEAST_SURPRISE:
         return None
     return Separation(" and ".join(best), len(failed), len(passed) - exceptions, exceptions)

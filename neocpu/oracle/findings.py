@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 LEAST_SHARE = 0.5
 # Of the failed cases in which an explanation says something, the least share that agree with it.
 LEAST_AGREEMENT = 0.8
+EXACT = ("exact",)  # names of the explanation that an answer follows the exact model
 
 
 @dataclass(frozen=True)

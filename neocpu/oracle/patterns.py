@@ -207,6 +207,17 @@ def _wrong_outputs(
             yield output, truth, x, right
 
 
+def unwritten(case: Case, truths: Truths, answers: Answers) -> Pattern | None:
+    """Outputs that are wrong because they are zero, NaN or what came in, all of them."""
+    patterns = []
+    for output, truth, x, _ in _wrong_outputs(truths, answers):
+        pattern = never_written(case, output, truth, x) or old_state(case, output, truth, x)
+        if pattern is None:
+            return None
+        patterns.append(pattern)
+    return patterns[0] if patterns else None
+
+
 def patterns_of(case: Case, truths: Truths, answers: Answers) -> list[Pattern]:
     """The pattern of each wrong output; none where one of them shows nothing."""
     patterns = []

@@ -77,11 +77,11 @@ def _quantize_truth(
 ) -> dict[str, Truth]:
     out = _quantize_bits(inputs, options, "reference")["codes"]
     name = str(options["format"])
-    if switches and name in ("int8", "int8_gpu"):
+    if name in ("int8", "int8_gpu"):
         gpu = (name == "int8_gpu") != ("int8_epsilon_swapped" in switches)
-        out = int8_rows(
-            np.asarray(inputs["x"], np.float32), gpu, rounding_of({}, switches), out.shape[1]
-        )
+        rounding = rounding_of({}, switches)
+        if switches:
+            out = int8_rows(np.asarray(inputs["x"], np.float32), gpu, rounding, out.shape[1])
     return {"codes": Truth(out, np.zeros(out.shape), exact=True, format="uint8")}
 
 
@@ -136,7 +136,7 @@ def _dequantize_truth(
         "rows": np.array([len(codes)]),
         "dims": np.array([columns]),
     }
-    q, scale, bias = next(fused_rows(table, "int8" if name == "int8_gpu" else name))
+    q, scale, bias = next(fused_rows(table, "int8" if name == "int8_gpu" else name, 1, switches))
     with np.errstate(invalid="ignore", over="ignore"):
         value = q * scale + bias
         size = np.abs(q * scale) + np.abs(bias)

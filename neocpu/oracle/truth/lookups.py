@@ -11,6 +11,7 @@ import numpy as np
 
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import DecodedRows, Ints, JaggedBatch
+from neocpu.oracle.truth.bends import flushed, flushed_bounded, kept_duplicates
 from neocpu.oracle.truth.formats import FORMATS, nearest
 from neocpu.oracle.truth.numbers import TINY, Bounded, Real, U
 from neocpu.oracle.truth.sums import segment_sums
@@ -36,9 +37,11 @@ def divisor(bags: JaggedBatch, options: dict[str, Value], switches: frozenset[st
     if "mean_counts_kept" in switches:
         length = np.maximum(np.bincount(bags.bag, minlength=length.size), 1).astype(np.float64)
     if bags.weight is not None:
-        if "weighted_mean_by_weights" in switches:
+        if "weighted_mean_by_weights" in switches or "weighted_mean_by_plain_weights" in switches:
             weight_sums = np.bincount(bags.bag, bags.weight, minlength=length.size)
-            length = np.asarray(weight_sums + 1e-6, np.float64)
+            length = np.asarray(weight_sums, np.float64)
+            if "weighted_mean_by_weights" in switches:
+                length = length + 1e-6
         if "weighted_mean_not_divided" in switches:
             return None
     elif "mean_divisor_plus_1e6" in switches:
@@ -87,7 +90,7 @@ def pooled(
     """Pooled rows of every feature, [B_f, D_f] each, before they are rounded to the output."""
     divisors = divisor(bags, options, switches)
     divisions = np.broadcast_to(_roundings(divisors), bags.length.shape)
-    if "weighted_mean_by_weights" in switches:
+    if "weighted_mean_by_weights" in switches or "weighted_mean_by_plain_weights" in switches:
         divisions = divisions + bags.length  # the divisor is a sum, too
     bag_limits = np.append(0, np.cumsum(bags.batch_sizes))
     features = []
@@ -95,13 +98,14 @@ def pooled(
         end_bag = bag_limits[f + 1]
         lookups = np.arange(*np.searchsorted(bags.bag, (first_bag, end_bag)))
         terms, magnitude = _terms(bags, rows, lookups, int(bags.dims[f]))
-        if "subnormals_flushed" in switches:
-            terms = Bounded(flushed(terms.value), terms.error)
+        terms = flushed_bounded(terms, switches)
         starts = np.searchsorted(bags.bag[lookups], np.arange(first_bag, end_bag + 1))
         products = int(bags.weight is not None)
         sums = segment_sums(terms, magnitude, starts, products, divisions[first_bag:end_bag])
         if "accumulated_narrow" in switches:
             sums = _summed_narrow(terms.value, starts, str(options["output_format"]))
+        if "accumulator_kept" in switches:
+            sums = Bounded(np.cumsum(sums.value, 0), np.cumsum(sums.error, 0))
         if divisors is not None:
             sums = _divided(sums, divisors[first_bag:end_bag, None])
         features.append(sums)
@@ -117,11 +121,6 @@ def _summed_narrow(terms: Real, starts: Ints, name: str) -> Bounded:
         with np.errstate(invalid="ignore"):
             out[longer] = nearest(out[longer] + terms[starts[longer] + k], FORMATS[name])
     return Bounded.exactly(out)
-
-
-def flushed(x: Real) -> Real:
-    """x with subnormals (of fp32) as 0."""
-    return np.where(np.abs(x) < 2.0**-126, 0.0, x)
 
 
 def _divided(x: Bounded, divisors: Real) -> Bounded:
@@ -156,7 +155,12 @@ def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
 
 
 def gradients(
-    bags: JaggedBatch, inputs: Arrays, options: dict[str, Value], f: int, lookups: Ints
+    bags: JaggedBatch,
+    inputs: Arrays,
+    options: dict[str, Value],
+    f: int,
+    lookups: Ints,
+    switches: frozenset[str] = frozenset(),
 ) -> Real:
     """Gradient rows [m, D] that reach some lookups of feature f, not yet divided or weighted."""
     gradient = np.asarray(inputs["grad_output"], np.float64)
@@ -168,6 +172,8 @@ def gradients(
         rows: Real = gradient[bags.position[lookups, None], columns]
         return rows
     sample = bags.sample[bags.bag[lookups]]
+    if "gradient_of_next_sample" in switches:
+        sample = np.minimum(sample + 1, bags.batch_sizes[f] - 1)
     if gradient.ndim == 1:  # variable batches: one flat array, feature-major
         first = int((bags.batch_sizes * bags.dims)[:f].sum())
         rows = gradient[first + sample[:, None] * bags.dims[f] + columns]
@@ -207,10 +213,12 @@ def _lookup_gradients(
     """Gradients [m, D] of the single lookups of one table, weighted and divided."""
     feature = bags.feature[bags.bag[lookups]]
     terms = np.empty((lookups.size, int(bags.dims[feature[0]])))
-    if "clip_after_merge" in switches:
+    clips = bool(options.get("max_gradient", 0.0))
+    if clips and ("clip_after_merge" in switches or "clip_ignored" in switches):
         options = {**options, "max_gradient": 0.0}
     for f in np.unique(feature).tolist():
-        terms[feature == f] = gradients(bags, inputs, options, f, lookups[feature == f])
+        in_feature = feature == f
+        terms[in_feature] = gradients(bags, inputs, options, f, lookups[in_feature], switches)
     divisors = _backward_divisor(bags, options, switches)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         if bags.weight is not None and "gradient_without_weights" not in switches:
@@ -239,20 +247,22 @@ def _merged_table(
     rows, first = np.unique(bags.row[lookups], return_index=True)
     starts = np.append(first, lookups.size)
     divisions = np.maximum.reduceat(roundings, first)
-    kept = None
-    if "last_duplicate_wins" in switches:
-        kept = starts[1:] - 1
-    elif "first_duplicate_wins" in switches:
-        kept = first
+    kept = kept_duplicates(starts, switches)
     if kept is not None:
+        segment = np.repeat(np.arange(rows.size), np.diff(starts))[kept]
         terms = terms[kept]
         error = error[kept]
-        starts = np.arange(rows.size + 1)
-    if "subnormals_flushed" in switches:
-        terms = flushed(terms)
+        starts = np.append(0, np.cumsum(np.bincount(segment, minlength=rows.size)))
+    terms = flushed(terms, switches)
+    for name in ("fp16", "bf16"):
+        if f"gradients_in_{name}" in switches:
+            terms = nearest(terms, FORMATS[name])
     single = Bounded(terms, error)
     products = int(bags.weight is not None and "gradient_without_weights" not in switches)
     total = segment_sums(single, np.abs(terms), starts, products, divisions)
+    for name in ("fp16", "bf16"):
+        if f"merged_in_{name}" in switches:
+            total = _summed_narrow(terms, starts, name)
     if "duplicates_averaged" in switches:
         count = np.diff(starts)[:, None]
         total = Bounded(total.value / count, total.error / count + np.abs(total.value) * U)
@@ -284,7 +294,7 @@ def weight_gradients(
         lookups = np.flatnonzero(bags.feature[bags.bag] == f)
         bag = bags.bag[lookups]
         elements = _elements(bags, lookups, int(bags.dims[f]))
-        gradient = gradients(bags, inputs, options, f, lookups)
+        gradient = gradients(bags, inputs, options, f, lookups, switches)
         if "gradient_without_grad_output" in switches:
             gradient = np.ones_like(gradient)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -299,7 +309,8 @@ def weight_gradients(
             sums = _divided(sums, divisors[bag, None])
         if "weight_gradient_times_weight" in switches and bags.weight is not None:
             weight = bags.weight[lookups, None]
-            sums = Bounded(sums.value * weight, sums.error * np.abs(weight))
+            error = sums.error * np.abs(weight) + U * np.abs(sums.value * weight)
+            sums = Bounded(sums.value * weight, error)
         value[bags.position[lookups]] = sums.value[:, 0]
         error[bags.position[lookups]] = sums.error[:, 0]
     return Bounded(value, error)
