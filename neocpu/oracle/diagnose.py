@@ -10,6 +10,7 @@ budget in seconds; what it did not suffice for is told.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from neocpu.oracle.conclusion import Conclusion
 from neocpu.oracle.evidence import CaseTrial, agreement
@@ -40,6 +41,10 @@ class Explanations:
 
 def _no_progress(phase: str, done: int, total: int) -> None:
     """Nobody watches."""
+
+
+class _BudgetSpentError(Exception):
+    """There is no time for more pairs."""
 
 
 class Investigation:
@@ -155,13 +160,34 @@ class Investigation:
             by_known = [names for names in known if self._note(trial, names)]
             if by_known:
                 continue
-            for count, names in enumerate(pairs_of(trial)):
-                if self._over(PAIRS_END) or count >= MOST_PAIRS:
-                    skipped += 1
-                    break
-                self._note(trial, names)
+            try:
+                for names in islice(self._pairs_of(trial), MOST_PAIRS):
+                    self._note(trial, names)
+            except _BudgetSpentError:
+                skipped += 1
         if skipped:
             self._untried.append(f"not all pairs of switches were tried on {skipped} failed cases")
+
+    def _pairs_of(self, trial: CaseTrial) -> Iterator[tuple[str, ...]]:
+        """Pairs of switches that change a case, of which one makes some wrong elements right.
+
+        Those that make more of them right first. Raises _BudgetSpentError.
+        """
+        active: list[tuple[int, str]] = []
+        for switch in switches_for(trial.op.name):
+            if self._over(PAIRS_END):
+                raise _BudgetSpentError
+            effect = None if switch.name in trial.preset else trial.effect((switch.name,))
+            if effect is not None and effect.apart:
+                active.append((effect.predicted, switch.name))
+        active.sort(key=lambda pair: -pair[0])
+        for i, (predicted, first) in enumerate(active):
+            if not predicted:
+                return
+            for _, second in active[i + 1 :]:
+                if self._over(PAIRS_END):
+                    raise _BudgetSpentError
+                yield first, second
 
 
 def agrees_exactly(trial: CaseTrial) -> bool:
@@ -172,24 +198,6 @@ def agrees_exactly(trial: CaseTrial) -> bool:
         and agreement(exact, trial.answers)
         and not agreement(trial.truths, trial.answers)
     )
-
-
-def pairs_of(trial: CaseTrial) -> Iterator[tuple[str, ...]]:
-    """Pairs of switches that change a case, of which one makes some wrong elements right.
-
-    Those that make more of them right first.
-    """
-    active: list[tuple[int, str]] = []
-    for switch in switches_for(trial.op.name):
-        effect = None if switch.name in trial.preset else trial.effect((switch.name,))
-        if effect is not None and effect.apart:
-            active.append((effect.predicted, switch.name))
-    active.sort(key=lambda pair: -pair[0])
-    for i, (predicted, first) in enumerate(active):
-        if not predicted:
-            return
-        for _, second in active[i + 1 :]:
-            yield first, second
 
 
 def _by_case(findings: Sequence[Finding]) -> dict[str, tuple[Diagnosis, ...]]:

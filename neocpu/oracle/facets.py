@@ -174,6 +174,7 @@ def separated(failed: set[str], passed: set[str], facts: Facts) -> Separation | 
     if not failed or not passed:
         return None
     common = {about: group for about, group in facts.items() if failed <= group}
+    best: tuple[str, ...]
     ranked = [(len(group & passed), (about,)) for about, group in common.items()]
     exceptions, best = min(ranked, key=lambda pair: pair[0], default=(len(passed), ()))
     tried = len(facts)

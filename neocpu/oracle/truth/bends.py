@@ -18,8 +18,9 @@ SMALLEST_NORMAL = 2.0**-126
 
 def bent_limits(first: Ints, end: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
     """First lookup of every bag, and the one after its last, of loops that end too early."""
+    longest = int((end - first).max(initial=0))
     for cap in CAPS:
-        if f"bag_capped_{cap}" in switches:
+        if longest > cap and f"bag_capped_{cap}" in switches:
             end = np.minimum(end, first + cap)
     for count in UNROLLED:
         if f"bag_tail_dropped_{count}" in switches:
@@ -55,13 +56,14 @@ def kept_duplicates(starts: Ints, switches: frozenset[str]) -> NDArray[np.bool_]
         kept = place < size - 1
     if "segment_starts_late" in switches:
         kept = place > 0
+    most = int(count.max(initial=0))
     for cap in CAPS:
-        if f"duplicates_capped_{cap}" in switches:
+        if most > cap and f"duplicates_capped_{cap}" in switches:
             kept = place < cap
     for number in UNROLLED:
         if f"duplicate_tail_dropped_{number}" in switches:
             kept = place < size // number * number
-    if "duplicate_lost" in switches:
+    if most > 1 and "duplicate_lost" in switches:
         lost = 1
         for k in range(LOST_PLACES):
             lost = k if f"duplicate_lost_{k}" in switches else lost
