@@ -229,20 +229,24 @@ def rowwise_rmsprop(rows: RowUpdate, h: Hyper) -> Bounded:
     gap = Bounded.exactly(elapsed(states["prev_iter"], h.step))
     shrink = Bounded.constant(float(h.options["learning_rate"]) * float(h.options["ar_alpha"]))
     keep = larger(ONE - smaller(shrink * gap, ONE), h["min_shrinkage"])
-    new = h["beta2"] * states["square_avg"] + h.complement("beta2") * _mean(rows, g)
-    v = _accumulate(rows, "square_avg", new)
+    v = _accumulate(rows, "square_avg", _faded(h, "beta2", states["square_avg"], _mean(rows, g)))
     states["prev_iter"] = Bounded.exactly(np.full(gap.value.shape, float(h.step)))
     w = rows.w if h.mode != "decoupled" else h.keep() * rows.w
     return keep.column() * w - (h["learning_rate"] / _root(v, h)).column() * g
 
 
+def _faded(h: Hyper, name: str, old: Bounded, new: Bounded) -> Bounded:
+    """beta*old + (1 - beta)*new, which kernels also take as old + (1 - beta)*(new - old)."""
+    faded = h[name] * old + h.complement(name) * new
+    lerp = old + h.complement(name) * (new - old)
+    return Bounded(faded.value, np.maximum(faded.error, lerp.error))
+
+
 def _moments(rows: RowUpdate, h: Hyper, g: Bounded, rowwise: bool) -> Bounded:
     """Stores Adam's moments; returns its step before the rate."""
-    first = h["beta1"] * rows.states["exp_avg"] + h.complement("beta1") * g
-    m = _accumulate(rows, "exp_avg", first)
+    m = _accumulate(rows, "exp_avg", _faded(h, "beta1", rows.states["exp_avg"], g))
     square = _mean(rows, g) if rowwise else _square(rows, g)
-    second = h["beta2"] * rows.states["exp_avg_sq"] + h.complement("beta2") * square
-    v = _accumulate(rows, "exp_avg_sq", second)
+    v = _accumulate(rows, "exp_avg_sq", _faded(h, "beta2", rows.states["exp_avg_sq"], square))
     if "sparse_adam_eps" in h.bends:
         root = _root(v, h) / h.correction("beta2").sqrt()
     else:
