@@ -242,27 +242,36 @@ def rowwise_rmsprop(rows: RowUpdate, h: Hyper) -> Bounded:
     gap = Bounded.exactly(elapsed(states["prev_iter"], h.step))
     shrink = Bounded.constant(float(h.options["learning_rate"]) * float(h.options["ar_alpha"]))
     keep = larger(ONE - smaller(shrink * gap, ONE), h["min_shrinkage"])
-    new = h["beta2"] * states["square_avg"] + h.complement("beta2") * _mean(rows, g)
-    v = _accumulate(rows, "square_avg", new)
+    v = _accumulate(rows, "square_avg", _faded(h, "beta2", states["square_avg"], _mean(rows, g)))
     states["prev_iter"] = Bounded.exactly(np.full(gap.value.shape, float(h.step)))
     w = rows.w if h.mode != "decoupled" else h.keep() * rows.w
     return keep.column() * w - product(h["learning_rate"], g, over=(_root(v, h).column(),))
+
+
+def _faded(
+    h: Hyper, name: str, old: Bounded, new: Bounded, share: Bounded | None = None
+) -> Bounded:
+    """beta*old + (1 - beta)*new, which kernels also take as old + (1 - beta)*(new - old).
+
+    share : (1 - beta)*new, where kernels have several orders for it.
+    """
+    rest = h.complement(name)
+    faded = h[name] * old + (rest * new if share is None else share)
+    lerp = old + rest * (new - old)
+    return Bounded(faded.value, np.maximum(faded.error, lerp.error))
 
 
 def _moments(
     rows: RowUpdate, h: Hyper, g: Bounded, rowwise: bool
 ) -> tuple[Bounded, tuple[Bounded, Bounded]]:
     """Stores Adam's moments; returns the first one, and what its step divides it by."""
-    first = h["beta1"] * rows.states["exp_avg"] + h.complement("beta1") * g
-    m = _accumulate(rows, "exp_avg", first)
-    share = h.complement("beta2")
-    if rowwise:
-        square = share * _mean(rows, g)
-    elif rows.squares is not None:
-        square = share * rows.squares
-    else:
-        square = product(share, g, g)
-    v = _accumulate(rows, "exp_avg_sq", h["beta2"] * rows.states["exp_avg_sq"] + square)
+    m = _accumulate(rows, "exp_avg", _faded(h, "beta1", rows.states["exp_avg"], g))
+    square = _mean(rows, g) if rowwise else _square(rows, g)
+    share = None
+    if not rowwise and rows.squares is None:
+        share = product(h.complement("beta2"), g, g)
+    new = _faded(h, "beta2", rows.states["exp_avg_sq"], square, share)
+    v = _accumulate(rows, "exp_avg_sq", new)
     if "sparse_adam_eps" in h.bends:
         root = _root(v, h) / h.correction("beta2").sqrt()
     else:
