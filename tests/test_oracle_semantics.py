@@ -61,6 +61,7 @@ ADAM: dict[str, Value] = {
     "beta2": 0.75,
     "step": 2,
 }
+FTRL: dict[str, Value] = {"optimizer": "ftrl", "learning_rate": 1.0}
 STEP = one([[2.0]], [[0]], [[1]])
 WEIGHTED = one([[1.0], [5.0]], [[0, 1]], [[1]], per_sample_weights=[1, 3])
 NONE: dict[str, Value] = {}
@@ -271,6 +272,26 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [1],
         [0.25],
     ),
+    "ftrl_sigma_missing": ("backward", STEP, FTRL, "weights", [0.5], [-0.5]),
+    "ftrl_sign_of_z": ("backward", STEP, FTRL, "weights", [0.5], [-0.5]),
+    "ftrl_threshold_missing": (
+        "backward",
+        STEP,
+        {**FTRL, "lambda1": 2.0},
+        "weights",
+        [0],
+        [-0.5],
+    ),
+    "ftrl_threshold_hard": ("backward", STEP, {**FTRL, "lambda1": 0.5}, "weights", [0.25], [0.5]),
+    "ftrl_eps_inside_root": (
+        "backward",
+        STEP,
+        FTRL,
+        "linear",
+        [-1],
+        [1 - 2 * (math.sqrt(1 + 2.0**-23) - math.sqrt(2.0**-23))],
+    ),
+    "ftrl_l2_doubled": ("backward", STEP, {**FTRL, "lambda2": 2.0}, "weights", [1 / 4], [1 / 6]),
     "state_not_kept": (
         "trajectory",
         history([1, 1], [1, 1], [3, 4]),

@@ -443,4 +443,41 @@ _QUIRKS = (
     ),
 )
 
-ALL = (*_BOUNDARIES, *_LAYOUT, *_POOLING, *_GRADIENT, *_RULES, *_QUIRKS)
+_FTRL = (
+    _mistake(
+        "ftrl_sigma_missing",
+        UPDATES,
+        "FTRL's z adds the gradient alone, without sigma*w",
+        "z += g - (sqrt(new n) - sqrt(old n))/lr * w, with w before the step",
+    ),
+    _mistake(
+        "ftrl_sign_of_z",
+        UPDATES,
+        "FTRL's weight has the sign of z instead of the opposite one",
+        "w = (sign(z)*lambda1 - z) / ((beta + sqrt(n))/lr + lambda2)",
+    ),
+    _mistake(
+        "ftrl_threshold_missing",
+        UPDATES,
+        "FTRL's weight is not 0 where abs(z) <= lambda1",
+        "set w to 0 where abs(z) <= lambda1, before the division",
+    ),
+    _mistake(
+        "ftrl_threshold_hard",
+        UPDATES,
+        "FTRL's z is cut off at lambda1, but lambda1 is not taken off it",
+        "beyond the threshold w = (sign(z)*lambda1 - z) / ..., which begins at 0",
+    ),
+    _quirk(
+        "ftrl_eps_inside_root",
+        UPDATES,
+        "FTRL adds 2^-23 to n inside its square roots (HugeCTR)",
+    ),
+    _quirk(
+        "ftrl_l2_doubled",
+        UPDATES,
+        "FTRL's lambda2 counts twice (TensorFlow, Keras)",
+    ),
+)
+
+ALL = (*_BOUNDARIES, *_LAYOUT, *_POOLING, *_GRADIENT, *_RULES, *_QUIRKS, *_FTRL)

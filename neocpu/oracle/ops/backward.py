@@ -41,6 +41,9 @@ HYPER: dict[str, Value] = {
     "tail_id_threshold_is_ratio": False,
     "weight_norm_coefficient": 0.0,
     "lower_bound": 0.0,
+    "beta": 1.0,
+    "lambda1": 0.0,
+    "lambda2": 0.0,
 }
 # How narrow rows are stored; rounding: nearest, stochastic, or fbgemm (fp16).
 STORE: dict[str, Value] = {"rounding": "nearest", "seed": 0}
@@ -52,6 +55,8 @@ STATES = {
     "sum": Field(
         "AdaGrad's sum: fp32 per element, or per row for row-wise rules", ("element",), True
     ),
+    "accumulator": Field("FTRL's n, the sum of squares, fp32 per element", ("element",), True),
+    "linear": Field("FTRL's z, fp32 per element", ("element",), True),
     "exp_avg": Field("first moment, fp32 per element", ("element",), True),
     "exp_avg_sq": Field(
         "second moment, fp32 per element, or per row for partial row-wise rules", ("element",), True

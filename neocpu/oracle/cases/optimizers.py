@@ -1,0 +1,82 @@
+"""Which states and options break single optimizers? FTRL-Proximal.
+
+Rows have a multiple of 4 columns whatever the caller asks for: widths are the business of
+`backward.py`.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neocpu.oracle.cases.draw import Draw, bags, gradient, ragged, tables
+from neocpu.oracle.cases.updates import EXACT, states
+from neocpu.oracle.operator import Arrays, Case, Value
+
+
+def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
+    """All of them; `dim_multiple` as in `all_cases`."""
+    yield from _ftrl(seed)
+
+
+def _inputs(seed: int, name: str, rule: str, fresh: bool = False) -> Arrays:
+    """Two tables, three features, ragged bags; states as after five steps, or new."""
+    draw = Draw(seed, f"optimizers-{name}")
+    inputs = tables(draw, (11, 6), (8, 4), (1, 0, 1))
+    inputs |= bags(draw, inputs, ragged(draw, 3, 6))
+    return {**inputs, **states(draw, rule, inputs, fresh), "grad_output": gradient(draw, inputs)}
+
+
+def _backward(name: str, inputs: Arrays, about: str, **options: Value) -> Case:
+    return Case(f"backward-{name}", "backward", inputs, {**EXACT, **options}, about)
+
+
+def _ftrl(seed: int) -> Iterator[Case]:
+    small = _inputs(seed, "ftrl-small", "ftrl", fresh=True)
+    small["grad_output"] = np.ldexp(small["grad_output"], -10).astype(np.float32)
+    yield _backward(
+        "ftrl-small-first",
+        small,
+        "FTRL's first step with gradients near 2^-10: what is added to n inside the root shows",
+        optimizer="ftrl",
+        beta=2.0**-6,
+    )
+    plain = _inputs(seed, "ftrl-adagrad", "ftrl", fresh=True)
+    yield _backward(
+        "ftrl-without-regularisation",
+        plain,
+        "beta, lambda1 and lambda2 are 0: FTRL's first step is AdaGrad's",
+        optimizer="ftrl",
+        beta=0.0,
+    )
+    near = _inputs(seed, "ftrl-threshold", "ftrl", fresh=True)
+    near["weights"][:] = 0
+    near["grad_output"][:] = np.sign(near["grad_output"])
+    near["indices"][:] = np.arange(near["indices"].size) % 6
+    yield _backward(
+        "ftrl-threshold",
+        near,
+        "whole gradients of rows of zeros: z is below, at and above lambda1, which takes part in "
+        "the step beyond it",
+        optimizer="ftrl",
+        lambda1=1.0,
+    )
+    rest = _inputs(seed, "ftrl-zero", "ftrl")
+    rest["grad_output"][:] = 0
+    yield _backward(
+        "ftrl-zero-gradient",
+        rest,
+        "a gradient of 0 leaves z and n, but weights become those of z and n",
+        optimizer="ftrl",
+        beta=0.5,
+        lambda1=0.125,
+        lambda2=0.25,
+    )
+    for mode in ("l2", "decoupled"):
+        yield _backward(
+            f"ftrl-{mode}",
+            _inputs(seed, f"ftrl-{mode}", "ftrl"),
+            f"{mode} weight decay with FTRL: before everything else",
+            optimizer="ftrl",
+            weight_decay=0.125,
+            weight_decay_mode=mode,
+        )
