@@ -292,6 +292,14 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [1 - 2 * (math.sqrt(1 + 2.0**-23) - math.sqrt(2.0**-23))],
     ),
     "ftrl_l2_doubled": ("backward", STEP, {**FTRL, "lambda2": 2.0}, "weights", [1 / 4], [1 / 6]),
+    "narrow_state_read_back": (
+        "backward",
+        {**STEP, "sum": np.array([256], F)},
+        {**ADAGRAD, "momentum1_format": "bf16"},
+        "weights",
+        [2 - 1 / math.sqrt(257)],
+        [2 - 1 / 16],
+    ),
     "state_not_kept": (
         "trajectory",
         history([1, 1], [1, 1], [3, 4]),

@@ -443,7 +443,7 @@ _QUIRKS = (
     ),
 )
 
-_FTRL = (
+_STATES = (
     _mistake(
         "ftrl_sigma_missing",
         UPDATES,
@@ -468,6 +468,12 @@ _FTRL = (
         "FTRL's z is cut off at lambda1, but lambda1 is not taken off it",
         "beyond the threshold w = (sign(z)*lambda1 - z) / ..., which begins at 0",
     ),
+    _mistake(
+        "narrow_state_read_back",
+        UPDATES,
+        "weights are updated from the state after it was rounded to its narrow format",
+        "go on with the fp32 number, and round only what is stored",
+    ),
     _quirk(
         "ftrl_eps_inside_root",
         UPDATES,
@@ -480,4 +486,4 @@ _FTRL = (
     ),
 )
 
-ALL = (*_BOUNDARIES, *_LAYOUT, *_POOLING, *_GRADIENT, *_RULES, *_QUIRKS, *_FTRL)
+ALL = (*_BOUNDARIES, *_LAYOUT, *_POOLING, *_GRADIENT, *_RULES, *_QUIRKS, *_STATES)

@@ -1,4 +1,4 @@
-"""Which states and options break single optimizers? FTRL-Proximal.
+"""Which states and options break single optimizers? FTRL-Proximal, states of narrow formats.
 
 Rows have a multiple of 4 columns whatever the caller asks for: widths are the business of
 `backward.py`.
@@ -8,14 +8,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, bags, gradient, ragged, tables
+from neocpu.oracle.cases.draw import Draw, bags, coded, gradient, ragged, tables
 from neocpu.oracle.cases.updates import EXACT, states
 from neocpu.oracle.operator import Arrays, Case, Value
+from neocpu.oracle.ops.backward import HYPER
+from neocpu.oracle.truth.states import layout_of
 
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
     yield from _ftrl(seed)
+    yield from _narrow_states(seed)
 
 
 def _inputs(seed: int, name: str, rule: str, fresh: bool = False) -> Arrays:
@@ -80,3 +83,56 @@ def _ftrl(seed: int) -> Iterator[Case]:
             weight_decay=0.125,
             weight_decay_mode=mode,
         )
+
+
+def _coded_states(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    """The inputs with their states in the formats of the options."""
+    formats = layout_of({**HYPER, **options}).formats
+    return inputs | {name: coded(inputs[name], form) for name, form in formats.items()}
+
+
+def _narrow_states(seed: int) -> Iterator[Case]:
+    for rule, first, second in (
+        ("partial_rowwise_adam", "bf16", "fp32"),
+        ("adam", "fp16", "bf16"),
+        ("exact_rowwise_adagrad", "bf16", "fp32"),
+        ("momentum_sgd", "fp16", "fp32"),
+    ):
+        options: dict[str, Value] = {
+            "optimizer": rule,
+            "momentum1_format": first,
+            "momentum2_format": second,
+            "step": 6,
+        }
+        name = f"{rule}-states-{first}-{second}"
+        yield _backward(
+            name,
+            _coded_states(_inputs(seed, name, rule), options),
+            f"states of {rule} in {first} and {second}: update in fp32, store to nearest",
+            **options,
+        )
+    options = {"optimizer": "adam", "momentum1_format": "bf16", "momentum2_format": "bf16"}
+    yield _trajectory(
+        seed,
+        "adam-states-bf16",
+        "Adam's moments in bf16 over six batches: what is stored is what the next step reads",
+        **options,
+    )
+
+
+def _trajectory(seed: int, name: str, about: str, **options: Value) -> Case:
+    """Six batches, the third and fifth only evaluated; even rows rest in odd steps."""
+    rule = str(options["optimizer"])
+    draw = Draw(seed, f"trajectory-{name}")
+    inputs = tables(draw, (8, 5), (4, 8), (1, 0))
+    inputs |= _coded_states(states(draw, rule, inputs, fresh=True), options)
+    training = np.array([1, 1, 0, 1, 0, 1])
+    inputs["training"] = training
+    inputs["learning_rates"] = np.full(training.size, 0.0625)
+    for k in range(training.size):
+        batch = bags(draw, inputs, ragged(draw, 2, 4, 5))
+        batch["indices"] = batch["indices"] // 2 * 2 if k % 2 == 0 else batch["indices"]
+        step_inputs = {**batch, "grad_output": gradient(draw, {**inputs, **batch})}
+        inputs |= {f"step{k}/{key}": array for key, array in step_inputs.items()}
+    hyper = {key: value for key, value in EXACT.items() if key != "learning_rate"}
+    return Case(f"trajectory-{name}", "trajectory", inputs, {**hyper, **options}, about)

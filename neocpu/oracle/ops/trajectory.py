@@ -52,8 +52,8 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
             tables.states = {name: _copy(state) for name, state in initial_states.items()}
         step(tables, batch, {**options, "learning_rate": rate, "step": count}, switches)
         outputs[f"step{k}/weights"] = in_format(_copy(tables.weights), weights_format)
-        for name, state in tables.states.items():
-            outputs[f"step{k}/{name}"] = in_format(_copy(state), "fp32")
+        outputs |= {f"step{k}/{name}": state for name, state in tables.state_truths().items()}
+        tables.round_states()
     return outputs
 
 

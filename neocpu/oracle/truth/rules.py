@@ -6,7 +6,7 @@ in `rows.states`. Each known mistake is one bend in the formula where it happens
 write its formula here under the rule's name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from neocpu.oracle.operator import Value
 from neocpu.oracle.truth.counters import clipped, counted, elapsed, rate_and_keep
+from neocpu.oracle.truth.formats import stored
 from neocpu.oracle.truth.numbers import (
     ULP,
     Bounded,
@@ -37,6 +38,7 @@ class RowUpdate:
     states: dict[str, Bounded]  # per element [U, D] or per row [U]
     squares: Bounded | None = None  # [U, D]: g*g summed by lookup, if squared before merging
     bends: frozenset[str] = frozenset()  # switches
+    formats: Mapping[str, str] = field(default_factory=dict)  # of states that are not fp32
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ def _accumulate(rows: RowUpdate, name: str, new: Bounded) -> Bounded:
     """Store the new state; returns what the formula goes on with."""
     old = rows.states[name]
     rows.states[name] = new
+    if "narrow_state_read_back" in rows.bends:
+        new = stored(new, rows.formats.get(name, "fp32"))
     return old if "update_before_state" in rows.bends else new
 
 
