@@ -474,6 +474,30 @@ _STATES = (
         "weights are updated from the state after it was rounded to its narrow format",
         "go on with the fp32 number, and round only what is stored",
     ),
+    _mistake(
+        "global_decay_forward_missing",
+        ("trajectory",),
+        "lookups of training steps read rows without the decay of the steps that they missed",
+        "multiply a row by max(bound, (1 - lr*wd)^(t - prev_iter - 1)) in the forward kernel too",
+    ),
+    _mistake(
+        "global_decay_not_kept",
+        UPDATES,
+        "the update starts from rows without the decay of the steps that they missed",
+        "multiply a row by the forward kernel's factor before its step",
+    ),
+    _mistake(
+        "global_decay_counts_this_step",
+        UPDATES,
+        "rows that rest decay once too often: by t - prev_iter steps",
+        "the update itself decays too: take t - prev_iter - 1 steps before it",
+    ),
+    _mistake(
+        "global_decay_of_new_rows",
+        UPDATES,
+        "rows that were never updated (prev_iter 0) decay as if they had been at step 0",
+        "take 1 as the factor of rows with prev_iter 0",
+    ),
     _quirk(
         "ftrl_eps_inside_root",
         UPDATES,

@@ -1,4 +1,5 @@
-"""Which states and options break single optimizers? FTRL-Proximal, states of narrow formats.
+"""Which states and options break single optimizers? FTRL-Proximal, the decay of rows that rest,
+states of narrow formats.
 
 Rows have a multiple of 4 columns whatever the caller asks for: widths are the business of
 `backward.py`.
@@ -12,13 +13,14 @@ from neocpu.oracle.cases.draw import Draw, bags, coded, gradient, ragged, tables
 from neocpu.oracle.cases.updates import EXACT, states
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.backward import HYPER
-from neocpu.oracle.truth.states import layout_of
+from neocpu.oracle.truth.states import GLOBAL, layout_of
 
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
     yield from _ftrl(seed)
     yield from _narrow_states(seed)
+    yield from _global_decay(seed)
 
 
 def _inputs(seed: int, name: str, rule: str, fresh: bool = False) -> Arrays:
@@ -120,12 +122,39 @@ def _narrow_states(seed: int) -> Iterator[Case]:
     )
 
 
+def _global_decay(seed: int) -> Iterator[Case]:
+    decay: dict[str, Value] = {
+        "optimizer": "exact_rowwise_adagrad",
+        "weight_decay": 0.5,
+        "weight_decay_mode": GLOBAL,
+    }
+    for name, options, about in (
+        ("", {}, "rows decay for the steps that they missed, those with prev_iter 0 do not"),
+        ("-bound", {"decay_lower_bound": 0.96875}, "missed decay is at most 1 - 1/32"),
+        ("-before", {"decay_start": 7}, "before decay_start nothing is caught up or noted"),
+        ("-bf16", {"weights_format": "bf16"}, "bf16 rows decay as fp32 numbers, rounded once"),
+    ):
+        inputs = _inputs(seed, f"global-decay{name}", "exact_rowwise_adagrad")
+        inputs["prev_iter"] = np.arange(17, dtype=np.float32) % 6
+        inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
+        yield _backward(f"global-decay{name}", inputs, about, step=6, **decay, **options)
+    yield _trajectory(
+        seed,
+        "global-decay",
+        "rows that rest decay too: lookups of training steps see it, evaluations do not",
+        **decay,
+    )
+
+
 def _trajectory(seed: int, name: str, about: str, **options: Value) -> Case:
     """Six batches, the third and fifth only evaluated; even rows rest in odd steps."""
     rule = str(options["optimizer"])
     draw = Draw(seed, f"trajectory-{name}")
     inputs = tables(draw, (8, 5), (4, 8), (1, 0))
-    inputs |= _coded_states(states(draw, rule, inputs, fresh=True), options)
+    inputs |= {
+        name: coded(state, layout_of({**HYPER, **options}).formats[name])
+        for name, state in states(draw, rule, inputs, fresh=True).items()
+    }
     training = np.array([1, 1, 0, 1, 0, 1])
     inputs["training"] = training
     inputs["learning_rates"] = np.full(training.size, 0.0625)

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.canonical.update import backward_bits, unique_gradient_bits
+from neocpu.oracle.canonical.global_decay import backward_bits
+from neocpu.oracle.canonical.update import unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
 from neocpu.oracle.truth.bags import Ints, TableGeometry, bags_of, only, rows_of, tables_of
 from neocpu.oracle.truth.formats import decode, in_format, joined_halves, stored
+from neocpu.oracle.truth.global_decay import factors, is_active
 from neocpu.oracle.truth.lookups import MergedGradients, merged
 from neocpu.oracle.truth.numbers import Bounded, Real
 from neocpu.oracle.truth.rules import RULES, Hyper, RowUpdate, limited
@@ -44,6 +46,8 @@ HYPER: dict[str, Value] = {
     "beta": 1.0,
     "lambda1": 0.0,
     "lambda2": 0.0,
+    "decay_start": 0,
+    "decay_lower_bound": 0.0,
     "momentum1_format": "fp32",
     "momentum2_format": "fp32",
 }
@@ -98,6 +102,18 @@ class BoundedTables:
         first: Ints = self.geometry.first_element[table] + rows[:, None] * dim
         return first + np.arange(dim)
 
+    def seen_rows(self, options: dict[str, Value], bends: frozenset[str]) -> Bounded:
+        """The weights as lookups of a training step read them."""
+        unseen = {"global_decay_forward_missing", "weight_decay_ignored"}
+        if not is_active(options) or bends & unseen:
+            return self.weights
+        factor = factors(self.states["prev_iter"], options, bends)
+        row = np.repeat(
+            np.arange(int(self.geometry.first_row[-1])),
+            np.repeat(self.geometry.dims, self.geometry.rows),
+        )
+        return factor.take(row) * self.weights
+
     def update(
         self,
         table: int,
@@ -124,6 +140,10 @@ class BoundedTables:
         if "squares_before_merge" in bends:
             update.squares = _summed_squares(merged_gradients)
         hyper = Hyper(options, bends)
+        if is_active(options):
+            if not bends & {"global_decay_not_kept", "weight_decay_ignored"}:
+                update.w = factors(update.states["prev_iter"], options, bends).column() * update.w
+            update.states["prev_iter"] = Bounded.exactly(np.full(rows.size, float(hyper.step)))
         w = limited(RULES[str(options["optimizer"])](update, hyper), hyper)
         w = stored(w, str(options["weights_format"]), rounding_of(options, bends))
         for name, state in update.states.items():

@@ -25,6 +25,7 @@ from neocpu.oracle.truth.numbers import (
     unsure,
     where,
 )
+from neocpu.oracle.truth.states import GLOBAL
 
 ONE = Bounded.exactly(1.0)
 
@@ -56,7 +57,7 @@ class Hyper:
 
     @property
     def mode(self) -> str:
-        """Weight decay: none, l2 or decoupled (adagradw, of the rule with counters)."""
+        """Weight decay: none, l2, decoupled, decoupled_global (adagradw: with counters)."""
         mode = str(self.options["weight_decay_mode"])
         if "weight_decay_ignored" in self.bends or not self.options["weight_decay"]:
             return "none"
@@ -74,7 +75,7 @@ class Hyper:
 
     def keep(self) -> Bounded:
         """1 - lr*wd of decoupled weight decay, else exactly 1."""
-        if self.mode != "decoupled":
+        if self.mode not in ("decoupled", GLOBAL):
             return ONE
         share = float(self.options["learning_rate"]) * float(self.options["weight_decay"])
         return Bounded(np.asarray(1 - share), np.asarray(ULP * (1 + abs(share))))
