@@ -10,6 +10,7 @@ from neocpu.oracle.cases import (
     codecs,
     layout,
     lookup,
+    optimizers,
     scale,
     trajectory,
     weight_gradient,
@@ -18,7 +19,16 @@ from neocpu.oracle.operator import Case
 
 __all__ = ["DIM_MULTIPLE", "Case", "all_cases"]
 
-MODULES = (lookup, weight_gradient, backward, trajectory, layout, codecs, scale)
+MODULES = (
+    lookup,
+    weight_gradient,
+    backward,
+    trajectory,
+    layout,
+    codecs,
+    optimizers,
+    scale,
+)
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
 DIM_MULTIPLE = 4
