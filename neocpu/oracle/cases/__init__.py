@@ -12,6 +12,7 @@ from neocpu.oracle.cases import (
     lookup,
     optimizers,
     scale,
+    stochastic,
     trajectory,
     weight_gradient,
 )
@@ -28,6 +29,7 @@ MODULES = (
     codecs,
     optimizers,
     scale,
+    stochastic,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
