@@ -14,8 +14,10 @@ import pytest
 from neocpu.peers.fbgemm import reach
 from neocpu.peers.fbgemm.installing import install, installed
 
-# Of each test that passed: calls that neocpu answered, and modules of neocpu that it constructed.
-_PASSED: dict[str, tuple[int, int]] = {}
+# Of each test: calls that neocpu answered, and modules of neocpu that it constructed.
+_REACH: dict[str, tuple[int, int]] = {}
+# Tests that passed, in order.
+_PASSED: list[str] = []
 _RAISE = "--neocpu-raise"
 
 
@@ -45,22 +47,31 @@ def _total(calls: Counter[str]) -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: Any) -> Iterator[None]:
-    """Note for each test that passes how often it called neocpu."""
+    """Note for each test how often it called neocpu."""
     calls = _total(reach.CALLS)
     constructed = _total(reach.CONSTRUCTED)
-    yield
-    _PASSED[item.nodeid] = (
-        _total(reach.CALLS) - calls,
-        _total(reach.CONSTRUCTED) - constructed,
-    )
+    try:
+        return (yield)
+    finally:
+        _REACH[item.nodeid] = (
+            _total(reach.CALLS) - calls,
+            _total(reach.CONSTRUCTED) - constructed,
+        )
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Note which tests passed."""
+    if report.when == "call" and report.passed:
+        _PASSED.append(report.nodeid)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say how many of the passed tests reached neocpu, and which did not."""
-    answered = sum(calls > 0 for calls, _ in _PASSED.values())
+    answered = sum(_REACH[test][0] > 0 for test in _PASSED)
     terminalreporter.section("reach of neocpu")
     terminalreporter.line(f"neocpu answered in {answered} of {len(_PASSED)} passed tests")
-    for test, (calls, constructed) in _PASSED.items():
+    for test in _PASSED:
+        calls, constructed = _REACH[test]
         if not calls:
             what = "constructs modules only" if constructed else "never calls neocpu"
             terminalreporter.line(f"  {what}: {test}")
