@@ -4,6 +4,7 @@ With NEOCPU_WITHOUT_FBGEMM set, fbgemm_gpu is hidden before anything imports it:
 file so in a process of its own.
 """
 
+import copy
 import importlib.util
 import os
 import pickle
@@ -185,6 +186,74 @@ def test_compiled_operators_give_the_same_bits_and_gradients() -> None:
         results.append((out.detach(), values.grad))
     assert torch.equal(results[0][0], results[1][0])
     assert torch.equal(results[0][1], results[1][1])
+
+
+class _Model(torch.nn.Module):
+    """Lengths become offsets, tables are looked up, a linear layer follows."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.tables = module
+        self.tables.init_embedding_weights_uniform(-1.0, 1.0)
+        self.top = torch.nn.LazyLinear(3)
+
+    def forward(self, lengths: Any, indices: Any, weights: Any, sizes: Any = None) -> Any:
+        offsets = torch.ops.fbgemm.asynchronous_complete_cumsum(lengths)
+        out = self.tables(indices, offsets, weights, batch_size_per_feature_per_rank=sizes)
+        return self.top(out).relu().sum()
+
+
+SPECS = [(7, 4), (5, 4)]
+# Modules, and the samples of each feature and rank of variable batches.
+MODULES: dict[str, tuple[type[Any], dict[str, Any], Any]] = {
+    "adam": (fbgemm.SplitTableBatchedEmbeddingBagsCodegen, {"optimizer": "adam"}, None),
+    "sequence": (
+        fbgemm.SplitTableBatchedEmbeddingBagsCodegen,
+        {"optimizer": "exact_row_wise_adagrad", "pooling_mode": "none"},
+        None,
+    ),
+    "variable": (
+        fbgemm.SplitTableBatchedEmbeddingBagsCodegen,
+        {"pooling_mode": "mean", "weights_precision": "fp16"},
+        [[1, 1], [3, 1]],
+    ),
+    "dense": (fbgemm.DenseTableBatchedEmbeddingBagsCodegen, {"pooling_mode": "mean"}, None),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", MODULES)
+def test_compiled_modules_train_to_the_same_bits(name: str, weighted: bool) -> None:
+    """Row 9 of table 1 is out of range: the modules with a fused optimizer repair it to 0."""
+    torch._dynamo.reset()
+    cls, options, sizes = MODULES[name]
+    eager = _Model(cls(SPECS, **options))
+    lengths = torch.tensor([2, 1, 0, 1, 2, 2])
+    indices = torch.tensor([6, 0, 3, 3, 4, 1, 0, 4 if name == "dense" else 9])
+    weights = torch.rand(8) if weighted else None
+    with torch.no_grad():
+        eager(lengths, indices.clone(), weights, sizes)
+    model = copy.deepcopy(eager)
+    assert model.tables.handle != eager.tables.handle
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        results = []
+        for function in (eager, compiled):
+            repaired = indices.clone()
+            factors = weights.clone().requires_grad_() if weights is not None else None
+            out = function(lengths, repaired, factors, sizes)
+            out.backward()
+            results.append(
+                (out.detach(), repaired, torch.zeros(0) if factors is None else factors.grad)
+            )
+        assert all(torch.equal(a, b) for a, b in zip(*results))
+    for a, b in zip(eager.state_dict().values(), model.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    if name == "dense":
+        assert torch.equal(eager.tables.weights.grad, model.tables.weights.grad)
+    else:
+        assert eager.tables.step == model.tables.step
 
 
 @pytest.mark.skipif(not os.environ.get(WITHOUT), reason="fbgemm_gpu itself is installed")
