@@ -8,6 +8,13 @@ MERGES = ("backward", "trajectory", "unique_gradient")
 UPDATES = ("backward", "trajectory")
 BAGS = ("lookup", "weight_gradient", *MERGES)
 WEIGHTED = ("lookup", *MERGES)
+SCATTERS = (
+    *MERGES,
+    "permute_pooled_backward",
+    "permute_multi_embedding_backward",
+    "group_index_select_backward",
+    "keyed_jagged_index_select_backward",
+)
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,7 @@ _GRADIENT = (
     ),
     _mistake(
         "last_duplicate_wins",
-        MERGES,
+        SCATTERS,
         (
             "of a row's duplicates only the last one counts: unordered stores, or lost atomic "
             "additions"
@@ -188,13 +195,13 @@ _GRADIENT = (
     ),
     _mistake(
         "first_duplicate_wins",
-        MERGES,
+        SCATTERS,
         "of a row's duplicates only the first one counts",
         "reduce the whole segment of a row: from its first to its last lookup",
     ),
     _mistake(
         "duplicates_averaged",
-        MERGES,
+        SCATTERS,
         "the gradients of duplicates are averaged instead of added",
         "add the gradients of a row's lookups",
     ),
