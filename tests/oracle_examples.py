@@ -37,6 +37,12 @@ MATRICES = {
     "counts": counts(1, 1),
 }
 KEYS = {"values": floats(1, 2, 3, 4), "lengths": counts(1, 1, 1, 1).reshape(2, 2)}
+HEADS = {
+    "vectors": floats([1], [2], [3], [4]),
+    "values": floats([1, 1], [1, 1]),
+    "offsets": counts(0, 1, 2),
+}
+ROWS = {"values": floats([0], [0], [0]), "offsets": counts(0, 2, 3)}
 
 # switch: (operator, inputs, options, output, what is right, what the switch makes of it)
 EXAMPLES_OF_MORE: dict[
@@ -59,5 +65,37 @@ EXAMPLES_OF_MORE: dict[
         "out",
         [2, 4],
         [2, 2],
+    ),
+    "matrix_transposed": (
+        "jagged_dense_bmm",
+        {
+            "values": floats([1, 0]),
+            "dense": floats([[1, 2], [3, 4]]),
+            "offsets": counts(0, 1),
+        },
+        NONE,
+        "out",
+        [1, 2],
+        [1, 3],
+    ),
+    "heads_bag_minor": ("dense_vec_jagged_mul", HEADS, NONE, "out", [1, 2, 3, 4], [1, 3, 2, 4]),
+    "beyond_dense_swapped": (
+        "jagged_dense_elementwise",
+        {"values": floats([1], [2]), "dense": floats([[3]]), "offsets": counts(0, 2)},
+        {"operation": "add_jagged"},
+        "out",
+        [4, 2],
+        [4, 0],
+    ),
+    "softmax_counts_padding": ("jagged_softmax", ROWS, NONE, "out", [0.5, 0.5, 1], [0.5, 0.5, 0.5]),
+    "softmax_over_batch": ("jagged_softmax", ROWS, NONE, "out", [0.5, 0.5, 1], [1 / 3] * 3),
+    "softmax_of_row": ("jagged_softmax", ROWS, NONE, "out", [0.5, 0.5, 1], [1, 1, 1]),
+    "softmax_gradient_without_sum": (
+        "jagged_softmax_backward",
+        {"grad_output": floats([1], [3]), "output": floats([0.5], [0.5]), "offsets": counts(0, 2)},
+        NONE,
+        "values_grad",
+        [-0.5, 0.5],
+        [0.5, 1.5],
     ),
 }

@@ -8,6 +8,18 @@ MERGES = ("backward", "trajectory", "unique_gradient")
 UPDATES = ("backward", "trajectory")
 BAGS = ("lookup", "weight_gradient", *MERGES)
 WEIGHTED = ("lookup", *MERGES)
+JAGGED = (
+    "jagged_dense_bmm",
+    "jagged_dense_bmm_backward",
+    "jagged_jagged_bmm",
+    "jagged_jagged_bmm_backward",
+    "dense_vec_jagged_mul",
+    "dense_vec_jagged_mul_backward",
+    "jagged_softmax",
+    "jagged_softmax_backward",
+    "jagged_dense_elementwise",
+    "jagged_dense_elementwise_backward",
+)
 SCATTERS = (
     *MERGES,
     "permute_pooled_backward",
@@ -39,13 +51,13 @@ def _quirk(name: str, ops: tuple[str, ...], about: str) -> Switch:
 _BOUNDARIES = (
     _mistake(
         "last_lookup_dropped",
-        BAGS,
+        (*BAGS, *JAGGED),
         "the last lookup of every bag is left out",
         "a bag ends before offsets[bag + 1]: loop while l < offsets[bag + 1]",
     ),
     _mistake(
         "first_lookup_dropped",
-        BAGS,
+        (*BAGS, *JAGGED),
         "the first lookup of every bag is left out",
         "a bag begins at offsets[bag], that lookup included",
     ),

@@ -45,4 +45,49 @@ _MOVES = (
     ),
 )
 
-MORE = (*_MOVES,)
+_JAGGED = (
+    _mistake(
+        "matrix_transposed",
+        _with_backward("jagged_dense_bmm", "jagged_jagged_bmm"),
+        "the second matrix of a product, or the product, is taken transposed",
+        "element (k, n) of bag b stands at (b*K + k)*N + n",
+    ),
+    _mistake(
+        "heads_bag_minor",
+        ("dense_vec_jagged_mul",),
+        "vectors are taken head by head (h*B + b) instead of bag by bag",
+        "the vector of bag b and head h is b*H + h",
+    ),
+    _mistake(
+        "beyond_dense_swapped",
+        ("jagged_dense_elementwise",),
+        "rows beyond the dense array are 0 in a sum, or kept in a product",
+        "beyond the array add 0, multiply by 0",
+    ),
+    _mistake(
+        "softmax_counts_padding",
+        ("jagged_softmax",),
+        "the padding of short bags counts in the softmax as zeros",
+        "reduce over the rows of the bag only, or pad with -infinity",
+    ),
+    _mistake(
+        "softmax_over_batch",
+        ("jagged_softmax",),
+        "the softmax is over all rows of the batch instead of those of a bag",
+        "reduce over the rows from offsets[bag] to offsets[bag + 1]",
+    ),
+    _mistake(
+        "softmax_of_row",
+        ("jagged_softmax",),
+        "the softmax is over the columns of a row instead of the rows of a bag",
+        "reduce over the rows of a bag, column by column",
+    ),
+    _mistake(
+        "softmax_gradient_without_sum",
+        ("jagged_softmax_backward",),
+        "the gradient is y*g: the dot product of y and g is not subtracted",
+        "multiply y by g minus the sum of g*y over the bag",
+    ),
+)
+
+MORE = (*_MOVES, *_JAGGED)

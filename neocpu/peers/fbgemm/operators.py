@@ -34,7 +34,17 @@ class _Registry(dict[str, RegisteredOperator]):
 
 
 OPERATORS: dict[str, RegisteredOperator] = _Registry()
-FILES = ("sparse", "bucketize", "reorder", "jagged", "quantize", "bounds", "pooled", "selects")
+FILES = (
+    "sparse",
+    "bucketize",
+    "reorder",
+    "jagged",
+    "quantize",
+    "bounds",
+    "pooled",
+    "selects",
+    "jagged_math",
+)
 
 
 def operator(schema: str, name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
