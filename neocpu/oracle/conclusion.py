@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 
-from neocpu.oracle.compare import malformed, same_bits
+from neocpu.oracle import stochastic
+from neocpu.oracle.compare import malformed, numbers, same_bits
 from neocpu.oracle.evidence import CaseTrial
 from neocpu.oracle.facets import Facts, Separation, facts_of, separated
 from neocpu.oracle.findings import EXACT, LEAST_SHARE, Diagnosis, Evidence, Finding
@@ -29,7 +30,7 @@ class Conclusion:
         self._passed = set(self._by_name) - self._failed
         self._facts: Facts | None = None
         self._patterns: dict[tuple[str, ...], Diagnosis] = {}
-        self._evidence = [*self._unwritten(), *evidence.values()]
+        self._evidence = [*self._from_numbers(), *evidence.values()]
         self.findings: list[Finding] = []
         remaining = set(self._failed)
         while remaining:
@@ -43,18 +44,14 @@ class Conclusion:
         self._weak()
         self.common = self._separated(remaining) if remaining else None
 
-    def _unwritten(self) -> list[Evidence]:
-        """Evidence of outputs that nobody wrote: it needs no switch to be explained."""
+    def _from_numbers(self) -> list[Evidence]:
+        """Evidence that needs no bent truth: outputs that nobody wrote, unfair rounding."""
         evidence: dict[tuple[str, ...], Evidence] = {}
-        for name in self._failed:
-            trial = self._by_name[name]
-            pattern = unwritten(trial.case, trial.truths, trial.answers)
-            if pattern is not None:
-                names = (pattern.name,)
-                self._patterns.setdefault(
-                    names, Diagnosis(names, "pattern", pattern.about, pattern.fix)
-                )
-                known = evidence.setdefault(names, Evidence(names))
+        for name in sorted(self._failed):
+            diagnosis = shown_by_numbers(self._by_name[name])
+            if diagnosis is not None:
+                self._patterns.setdefault(diagnosis.names, diagnosis)
+                known = evidence.setdefault(diagnosis.names, Evidence(diagnosis.names))
                 known.explained.add(name)
                 known.equal[name] = 1.0
         return list(evidence.values())
@@ -192,6 +189,20 @@ class Conclusion:
                 diagnosis = Diagnosis(names, "pattern", rounding.about, rounding.fix)
                 explained |= self._grouped(dict.fromkeys(sorted(rest), diagnosis), rest)
         return explained
+
+
+def shown_by_numbers(trial: CaseTrial) -> Diagnosis | None:
+    """What the numbers of a case prove by themselves: nobody wrote them, or rounding is unfair."""
+    pattern = unwritten(trial.case, trial.truths, trial.answers)
+    if pattern is not None:
+        return Diagnosis((pattern.name,), "pattern", pattern.about, pattern.fix)
+    for output, answer in trial.answers.items():
+        truth = trial.truths[output]
+        if truth.probability is not None and not malformed(truth, answer):
+            fault = stochastic.fault(trial.case, truth, numbers(truth, answer))
+            if fault is not None:
+                return Diagnosis((fault.name,), "mistake", fault.about, fault.fix)
+    return None
 
 
 def reach(names: tuple[str, ...]) -> tuple[int, int]:

@@ -193,8 +193,6 @@ def effect_of(plain: Truths, bent: Truths, answers: Answers) -> Effect:
         contradicted |= bool((comparison.apart & ~comparison.wrong & ~comparison.right).any())
         equal += comparison.equal
         count += comparison.wrong.size
-    if not wrong and agrees and apart:  # rounding that is biased, though each element may be right
-        wrong = predicted = count
     return Effect(wrong, predicted, agrees, apart, contradicted, equal / max(count, 1))
 
 

@@ -8,6 +8,26 @@ MERGES = ("backward", "trajectory", "unique_gradient")
 UPDATES = ("backward", "trajectory")
 BAGS = ("lookup", "weight_gradient", *MERGES)
 WEIGHTED = ("lookup", *MERGES)
+AT_SCALE = ("lookup_at_scale", "backward_at_scale")
+JAGGED = (
+    "jagged_dense_bmm",
+    "jagged_dense_bmm_backward",
+    "jagged_jagged_bmm",
+    "jagged_jagged_bmm_backward",
+    "dense_vec_jagged_mul",
+    "dense_vec_jagged_mul_backward",
+    "jagged_softmax",
+    "jagged_softmax_backward",
+    "jagged_dense_elementwise",
+    "jagged_dense_elementwise_backward",
+)
+SCATTERS = (
+    *MERGES,
+    "permute_pooled_backward",
+    "permute_multi_embedding_backward",
+    "group_index_select_backward",
+    "keyed_jagged_index_select_backward",
+)
 
 
 @dataclass(frozen=True)

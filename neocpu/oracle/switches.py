@@ -2,20 +2,31 @@
 
 from neocpu.oracle.mistakes_of_loops import CODES, LOOPS
 from neocpu.oracle.mistakes_of_rules import STATES, STEPS
-from neocpu.oracle.switch import BAGS, MERGES, UPDATES, WEIGHTED, Switch, mistake, quirk
+from neocpu.oracle.switch import (
+    AT_SCALE,
+    BAGS,
+    JAGGED,
+    MERGES,
+    SCATTERS,
+    UPDATES,
+    WEIGHTED,
+    Switch,
+    mistake,
+    quirk,
+)
 
 __all__ = ["ALL", "Switch"]
 
 _BOUNDARIES = (
     mistake(
         "last_lookup_dropped",
-        BAGS,
+        (*BAGS, *JAGGED),
         "the last lookup of every bag is left out",
         "a bag ends before offsets[bag + 1]: loop while l < offsets[bag + 1]",
     ),
     mistake(
         "first_lookup_dropped",
-        BAGS,
+        (*BAGS, *JAGGED),
         "the first lookup of every bag is left out",
         "a bag begins at offsets[bag], that lookup included",
     ),
@@ -51,9 +62,21 @@ _BOUNDARIES = (
     ),
     mistake(
         "row_offset_32bit",
-        ("linear_index",),
+        ("linear_index", *AT_SCALE),
         "row * dim is computed in 32 bits and wraps around",
         "widen the row number to 64 bits before the multiplication",
+    ),
+    mistake(
+        "byte_offset_32bit",
+        AT_SCALE,
+        "offsets in bytes, of rows and of gradients, are computed in 32 bits and wrap around",
+        "add element offsets of 64 bits to a typed pointer, or widen before the multiplication",
+    ),
+    mistake(
+        "table_offset_32bit",
+        AT_SCALE,
+        "where a table begins is held in 32 bits and wraps around",
+        "keep the tables' offsets, and their running sum, in 64 bits",
     ),
 )
 
@@ -156,7 +179,7 @@ _GRADIENT = (
     ),
     mistake(
         "last_duplicate_wins",
-        MERGES,
+        SCATTERS,
         (
             "of a row's duplicates only the last one counts: unordered stores, or lost atomic "
             "additions"
@@ -165,13 +188,13 @@ _GRADIENT = (
     ),
     mistake(
         "first_duplicate_wins",
-        MERGES,
+        SCATTERS,
         "of a row's duplicates only the first one counts",
         "reduce the whole segment of a row: from its first to its last lookup",
     ),
     mistake(
         "duplicates_averaged",
-        MERGES,
+        SCATTERS,
         "the gradients of duplicates are averaged instead of added",
         "add the gradients of a row's lookups",
     ),
@@ -420,6 +443,73 @@ _QUIRKS = (
     ),
 )
 
+_STATES = (
+    mistake(
+        "ftrl_sigma_missing",
+        UPDATES,
+        "FTRL's z adds the gradient alone, without sigma*w",
+        "z += g - (sqrt(new n) - sqrt(old n))/lr * w, with w before the step",
+    ),
+    mistake(
+        "ftrl_sign_of_z",
+        UPDATES,
+        "FTRL's weight has the sign of z instead of the opposite one",
+        "w = (sign(z)*lambda1 - z) / ((beta + sqrt(n))/lr + lambda2)",
+    ),
+    mistake(
+        "ftrl_threshold_missing",
+        UPDATES,
+        "FTRL's weight is not 0 where abs(z) <= lambda1",
+        "set w to 0 where abs(z) <= lambda1, before the division",
+    ),
+    mistake(
+        "ftrl_threshold_hard",
+        UPDATES,
+        "FTRL's z is cut off at lambda1, but lambda1 is not taken off it",
+        "beyond the threshold w = (sign(z)*lambda1 - z) / ..., which begins at 0",
+    ),
+    mistake(
+        "narrow_state_read_back",
+        UPDATES,
+        "weights are updated from the state after it was rounded to its narrow format",
+        "go on with the fp32 number, and round only what is stored",
+    ),
+    mistake(
+        "global_decay_forward_missing",
+        ("trajectory",),
+        "lookups of training steps read rows without the decay of the steps that they missed",
+        "multiply a row by max(bound, (1 - lr*wd)^(t - prev_iter - 1)) in the forward kernel too",
+    ),
+    mistake(
+        "global_decay_not_kept",
+        UPDATES,
+        "the update starts from rows without the decay of the steps that they missed",
+        "multiply a row by the forward kernel's factor before its step",
+    ),
+    mistake(
+        "global_decay_counts_this_step",
+        UPDATES,
+        "rows that rest decay once too often: by t - prev_iter steps",
+        "the update itself decays too: take t - prev_iter - 1 steps before it",
+    ),
+    mistake(
+        "global_decay_of_new_rows",
+        UPDATES,
+        "rows that were never updated (prev_iter 0) decay as if they had been at step 0",
+        "take 1 as the factor of rows with prev_iter 0",
+    ),
+    quirk(
+        "ftrl_eps_inside_root",
+        UPDATES,
+        "FTRL adds 2^-23 to n inside its square roots (HugeCTR)",
+    ),
+    quirk(
+        "ftrl_l2_doubled",
+        UPDATES,
+        "FTRL's lambda2 counts twice (TensorFlow, Keras)",
+    ),
+)
+
 ALL = (
     *_BOUNDARIES,
     *_LAYOUT,
@@ -431,4 +521,5 @@ ALL = (
     *STEPS,
     *STATES,
     *_QUIRKS,
+    *_STATES,
 )
