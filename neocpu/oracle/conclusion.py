@@ -8,7 +8,7 @@ from neocpu.oracle import stochastic
 from neocpu.oracle.compare import malformed, numbers, same_bits
 from neocpu.oracle.evidence import CaseTrial
 from neocpu.oracle.facets import Facts, Separation, facts_of, separated
-from neocpu.oracle.findings import EXACT, LEAST_SHARE, Diagnosis, Evidence, Finding
+from neocpu.oracle.findings import EXACT, Diagnosis, Evidence, Finding
 from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
 from neocpu.oracle.patterns import patterns_of, rounding_of_all, unwritten
 from neocpu.oracle.semantics import SWITCHES
@@ -16,6 +16,7 @@ from neocpu.oracle.semantics import SWITCHES
 # Options by which kernels are written or compiled one by one: what one does says nothing of others.
 SCOPES = ("optimizer", "weights_format", "pooling", "weight_decay_mode", "format", "output_format")
 WEIGHTED = "weights of samples"
+LEAST_SHARE_SHOWN = 0.8  # of the unexplained cases, that a pattern or a peer's bits must explain
 
 
 class Conclusion:
@@ -154,9 +155,10 @@ class Conclusion:
     def _grouped(self, diagnoses: dict[str, Diagnosis], remaining: set[str]) -> set[str]:
         """Findings of diagnoses by case; returns the cases that strong ones explain."""
         explained: set[str] = set()
-        for diagnosis in dict.fromkeys(diagnoses.values()):
-            cases = {name for name, same in diagnoses.items() if same == diagnosis}
-            strong = len(cases) >= LEAST_SHARE * len(remaining)
+        by_name = {diagnosis.names: diagnosis for diagnosis in diagnoses.values()}
+        for diagnosis in by_name.values():
+            cases = {name for name, same in diagnoses.items() if same.names == diagnosis.names}
+            strong = len(cases) >= LEAST_SHARE_SHOWN * len(remaining)
             explained |= cases if strong else set()
             finding = Finding(replace(diagnosis, strong=strong), tuple(sorted(cases)))
             self.findings.append(finding)

@@ -19,6 +19,7 @@ from neocpu.oracle.truth.formats import FORMATS, above, below, nearest, quantum
 
 LARGEST_FACTOR = 128  # world sizes, batches, lengths that people multiply by or forget
 MOST_ULPS = 64  # of an error that may be rounding
+VECTORS = (2, 4, 8, 16, 32, 64, 128)  # columns that a kernel takes at once
 LEAST_ELEMENTS = 8  # wrong ones, without which nothing is said of their signs
 
 
@@ -131,18 +132,50 @@ def rearranged(case: Case, output: str, truth: Truth, x: Array) -> Pattern | Non
 
 
 def tail_missing(case: Case, output: str, truth: Truth, x: Array) -> Pattern | None:
-    """Only the last columns are wrong: the tail of a row that is no multiple of a vector."""
-    if x.ndim != 2 or x.shape[0] < 2 or not x.size:
+    """Only the last columns of rows are wrong: those after a number, or after vectors."""
+    blocks = [block.any(0) for block in _by_row(case, ~judge(truth, x)[0])]
+    wrong = [(block.size, int(np.argmax(block))) for block in blocks if block.any()]
+    right = [block.size for block in blocks if block.size and not block.any()]
+    if not wrong or any(first == 0 for _, first in wrong):
         return None
-    wrong = ~judge(truth, x)[0]
-    columns = np.flatnonzero(wrong.any(0))
-    if not columns.size or columns[0] == 0 or columns[-1] != x.shape[1] - 1 or columns[0] % 4:
+    if not all(block[-1] for block in blocks if block.any()):
+        return None
+    where = ""
+    firsts = {first for _, first in wrong}
+    first = min(firsts)
+    if len(firsts) == 1 and first % 4 == 0 and all(width <= first for width in right):
+        where = f"from column {first} on"
+    for vector in VECTORS:
+        if all(c == width // vector * vector for width, c in wrong) and not any(
+            width % vector for width in right
+        ):
+            where = f"after the last whole {vector} columns of a row"
+    if not right and all(c == width - 1 for width, c in wrong):
+        where = "in the last column of rows"
+    if not where:
         return None
     return Pattern(
         name="tail_of_row",
-        about=f"{output} is wrong in columns {columns[0]} to {columns[-1]} only",
+        about=f"{output} is wrong {where} only",
         fix="the columns after the last whole vector, warp or block are not handled",
     )
+
+
+def _by_row(case: Case, wrong: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
+    """Which elements of an output are wrong, [rows, columns], by feature or by table."""
+    dims = case.inputs.get("dims")
+    rows = case.inputs.get("rows")
+    features = case.inputs.get("feature_table")
+    if dims is None or rows is None or features is None:
+        return
+    widths = dims[features]
+    if wrong.ndim == 2 and wrong.shape[1] == widths.sum():
+        yield from np.split(wrong, np.cumsum(widths)[:-1], axis=1)
+    elif wrong.ndim == 2:
+        yield wrong
+    elif wrong.ndim == 1 and wrong.size == (rows * dims).sum():
+        for table, count, dim in zip(np.split(wrong, np.cumsum(rows * dims)[:-1]), rows, dims):
+            yield table.reshape(int(count), int(dim))
 
 
 def narrowed(case: Case, output: str, truth: Truth, x: Array) -> Pattern | None:
