@@ -155,6 +155,11 @@ def _mirrors(case: "Case") -> "Iterator[str]":
     is_flag=True,
     help="Write the flat binary twin, for C, C++ and CUDA (`neocpu oracle include`).",
 )
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Only a few small cases of each operator, which have every option and shape among them.",
+)
 @force_option("SUITE.h5")
 def export(
     suite: Path | None,
@@ -164,6 +169,7 @@ def export(
     dim_multiple: int,
     golden: bool,
     flat: bool,
+    quick: bool,
     force: bool,
 ) -> None:
     """Write cases with their answers and bounds to one self-describing HDF5 file."""
@@ -171,16 +177,20 @@ def export(
     from rich.progress import track
 
     from neocpu.errors import ConfigError
+    from neocpu.oracle.facets import telling_cases
     from neocpu.oracle.flat import write_flat
+    from neocpu.oracle.ops import OPERATORS
     from neocpu.oracle.suite import ask, golden_cases, write_suite
 
     if golden == (suite is not None) or (
-        golden and (ops or patterns or seed or flat or dim_multiple != 4)
+        golden and (ops or patterns or seed or flat or quick or dim_multiple != 4)
     ):
         raise ConfigError("give a file to write, or --golden alone")
     if suite is not None:
         check_target(suite, force)
     chosen = golden_cases() if golden else _cases(ops, patterns, seed, dim_multiple)
+    if quick:
+        chosen = telling_cases(chosen, lambda case: OPERATORS[case.op].complete(case.options))
     path = GOLDEN if suite is None else suite
     screen = Console(stderr=True)
     cases = track(

@@ -16,6 +16,7 @@ from neocpu.oracle.conclusion import Conclusion
 from neocpu.oracle.evidence import CaseTrial, agreement
 from neocpu.oracle.facets import Separation
 from neocpu.oracle.findings import EXACT, Diagnosis, Evidence, Finding, joined
+from neocpu.oracle.patterns import patterns_of
 from neocpu.oracle.semantics import switches_for
 
 BUDGET = 20.0  # seconds
@@ -152,7 +153,12 @@ class Investigation:
             for known in evidence.values()
             for case in known.explained
         }
-        failures = [trial for trial in self._failures() if trial.case.name not in explained]
+        failures = [
+            trial
+            for trial in self._failures()
+            if trial.case.name not in explained
+            and not patterns_of(trial.case, trial.truths, trial.answers)
+        ]
         skipped = 0
         for number, trial in enumerate(failures):
             self._progress("pairs of switches", number, len(failures))

@@ -242,7 +242,7 @@ def _sharp(plain: Truth, bent: Truth) -> NDArray[np.bool_]:
         difference = np.abs(bent.reference - plain.reference)
         sharp = bent_width <= SHARP_BOUNDS * _width(plain)
         sharp |= bent_width <= SHARP_SHARE * difference
-        return np.asarray((sharp & np.isfinite(bent_width)) | ~np.isfinite(bent.reference))
+        return np.asarray((sharp | ~np.isfinite(bent.reference)) & np.isfinite(bent_width))
 
 
 def _apart(plain: Truth, bent: Truth) -> NDArray[np.bool_]:

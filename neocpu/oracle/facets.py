@@ -5,7 +5,7 @@ than 1,024 columns"). A facet, its opposite, or a pair of them separates the fai
 operator when all of them have it and no passed one has, more often than chance would have it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import lgamma
@@ -22,7 +22,11 @@ SMALLEST_NORMAL = 2.0**-126
 # Natural logarithm of the chance, per facet tried, that cases drawn at random separate as well.
 LEAST_SURPRISE = -3.0
 IGNORED = ("seed",)  # options that say nothing
+SMALL = 8192  # bytes of the inputs of a case in a quick suite, at most
 MOST_EXCEPTIONS = 0.1  # passed cases that have the facet, for each failed one
+
+
+Completed = Callable[[Case], Mapping[str, object]]
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,30 @@ def _opposite(facet: str) -> str:
     if facet.startswith("no "):
         return f"not {facet}"
     return f"no {facet}"
+
+
+def telling_cases(cases: Iterable[Case], complete: Completed) -> list[Case]:
+    """A few small cases of every operator that have, together, every facet that small cases have.
+
+    complete : a case's options with the defaults.
+    """
+    small: dict[str, list[Case]] = {}
+    for case in cases:
+        if sum(array.nbytes for array in case.inputs.values()) <= SMALL:
+            small.setdefault(case.op, []).append(case)
+    chosen = []
+    for same_op in small.values():
+        facets = {
+            case.name: {facet for facet, has in facets_of(case, complete(case)).items() if has}
+            for case in same_op
+        }
+        missing = set().union(*facets.values())
+        while missing:
+            counts = [len(facets[case.name] & missing) for case in same_op]
+            best = same_op[int(np.argmax(counts))]
+            missing -= facets[best.name]
+            chosen.append(best)
+    return chosen
 
 
 Facts = Mapping[str, frozenset[str]]  # cases that have each facet
