@@ -128,15 +128,18 @@ def nearest_variant(truths: Sequence[Truth], answer: Array | None) -> Truth:
     shapes = {np.shape(truth.reference) for truth in truths}
     if answer is None or len(truths) == 1 or len(shapes) > 1 or malformed(first, answer):
         return first
-    if first.exact or first.lower is not None:
+    if first.exact or first.probability is not None:
         return first
     x = numbers(first, answer)
     with np.errstate(invalid="ignore"):
         errors = np.stack([np.abs(x - truth.reference) - truth.bound for truth in truths])
     best = np.argmin(np.where(np.isnan(errors), np.inf, errors), axis=0)[None]
-    reference = np.take_along_axis(np.stack([t.reference for t in truths]), best, 0)[0]
-    bound = np.take_along_axis(np.stack([t.bound for t in truths]), best, 0)[0]
-    return replace(first, reference=reference, bound=bound, typical=None)
+    parts: dict[str, Array] = {}
+    for part in ("reference", "bound", "lower", "upper"):
+        if getattr(first, part) is not None:
+            variants = np.stack([getattr(truth, part) for truth in truths])
+            parts[part] = np.take_along_axis(variants, best, 0)[0]
+    return replace(first, **parts, typical=None)
 
 
 def differ(plain: Truths, bent: Truths) -> bool:
