@@ -13,6 +13,7 @@ from neocpu.oracle.ops import (
     layout,
     lookup,
     moves,
+    nvfp4,
     scale,
     trajectory,
 )
@@ -37,6 +38,7 @@ MODULES = (
     codecs,
     jagged,
     moves,
+    nvfp4,
     scale,
 )
 OPERATORS: dict[str, Operator] = {op.name: op for module in MODULES for op in module.OPERATORS}
