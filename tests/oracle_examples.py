@@ -51,6 +51,7 @@ MAXIMA = {
     "indices": counts(2, 0, 1),
     "offsets": counts(0, 3, 3),
 }
+FP8 = {"x": floats([1, -0.5], [0, -2])}
 
 # switch: (operator, inputs, options, output, what is right, what the switch makes of it)
 EXAMPLES_OF_MORE: dict[
@@ -131,5 +132,22 @@ EXAMPLES_OF_MORE: dict[
         "out",
         [np.nan, 0],
         [-1, 0],
+    ),
+    "fp8_scale_inverted": (
+        "fp8_rowwise",
+        FP8,
+        NONE,
+        "scale",
+        [0.9375, 0.46875],
+        [1 / 0.9375, 2 / 0.9375],
+    ),
+    "fp8_scale_of_tensor": ("fp8_rowwise", FP8, NONE, "scale", [0.9375, 0.46875], [0.46875] * 2),
+    "fp8_largest_signed": (
+        "fp8_rowwise",
+        {"x": floats([1, -2])},
+        NONE,
+        "scale",
+        [0.46875],
+        [0.9375],
     ),
 }

@@ -172,7 +172,7 @@ _POOLING = (
     ),
     _mistake(
         "truncated",
-        ("lookup", "round", "quantize", "backward", "trajectory"),
+        ("lookup", "round", "quantize", "backward", "trajectory", "fp8_rowwise"),
         "bits are dropped instead of rounded",
         "round to nearest even before the narrow store",
     ),

@@ -125,4 +125,26 @@ _MAXIMA = (
     ),
 )
 
-MORE = (*_MOVES, *_JAGGED, *_MAXIMA)
+FP8 = ("fp8_rowwise",)
+_FP8 = (
+    _mistake(
+        "fp8_scale_inverted",
+        FP8,
+        "the scale that is stored is largest / limit, as for e4m3 tensors, not limit / largest",
+        "store limit / (1e-20 + largest); readers divide by it",
+    ),
+    _mistake(
+        "fp8_scale_of_tensor",
+        FP8,
+        "all rows share the scale of the largest number of the tensor",
+        "reduce |x| over a row",
+    ),
+    _mistake(
+        "fp8_largest_signed",
+        FP8,
+        "the scale follows the largest number instead of the largest by size",
+        "reduce |x|, not x",
+    ),
+)
+
+MORE = (*_MOVES, *_JAGGED, *_MAXIMA, *_FP8)

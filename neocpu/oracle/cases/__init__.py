@@ -5,12 +5,21 @@ They are chosen to break kernels, and never change for one seed.
 
 from collections.abc import Iterable, Iterator
 
-from neocpu.oracle.cases import backward, jagged, layout, lookup, maximum, moves, trajectory
+from neocpu.oracle.cases import (
+    backward,
+    fp8_rows,
+    jagged,
+    layout,
+    lookup,
+    maximum,
+    moves,
+    trajectory,
+)
 from neocpu.oracle.operator import Case
 
 __all__ = ["Case", "all_cases"]
 
-MODULES = (lookup, backward, trajectory, layout, moves, jagged, maximum)
+MODULES = (lookup, backward, trajectory, layout, moves, jagged, maximum, fp8_rows)
 
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.

@@ -6,7 +6,17 @@ reports pick it up from here.
 """
 
 from neocpu.oracle.operator import Arrays, Case, Field, Operator, Options, Truth, Value
-from neocpu.oracle.ops import backward, codecs, jagged, layout, lookup, maximum, moves, trajectory
+from neocpu.oracle.ops import (
+    backward,
+    codecs,
+    fp8_rows,
+    jagged,
+    layout,
+    lookup,
+    maximum,
+    moves,
+    trajectory,
+)
 
 __all__ = [
     "OPERATORS",
@@ -22,7 +32,7 @@ __all__ = [
 
 OPERATORS: dict[str, Operator] = {
     op.name: op
-    for module in (lookup, backward, trajectory, layout, codecs, moves, jagged, maximum)
+    for module in (lookup, backward, trajectory, layout, codecs, moves, jagged, maximum, fp8_rows)
     for op in module.OPERATORS
 }
 
