@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator
 from neocpu.oracle.cases import (
     backward,
     codecs,
+    fp8_rows,
     jagged,
     layout,
     lookup,
+    maximum,
     moves,
     nvfp4,
     optimizers,
@@ -36,6 +38,8 @@ MODULES = (
     optimizers,
     scale,
     stochastic,
+    maximum,
+    fp8_rows,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.

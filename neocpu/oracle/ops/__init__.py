@@ -9,9 +9,11 @@ from neocpu.oracle.operator import Arrays, Case, Field, Operator, Options, Truth
 from neocpu.oracle.ops import (
     backward,
     codecs,
+    fp8_rows,
     jagged,
     layout,
     lookup,
+    maximum,
     moves,
     nvfp4,
     scale,
@@ -40,6 +42,8 @@ MODULES = (
     moves,
     nvfp4,
     scale,
+    maximum,
+    fp8_rows,
 )
 OPERATORS: dict[str, Operator] = {op.name: op for module in MODULES for op in module.OPERATORS}
 
