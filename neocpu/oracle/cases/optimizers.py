@@ -1,5 +1,5 @@
 """Which states and options break single optimizers? FTRL-Proximal, the decay of rows that rest,
-states of narrow formats.
+rows with a shadow, states of narrow formats.
 
 Rows have a multiple of 4 columns whatever the caller asks for: widths are the business of
 `backward.py`.
@@ -21,6 +21,7 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     yield from _ftrl(seed)
     yield from _narrow_states(seed)
     yield from _global_decay(seed)
+    yield from _ensemble(seed)
 
 
 def _inputs(seed: int, name: str, rule: str, fresh: bool = False) -> Arrays:
@@ -146,6 +147,38 @@ def _global_decay(seed: int) -> Iterator[Case]:
     )
 
 
+def _ensemble(seed: int) -> Iterator[Case]:
+    common: dict[str, Value] = {"optimizer": "exact_rowwise_adagrad", "step_ema_coef": 0.75}
+    yield _trajectory(
+        seed,
+        "ensemble",
+        "rows have a shadow: averaged in steps 1 to 4, copied back in steps 2 and 4",
+        step_ema=1,
+        step_swap=2,
+        **common,
+    )
+    yield _trajectory(
+        seed,
+        "ensemble-scaling",
+        "a shadow that is set to 0 after each average, and a swap without an average",
+        step_ema=2,
+        step_swap=3,
+        step_start=2,
+        step_mode="none",
+        **common,
+    )
+    yield _trajectory(
+        seed,
+        "ensemble-bf16",
+        "bf16 rows and a bf16 shadow",
+        step_ema=1,
+        step_swap=3,
+        weights_format="bf16",
+        momentum2_format="bf16",
+        **common,
+    )
+
+
 def _trajectory(seed: int, name: str, about: str, **options: Value) -> Case:
     """Six batches, the third and fifth only evaluated; even rows rest in odd steps."""
     rule = str(options["optimizer"])
@@ -155,6 +188,7 @@ def _trajectory(seed: int, name: str, about: str, **options: Value) -> Case:
         name: coded(state, layout_of({**HYPER, **options}).formats[name])
         for name, state in states(draw, rule, inputs, fresh=True).items()
     }
+    inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
     training = np.array([1, 1, 0, 1, 0, 1])
     inputs["training"] = training
     inputs["learning_rates"] = np.full(training.size, 0.0625)
