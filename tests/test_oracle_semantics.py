@@ -12,6 +12,7 @@ from neocpu.oracle.cases import all_cases
 from neocpu.oracle.operator import Truth, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS, SWITCHES, switches_for
+from tests.oracle_examples import EXAMPLES_OF_MORE
 
 F = np.float32
 DOC = Path(__file__).resolve().parent.parent / "docs" / "semantics.md"
@@ -530,6 +531,7 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [0, round(255 * 3 / 13), *SCALE, 0, 0, 0, 0],
         [0, 255, *SCALE, 0, 0, 0, 0],
     ),
+    **EXAMPLES_OF_MORE,
 }
 
 

@@ -9,6 +9,25 @@ UPDATES = ("backward", "trajectory")
 BAGS = ("lookup", "weight_gradient", *MERGES)
 WEIGHTED = ("lookup", *MERGES)
 AT_SCALE = ("lookup_at_scale", "backward_at_scale")
+JAGGED = (
+    "jagged_dense_bmm",
+    "jagged_dense_bmm_backward",
+    "jagged_jagged_bmm",
+    "jagged_jagged_bmm_backward",
+    "dense_vec_jagged_mul",
+    "dense_vec_jagged_mul_backward",
+    "jagged_softmax",
+    "jagged_softmax_backward",
+    "jagged_dense_elementwise",
+    "jagged_dense_elementwise_backward",
+)
+SCATTERS = (
+    *MERGES,
+    "permute_pooled_backward",
+    "permute_multi_embedding_backward",
+    "group_index_select_backward",
+    "keyed_jagged_index_select_backward",
+)
 
 
 @dataclass(frozen=True)
@@ -33,13 +52,13 @@ def _quirk(name: str, ops: tuple[str, ...], about: str) -> Switch:
 _BOUNDARIES = (
     _mistake(
         "last_lookup_dropped",
-        BAGS,
+        (*BAGS, *JAGGED),
         "the last lookup of every bag is left out",
         "a bag ends before offsets[bag + 1]: loop while l < offsets[bag + 1]",
     ),
     _mistake(
         "first_lookup_dropped",
-        BAGS,
+        (*BAGS, *JAGGED),
         "the first lookup of every bag is left out",
         "a bag begins at offsets[bag], that lookup included",
     ),
@@ -192,7 +211,7 @@ _GRADIENT = (
     ),
     _mistake(
         "last_duplicate_wins",
-        MERGES,
+        SCATTERS,
         (
             "of a row's duplicates only the last one counts: unordered stores, or lost atomic "
             "additions"
@@ -201,13 +220,13 @@ _GRADIENT = (
     ),
     _mistake(
         "first_duplicate_wins",
-        MERGES,
+        SCATTERS,
         "of a row's duplicates only the first one counts",
         "reduce the whole segment of a row: from its first to its last lookup",
     ),
     _mistake(
         "duplicates_averaged",
-        MERGES,
+        SCATTERS,
         "the gradients of duplicates are averaged instead of added",
         "add the gradients of a row's lookups",
     ),

@@ -8,10 +8,14 @@ from collections.abc import Iterable, Iterator
 from neocpu.oracle.cases import (
     backward,
     codecs,
+    jagged,
     layout,
     lookup,
     optimizers,
+    moves,
+    optimizers,
     scale,
+    stochastic,
     trajectory,
     weight_gradient,
 )
@@ -19,7 +23,19 @@ from neocpu.oracle.operator import Case
 
 __all__ = ["DIM_MULTIPLE", "Case", "all_cases"]
 
-MODULES = (lookup, weight_gradient, backward, optimizers, trajectory, layout, codecs, scale)
+MODULES = (
+    lookup,
+    weight_gradient,
+    backward,
+    trajectory,
+    layout,
+    codecs,
+    jagged,
+    moves,
+    optimizers,
+    scale,
+    stochastic,
+)
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
 DIM_MULTIPLE = 4

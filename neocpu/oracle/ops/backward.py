@@ -4,6 +4,7 @@ Operators `backward` (every optimizer rule) and `unique_gradient` (merged gradie
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from neocpu.oracle.canonical.update import unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
 from neocpu.oracle.truth.bags import Ints, TableGeometry, bags_of, only, rows_of, tables_of
-from neocpu.oracle.truth.formats import decode, in_format, joined_halves, stored
+from neocpu.oracle.truth.formats import FORMATS, decode, in_format, joined_halves, stored
 from neocpu.oracle.truth.global_decay import factors, is_active
 from neocpu.oracle.truth.lookups import MergedGradients, merged
 from neocpu.oracle.truth.numbers import Bounded, Real
@@ -246,7 +247,12 @@ def _backward_truth(
     # narrow rows: the truth wants the numbers before they are rounded
     step(tables, inputs, {**options, "weights_format": "fp32"}, switches)
     rounding = "toward_zero" if "weights_low" in inputs else rounding_of(options, switches)
-    outputs = {"weights": in_format(tables.weights, str(options["weights_format"]), rounding)}
+    weights = in_format(tables.weights, str(options["weights_format"]), rounding)
+    if options["rounding"] == "fbgemm" and weights.probability is not None:
+        # 13 bits below fp16's normal numbers: either neighbour of a subnormal, no certain chance
+        normal = np.abs(tables.weights.value) >= 2.0 ** FORMATS["fp16"].smallest
+        weights = replace(weights, probability=np.where(normal, weights.probability, np.nan))
+    outputs = {"weights": weights}
     if "weights_low" in inputs:
         outputs["joined"] = in_format(tables.weights, "fp32")
     return outputs | tables.state_truths()
