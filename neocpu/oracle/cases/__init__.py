@@ -11,7 +11,6 @@ from neocpu.oracle.cases import (
     jagged,
     layout,
     lookup,
-    optimizers,
     moves,
     optimizers,
     scale,
