@@ -531,6 +531,24 @@ _STATES = (
         "rows that were never updated (prev_iter 0) decay as if they had been at step 0",
         "take 1 as the factor of rows with prev_iter 0",
     ),
+    _mistake(
+        "ensemble_coefficient_swapped",
+        ("trajectory",),
+        "the shadow keeps 1 - step_ema_coef of itself instead of step_ema_coef",
+        "sparse_ema = step_ema_coef*sparse_ema + (1 - step_ema_coef)*w",
+    ),
+    _mistake(
+        "ensemble_swap_exchanges",
+        ("trajectory",),
+        "a swap exchanges weights and shadow",
+        "copy the shadow to the weights; it keeps its numbers",
+    ),
+    _mistake(
+        "ensemble_touched_rows_only",
+        ("trajectory",),
+        "only the rows that a step looks up are averaged and swapped",
+        "average and swap whole tables",
+    ),
     _quirk(
         "ftrl_eps_inside_root",
         UPDATES,
