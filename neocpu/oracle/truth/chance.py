@@ -83,5 +83,5 @@ def _squared_multiplicities(size: Real) -> Real:
     first[:, 1:] = in_order[:, 1:] != in_order[:, :-1]
     place = np.flatnonzero(first)
     occurrences = np.diff(np.append(place, in_order.size))
-    squares: Real = np.bincount(place // count, np.square(occurrences.astype(float)), width)
-    return squares
+    squares = np.bincount(place // count, np.square(occurrences.astype(float)), width)
+    return np.asarray(squares, np.float64)

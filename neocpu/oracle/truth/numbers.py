@@ -191,7 +191,7 @@ def product(*factors: Bounded, over: tuple[Bounded, ...] = ()) -> Bounded:
         for some in _parts(len(factors), len(over)):
             rest = [most[i] for i in range(len(most)) if i not in some]
             small = math.prod(least[i] for i in some) < SMALL
-            lost = np.maximum(lost, np.where(small, TINY * math.prod(rest), 0.0))
+            lost = np.fmax(lost, np.where(small, TINY * math.prod(rest), 0.0))
             overflow = overflow | (math.prod(most[i] for i in some) > LARGEST)
         steps = len(most) - 1
         zero = np.logical_or.reduce(np.broadcast_arrays(*(high == 0 for high in most)))

@@ -106,6 +106,7 @@ def _down(rows: RowUpdate, step: Bounded, keep: Bounded) -> Bounded:
     """keep*w - step; keep is exactly 1 where there is no decoupled decay."""
     if keep is ONE:
         return rows.w - step
+    keep = unsure(keep, np.isinf(rows.w.value))  # w - lr*wd*w is NaN there
     if "decay_after_step" in rows.bends:
         return keep * (rows.w - step)
     return keep * rows.w - step
