@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 from neocpu import oracle
+from neocpu.oracle.cases import long
 from neocpu.oracle.ops import OPERATORS
+from neocpu.oracle.suite import ask
 from tests.honest import Tally, answer_one
+from tests.honest_arithmetic import ORDERS, Arithmetic
+from tests.honest_kernels import lookup
 
 F = np.float32
 TINY = F(2.0**-149)
@@ -77,3 +81,49 @@ def test_where_nothing_is_lost_bounds_are_zero() -> None:
     for inputs in (one_table(rows, 64), one_table(rows * F(2.0**-120), 64)):
         truth = OPERATORS["lookup"].truth(inputs, MEAN)["out"]
         assert truth.bound == 0
+
+
+CASES = {case.name: case for case in long.cases(0, 4)}
+
+
+@pytest.mark.parametrize("name", ["lookup-long-sum-1000", "lookup-long-sum-10000"])
+def test_a_lookup_lost_in_a_long_bag_is_warned_of_and_honest_sums_are_not(name: str) -> None:
+    case = CASES[name]
+    options = OPERATORS[case.op].complete(case.options)
+    for order in ORDERS:
+        if order == "kahan":
+            continue  # slow in Python, and more exact than all others
+        arithmetic = Arithmetic(np.random.default_rng(1))
+        arithmetic.order = order
+        out = lookup(arithmetic, case.inputs, options)["out"]
+        report = oracle.check(case.op, case.inputs, out, options, strict=True)
+        assert report and not report.warned, f"{order}: {report}"
+    lost = {**case.inputs, "indices": case.inputs["indices"].copy()}
+    lost["indices"][case.inputs["offsets"][2] + 500] = -1
+    without = lookup(Arithmetic(np.random.default_rng(2)), lost, options)["out"]
+    report = oracle.check(case.op, case.inputs, without, options)
+    if name.endswith("10000"):
+        assert report and "4 of 12 elements are within the proven bound" in str(report)
+        assert "sample 2" in str(report) and "1 with warnings" in str(report)
+        assert '"warnings": [\n' in report.to_json()
+        assert "times farther off than rounding" in report.to_html()
+        strict = oracle.check(case.op, case.inputs, without, options, strict=True)
+        assert not strict and str(strict).startswith("FAILED")
+    else:
+        assert not report, "of a thousand lookups one shows in the proven bound"
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_long_cases_have_a_statistical_bound_that_is_passed_with_ease(name: str) -> None:
+    question = ask(CASES[name])
+    with_bound = 0
+    for expected in question.outputs.values():
+        truth = expected.truth
+        if truth.typical is None:
+            continue
+        known = np.isfinite(truth.typical)
+        with_bound += int(known.sum())
+        error = np.abs(np.asarray(expected.canonical).reshape(known.shape) - truth.reference)
+        assert (error <= truth.typical).all()
+        assert (truth.typical[known] * 10 < truth.bound[known]).all()
+    assert with_bound

@@ -9,6 +9,7 @@ from neocpu.oracle.cases import (
     backward,
     codecs,
     layout,
+    long,
     lookup,
     optimizers,
     scale,
@@ -30,6 +31,7 @@ MODULES = (
     optimizers,
     scale,
     stochastic,
+    long,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
