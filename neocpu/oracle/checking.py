@@ -20,6 +20,7 @@ from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.report import Report
 from neocpu.oracle.semantics import PRESETS
+from neocpu.oracle.typical import with_typical
 
 
 def nearest_name(wrong: str, names: Iterable[str]) -> str:
@@ -52,13 +53,18 @@ def is_canonical(preset: str | None) -> bool:
 
 
 def check_suite(
-    suite: Mapping[str, Any], answers: Answers, bits: bool = False, preset: str | None = None
+    suite: Mapping[str, Any],
+    answers: Answers,
+    bits: bool = False,
+    preset: str | None = None,
+    strict: bool = False,
 ) -> Report:
     """Compare all answers there are with a suite.
 
     preset : a peer's semantics.
     bits : ask for the canonical bits, or those of the preset's mirror. A case that the mirror does
         not cover is judged within bounds, and says so.
+    strict : a warning fails the check.
     Raises OracleError for unreadable files or an unknown preset.
     """
     find_preset(preset)
@@ -94,6 +100,7 @@ def check_suite(
         preset=preset or "",
         bits=bits,
         source=answers.source,
+        strict=strict,
     )
 
 
@@ -117,6 +124,7 @@ def _check_case(
     if switches:
         with np.errstate(all="ignore"):
             truths = op.truth(case.inputs, case.options, switches)
+            truths = with_typical(op, case.inputs, case.options, truths, switches)
     verdicts = []
     for output, truth in truths.items():
         if output in answers:
@@ -170,11 +178,13 @@ def check(
     options: Mapping[str, Value] | None = None,
     bits: bool = False,
     preset: str | None = None,
+    strict: bool = False,
 ) -> Report:
     """Is this answer right?
 
     answer : outputs by name, or one array where the operator has one output.
     bits : ask for neocpu's bits, or those of the preset's mirror.
+    strict : not if there is a warning, either.
     Returns a Report: true when all that was answered is right; str(report) says what is wrong.
     Raises OracleError for an unknown operator, option, preset or output, or where nothing was
     answered.
@@ -186,6 +196,7 @@ def check(
         complete = operator.complete(_known_options(operator, options))
         with np.errstate(all="ignore"):
             truths = operator.truth(input_arrays, complete)
+            truths = with_typical(operator, input_arrays, complete, truths)
             canonical: dict[str, Array] = {}
             if bits and is_canonical(preset):
                 canonical = operator.run(input_arrays, complete)
@@ -201,6 +212,7 @@ def check(
         preset=preset or "",
         bits=bits,
         source="this call",
+        strict=strict,
     )
 
 

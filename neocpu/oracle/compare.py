@@ -18,6 +18,7 @@ from neocpu.oracle import stochastic
 from neocpu.oracle.adapters import Array, codes_of, format_of
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.truth.formats import FORMATS, decode, quantum
+from neocpu.oracle.typical import warnings
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,15 @@ def compare(
             return Verdict(output, "malformed", problem)
         expected = numbers(truth, canonical)
     worst_ratio = float(ratio.max(initial=0.0))
+    unlikely = warnings(op, case, output, truth, x, right)
     if right.all() and not message:
         return Verdict(
-            output, "passed", elements=x.size, worst_ratio=worst_ratio, untested=untested
+            output,
+            "passed",
+            elements=x.size,
+            worst_ratio=worst_ratio,
+            warnings=unlikely,
+            untested=untested,
         )
     wrong = np.flatnonzero(~right)
     first = worst = None
@@ -163,6 +170,7 @@ def compare(
         worst=worst,
         worst_ratio=worst_ratio,
         ratio=np.where(right, 0.0, ratio),
+        warnings=unlikely,
         untested=untested,
     )
 

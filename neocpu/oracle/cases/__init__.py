@@ -12,6 +12,7 @@ from neocpu.oracle.cases import (
     jagged,
     key_value,
     layout,
+    long,
     lookup,
     maximum,
     moves,
@@ -42,6 +43,7 @@ MODULES = (
     stochastic,
     maximum,
     fp8_rows,
+    long,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
