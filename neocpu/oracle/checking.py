@@ -5,13 +5,14 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from neocpu.errors import OracleError
 from neocpu.oracle.adapters import Array, arrays
-from neocpu.oracle.answers import Answers
+from neocpu.oracle.answers import REPEATS, Answers
 from neocpu.oracle.compare import Verdict, compare
 from neocpu.oracle.diagnose import diagnose
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
@@ -75,7 +76,7 @@ def check_suite(
         case_answers = {}
         for key in keys_of_case[name]:
             output = key.split("/", 1)[1] if "/" in key else ""
-            if output in truths:
+            if output.removesuffix(REPEATS) in truths:
                 case_answers[output] = answers[key]
             else:
                 unknown.append(f"{key}{nearest_name(key, [f'{name}/{o}' for o in truths])}")
@@ -107,6 +108,7 @@ def _check_case(
 ) -> CaseOutcome:
     """One case: a verdict per output, and explanations if one is wrong.
 
+    answers : by output; with REPEATS at the end of the name where all runs have one seed.
     canonical : neocpu's bits, where these are asked for.
     """
     op = find_operator(case.op)
@@ -119,13 +121,22 @@ def _check_case(
             truths = op.truth(case.inputs, case.options, switches)
     verdicts = []
     for output, truth in truths.items():
+        bits_of_output = canonical.get(output)
         if output in answers:
-            verdict = compare(op, case, output, truth, answers[output], canonical.get(output))
-        else:
-            verdict = Verdict(output, "missing", "no answer")
-        verdicts.append(verdict)
-    wrong = any(verdict.status in ("failed", "malformed") for verdict in verdicts)
-    diagnoses = diagnose(op, case, truths, answers, switches) if wrong else []
+            verdict = compare(op, case, output, truth, answers[output], bits_of_output)
+            verdicts.append(verdict)
+        repeated = answers.get(output + REPEATS)
+        if repeated is not None:
+            verdict = compare(op, case, output, truth, repeated, bits_of_output, repeats=True)
+            verdicts.append(replace(verdict, output=output + REPEATS))
+        elif output not in answers:
+            verdicts.append(Verdict(output, "missing", "no answer"))
+    wrong = [verdict.output for verdict in verdicts if verdict.status in ("failed", "malformed")]
+    # of two answers to one output a wrong one is explained
+    order = sorted(answers, key=wrong.__contains__)
+    by_output = {name.removesuffix(REPEATS): answers[name] for name in order}
+    repeats = frozenset(name for name in by_output if answers.get(name) is not by_output[name])
+    diagnoses = diagnose(op, case, truths, by_output, switches, repeats) if wrong else []
     return CaseOutcome(case, tuple(verdicts), tuple(diagnoses), note)
 
 
@@ -170,11 +181,15 @@ def check(
     options: Mapping[str, Value] | None = None,
     bits: bool = False,
     preset: str | None = None,
+    runs: str = "seeds",
 ) -> Report:
     """Is this answer right?
 
-    answer : outputs by name, or one array where the operator has one output.
+    answer : outputs by name, or one array where the operator has one output. One more leading axis
+        holds several runs of the kernel; all must be right, and what differs between them is named.
     bits : ask for neocpu's bits, or those of the preset's mirror.
+    runs : "seeds" if such runs of an output that is rounded stochastically have a seed each,
+        "repeats" if all have the one of the options.
     Returns a Report: true when all that was answered is right; str(report) says what is wrong.
     Raises OracleError for an unknown operator, option, preset or output, or where nothing was
     answered.
@@ -192,6 +207,11 @@ def check(
     except (KeyError, ValueError) as error:
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
     answers = _named_answers(operator, answer, truths)
+    if runs not in ("seeds", "repeats"):
+        raise OracleError(f'runs is {runs!r}, not "seeds" or "repeats"')
+    if runs == "repeats":
+        stochastic = {o for o in answers if truths[o].probability is not None}
+        answers = {o + REPEATS if o in stochastic else o: x for o, x in answers.items()}
     case = Case("this call", op, input_arrays, complete, "")
     outcome = _check_case(case, dict(truths), answers, canonical, bits, preset)
     return Report(

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.oracle.mistakes import Mistake
 from neocpu.oracle.operator import Case, Truth
 from neocpu.oracle.stochastic_mistakes import (
     GROUPS,
     NEVER,
     Draws,
     Ints,
-    Mistake,
     Real,
     chances,
     sequences,

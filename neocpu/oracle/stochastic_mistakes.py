@@ -12,10 +12,12 @@ sequences  models in which an element depends on those before it
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from neocpu.oracle.mistakes import Mistake
 
 Real = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,14 +35,6 @@ PERIODS = tuple(1 << k for k in range(5, 14))
 LAGS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 STRENGTHS = (-0.8, -0.3, -0.1, 0.1, 0.3, 0.8)
 GROUPS = 10  # of probabilities, where no model fits
-
-
-class Mistake(NamedTuple):
-    """What a kernel does, and what to do about it."""
-
-    name: str
-    about: str
-    fix: str
 
 
 @dataclass(frozen=True)
