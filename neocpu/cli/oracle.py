@@ -29,6 +29,14 @@ SEED = click.option(
     show_default=True,
     help="Another seed draws other numbers of the same shapes.",
 )
+DIM_MULTIPLE = click.option(
+    "--dim-multiple",
+    default=4,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Rows have a multiple of N columns; 1: odd widths, too, which FBGEMM's kernels refuse.",
+)
 
 
 @click.group()
@@ -36,7 +44,9 @@ def oracle() -> None:
     """Export cases that break embedding kernels; check answers, and explain what is wrong."""
 
 
-def _cases(ops: tuple[str, ...], patterns: tuple[str, ...], seed: int) -> "list[Case]":
+def _cases(
+    ops: tuple[str, ...], patterns: tuple[str, ...], seed: int, dim_multiple: int
+) -> "list[Case]":
     """The chosen cases. Raises OracleError for names that choose none."""
     from fnmatch import fnmatch
 
@@ -45,7 +55,7 @@ def _cases(ops: tuple[str, ...], patterns: tuple[str, ...], seed: int) -> "list[
     from neocpu.oracle.checking import find_operator, nearest_name
 
     operators = [find_operator(name).name for name in ops]
-    cases = list(all_cases(operators or None, seed))
+    cases = list(all_cases(operators or None, seed, dim_multiple))
     for pattern in patterns:
         if not any(fnmatch(case.name, pattern) for case in cases):
             near = nearest_name(pattern, [case.name for case in cases])
@@ -56,13 +66,15 @@ def _cases(ops: tuple[str, ...], patterns: tuple[str, ...], seed: int) -> "list[
 @oracle.command("list")
 @OPS
 @CASES
-def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...]) -> None:
+@DIM_MULTIPLE
+def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...], dim_multiple: int) -> None:
     """Name every case and what it breaks."""
     from neocpu.oracle.ops import OPERATORS
 
     order = list(OPERATORS)
     shown = ""
-    for case in sorted(_cases(ops, patterns, 0), key=lambda case: order.index(case.op)):
+    cases = _cases(ops, patterns, 0, dim_multiple)
+    for case in sorted(cases, key=lambda case: order.index(case.op)):
         if case.op != shown:
             click.echo(f"{click.style(case.op, bold=True)}  {OPERATORS[case.op].about}")
             shown = case.op
@@ -72,13 +84,14 @@ def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...]) -> None:
 @oracle.command()
 @click.argument("name", metavar="CASE")
 @SEED
-def explain(name: str, seed: int) -> None:
+@DIM_MULTIPLE
+def explain(name: str, seed: int, dim_multiple: int) -> None:
     """Show what a case breaks, its inputs, options and outputs, and the first reference numbers."""
     from neocpu.oracle.compare import as_text
     from neocpu.oracle.operator import Field
     from neocpu.oracle.ops import OPERATORS
 
-    case = _cases((), (name,), seed)[0]
+    case = _cases((), (name,), seed, dim_multiple)[0]
     op = OPERATORS[case.op]
     truths = op.truth(case.inputs, case.options)
     click.echo(f"{click.style(case.name, bold=True)}: {case.about}\n")
@@ -129,6 +142,7 @@ def _mirrors(case: "Case") -> "Iterator[str]":
 @OPS
 @CASES
 @SEED
+@DIM_MULTIPLE
 @click.option(
     "--golden",
     is_flag=True,
@@ -145,6 +159,7 @@ def export(
     ops: tuple[str, ...],
     patterns: tuple[str, ...],
     seed: int,
+    dim_multiple: int,
     golden: bool,
     flat: bool,
     force: bool,
@@ -157,11 +172,13 @@ def export(
     from neocpu.oracle.flat import write_flat
     from neocpu.oracle.suite import ask, golden_cases, write_suite
 
-    if golden == (suite is not None) or (golden and (ops or patterns or seed or flat)):
+    if golden == (suite is not None) or (
+        golden and (ops or patterns or seed or flat or dim_multiple != 4)
+    ):
         raise ConfigError("give a file to write, or --golden alone")
     if suite is not None:
         check_target(suite, force)
-    chosen = golden_cases() if golden else _cases(ops, patterns, seed)
+    chosen = golden_cases() if golden else _cases(ops, patterns, seed, dim_multiple)
     path = GOLDEN if suite is None else suite
     screen = Console(stderr=True)
     cases = track(

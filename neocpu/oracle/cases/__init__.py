@@ -5,13 +5,32 @@ They are chosen to break kernels, and never change for one seed.
 
 from collections.abc import Iterable, Iterator
 
-from neocpu.oracle.cases import backward, layout, lookup, stochastic, trajectory
+from neocpu.oracle.cases import (
+    backward,
+    codecs,
+    layout,
+    lookup,
+    optimizers,
+    scale,
+    stochastic,
+    trajectory,
+    weight_gradient,
+)
 from neocpu.oracle.operator import Case
 
-__all__ = ["Case", "all_cases"]
+__all__ = ["DIM_MULTIPLE", "Case", "all_cases"]
 
-MODULES = (lookup, backward, trajectory, layout, stochastic)
-
+MODULES = (
+    lookup,
+    weight_gradient,
+    backward,
+    trajectory,
+    layout,
+    codecs,
+    optimizers,
+    stochastic,
+    scale,
+)
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
 DIM_MULTIPLE = 4
