@@ -20,6 +20,7 @@ from neocpu.oracle.operator import Case, Operator, Truth, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.report import Report
+from neocpu.oracle.seeds import judged_by_seed
 from neocpu.oracle.semantics import PRESETS
 
 
@@ -89,7 +90,7 @@ def check_suite(
         valid_keys = [f"{case}/{output}" for case in suite for output in outputs]
         unknown += [f"{key}{nearest_name(key, valid_keys)}" for key in keys_of_case[name]]
     return Report(
-        cases=tuple(outcomes),
+        cases=tuple(judged_by_seed(outcomes)),
         unknown=tuple(unknown),
         unanswered=tuple(name for name in suite if name not in keys_of_case),
         preset=preset or "",
@@ -215,7 +216,7 @@ def check(
     case = Case("this call", op, input_arrays, complete, "")
     outcome = _check_case(case, dict(truths), answers, canonical, bits, preset)
     return Report(
-        cases=(outcome,),
+        cases=tuple(judged_by_seed([outcome])),
         unknown=(),
         unanswered=(),
         preset=preset or "",

@@ -19,6 +19,7 @@ from neocpu.oracle import stochastic
 from neocpu.oracle.adapters import Array, codes_of, format_of
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.runs import RunDifferences, differences, has_runs
+from neocpu.oracle.stochastic_mistakes import Draws
 from neocpu.oracle.truth.formats import FORMATS, decode, quantum
 
 
@@ -49,6 +50,7 @@ class Verdict:
     ratio: NDArray[np.float64] | None = None  # |error| / bound of every element, if it failed
     warnings: tuple[str, ...] = ()  # what is within the bound and yet unlikely
     untested: tuple[str, ...] = ()  # what this answer cannot show, such as the bias of a rounding
+    draws: Draws | None = None  # stochastic roundings, to compare with other seeds
 
 
 def malformed(truth: Truth, answer: Array) -> str:
@@ -144,11 +146,11 @@ def compare(
     if several and not has_seeds:
         between = differences(op, case, output, truth, x, right)
     messages = [between.message]
-    untested: tuple[str, ...] = ()
+    rounding = stochastic.Judgement()
     expected = truth.reference
     if canonical is None:
-        rounding, untested = stochastic.judged(case, truth, x[0] if several and repeats else x)
-        messages.append(rounding)
+        rounding = stochastic.judged(case, truth, x[0] if several and repeats else x)
+        messages.append(rounding.message)
     elif several and has_seeds:
         return Verdict(output, "malformed", "one answer per seed has no canonical bits")
     else:
@@ -170,7 +172,8 @@ def compare(
         worst_ratio=float(ratio.max(initial=0.0)),
         ratio=shown,
         warnings=(between.warning,) if between.warning else (),
-        untested=untested,
+        untested=rounding.untested,
+        draws=rounding.sample,
     )
 
 

@@ -75,7 +75,7 @@ def _case_json(outcome: CaseOutcome) -> dict[str, Any]:
         facts = {
             name: value
             for name, value in vars(verdict).items()
-            if name not in ("ratio", "first", "worst")
+            if name not in ("ratio", "first", "worst", "draws")
         }
         facts["first"] = asdict(verdict.first) if verdict.first else None
         facts["worst"] = asdict(verdict.worst) if verdict.worst else None
