@@ -23,7 +23,7 @@ from neocpu.oracle.checking import check_suite
 from neocpu.oracle.compare import compare
 from neocpu.oracle.operator import Case, Truth
 from neocpu.oracle.ops import OPERATORS
-from neocpu.oracle.stochastic import draws_of, fault, limit, mistake_of, scores, untested
+from neocpu.oracle.stochastic import draws_of, limit, mistake_of, scores, untested
 from neocpu.oracle.suite import Question, ask
 
 Bools = NDArray[np.bool_]
@@ -115,11 +115,12 @@ def test_wrong_kinds_are_caught_and_named_from_one_answer(name: str, wrong: str)
     expected, kernel = WRONG[wrong]
     x = answered(truth, kernel(Kernel(truth, 7)))
     if wrong not in SHORTLY:  # verdicts and diagnoses are all made the same way
-        mistake = fault(case, truth, x)
-        assert mistake is not None and mistake.name == expected and mistake.fix
+        finding = mistake_of(draws_of(case, truth, x))
+        assert finding is not None and finding.mistake.name == expected and finding.mistake.fix
         return
     verdict = compare(OPERATORS[case.op], case, "out", truth, x)
     assert verdict.status == "failed" and verdict.wrong == 0
+    assert [mistake.name for mistake in verdict.mistakes] == [expected]
     assert verdict.message.startswith(f"stochastic rounding {SHORTLY[wrong]}")
 
 
@@ -215,8 +216,8 @@ def test_seeds_are_told_apart() -> None:
     assert mistake_of(draws_of(case, truth, fair)) is None
     assert not untested(draws_of(case, truth, fair))
     same = np.broadcast_to(fair[0], shape)
-    mistake = fault(case, truth, same)
-    assert mistake is not None and mistake.name == "same_numbers_for_seeds"
+    finding = mistake_of(draws_of(case, truth, same))
+    assert finding is not None and finding.mistake.name == "same_numbers_for_seeds"
 
 
 def test_reports_name_the_mistake_and_what_is_hidden() -> None:

@@ -13,8 +13,8 @@ import numpy as np
 from neocpu.errors import OracleError
 from neocpu.oracle.adapters import Array, arrays
 from neocpu.oracle.answers import REPEATS, Answers
-from neocpu.oracle.compare import Verdict, compare
-from neocpu.oracle.diagnose import diagnose
+from neocpu.oracle.compare import Verdict, compare, one_run
+from neocpu.oracle.diagnose import Diagnosis, diagnose
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
 from neocpu.oracle.operator import Case, Operator, Truth, Value
 from neocpu.oracle.ops import OPERATORS
@@ -133,12 +133,20 @@ def _check_case(
         elif output not in answers:
             verdicts.append(Verdict(output, "missing", "no answer"))
     wrong = [verdict.output for verdict in verdicts if verdict.status in ("failed", "malformed")]
-    # of two answers to one output a wrong one is explained
-    order = sorted(answers, key=wrong.__contains__)
-    by_output = {name.removesuffix(REPEATS): answers[name] for name in order}
-    repeats = frozenset(name for name in by_output if answers.get(name) is not by_output[name])
-    diagnoses = diagnose(op, case, truths, by_output, switches, repeats) if wrong else []
+    diagnoses = []
+    if wrong:
+        # of two answers to one output a wrong one is explained
+        order = sorted(answers, key=wrong.__contains__)
+        by_output = {name.removesuffix(REPEATS): answers[name] for name in order}
+        diagnoses = _shown_by_verdicts(verdicts)
+        diagnoses += diagnose(op, case, truths, one_run(truths, by_output), switches)
     return CaseOutcome(case, tuple(verdicts), tuple(diagnoses), note)
+
+
+def _shown_by_verdicts(verdicts: Iterable[Verdict]) -> list[Diagnosis]:
+    """The mistakes that verdicts prove, each once."""
+    mistakes = {m.name: m for verdict in verdicts for m in verdict.mistakes}
+    return [Diagnosis((m.name,), "mistake", m.about, m.fix) for m in mistakes.values()]
 
 
 def _mirrored(case: Case, preset: str) -> tuple[Mapping[str, Array | None], str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from neocpu.oracle import stochastic
 from neocpu.oracle.adapters import Array, codes_of, format_of
+from neocpu.oracle.mistakes import Mistake
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.runs import RunDifferences, differences, has_runs
 from neocpu.oracle.stochastic_mistakes import Draws
@@ -50,6 +51,8 @@ class Verdict:
     ratio: NDArray[np.float64] | None = None  # |error| / bound of every element, if it failed
     warnings: tuple[str, ...] = ()  # what is within the bound and yet unlikely
     untested: tuple[str, ...] = ()  # what this answer cannot show, such as the bias of a rounding
+    # what the numbers prove without a model of the operator: unfair rounding, races between runs
+    mistakes: tuple[Mistake, ...] = ()
     draws: Draws | None = None  # stochastic roundings, to compare with other seeds
 
 
@@ -173,6 +176,7 @@ def compare(
         ratio=shown,
         warnings=(between.warning,) if between.warning else (),
         untested=rounding.untested,
+        mistakes=tuple(m for m in (between.race, rounding.mistake) if m is not None),
         draws=rounding.sample,
     )
 
@@ -199,18 +203,18 @@ def same_bits(truth: Truth, bits: Array, answer: Array) -> bool:
 
 def one_run(truths: Mapping[str, Truth], answers: Mapping[str, Array]) -> dict[str, Array]:
     """One run of each answer: the first in which an output is wrong, of all outputs the same."""
-    by_run = {}
-    several = {}
-    for output, answer in answers.items():
-        truth = truths[output]
-        x = numbers(truth, answer)
-        if x.ndim > np.ndim(truth.reference):
-            several[output] = x
-            by_run[output] = ~judge(truth, x)[0].reshape(len(x), -1).all(1)
-    wrong = [int(np.argmax(runs)) for runs in by_run.values() if runs.any()]
+    several = {
+        output: numbers(truths[output], answer)
+        for output, answer in answers.items()
+        if has_runs(np.shape(truths[output].reference), answer.shape)
+        and not malformed(truths[output], answer)
+    }
+    wrong = []
+    for output, x in several.items():
+        runs = ~judge(truths[output], x)[0].reshape(len(x), -1).all(1)
+        wrong += np.flatnonzero(runs)[:1].tolist()
     run = min(wrong, default=0)
-    runs = {output: x[min(run, len(x) - 1)] for output, x in several.items()}
-    return {**answers, **runs}
+    return {**answers, **{output: x[min(run, len(x) - 1)] for output, x in several.items()}}
 
 
 class _Place(NamedTuple):

@@ -11,9 +11,8 @@ from itertools import combinations
 
 import numpy as np
 
-from neocpu.oracle import runs, stochastic
 from neocpu.oracle.adapters import Array
-from neocpu.oracle.compare import agrees, judge, malformed, numbers, one_run, same_bits
+from neocpu.oracle.compare import agrees, judge, malformed, numbers, same_bits
 from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.patterns import first_pattern
@@ -157,34 +156,16 @@ def by_pattern(case: Case, truths: Truths, answers: Answers) -> list[Diagnosis]:
     return list(diagnoses.values())
 
 
-def by_runs(
-    op: Operator, case: Case, truths: Truths, answers: Answers, repeats: frozenset[str]
-) -> list[Diagnosis]:
-    """Mistakes in stochastic rounding, and races between the runs of outputs; each once."""
-    mistakes = []
-    for output, answer in answers.items():
-        truth = truths[output]
-        x = numbers(truth, answer)
-        one = x[0] if output in repeats and x.ndim > np.ndim(truth.reference) else x
-        mistakes.append(stochastic.fault(case, truth, one))
-        if truth.probability is None or output in repeats:
-            mistakes.append(runs.race(op, case, output, truth, x, judge(truth, x)[0]))
-    named = {mistake.name: mistake for mistake in mistakes if mistake is not None}
-    return [Diagnosis((m.name,), "mistake", m.about, m.fix) for m in named.values()]
-
-
 def diagnose(
     op: Operator,
     case: Case,
     truths: Truths,
     answers: Answers,
     preset: frozenset[str] = frozenset(),
-    repeats: frozenset[str] = frozenset(),
 ) -> list[Diagnosis]:
     """Explanations of a failed answer, best first; empty where none is known.
 
     truths : under the switches of the preset.
-    repeats : outputs whose runs have one seed.
     """
     readable = {
         name: answer
@@ -193,14 +174,12 @@ def diagnose(
     }
     if not readable:
         return []
-    single = one_run(truths, readable)
     exact = _truth_under(op, case, frozenset()) if preset else None
-    if exact is not None and _explains(exact, single) and not _explains(truths, single):
+    if exact is not None and _explains(exact, readable) and not _explains(truths, readable):
         about = "the answer follows the exact model, from which the preset departs here"
         return [Diagnosis(("exact",), "quirk", about)]
     return (
-        by_switches(op, case, single, preset)
-        + by_runs(op, case, truths, readable, repeats)
-        + by_mirror(case, truths, single)
-        + by_pattern(case, truths, single)
+        by_switches(op, case, readable, preset)
+        + by_mirror(case, truths, readable)
+        + by_pattern(case, truths, readable)
     )

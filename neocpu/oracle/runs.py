@@ -92,15 +92,6 @@ def differences(
     return RunDifferences(message=message, race=race)
 
 
-def race(
-    op: Operator, case: Case, output: str, truth: Truth, x: Array, right: Bools
-) -> Mistake | None:
-    """The race that runs of an output show, for diagnoses; None for a single run."""
-    if x.ndim == np.ndim(truth.reference):
-        return None
-    return differences(op, case, output, truth, x, right).race
-
-
 def _why(runs: _Runs, differing: NDArray[np.int64]) -> str:
     """A reason for differences within the bounds, in brackets."""
     if runs.truth.probability is not None:

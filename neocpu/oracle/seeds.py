@@ -13,6 +13,7 @@ import numpy as np
 from neocpu.oracle import stochastic
 from neocpu.oracle.compare import Verdict
 from neocpu.oracle.diagnose import Diagnosis
+from neocpu.oracle.mistakes import Mistake
 from neocpu.oracle.operator import Case, Value
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.stochastic_mistakes import Draws
@@ -46,8 +47,7 @@ def judged_by_seed(outcomes: Sequence[CaseOutcome]) -> list[CaseOutcome]:
         mistake = stochastic.shared_by_seeds(both)
         if mistake is not None:
             about = f"{mistake.about}: {outcomes[a].case.name} and {outcomes[b].case.name}"
-            diagnosis = Diagnosis((mistake.name,), "mistake", about, mistake.fix)
-            judged[b] = _failed(judged[b], second, diagnosis)
+            judged[b] = _failed(judged[b], second, mistake._replace(about=about))
     if stochastic_answers and not told:
         k, verdict = stochastic_answers[0]
         said = replace(verdict, untested=(*verdict.untested, NOT_TOLD))
@@ -87,8 +87,10 @@ def _with_verdict(outcome: CaseOutcome, verdict: Verdict) -> CaseOutcome:
     return replace(outcome, verdicts=verdicts)
 
 
-def _failed(outcome: CaseOutcome, verdict: Verdict, diagnosis: Diagnosis) -> CaseOutcome:
+def _failed(outcome: CaseOutcome, verdict: Verdict, mistake: Mistake) -> CaseOutcome:
     """The outcome, whose output has a mistake after all."""
-    message = f"stochastic rounding: {diagnosis.about}"
-    failed = _with_verdict(outcome, replace(verdict, status="failed", message=message))
-    return replace(failed, diagnoses=(*outcome.diagnoses, diagnosis))
+    message = f"stochastic rounding: {mistake.about}"
+    failed = replace(verdict, status="failed", message=message, mistakes=(mistake,))
+    diagnosis = Diagnosis((mistake.name,), "mistake", mistake.about, mistake.fix)
+    diagnoses = (*outcome.diagnoses, diagnosis)
+    return replace(_with_verdict(outcome, failed), diagnoses=diagnoses)

@@ -276,6 +276,7 @@ class Judgement(NamedTuple):
     """What an answer's stochastic rounding shows."""
 
     message: str = ""  # what is wrong, if anything
+    mistake: Mistake | None = None
     untested: tuple[str, ...] = ()  # what the answer is too small to show
     sample: Draws | None = None  # roundings to compare with those of other seeds
 
@@ -290,9 +291,9 @@ def judged(case: Case, truth: Truth, x: NDArray[np.float64]) -> Judgement:
         return Judgement()
     finding = mistake_of(draws)
     if finding is not None:
-        return Judgement(message(draws, finding))
+        return Judgement(message(draws, finding), finding.mistake)
     hidden = untested(draws)
-    return Judgement("", (hidden,) if hidden else (), draws.sample())
+    return Judgement(untested=(hidden,) if hidden else (), sample=draws.sample())
 
 
 def shared_by_seeds(draws: Draws) -> Mistake | None:
@@ -315,9 +316,3 @@ def message(draws: Draws, finding: Finding) -> str:
         f"as likely as from a right kernel, which fails with a chance of at most "
         f"{FALSE_ALARM:.0e})"
     )
-
-
-def fault(case: Case, truth: Truth, x: NDArray[np.float64]) -> Mistake | None:
-    """The mistake in stochastic rounding that the numbers x of an output show, for diagnoses."""
-    finding = mistake_of(draws_of(case, truth, x))
-    return finding.mistake if finding else None
