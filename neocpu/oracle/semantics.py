@@ -7,10 +7,11 @@ in `switches.py`.
 """
 
 from neocpu.oracle.switches import ALL, Switch
+from neocpu.oracle.switches_more import MORE
 
 __all__ = ["PRESETS", "SWITCHES", "Switch", "switches_for"]
 
-SWITCHES: dict[str, Switch] = {switch.name: switch for switch in ALL}
+SWITCHES: dict[str, Switch] = {switch.name: switch for switch in (*ALL, *MORE)}
 
 # What a peer does by default, according to its sources and to measurements (docs/semantics.md names
 # the places).
@@ -40,9 +41,17 @@ PRESETS: dict[str, frozenset[str]] = {
             "out_of_bounds_row_0",
         }
     ),
-    "torch": frozenset({"untouched_rows_step", "adagrad_eps_1e10", "bf16_output_half_up"}),
+    "torch": frozenset(
+        {"untouched_rows_step", "adagrad_eps_1e10", "bf16_output_half_up", "max_skips_nan"}
+    ),
     "torch_sparse": frozenset(
-        {"adagrad_eps_1e10", "sgd_duplicates_in_sequence", "sparse_adam_eps", "bf16_output_half_up"}
+        {
+            "adagrad_eps_1e10",
+            "sgd_duplicates_in_sequence",
+            "sparse_adam_eps",
+            "bf16_output_half_up",
+            "max_skips_nan",
+        }
     ),
 }
 

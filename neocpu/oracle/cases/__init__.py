@@ -8,8 +8,13 @@ from collections.abc import Iterable, Iterator
 from neocpu.oracle.cases import (
     backward,
     codecs,
+    fp8_rows,
+    jagged,
     layout,
     lookup,
+    maximum,
+    moves,
+    nvfp4,
     optimizers,
     scale,
     stochastic,
@@ -27,9 +32,15 @@ MODULES = (
     trajectory,
     layout,
     codecs,
+    jagged,
+    moves,
+    nvfp4,
     optimizers,
     stochastic,
     scale,
+    stochastic,
+    maximum,
+    fp8_rows,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.

@@ -34,6 +34,19 @@ class _Registry(dict[str, RegisteredOperator]):
 
 
 OPERATORS: dict[str, RegisteredOperator] = _Registry()
+# Files of this folder that define operators.
+FILES = (
+    "sparse",
+    "bucketize",
+    "reorder",
+    "jagged",
+    "quantize",
+    "bounds",
+    "pooled",
+    "selects",
+    "jagged_math",
+    "fp8",
+)
 
 
 def operator(schema: str, name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -60,6 +73,6 @@ def operator(schema: str, name: str = "") -> Callable[[Callable[..., Any]], Call
 
 def load() -> dict[str, RegisteredOperator]:
     """All operators, by name; imports the files that define them."""
-    for file in ("sparse", "bucketize", "reorder", "jagged", "quantize", "bounds"):
+    for file in FILES:
         import_module(f"neocpu.peers.fbgemm.{file}")
     return OPERATORS
