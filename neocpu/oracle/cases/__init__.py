@@ -36,7 +36,6 @@ MODULES = (
     moves,
     nvfp4,
     optimizers,
-    stochastic,
     scale,
     stochastic,
     maximum,
