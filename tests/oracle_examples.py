@@ -43,6 +43,15 @@ HEADS = {
     "offsets": counts(0, 1, 2),
 }
 ROWS = {"values": floats([0], [0], [0]), "offsets": counts(0, 2, 3)}
+MAXIMA = {
+    "weights": floats(-1, -1, -2),
+    "rows": counts(3),
+    "dims": counts(1),
+    "feature_table": counts(0),
+    "indices": counts(2, 0, 1),
+    "offsets": counts(0, 3, 3),
+}
+FP8 = {"x": floats([1, -0.5], [0, -2])}
 
 # switch: (operator, inputs, options, output, what is right, what the switch makes of it)
 EXAMPLES_OF_MORE: dict[
@@ -97,5 +106,48 @@ EXAMPLES_OF_MORE: dict[
         "values_grad",
         [-0.5, 0.5],
         [0.5, 1.5],
+    ),
+    "max_from_zero": ("lookup_max", MAXIMA, NONE, "out", [-1, 0], [0, 0]),
+    "max_empty_is_lowest": ("lookup_max", MAXIMA, NONE, "out", [-1, 0], [-1, -np.inf]),
+    "max_gradient_to_ties": (
+        "lookup_max_backward",
+        {**MAXIMA, "grad_output": floats([3], [5])},
+        NONE,
+        "weights_grad",
+        [3, 0, 0],
+        [3, 3, 0],
+    ),
+    "max_takes_last": (
+        "lookup_max_backward",
+        {**MAXIMA, "grad_output": floats([3], [5])},
+        NONE,
+        "weights_grad",
+        [3, 0, 0],
+        [0, 3, 0],
+    ),
+    "max_skips_nan": (
+        "lookup_max",
+        {**MAXIMA, "weights": floats(-1, np.nan, -2)},
+        NONE,
+        "out",
+        [np.nan, 0],
+        [-1, 0],
+    ),
+    "fp8_scale_inverted": (
+        "fp8_rowwise",
+        FP8,
+        NONE,
+        "scale",
+        [0.9375, 0.46875],
+        [1 / 0.9375, 2 / 0.9375],
+    ),
+    "fp8_scale_of_tensor": ("fp8_rowwise", FP8, NONE, "scale", [0.9375, 0.46875], [0.46875] * 2),
+    "fp8_largest_signed": (
+        "fp8_rowwise",
+        {"x": floats([1, -2])},
+        NONE,
+        "scale",
+        [0.46875],
+        [0.9375],
     ),
 }

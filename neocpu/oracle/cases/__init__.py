@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator
 from neocpu.oracle.cases import (
     backward,
     codecs,
+    fp8_rows,
     jagged,
     layout,
     lookup,
+    maximum,
     moves,
+    nvfp4,
     optimizers,
     scale,
     stochastic,
@@ -31,9 +34,12 @@ MODULES = (
     codecs,
     jagged,
     moves,
+    nvfp4,
     optimizers,
     scale,
     stochastic,
+    maximum,
+    fp8_rows,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.

@@ -9,10 +9,13 @@ from neocpu.oracle.operator import Arrays, Case, Field, Operator, Options, Truth
 from neocpu.oracle.ops import (
     backward,
     codecs,
+    fp8_rows,
     jagged,
     layout,
     lookup,
+    maximum,
     moves,
+    nvfp4,
     scale,
     trajectory,
 )
@@ -37,7 +40,10 @@ MODULES = (
     codecs,
     jagged,
     moves,
+    nvfp4,
     scale,
+    maximum,
+    fp8_rows,
 )
 OPERATORS: dict[str, Operator] = {op.name: op for module in MODULES for op in module.OPERATORS}
 
