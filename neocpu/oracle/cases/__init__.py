@@ -13,13 +13,14 @@ from neocpu.oracle.cases import (
     lookup,
     maximum,
     moves,
+    sequence,
     trajectory,
 )
 from neocpu.oracle.operator import Case
 
 __all__ = ["Case", "all_cases"]
 
-MODULES = (lookup, backward, trajectory, layout, moves, jagged, maximum, fp8_rows)
+MODULES = (lookup, backward, trajectory, layout, moves, jagged, maximum, fp8_rows, sequence)
 
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
