@@ -7,21 +7,42 @@ from collections.abc import Iterable, Iterator
 
 from neocpu.oracle.cases import (
     backward,
+    codecs,
     fp8_rows,
     jagged,
     layout,
     lookup,
     maximum,
     moves,
+    nvfp4,
+    optimizers,
+    scale,
     sequence,
+    stochastic,
     trajectory,
+    weight_gradient,
 )
 from neocpu.oracle.operator import Case
 
-__all__ = ["Case", "all_cases"]
+__all__ = ["DIM_MULTIPLE", "Case", "all_cases"]
 
-MODULES = (lookup, backward, trajectory, layout, moves, jagged, maximum, fp8_rows, sequence)
-
+MODULES = (
+    lookup,
+    weight_gradient,
+    backward,
+    trajectory,
+    layout,
+    codecs,
+    jagged,
+    moves,
+    nvfp4,
+    optimizers,
+    scale,
+    stochastic,
+    maximum,
+    fp8_rows,
+    sequence,
+)
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
 DIM_MULTIPLE = 4

@@ -15,6 +15,8 @@ from neocpu.oracle.ops import (
     lookup,
     maximum,
     moves,
+    nvfp4,
+    scale,
     trajectory,
 )
 
@@ -30,11 +32,20 @@ __all__ = [
     "operator",
 ]
 
-OPERATORS: dict[str, Operator] = {
-    op.name: op
-    for module in (lookup, backward, trajectory, layout, codecs, moves, jagged, maximum, fp8_rows)
-    for op in module.OPERATORS
-}
+MODULES = (
+    lookup,
+    backward,
+    trajectory,
+    layout,
+    codecs,
+    jagged,
+    moves,
+    nvfp4,
+    scale,
+    maximum,
+    fp8_rows,
+)
+OPERATORS: dict[str, Operator] = {op.name: op for module in MODULES for op in module.OPERATORS}
 
 
 def operator(name: str) -> Operator:

@@ -29,6 +29,7 @@ _HOMES = {
     "EmbeddingLocation": "names",
     "GlobalWeightDecayDefinition": "names",
     "GradSumDecay": "names",
+    "IntNBitTableBatchedEmbeddingBagsCodegen": "inference",
     "LearningRateMode": "names",
     "OutOfBounds": "bounds",
     "PoolingMode": "names",
