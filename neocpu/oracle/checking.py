@@ -22,6 +22,7 @@ from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.report import Report
 from neocpu.oracle.seeds import judged_by_seed
 from neocpu.oracle.semantics import PRESETS
+from neocpu.oracle.typical import with_typical
 
 
 def nearest_name(wrong: str, names: Iterable[str]) -> str:
@@ -54,13 +55,18 @@ def is_canonical(preset: str | None) -> bool:
 
 
 def check_suite(
-    suite: Mapping[str, Any], answers: Answers, bits: bool = False, preset: str | None = None
+    suite: Mapping[str, Any],
+    answers: Answers,
+    bits: bool = False,
+    preset: str | None = None,
+    strict: bool = False,
 ) -> Report:
     """Compare all answers there are with a suite.
 
     preset : a peer's semantics.
     bits : ask for the canonical bits, or those of the preset's mirror. A case that the mirror does
         not cover is judged within bounds, and says so.
+    strict : a warning fails the check.
     Raises OracleError for unreadable files or an unknown preset.
     """
     find_preset(preset)
@@ -96,6 +102,7 @@ def check_suite(
         preset=preset or "",
         bits=bits,
         source=answers.source,
+        strict=strict,
     )
 
 
@@ -120,6 +127,7 @@ def _check_case(
     if switches:
         with np.errstate(all="ignore"):
             truths = op.truth(case.inputs, case.options, switches)
+            truths = with_typical(op, case.inputs, case.options, truths, switches)
     verdicts = []
     for output, truth in truths.items():
         bits_of_output = canonical.get(output)
@@ -190,6 +198,7 @@ def check(
     options: Mapping[str, Value] | None = None,
     bits: bool = False,
     preset: str | None = None,
+    strict: bool = False,
     runs: str = "seeds",
 ) -> Report:
     """Is this answer right?
@@ -197,6 +206,7 @@ def check(
     answer : outputs by name, or one array where the operator has one output. One more leading axis
         holds several runs of the kernel; all must be right, and what differs between them is named.
     bits : ask for neocpu's bits, or those of the preset's mirror.
+    strict : not if there is a warning, either.
     runs : "seeds" if such runs of an output that is rounded stochastically have a seed each,
         "repeats" if all have the one of the options.
     Returns a Report: true when all that was answered is right; str(report) says what is wrong.
@@ -210,6 +220,7 @@ def check(
         complete = operator.complete(_known_options(operator, options))
         with np.errstate(all="ignore"):
             truths = operator.truth(input_arrays, complete)
+            truths = with_typical(operator, input_arrays, complete, truths)
             canonical: dict[str, Array] = {}
             if bits and is_canonical(preset):
                 canonical = operator.run(input_arrays, complete)
@@ -230,6 +241,7 @@ def check(
         preset=preset or "",
         bits=bits,
         source="this call",
+        strict=strict,
     )
 
 

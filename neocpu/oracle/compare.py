@@ -22,6 +22,7 @@ from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.runs import RunDifferences, differences, has_runs
 from neocpu.oracle.stochastic_mistakes import Draws
 from neocpu.oracle.truth.formats import FORMATS, decode, quantum
+from neocpu.oracle.typical import warnings
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ def compare(
         expected = numbers(truth, canonical)
     message = "; ".join(filter(None, messages))
     passed = bool(right.all()) and not message
+    unlikely = warnings(op, case, output, truth, x, right)
     place = _Place(op, case, output, truth, expected, x)
     first, worst = _extremes(place, right, ratio)
     shown = None if passed else _of_worst_run(np.where(right, 0.0, ratio), np.ndim(expected))
@@ -174,7 +176,7 @@ def compare(
         worst=worst,
         worst_ratio=float(ratio.max(initial=0.0)),
         ratio=shown,
-        warnings=(between.warning,) if between.warning else (),
+        warnings=(*unlikely, *filter(None, [between.warning])),
         untested=rounding.untested,
         mistakes=tuple(m for m in (between.race, rounding.mistake) if m is not None),
         draws=rounding.sample,

@@ -10,7 +10,9 @@ from neocpu.oracle.cases import (
     codecs,
     fp8_rows,
     jagged,
+    key_value,
     layout,
+    long,
     lookup,
     maximum,
     moves,
@@ -33,6 +35,7 @@ MODULES = (
     layout,
     codecs,
     jagged,
+    key_value,
     moves,
     nvfp4,
     optimizers,
@@ -40,6 +43,7 @@ MODULES = (
     stochastic,
     maximum,
     fp8_rows,
+    long,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.

@@ -258,21 +258,6 @@ def _backward_truth(
     return outputs | tables.state_truths()
 
 
-def _weight_truths(
-    tables: BoundedTables, inputs: Arrays, options: dict[str, Value], rounding: str
-) -> dict[str, Truth]:
-    """The rows after the step: numbers of a format, or the parts of row-scaled rows."""
-    name = str(options["weights_format"])
-    if name in SCALED:
-        return stored_tables(inputs, name, tables.weights, tables.touched, rounding)
-    weights = in_format(tables.weights, name, rounding)
-    if options["rounding"] == "fbgemm" and weights.probability is not None:
-        # 13 bits below fp16's normal numbers: either neighbour of a subnormal, no certain chance
-        normal = np.abs(tables.weights.value) >= 2.0 ** FORMATS["fp16"].smallest
-        weights = replace(weights, probability=np.where(normal, weights.probability, np.nan))
-    return {"weights": weights}
-
-
 def _unique_truth(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
