@@ -160,9 +160,9 @@ def compare(
     else:
         right = _equal_bits(truth, canonical, x)
         expected = numbers(truth, canonical)
+    unlikely = warnings(op, case, output, truth, x, right)
     message = "; ".join(filter(None, messages))
     passed = bool(right.all()) and not message
-    unlikely = warnings(op, case, output, truth, x, right)
     place = _Place(op, case, output, truth, expected, x)
     first, worst = _extremes(place, right, ratio)
     shown = None if passed else _of_worst_run(np.where(right, 0.0, ratio), np.ndim(expected))
@@ -176,7 +176,7 @@ def compare(
         worst=worst,
         worst_ratio=float(ratio.max(initial=0.0)),
         ratio=shown,
-        warnings=(*unlikely, *filter(None, [between.warning])),
+        warnings=tuple(filter(None, (between.warning, *unlikely))),
         untested=rounding.untested,
         mistakes=tuple(m for m in (between.race, rounding.mistake) if m is not None),
         draws=rounding.sample,
