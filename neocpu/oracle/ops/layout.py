@@ -160,7 +160,7 @@ OPERATORS = (
     ),
     _operator(
         "recat",
-        "The order that makes blocks by (rank, key) key-major (TorchRec: _get_recat).",
+        "The order that makes blocks by (rank, key) key-major; no inputs (TorchRec: _get_recat).",
         {},
         {"features": 2, "ranks": 2},
         {"order": Field("numbers of blocks, int64[features * ranks]", ("block",))},
