@@ -5,23 +5,26 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from neocpu.errors import OracleError
 from neocpu.oracle.adapters import Array, arrays
-from neocpu.oracle.answers import Answers
-from neocpu.oracle.compare import Verdict, compare
+from neocpu.oracle.answers import REPEATS, Answers
+from neocpu.oracle.compare import Verdict, compare, one_run
 from neocpu.oracle.diagnose import BUDGET, Investigation, Progress
 from neocpu.oracle.evidence import CaseTrial
+from neocpu.oracle.findings import Diagnosis
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
 from neocpu.oracle.operator import Case, Operator, Truth, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.report import Report
+from neocpu.oracle.seeds import judged_by_seed
 from neocpu.oracle.semantics import PRESETS
+from neocpu.oracle.typical import with_typical
 
 
 def nearest_name(wrong: str, names: Iterable[str]) -> str:
@@ -58,6 +61,7 @@ def check_suite(
     answers: Answers,
     bits: bool = False,
     preset: str | None = None,
+    strict: bool = False,
     budget: float = BUDGET,
 ) -> Report:
     """Compare all answers there are with a suite, and explain what is wrong.
@@ -65,10 +69,11 @@ def check_suite(
     preset : a peer's semantics.
     bits : ask for the canonical bits, or those of the preset's mirror. A case that the mirror does
         not cover is judged within bounds, and says so.
+    strict : a warning fails the check.
     budget : seconds for explanations; 0: verdicts only.
     Raises OracleError for unreadable files or an unknown preset.
     """
-    judgement = judge_suite(suite, answers, bits, preset)
+    judgement = judge_suite(suite, answers, bits, preset, strict)
     return judgement.explained(budget) if budget > 0 else judgement.report
 
 
@@ -88,7 +93,11 @@ class Judgement:
 
 
 def judge_suite(
-    suite: Mapping[str, Any], answers: Answers, bits: bool = False, preset: str | None = None
+    suite: Mapping[str, Any],
+    answers: Answers,
+    bits: bool = False,
+    preset: str | None = None,
+    strict: bool = False,
 ) -> Judgement:
     """The verdicts on all answers there are, without explanations; as check_suite."""
     find_preset(preset)
@@ -106,7 +115,7 @@ def judge_suite(
         case_answers = {}
         for key in keys_of_case[name]:
             output = key.split("/", 1)[1] if "/" in key else ""
-            if output in truths:
+            if output.removesuffix(REPEATS) in truths:
                 case_answers[output] = answers[key]
             else:
                 unknown.append(f"{key}{nearest_name(key, [f'{name}/{o}' for o in truths])}")
@@ -115,22 +124,36 @@ def judge_suite(
             canonical = {output: e.canonical for output, e in question.outputs.items()}
         outcome, trial = _judged(question.case, truths, case_answers, canonical, bits, preset)
         outcomes.append(outcome)
-        if case_answers:
-            trials.append(trial)
+        trials.append(trial)
     for name in sorted(set(keys_of_case) - set(suite)):
         outputs = [key.split("/", 1)[-1] for key in keys_of_case[name]]
         valid_keys = [f"{case}/{output}" for case in suite for output in outputs]
         unknown += [f"{key}{nearest_name(key, valid_keys)}" for key in keys_of_case[name]]
     report = Report(
-        cases=tuple(outcomes),
+        cases=tuple(judged_by_seed(outcomes)),
         unknown=tuple(unknown),
         unanswered=tuple(name for name in suite if name not in keys_of_case),
         preset=preset or "",
         bits=bits,
         source=answers.source,
         unsought=True,
+        strict=strict,
     )
-    return Judgement(report, tuple(trials))
+    return Judgement(report, _with_verdicts(trials, report.cases))
+
+
+def _with_verdicts(
+    trials: Iterable[CaseTrial], outcomes: Iterable[CaseOutcome]
+) -> tuple[CaseTrial, ...]:
+    """Trials of what was answered, with what the verdicts on all cases say of them."""
+    judged = []
+    for trial, outcome in zip(trials, outcomes):
+        mistakes = {m.name: m for verdict in outcome.verdicts for m in verdict.mistakes}
+        proved = [Diagnosis((m.name,), "mistake", m.about, m.fix) for m in mistakes.values()]
+        if trial.answers:
+            failed = outcome.status == "failed"
+            judged.append(replace(trial, failed=failed, proved=tuple(proved)))
+    return tuple(judged)
 
 
 def _judged(
@@ -143,6 +166,7 @@ def _judged(
 ) -> tuple[CaseOutcome, CaseTrial]:
     """One case: a verdict per output, and the trial in which explanations are sought.
 
+    answers : by output; with REPEATS at the end of the name where all runs have one seed.
     canonical : neocpu's bits, where these are asked for.
     """
     op = find_operator(case.op)
@@ -153,15 +177,30 @@ def _judged(
     if switches:
         with np.errstate(all="ignore"):
             truths = op.truth(case.inputs, case.options, switches)
+            truths = with_typical(op, case.inputs, case.options, truths, switches)
     verdicts = []
     for output, truth in truths.items():
+        bits_of_output = canonical.get(output)
         if output in answers:
-            verdict = compare(op, case, output, truth, answers[output], canonical.get(output))
-        else:
-            verdict = Verdict(output, "missing", "no answer")
-        verdicts.append(verdict)
+            verdict = compare(op, case, output, truth, answers[output], bits_of_output)
+            verdicts.append(verdict)
+        repeated = answers.get(output + REPEATS)
+        if repeated is not None:
+            verdict = compare(op, case, output, truth, repeated, bits_of_output, repeats=True)
+            verdicts.append(replace(verdict, output=output + REPEATS))
+        elif output not in answers:
+            verdicts.append(Verdict(output, "missing", "no answer"))
     outcome = CaseOutcome(case, tuple(verdicts), (), note)
-    return outcome, CaseTrial(op, case, truths, answers, outcome.status == "failed", switches)
+    by_output: Mapping[str, Array] = answers
+    if outcome.status == "failed":
+        # of two answers to one output a wrong one is explained
+        wrong = {v.output for v in verdicts if v.status in ("failed", "malformed")}
+        order = sorted(answers, key=wrong.__contains__)
+        by_output = {name.removesuffix(REPEATS): answers[name] for name in order}
+    else:
+        by_output = {name: array for name, array in answers.items() if name in truths}
+    runs = one_run(truths, by_output)
+    return outcome, CaseTrial(op, case, truths, runs, outcome.status == "failed", switches)
 
 
 def _mirrored(case: Case, preset: str) -> tuple[Mapping[str, Array | None], str]:
@@ -205,12 +244,18 @@ def check(
     options: Mapping[str, Value] | None = None,
     bits: bool = False,
     preset: str | None = None,
+    strict: bool = False,
+    runs: str = "seeds",
     budget: float = BUDGET,
 ) -> Report:
     """Is this answer right?
 
-    answer : outputs by name, or one array where the operator has one output.
+    answer : outputs by name, or one array where the operator has one output. One more leading axis
+        holds several runs of the kernel; all must be right, and what differs between them is named.
     bits : ask for neocpu's bits, or those of the preset's mirror.
+    strict : not if there is a warning, either.
+    runs : "seeds" if such runs of an output that is rounded stochastically have a seed each,
+        "repeats" if all have the one of the options.
     budget : seconds for explanations of a wrong answer.
     Returns a Report: true when all that was answered is right; str(report) says what is wrong.
     Raises OracleError for an unknown operator, option, preset or output, or where nothing was
@@ -223,23 +268,30 @@ def check(
         complete = operator.complete(_known_options(operator, options))
         with np.errstate(all="ignore"):
             truths = operator.truth(input_arrays, complete)
+            truths = with_typical(operator, input_arrays, complete, truths)
             canonical: dict[str, Array] = {}
             if bits and is_canonical(preset):
                 canonical = operator.run(input_arrays, complete)
     except (KeyError, ValueError) as error:
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
     answers = _named_answers(operator, answer, truths)
+    if runs not in ("seeds", "repeats"):
+        raise OracleError(f'runs is {runs!r}, not "seeds" or "repeats"')
+    if runs == "repeats":
+        stochastic = {o for o in answers if truths[o].probability is not None}
+        answers = {o + REPEATS if o in stochastic else o: x for o, x in answers.items()}
     case = Case("this call", op, input_arrays, complete, "")
     outcome, trial = _judged(case, dict(truths), answers, canonical, bits, preset)
     report = Report(
-        cases=(outcome,),
+        cases=tuple(judged_by_seed([outcome])),
         unknown=(),
         unanswered=(),
         preset=preset or "",
         bits=bits,
         source="this call",
+        strict=strict,
     )
-    return Judgement(report, (trial,)).explained(budget)
+    return Judgement(report, _with_verdicts([trial], report.cases)).explained(budget)
 
 
 def _named_answers(

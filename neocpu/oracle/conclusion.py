@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 
-from neocpu.oracle import stochastic
-from neocpu.oracle.compare import malformed, numbers, same_bits
+from neocpu.oracle.compare import malformed, same_bits
 from neocpu.oracle.evidence import CaseTrial
 from neocpu.oracle.facets import Facts, Separation, facts_of, separated
 from neocpu.oracle.findings import EXACT, Diagnosis, Evidence, Finding
@@ -49,8 +48,7 @@ class Conclusion:
         """Evidence that needs no bent truth: outputs that nobody wrote, unfair rounding."""
         evidence: dict[tuple[str, ...], Evidence] = {}
         for name in sorted(self._failed):
-            diagnosis = shown_by_numbers(self._by_name[name])
-            if diagnosis is not None:
+            for diagnosis in shown_by_numbers(self._by_name[name]):
                 self._patterns.setdefault(diagnosis.names, diagnosis)
                 known = evidence.setdefault(diagnosis.names, Evidence(diagnosis.names))
                 known.explained.add(name)
@@ -193,18 +191,13 @@ class Conclusion:
         return explained
 
 
-def shown_by_numbers(trial: CaseTrial) -> Diagnosis | None:
+def shown_by_numbers(trial: CaseTrial) -> list[Diagnosis]:
     """What the numbers of a case prove by themselves: nobody wrote them, or rounding is unfair."""
     pattern = unwritten(trial.case, trial.truths, trial.answers)
+    unwritten_output = []
     if pattern is not None:
-        return Diagnosis((pattern.name,), "pattern", pattern.about, pattern.fix)
-    for output, answer in trial.answers.items():
-        truth = trial.truths[output]
-        if truth.probability is not None and not malformed(truth, answer):
-            fault = stochastic.fault(trial.case, truth, numbers(truth, answer))
-            if fault is not None:
-                return Diagnosis((fault.name,), "mistake", fault.about, fault.fix)
-    return None
+        unwritten_output = [Diagnosis((pattern.name,), "pattern", pattern.about, pattern.fix)]
+    return [*trial.proved, *unwritten_output]
 
 
 def reach(names: tuple[str, ...]) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.compare import judge, malformed, numbers
-from neocpu.oracle.findings import EXACT, Effect
+from neocpu.oracle.findings import EXACT, Diagnosis, Effect
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.semantics import SWITCHES
 from neocpu.oracle.truth.formats import FORMATS, nearest
@@ -60,6 +60,7 @@ class CaseTrial:
     answers: Answers
     failed: bool
     preset: frozenset[str] = frozenset()
+    proved: tuple[Diagnosis, ...] = ()  # what the verdicts prove without a bent truth
     effects: dict[tuple[str, ...], Effect | None] = field(default_factory=dict)
     _asked: frozenset[str] | None = None
 
@@ -134,12 +135,12 @@ def nearest_variant(truths: Sequence[Truth], answer: Array | None) -> Truth:
     with np.errstate(invalid="ignore"):
         errors = np.stack([np.abs(x - truth.reference) - truth.bound for truth in truths])
     best = np.argmin(np.where(np.isnan(errors), np.inf, errors), axis=0)[None]
-    parts: dict[str, Array] = {}
+    parts: dict[str, Any] = {"typical": None}
     for part in ("reference", "bound", "lower", "upper"):
         if getattr(first, part) is not None:
             variants = np.stack([getattr(truth, part) for truth in truths])
             parts[part] = np.take_along_axis(variants, best, 0)[0]
-    return replace(first, **parts, typical=None)
+    return replace(first, **parts)
 
 
 def differ(plain: Truths, bent: Truths) -> bool:

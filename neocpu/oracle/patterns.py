@@ -135,12 +135,12 @@ def rearranged(case: Case, output: str, truth: Truth, x: Array) -> Pattern | Non
 
 def tail_missing(case: Case, output: str, truth: Truth, x: Array) -> Pattern | None:
     """Only the last columns of rows are wrong: those after a number, or after vectors."""
-    blocks = [block.any(0) for block in _by_row(case, ~judge(truth, x)[0])]
+    blocks = [np.asarray(block.any(0)) for block in _by_row(case, ~judge(truth, x)[0])]
     wrong = [(block.size, int(np.argmax(block))) for block in blocks if block.any()]
     right = [block.size for block in blocks if block.size and not block.any()]
     if not wrong or any(first == 0 for _, first in wrong):
         return None
-    if not all(block[-1] for block in blocks if block.any()):
+    if not all(bool(block[-1:].any()) for block in blocks if block.any()):
         return None
     where = ""
     firsts = {first for _, first in wrong}

@@ -9,6 +9,7 @@ UPDATES = ("backward", "trajectory")
 BAGS = ("lookup", "weight_gradient", *MERGES)
 WEIGHTED = ("lookup", *MERGES)
 AT_SCALE = ("lookup_at_scale", "backward_at_scale")
+MAXIMA = ("lookup_max", "lookup_max_backward")
 JAGGED = (
     "jagged_dense_bmm",
     "jagged_dense_bmm_backward",

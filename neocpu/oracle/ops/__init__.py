@@ -9,10 +9,14 @@ from neocpu.oracle.operator import Arrays, Case, Field, Operator, Options, Truth
 from neocpu.oracle.ops import (
     backward,
     codecs,
+    fp8_rows,
     jagged,
+    key_value,
     layout,
     lookup,
+    maximum,
     moves,
+    nvfp4,
     scale,
     trajectory,
 )
@@ -36,8 +40,12 @@ MODULES = (
     layout,
     codecs,
     jagged,
+    key_value,
     moves,
+    nvfp4,
     scale,
+    maximum,
+    fp8_rows,
 )
 OPERATORS: dict[str, Operator] = {op.name: op for module in MODULES for op in module.OPERATORS}
 

@@ -13,7 +13,7 @@ from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import DecodedRows, Ints, JaggedBatch
 from neocpu.oracle.truth.bends import flushed, flushed_bounded, kept_duplicates
 from neocpu.oracle.truth.formats import FORMATS, nearest
-from neocpu.oracle.truth.numbers import TINY, Bounded, Real, U
+from neocpu.oracle.truth.numbers import LARGEST, SMALL, TINY, Bounded, Real, U
 from neocpu.oracle.truth.sums import FP64_ERROR, Roundings, roundings_of_division, sums_of
 from neocpu.oracle.truth.underflow import losses
 
@@ -82,17 +82,31 @@ def _underflow(
 
     In units of the terms before their sum is divided.
     """
-    x = rows.value[_elements(bags, lookups, width)]
+    elements = _elements(bags, lookups, width)
     y = None if bags.weight is None else bags.weight[lookups, None]
-    if divisors is None:
-        return losses(x, y, None, _coarse(rows))
-    by = divisors[bags.bag[lookups], None]
-    return losses(x, y, by, _coarse(rows)) * np.abs(by)
+    by = None if divisors is None else divisors[bags.bag[lookups], None]
+    lost = losses(rows.value[elements], y, by, _coarse(rows))
+    if rows.parts is not None and (y is not None or by is not None):
+        weight = np.ones((lookups.size, 1)) if y is None else np.abs(y)
+        smallest, largest = (part[elements] for part in rows.parts)
+        with np.errstate(invalid="ignore", over="ignore"):
+            small = smallest * weight < SMALL * (1.0 if by is None else np.abs(by))
+            lost = np.maximum(lost, np.where(small & (weight != 0), SCALED_LOSS, 0.0))
+            lost = np.where(largest * weight > LARGEST / 2, np.inf, lost)
+    return lost if by is None else lost * np.abs(by)
 
 
 def _coarse(rows: DecodedRows) -> float:
     """What a product of a decoded element loses below the normal range, if it loses anything."""
     return SCALED_LOSS if rows.scaled else 0.0
+
+
+def _products(bags: JaggedBatch, rows: DecodedRows) -> int:
+    """Roundings of a product with a per-sample weight.
+
+    Two for row-scaled rows: kernels may multiply scale and bias by the weight instead of the row.
+    """
+    return (1 + rows.scaled) if bags.weight is not None else 0
 
 
 def pooled(
@@ -113,7 +127,7 @@ def pooled(
         terms = flushed_bounded(terms, switches)
         starts = np.searchsorted(bags.bag[lookups], np.arange(first_bag, end_bag + 1))
         by = Roundings(
-            products=int(bags.weight is not None),
+            products=_products(bags, rows),
             additions=1 + rows.scaled,
             underflow=_underflow(bags, rows, lookups, width, divisors),
             divisors=None if divisors is None else divisors[first_bag:end_bag],
@@ -154,7 +168,7 @@ def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
         position = bags.position[in_feature]
         starts = np.arange(in_feature.size + 1)
         by = Roundings(
-            products=int(bags.weight is not None),
+            products=_products(bags, rows),
             underflow=_underflow(bags, rows, in_feature, width, None),
         )
         single = sums_of(terms, magnitude, starts, by)
