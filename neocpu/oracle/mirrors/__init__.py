@@ -17,6 +17,7 @@ from neocpu.oracle.operator import Arrays, Options, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.ops.backward import STATES
 from neocpu.oracle.ops.trajectory import batches
+from neocpu.oracle.truth.states import GLOBAL
 
 __all__ = ["MIRRORS", "Mirror", "NoMirror", "mirror_bits", "mirrors_of"]
 
@@ -132,10 +133,22 @@ def mirrors_of(op: str) -> tuple[Mirror, ...]:
     return tuple(m for m in MIRRORS.values() if m.op == op)
 
 
+def _refuse_memories(options: dict[str, Value]) -> None:
+    """Raises NoMirror for memories of rows and states that no peer has on a CPU."""
+    if options.get("weight_decay_mode") == GLOBAL:
+        raise NoMirror("no peer decays rows that rest on a CPU")
+    if options.get("step_ema") or options.get("step_swap"):
+        raise NoMirror("no peer keeps averages of rows on a CPU")
+    if any(options.get(f"momentum{k}_format", "fp32") != "fp32" for k in (1, 2)):
+        raise NoMirror("optimizer states of narrow formats are not mirrored")
+
+
 def mirror_bits(preset: str, op: str, inputs: Arrays, options: Options) -> Arrays:
     """The peer's bits. Raises NoMirror, with the reason, where they are not known."""
     mirror = MIRRORS.get((preset, op))
     if mirror is None:
         raise NoMirror(f"{preset} has no bit mirror of {op}")
+    complete = OPERATORS[op].complete(options)
+    _refuse_memories(complete)
     with np.errstate(all="ignore"):
-        return mirror.compute(dict(inputs), OPERATORS[op].complete(options))
+        return mirror.compute(dict(inputs), complete)
