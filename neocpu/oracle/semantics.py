@@ -41,6 +41,7 @@ PRESETS: dict[str, frozenset[str]] = {
             "out_of_bounds_row_0",
         }
     ),
+    "torchrec_triton": frozenset({"out_of_bounds_row_0"}),
     "torch": frozenset(
         {"untouched_rows_step", "adagrad_eps_1e10", "bf16_output_half_up", "max_skips_nan"}
     ),

@@ -45,6 +45,45 @@ _MOVES = (
     ),
 )
 
+_KEY_VALUE = (
+    _mistake(
+        "kv_row_not_reset",
+        ("kv_trajectory",),
+        "an id that was evicted finds its old row when it comes back",
+        "write the initial row when an id is inserted, also into memory that is used again",
+    ),
+    _mistake(
+        "kv_state_not_reset",
+        ("kv_trajectory",),
+        "the optimizer's state of an evicted id is still there when it comes back",
+        "set the states of a row to 0 when its id is inserted",
+    ),
+    _mistake(
+        "kv_ttl_inclusive",
+        ("kv_trajectory",),
+        "ids that are exactly as old as the time to live are evicted, too",
+        "evict where now - last > ttl",
+    ),
+    _mistake(
+        "kv_decay_after_check",
+        ("kv_trajectory",),
+        "counts are compared before they fade",
+        "fade the count, then compare it with the threshold",
+    ),
+    _mistake(
+        "kv_counts_lookups",
+        ("kv_trajectory",),
+        "an id is counted for each of its lookups instead of once per step",
+        "count unique ids of a step",
+    ),
+    _mistake(
+        "kv_evaluation_counts",
+        ("kv_trajectory",),
+        "evaluations count ids and refresh their time",
+        "leave counts and times alone outside of training",
+    ),
+)
+
 _JAGGED = (
     _mistake(
         "matrix_transposed",
@@ -147,4 +186,4 @@ _FP8 = (
     ),
 )
 
-MORE = (*_MOVES, *_JAGGED, *_MAXIMA, *_FP8)
+MORE = (*_MOVES, *_KEY_VALUE, *_JAGGED, *_MAXIMA, *_FP8)

@@ -10,7 +10,9 @@ from neocpu.oracle.cases import (
     codecs,
     fp8_rows,
     jagged,
+    key_value,
     layout,
+    long,
     lookup,
     maximum,
     moves,
@@ -34,6 +36,7 @@ MODULES = (
     layout,
     codecs,
     jagged,
+    key_value,
     moves,
     nvfp4,
     optimizers,
@@ -41,6 +44,7 @@ MODULES = (
     stochastic,
     maximum,
     fp8_rows,
+    long,
     sequence,
 )
 

@@ -109,7 +109,7 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
         step_options = {**options, "learning_rate": rate, "step": count}
         seen = step_inputs
         if training and is_active(step_options):
-            seen = seen_inputs(step_inputs, step_options, backend)
+            seen = seen_inputs(step_inputs, step_options)
         seen_format = "fp32" if seen is not step_inputs else options["weights_format"]
         seen_options = {**lookup_options, "weights_format": seen_format}
         outputs[f"step{k}/out"] = lookup_bits(seen, seen_options, backend)["out"]

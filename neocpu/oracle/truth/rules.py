@@ -16,6 +16,7 @@ from neocpu.oracle.truth.counters import clipped, counted, elapsed, rate_and_kee
 from neocpu.oracle.truth.formats import stored
 from neocpu.oracle.truth.ftrl import proximal
 from neocpu.oracle.truth.numbers import (
+    LARGEST,
     SLACK,
     ULP,
     Bounded,
@@ -110,6 +111,9 @@ def _down(rows: RowUpdate, step: Bounded, keep: Bounded) -> Bounded:
     """keep*w - step; keep is exactly 1 where there is no decoupled decay."""
     if keep is ONE:
         return rows.w - step
+    # w - lr*wd*w is NaN for an infinite w, and infinite where lr*wd*w is
+    lost = np.abs((1 - keep.value) * rows.w.value)
+    keep = unsure(keep, np.isinf(rows.w.value) | (lost > LARGEST))
     if "decay_after_step" in rows.bends:
         return keep * (rows.w - step)
     return keep * rows.w - step
@@ -271,7 +275,9 @@ def _faded(
     rest = h.complement(name)
     faded = h[name] * old + (rest * new if share is None else share)
     lerp = old + rest * (new - old)
-    return Bounded(faded.value, np.maximum(faded.error, lerp.error))
+    # the difference to an infinity is NaN with it
+    unknown = np.isinf(old.value)
+    return unsure(Bounded(faded.value, np.maximum(faded.error, lerp.error)), unknown)
 
 
 def _moments(

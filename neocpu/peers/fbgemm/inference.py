@@ -23,7 +23,7 @@ from neocpu.peers.fbgemm.inference_rows import (
     HEADER,
     SCALED,
     Fp8,
-    Table,
+    InferenceTable,
     align_to_cacheline,
     pooled,
     remapped,
@@ -47,7 +47,7 @@ FP8 = Fp8(4, 7)
 
 
 class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
-    """Table-batched lookups for inference, in FP32, FP16, FP8, INT8, INT4, INT2 rows.
+    """InferenceTable-batched lookups for inference, in FP32, FP16, FP8, INT8, INT4, INT2 rows.
 
     Arguments, their positions and defaults are FBGEMM's.
 
@@ -124,7 +124,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
             raise ConfigError("embedding_specs: give at least one table")
         self.embedding_specs = [tuple(spec) for spec in specs]
         self.feature_names = [spec[0] for spec in specs]
-        self._tables: list[Table] = []
+        self._tables: list[InferenceTable] = []
         start = 0
         for name, rows, dim, sparse_type, location in self.embedding_specs:
             form = of(SparseType, sparse_type)
@@ -137,7 +137,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
                 )
             row_bytes = rounded_row_size_in_bytes(dim, form, self.row_alignment)
             self._tables.append(
-                Table(name, rows, dim, form.value, start, row_bytes, self.row_alignment)
+                InferenceTable(name, rows, dim, form.value, start, row_bytes, self.row_alignment)
             )
             size = rows * row_bytes
             start += align_to_cacheline(size) if cacheline_alignment else size

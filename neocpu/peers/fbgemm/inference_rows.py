@@ -65,7 +65,7 @@ def rounded_row_size_in_bytes(
     )
 
 
-class Table(NamedTuple):
+class InferenceTable(NamedTuple):
     """A table of an inference module: its shape, format and place."""
 
     name: str
@@ -97,7 +97,7 @@ class Fp8(NamedTuple):
         return out
 
 
-def _elements(table: Table, codes: Bytes) -> NDArray[Any]:
+def _elements(table: InferenceTable, codes: Bytes) -> NDArray[Any]:
     """The codes as the elements that `arrays.lookup` wants; copied where they are not aligned."""
     size = {"fp32": 4, "fp16": 2}.get(table.form, 1)
     flat = codes.reshape(-1)
@@ -107,7 +107,7 @@ def _elements(table: Table, codes: Bytes) -> NDArray[Any]:
 
 
 def pooled(
-    table: Table,
+    table: InferenceTable,
     weights: Bytes,
     indices: Ints,
     offsets: Ints,
