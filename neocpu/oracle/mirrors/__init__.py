@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.oracle.mirrors import codes, fbgemm, maximum, torch, torchrec
+from neocpu.oracle.mirrors import codes, fbgemm, jagged, maximum, torch, torchrec
 from neocpu.oracle.mirrors.order import NoMirror
 from neocpu.oracle.operator import Arrays, Options, Value
 from neocpu.oracle.ops import OPERATORS
@@ -94,6 +94,39 @@ _ALL = (
         "dequantize",
         "Fused…RowwiseQuantized…ToFloat",
         codes.fbgemm_dequantize,
+    ),
+    *(
+        Mirror("fbgemm_cpu", op, call, jagged.one_answer(op))
+        for op, call in (
+            ("permute_pooled", "permute_pooled_embs, permute_duplicate_pooled_embs"),
+            ("permute_multi_embedding", "permute_multi_embedding"),
+            ("group_index_select", "group_index_select_dim0, batch_index_select_dim0"),
+            ("jagged_dense_elementwise", "jagged_dense_elementwise_…"),
+            ("jagged_dense_elementwise_backward", "its gradient"),
+        )
+    ),
+    Mirror("fbgemm_cpu", "permute_pooled_backward", "its gradient", jagged.permute_pooled_backward),
+    Mirror(
+        "fbgemm_cpu",
+        "permute_multi_embedding_backward",
+        "its gradient",
+        jagged.permute_multi_embedding_backward,
+    ),
+    Mirror(
+        "fbgemm_cpu",
+        "group_index_select_backward",
+        "its gradient",
+        jagged.group_index_select_backward,
+    ),
+    *(
+        Mirror("fbgemm_cpu", op, call, jagged.products(op))
+        for op, call in (
+            ("jagged_dense_bmm", "jagged_dense_bmm"),
+            ("jagged_dense_bmm_backward", "its gradients"),
+            ("jagged_jagged_bmm", "jagged_jagged_bmm"),
+            ("jagged_jagged_bmm_backward", "its gradients"),
+            ("dense_vec_jagged_mul", "batched_dense_vec_jagged_2d_mul"),
+        )
     ),
     Mirror("torch", "lookup", "F.embedding_bag, F.embedding", torch.lookup),
     Mirror("torch", "backward", "its dense gradient, then a step of torch.optim", torch.backward),
