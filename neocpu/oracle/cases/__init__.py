@@ -19,6 +19,7 @@ from neocpu.oracle.cases import (
     nvfp4,
     optimizers,
     scale,
+    sequence,
     stochastic,
     trajectory,
     weight_gradient,
@@ -44,6 +45,7 @@ MODULES = (
     maximum,
     fp8_rows,
     long,
+    sequence,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
