@@ -5,12 +5,34 @@ They are chosen to break kernels, and never change for one seed.
 
 from collections.abc import Iterable, Iterator
 
-from neocpu.oracle.cases import backward, codecs, layout, lookup, trajectory, weight_gradient
+from neocpu.oracle.cases import (
+    backward,
+    codecs,
+    counters,
+    large,
+    layout,
+    lookup,
+    lookup_cover,
+    trajectory,
+    update_cover,
+    weight_gradient,
+)
 from neocpu.oracle.operator import Case
 
 __all__ = ["DIM_MULTIPLE", "Case", "all_cases"]
 
-MODULES = (lookup, weight_gradient, backward, trajectory, layout, codecs)
+MODULES = (
+    lookup,
+    weight_gradient,
+    lookup_cover,
+    backward,
+    counters,
+    update_cover,
+    trajectory,
+    large,
+    layout,
+    codecs,
+)
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
 DIM_MULTIPLE = 4

@@ -10,11 +10,12 @@ import numpy as np
 from neocpu.oracle.canonical.update import backward_bits, unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
-from neocpu.oracle.truth.bags import Ints, TableGeometry, bags_of, only, rows_of, tables_of
+from neocpu.oracle.truth.bags import SCALED, Ints, TableGeometry, bags_of, only, rows_of, tables_of
 from neocpu.oracle.truth.formats import decode, in_format, joined_halves, stored
 from neocpu.oracle.truth.lookups import MergedGradients, merged
 from neocpu.oracle.truth.numbers import Bounded, Real
 from neocpu.oracle.truth.rules import RULES, Hyper, RowUpdate, limited
+from neocpu.oracle.truth.scaled import stored_tables
 from neocpu.oracle.truth.sums import segment_sums
 from neocpu.reference.rules import RULES as RECORDS
 
@@ -61,6 +62,12 @@ STATES = {
     "prev_iter": Field("step of a row's last update, fp32 per row; 0: never", ("element",), True),
     "row_counter": Field("how often a row was updated, fp32 per row", ("element",), True),
 }
+# Row-scaled rows after the step, which are judged by their parts.
+SCALED_OUTPUTS = {
+    "codes": Field("int8, int4: codes of all elements, whole numbers as fp32", ("element",), True),
+    "scale": Field("int8, int4: scale of each row, fp32 or fp16", ("row",), True),
+    "bias": Field("int8, int4: bias of each row, fp32 or fp16", ("row",), True),
+}
 
 
 class BoundedTables:
@@ -81,6 +88,7 @@ class BoundedTables:
             name: Bounded.exactly(_initial_state(inputs, name, size))
             for name, size in sizes.items()
         }
+        self.touched = np.zeros(int(self.geometry.first_row[-1]), bool)  # rows that were updated
         # the tables whose row-wise AdaGrad decays weights on FBGEMM's CPU
         shared = np.bincount(inputs["feature_table"], minlength=self.geometry.rows.size) > 1
         compiled = inputs["weights"].dtype != np.float32 or options["pooling"] == "none"
@@ -105,6 +113,7 @@ class BoundedTables:
             bends |= {"weight_decay_ignored"}
         elements = self.elements(table, merged_gradients.rows)
         rows = self.geometry.first_row[table] + merged_gradients.rows
+        self.touched[rows] = True
         gradient = merged_gradients.gradient
         update = RowUpdate(
             w=self.weights.take(elements),
@@ -192,7 +201,11 @@ def _backward_truth(
     # narrow rows: the truth wants the numbers before they are rounded
     step(tables, inputs, {**options, "weights_format": "fp32"}, switches)
     rounding = "toward_zero" if "weights_low" in inputs else rounding_of(options, switches)
-    outputs = {"weights": in_format(tables.weights, str(options["weights_format"]), rounding)}
+    name = str(options["weights_format"])
+    if name in SCALED:
+        outputs = stored_tables(inputs, name, tables.weights, tables.touched, rounding)
+    else:
+        outputs = {"weights": in_format(tables.weights, name, rounding)}
     if "weights_low" in inputs:
         outputs["joined"] = in_format(tables.weights, "fp32")
     return outputs | {name: in_format(state, "fp32") for name, state in tables.states.items()}
@@ -223,12 +236,15 @@ def locate(
 ) -> dict[str, int]:
     """Table, row and column of an element of the weights or of a state."""
     name = output.rsplit("/", 1)[-1]
-    if name not in STATES and name not in ("weights", "joined"):
+    if name not in STATES and name not in ("weights", "joined", *SCALED_OUTPUTS):
         return {}
     tables = tables_of(inputs)
     number = index[0] if index else 0
     optimizer = str(options.get("optimizer", ""))
-    if optimizer in RECORDS and name in RECORDS[optimizer].row_state:
+    by_row: tuple[str, ...] = ("scale", "bias")
+    if optimizer in RECORDS:
+        by_row += RECORDS[optimizer].row_state
+    if name in by_row:
         table = int(np.searchsorted(tables.first_row, number, side="right")) - 1
         return {"table": table, "row": number - int(tables.first_row[table])}
     table = int(np.searchsorted(tables.first_element, number, side="right")) - 1
@@ -254,9 +270,12 @@ BACKWARD = Operator(
     },
     options={**POOLING, **HYPER, "step": 1, **STORE},
     outputs={
-        "weights": Field("all tables after the step, as the input", ("element",)),
+        "weights": Field(
+            "all tables after the step, as the input; not of int8 and int4 rows", ("element",), True
+        ),
         **STATES,
         "joined": Field("split-SGD: both halves as fp32", ("element",), True),
+        **SCALED_OUTPUTS,
     },
     run_=backward_bits,
     truth_=_backward_truth,
