@@ -148,6 +148,11 @@ def _mirrors(case: "Case") -> "Iterator[str]":
     is_flag=True,
     help="Rewrite the suite that the repository keeps: data/oracle-golden.h5.",
 )
+@click.option(
+    "--flat",
+    is_flag=True,
+    help="Write the flat binary twin, for C, C++ and CUDA (`neocpu oracle include`).",
+)
 @force_option("SUITE.h5")
 def export(
     suite: Path | None,
@@ -156,6 +161,7 @@ def export(
     seed: int,
     dim_multiple: int,
     golden: bool,
+    flat: bool,
     force: bool,
 ) -> None:
     """Write cases with their answers and bounds to one self-describing HDF5 file."""
@@ -163,9 +169,12 @@ def export(
     from rich.progress import track
 
     from neocpu.errors import ConfigError
+    from neocpu.oracle.flat import write_flat
     from neocpu.oracle.suite import ask, golden_cases, write_suite
 
-    if golden == (suite is not None) or (golden and (ops or patterns or seed or dim_multiple != 4)):
+    if golden == (suite is not None) or (
+        golden and (ops or patterns or seed or flat or dim_multiple != 4)
+    ):
         raise ConfigError("give a file to write, or --golden alone")
     if suite is not None:
         check_target(suite, force)
@@ -175,8 +184,17 @@ def export(
     cases = track(
         chosen, "answering", console=screen, transient=True, disable=not screen.is_terminal
     )
-    digest = write_suite(path, (ask(case) for case in cases), seed)
+    write = write_flat if flat else write_suite
+    digest = write(path, (ask(case) for case in cases), seed)
     click.echo(f"{path}: {len(chosen)} cases, {path.stat().st_size:,} bytes\nsha256 {digest}")
+
+
+@oracle.command()
+def include() -> None:
+    """Name the folder of neocpu_oracle.hpp, the C++ reader of flat suites."""
+    from neocpu.oracle.flat import HEADER_FILE
+
+    click.echo(HEADER_FILE.parent)
 
 
 @oracle.command()
@@ -207,14 +225,14 @@ def check(
     """Compare ANSWERS (HDF5, npz, safetensors) with a suite; exit status 1 if one is wrong."""
     from neocpu.oracle.answers import read_answers
     from neocpu.oracle.checking import check_suite
-    from neocpu.oracle.suite import Suite
+    from neocpu.oracle.flat import open_suite
 
     for report_path in (as_json, as_html):
         if report_path is not None:
             check_target(report_path, force, [suite, answers])
     if as_json is not None and as_json == as_html:
         raise click.UsageError(f"{as_json}: --json and --html cannot write the same file")
-    with Suite(suite) as questions, read_answers(answers) as answer_arrays:
+    with open_suite(suite) as questions, read_answers(answers) as answer_arrays:
         report = check_suite(questions, answer_arrays, bits, preset)
     click.secho(str(report), fg="green" if report else None)
     status = 0 if report else 1

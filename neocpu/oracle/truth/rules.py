@@ -6,23 +6,29 @@ in `rows.states`. Each known mistake is one bend in the formula where it happens
 write its formula here under the rule's name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.oracle.operator import Value
 from neocpu.oracle.truth.counters import clipped, counted, elapsed, rate_and_keep
+from neocpu.oracle.truth.formats import stored
 from neocpu.oracle.truth.numbers import (
+    SLACK,
     ULP,
     Bounded,
+    U,
     larger,
     mean_square,
+    product,
     smaller,
     square_sum,
     unsure,
     where,
 )
+from neocpu.oracle.truth.states import GLOBAL
 
 ONE = Bounded.exactly(1.0)
 
@@ -36,6 +42,7 @@ class RowUpdate:
     states: dict[str, Bounded]  # per element [U, D] or per row [U]
     squares: Bounded | None = None  # [U, D]: g*g summed by lookup, if squared before merging
     bends: frozenset[str] = frozenset()  # switches
+    formats: Mapping[str, str] = field(default_factory=dict)  # of states that are not fp32
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Hyper:
 
     @property
     def mode(self) -> str:
-        """Weight decay: none, l2 or decoupled (adagradw, of the rule with counters)."""
+        """Weight decay: none, l2, decoupled, decoupled_global (adagradw: with counters)."""
         mode = str(self.options["weight_decay_mode"])
         if "weight_decay_ignored" in self.bends or not self.options["weight_decay"]:
             return "none"
@@ -71,7 +78,7 @@ class Hyper:
 
     def keep(self) -> Bounded:
         """1 - lr*wd of decoupled weight decay, else exactly 1."""
-        if self.mode != "decoupled":
+        if self.mode not in ("decoupled", GLOBAL):
             return ONE
         share = float(self.options["learning_rate"]) * float(self.options["weight_decay"])
         return Bounded(np.asarray(1 - share), np.asarray(ULP * (1 + abs(share))))
@@ -79,7 +86,9 @@ class Hyper:
     def complement(self, name: str) -> Bounded:
         """1 - beta, by kernels that know beta in fp32."""
         beta = self[name]
-        return Bounded(1 - beta.value, beta.error)
+        value = np.asarray(1 - beta.value)
+        rounding = np.abs(value.astype(np.float32) - value)
+        return Bounded(value, beta.error + rounding * SLACK)
 
     def correction(self, name: str) -> Bounded:
         """1 - beta^t, by kernels that take the power in fp32."""
@@ -89,7 +98,7 @@ class Hyper:
         t = self.step
         power = beta.value**t
         error = t * beta.error * beta.value ** max(t - 1, 0) + (2 * ULP * power if t else 0.0)
-        return Bounded(1 - power, np.asarray(error))
+        return Bounded(1 - power, np.asarray(error + U * abs(1 - power)))
 
 
 def _regularised(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -106,11 +115,18 @@ def _down(rows: RowUpdate, step: Bounded, keep: Bounded) -> Bounded:
     return keep * rows.w - step
 
 
-def _root(state: Bounded, h: Hyper) -> Bounded:
-    """sqrt(state) + eps."""
+def _root(state: Bounded, h: Hyper, correction: Bounded = ONE) -> Bounded:
+    """sqrt(state / correction) + eps; kernels divide either the state or its root."""
+    corrected = state if correction is ONE else state / correction
     if "eps_inside_root" in h.bends:
-        return (state + h["eps"]).sqrt()
-    root = state if "root_missing" in h.bends else state.sqrt()
+        return (corrected + h["eps"]).sqrt()
+    if "root_missing" in h.bends:
+        root = corrected
+    else:
+        root = corrected.sqrt()
+        if correction is not ONE:
+            quotient = state.sqrt() / correction.sqrt()
+            root = Bounded(root.value, np.maximum(root.error, quotient.error))
     return root if "eps_missing" in h.bends else root + h["eps"]
 
 
@@ -118,6 +134,8 @@ def _accumulate(rows: RowUpdate, name: str, new: Bounded) -> Bounded:
     """Store the new state; returns what the formula goes on with."""
     old = rows.states[name]
     rows.states[name] = new
+    if "narrow_state_read_back" in rows.bends:
+        new = stored(new, rows.formats.get(name, "fp32"))
     return old if "update_before_state" in rows.bends else new
 
 
@@ -160,9 +178,9 @@ def lars_sgd(rows: RowUpdate, h: Hyper) -> Bounded:
     if h.mode == "l2":
         decay = h["weight_decay"] * w_norm
     trust = _ratio(h["eta"] * w_norm, g_norm + decay, (g_norm, w_norm), h)
-    rate = (h["learning_rate"] * trust).column()
+    step = product(h["learning_rate"], trust.column(), _regularised(rows, h))
     momentum = h["momentum"] * rows.states["momentum_buffer"]
-    m = _accumulate(rows, "momentum_buffer", momentum + rate * _regularised(rows, h))
+    m = _accumulate(rows, "momentum_buffer", momentum + step)
     return _down(rows, m, h.keep())
 
 
@@ -182,14 +200,65 @@ def exact_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:
     """sum += g^2; w -= lr * g / (sqrt(sum) + eps)"""
     g = _regularised(rows, h)
     s = _accumulate(rows, "sum", rows.states["sum"] + _square(rows, g))
-    return _down(rows, h["learning_rate"] * g / _root(s, h), h.keep())
+    return _down(rows, product(h["learning_rate"], g, over=(_root(s, h),)), h.keep())
+
+
+def ftrl(rows: RowUpdate, h: Hyper) -> Bounded:
+    """n += g^2; z += g - sigma * w; w = (clip(z) - z) / ((beta + sqrt(n)) / lr + lambda2)
+
+    with sigma = (sqrt(n) - sqrt(old n)) / lr and clip(z) the nearest number in [-lambda1, lambda1].
+    """
+    g = _regularised(rows, h)
+    w = rows.w if h.keep() is ONE else h.keep() * rows.w
+    old_root = _ftrl_root(rows.states["accumulator"], h)
+    n = rows.states["accumulator"] + _square(rows, g)
+    root = _ftrl_root(n, h)
+    # every kernel has equal roots where nothing is added
+    grown = where(_surely_zero(g), Bounded.exactly(np.zeros(g.value.shape)), root - old_root)
+    z = rows.states["linear"] + g
+    if "ftrl_sigma_missing" not in h.bends:
+        z = z - grown / h["learning_rate"] * w
+    rows.states["accumulator"] = n
+    rows.states["linear"] = z
+    if "update_before_state" in h.bends:
+        root = old_root
+    lambda2 = h["lambda2"]
+    if "ftrl_l2_doubled" in h.bends:
+        lambda2 = lambda2 + lambda2
+    step = _outside(z, h) / ((h["beta"] + root) / h["learning_rate"] + lambda2)
+    return step if "ftrl_sign_of_z" in h.bends else -step
+
+
+def _ftrl_root(n: Bounded, h: Hyper) -> Bounded:
+    """sqrt(n)."""
+    if "ftrl_eps_inside_root" in h.bends:
+        n = n + Bounded.exactly(float(np.finfo(np.float32).eps))
+    return n if "root_missing" in h.bends else n.sqrt()
+
+
+def _surely_zero(x: Bounded) -> NDArray[np.bool_]:
+    return (x.value == 0) & (x.error == 0)
+
+
+def _outside(z: Bounded, h: Hyper) -> Bounded:
+    """z - clip(z): how far z is outside [-lambda1, lambda1]; 0 inside."""
+    most = h["lambda1"]
+    inside = np.abs(z.value) + z.error + most.error <= most.value
+    outside = z - most * Bounded.exactly(np.sign(z.value))
+    value = np.where(np.abs(z.value) <= most.value, 0.0, outside.value)
+    if "ftrl_threshold_missing" in h.bends:
+        return outside
+    if "ftrl_threshold_hard" in h.bends:
+        outside = z
+        value = np.where(np.abs(z.value) <= most.value, 0.0, z.value)
+    return Bounded(value, np.where(inside, 0.0, outside.error))
 
 
 def exact_rowwise_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
     g = _regularised(rows, h)
     s = _accumulate(rows, "sum", rows.states["sum"] + _mean(rows, g))
-    return _down(rows, (h["learning_rate"] / _root(s, h)).column() * g, h.keep())
+    return _down(rows, product(h["learning_rate"], g, over=(_root(s, h).column(),)), h.keep())
 
 
 def exact_rowwise_adagrad_with_counter(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -216,7 +285,8 @@ def exact_rowwise_adagrad_with_cowclip(rows: RowUpdate, h: Hyper) -> Bounded:
     states["row_counter"] = counter
     most = larger(h["weight_norm_coefficient"] * square_sum(rows.w).sqrt(), h["lower_bound"])
     clip = clipped(counter * most, square_sum(g).sqrt())
-    return _down(rows, (clip * (h["learning_rate"] / _root(s, h))).column() * g, h.keep())
+    step = product(clip.column(), h["learning_rate"], g, over=(_root(s, h).column(),))
+    return _down(rows, step, h.keep())
 
 
 def rowwise_rmsprop(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -232,31 +302,43 @@ def rowwise_rmsprop(rows: RowUpdate, h: Hyper) -> Bounded:
     v = _accumulate(rows, "square_avg", _faded(h, "beta2", states["square_avg"], _mean(rows, g)))
     states["prev_iter"] = Bounded.exactly(np.full(gap.value.shape, float(h.step)))
     w = rows.w if h.mode != "decoupled" else h.keep() * rows.w
-    return keep.column() * w - (h["learning_rate"] / _root(v, h)).column() * g
+    return keep.column() * w - product(h["learning_rate"], g, over=(_root(v, h).column(),))
 
 
-def _faded(h: Hyper, name: str, old: Bounded, new: Bounded) -> Bounded:
-    """beta*old + (1 - beta)*new, which kernels also take as old + (1 - beta)*(new - old)."""
-    faded = h[name] * old + h.complement(name) * new
-    lerp = old + h.complement(name) * (new - old)
+def _faded(
+    h: Hyper, name: str, old: Bounded, new: Bounded, share: Bounded | None = None
+) -> Bounded:
+    """beta*old + (1 - beta)*new, which kernels also take as old + (1 - beta)*(new - old).
+
+    share : (1 - beta)*new, where kernels have several orders for it.
+    """
+    rest = h.complement(name)
+    faded = h[name] * old + (rest * new if share is None else share)
+    lerp = old + rest * (new - old)
     return Bounded(faded.value, np.maximum(faded.error, lerp.error))
 
 
-def _moments(rows: RowUpdate, h: Hyper, g: Bounded, rowwise: bool) -> Bounded:
-    """Stores Adam's moments; returns its step before the rate."""
+def _moments(
+    rows: RowUpdate, h: Hyper, g: Bounded, rowwise: bool
+) -> tuple[Bounded, tuple[Bounded, Bounded]]:
+    """Stores Adam's moments; returns the first one, and what its step divides it by."""
     m = _accumulate(rows, "exp_avg", _faded(h, "beta1", rows.states["exp_avg"], g))
     square = _mean(rows, g) if rowwise else _square(rows, g)
-    v = _accumulate(rows, "exp_avg_sq", _faded(h, "beta2", rows.states["exp_avg_sq"], square))
+    share = None
+    if not rowwise and rows.squares is None:
+        share = product(h.complement("beta2"), g, g)
+    new = _faded(h, "beta2", rows.states["exp_avg_sq"], square, share)
+    v = _accumulate(rows, "exp_avg_sq", new)
     if "sparse_adam_eps" in h.bends:
         root = _root(v, h) / h.correction("beta2").sqrt()
     else:
-        root = _root(v / h.correction("beta2"), h)
-    return m / h.correction("beta1") / (root.column() if rowwise else root)
+        root = _root(v, h, h.correction("beta2"))
+    return m, (h.correction("beta1"), root.column() if rowwise else root)
 
 
 def _adam(rows: RowUpdate, h: Hyper, rowwise: bool) -> Bounded:
-    step = _moments(rows, h, _regularised(rows, h), rowwise)
-    return _down(rows, h["learning_rate"] * step, h.keep())
+    m, divisors = _moments(rows, h, _regularised(rows, h), rowwise)
+    return _down(rows, product(h["learning_rate"], m, over=divisors), h.keep())
 
 
 def adam(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -270,13 +352,14 @@ def partial_rowwise_adam(rows: RowUpdate, h: Hyper) -> Bounded:
 
 
 def _lamb(rows: RowUpdate, h: Hyper, rowwise: bool) -> Bounded:
-    step = _moments(rows, h, _regularised(rows, h), rowwise)
+    m, divisors = _moments(rows, h, _regularised(rows, h), rowwise)
+    step = product(m, over=divisors)
     if h.mode == "decoupled":
         step = step + h["weight_decay"] * rows.w
     step_norm = square_sum(step).sqrt()
     w_norm = square_sum(rows.w).sqrt()
-    rate = h["learning_rate"] * _ratio(w_norm, step_norm, (step_norm, w_norm), h)
-    return rows.w - rate.column() * step
+    ratio = _ratio(w_norm, step_norm, (step_norm, w_norm), h)
+    return rows.w - product(h["learning_rate"], ratio.column(), step)
 
 
 def lamb(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -307,6 +390,7 @@ RULES: dict[str, Callable[[RowUpdate, Hyper], Bounded]] = {
         momentum_sgd,
         lars_sgd,
         exact_adagrad,
+        ftrl,
         exact_rowwise_adagrad,
         exact_rowwise_adagrad_with_counter,
         exact_rowwise_adagrad_with_cowclip,
