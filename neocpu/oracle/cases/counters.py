@@ -11,7 +11,15 @@ from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, plain
 from neocpu.oracle.operator import Case, Value
 
 COUNTER = "exact_rowwise_adagrad_with_counter"
-DECAYS = ("lars_sgd", "exact_rowwise_adagrad_with_cowclip", "rowwise_rmsprop", "momentum_sgd")
+DECAYS = (
+    "momentum_sgd",
+    "lars_sgd",
+    "exact_adagrad",
+    "exact_rowwise_adagrad_with_cowclip",
+    "partial_rowwise_adam",
+    "partial_rowwise_lamb",
+    "rowwise_rmsprop",
+)
 
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:

@@ -44,6 +44,29 @@ WEIGHT_GRADIENT: dict[str, Sequence[Any]] = {
 }
 ROWS = 3  # of each table
 ALIGNMENT = 16  # bytes of rows of inference tables
+# Values that a case does not mention, and how it says others.
+USUAL: dict[str, Any] = {
+    "indices": "in range",
+    "weighted": False,
+    "batches": "fixed",
+    "index_type": "int64",
+    "decay": "none",
+    "states": "fp32",
+    "limit": "no limit",
+    "rounding": "nearest",
+    "hyper": "decimal",
+}
+WORDS = {
+    "weights_format": "{} rows",
+    "output_format": "to {}",
+    "indices": "rows {}",
+    "weighted": "weighted",
+    "batches": "{} batches",
+    "decay": "{} decay",
+    "states": "{} states",
+    "step": "step {}",
+    "hyper": "{} numbers",
+}
 # Lengths of bags by feature, by sample; VARIABLE: as many samples as each feature likes.
 LENGTHS = ((3, 0, 1, 5), (1, 2, 0, 9), (2, 1, 3, 4))
 VARIABLE = ((3, 0, 1, 5, 2), (1, 7), (2, 0, 4))
@@ -130,7 +153,10 @@ def options_of(row: Row) -> dict[str, Value]:
 
 
 def about(row: Row) -> str:
-    """What a case of a cover combines, in words."""
-    words = {"weighted": {True: "weighted", False: ""}}
-    values = [words.get(factor, {}).get(value, str(value)) for factor, value in row.items()]
-    return "options in pairs: " + ", ".join(value for value in values if value)
+    """What a case of a cover combines, in words: all that is not the usual."""
+    values = [
+        WORDS.get(factor, "{}").format(value)
+        for factor, value in row.items()
+        if value != USUAL.get(factor)
+    ]
+    return "options in pairs: " + ", ".join(values)

@@ -16,8 +16,9 @@ from neocpu.oracle.cases.lookup_cover import (
 )
 from neocpu.oracle.cases.lookup_cover import fits as fits_lookup
 from neocpu.oracle.cases.pairwise import Row, pairwise
-from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, halves, states
+from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, coded_states, halves, states
 from neocpu.oracle.operator import Arrays, Case, Value
+from neocpu.oracle.truth.states import GLOBAL, GLOBAL_RULE, STATE_FORMATS
 from neocpu.reference.rules import RULES
 
 COUNTER = "exact_rowwise_adagrad_with_counter"
@@ -25,7 +26,8 @@ BACKWARD: dict[str, Sequence[Any]] = {
     "optimizer": tuple(name for name, rule in RULES.items() if rule.updates),
     "weights_format": ("fp32", "fp16", "bf16", "split", "fp8_e4m3", "fp8_e5m2", "int8", "int4"),
     "width": ("tails", "wide", "widest"),
-    "decay": ("none", "l2", "decoupled", "adagradw"),
+    "decay": ("none", "l2", "decoupled", "adagradw", GLOBAL),
+    "states": STATE_FORMATS,
     "pooling": ("sum", "mean", "none"),
     "rounding": ("nearest", "stochastic", "fbgemm"),
     "indices": ("in range", "pruned", "out of range"),
@@ -50,6 +52,7 @@ DECIMAL: dict[str, Value] = {
 DECIMAL_OF_RULE: dict[str, dict[str, Value]] = {
     "momentum_sgd": {"momentum": 0.9},
     "lars_sgd": {"momentum": 0.9, "eta": 0.001},
+    "ftrl": {"beta": 0.3, "lambda1": 0.01, "lambda2": 0.003},
     "rowwise_rmsprop": {"ar_alpha": 0.3, "min_shrinkage": 0.1},
     COUNTER: {
         "counter_halflife": 7,
@@ -76,16 +79,26 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
 def fits(row: Row) -> bool:
     """Do these values go together?
 
-    AdaGradW is of the rule with counters. fp32 rows are not rounded, split ones to nearest only;
-    FBGEMM has a rounding of its own to fp16.
+    AdaGradW is of the rule with counters, the decay of rows that rest of row-wise AdaGrad. fp32
+    rows are not rounded, split ones to nearest only; FBGEMM has a rounding of its own to fp16.
     """
     rows_format = row.get("weights_format", "fp16")
     rounding = row.get("rounding", "nearest")
     return (
         fits_lookup(row)
         and (row.get("decay") != "adagradw" or row.get("optimizer", COUNTER) == COUNTER)
+        and _fits_global(row)
         and (rounding == "nearest" or rows_format not in ("fp32", "split"))
         and (rounding != "fbgemm" or rows_format == "fp16")
+    )
+
+
+def _fits_global(row: Row) -> bool:
+    """Has the decay of rows that rest canonical bits with these values?"""
+    return row.get("decay") != GLOBAL or (
+        row.get("optimizer", GLOBAL_RULE) == GLOBAL_RULE
+        and row.get("rounding", "nearest") == "nearest"
+        and row.get("weights_format") not in ("split", "int8", "int4")
     )
 
 
@@ -109,7 +122,9 @@ def _inputs(recipe: Recipe, name: str, row: Row) -> Arrays:
     inputs |= bags(draw, inputs, features, weighted=row["weighted"])
     inputs |= states(draw, row["optimizer"], inputs, fresh=row["step"] == 1)
     inputs["grad_output"] = gradient(draw, inputs, row["pooling"], row["hyper"] == "dyadic")
-    inputs = with_indices(inputs, row)
+    if row["decay"] == GLOBAL:
+        inputs["prev_iter"] = draw.whole(int(inputs["rows"].sum()), 0, row["step"]).astype("<f4")
+    inputs = coded_states(with_indices(inputs, row), _options(recipe, row))
     if row["weights_format"] == "split":
         return {**inputs, **halves(inputs["weights"])}
     return {**inputs, "weights": in_format(draw, inputs, row["weights_format"])}
@@ -136,4 +151,5 @@ def _options(recipe: Recipe, row: Row) -> dict[str, Value]:
         "rounding": row["rounding"],
         "seed": seed,
         "step": row["step"],
+        "momentum1_format": row["states"],
     }

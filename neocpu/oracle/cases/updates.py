@@ -12,6 +12,7 @@ from neocpu.oracle.cases.draw import (
     Pick,
     Recipe,
     bags,
+    coded,
     gradient,
     ragged,
     skewed,
@@ -19,6 +20,7 @@ from neocpu.oracle.cases.draw import (
 )
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.ops.backward import HYPER
+from neocpu.oracle.truth.states import layout_of
 from neocpu.reference.rules import RULES
 
 EXACT: dict[str, Value] = {
@@ -99,3 +101,11 @@ def halves(weights: Floats) -> Arrays:
     bits = weights.view("<u4")
     upper = (bits >> 16).astype("<u2").view([("bf16", "<u2")])
     return {"weights": upper, "weights_low": bits.astype("<u2")}
+
+
+def coded_states(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    """The inputs with their states in the formats of the options."""
+    formats = layout_of({**HYPER, **options}).formats
+    return inputs | {
+        name: coded(inputs[name], form) for name, form in formats.items() if name in inputs
+    }
