@@ -11,8 +11,9 @@ import numpy as np
 
 from neocpu.formats import INFERENCE
 from neocpu.oracle.cases.draw import coded
+from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.truth.bags import SCALED
-from neocpu.reference.rules import RULES as RECORDS
+from neocpu.oracle.truth.states import layout_of
 from tests.honest_arithmetic import Array, F
 from tests.honest_kernels import Arrays, Options
 from tests.honest_rules import RULES
@@ -257,29 +258,37 @@ def hyper_parameters(rng: Generator, rule: str) -> Options:
         options["max_counter"] = pick(1.0, 7.0)
         options["adjustment_iter"] = int(rng.choice([-1, 2]))
         options["adjustment_ub"] = pick(1.0, 0.5, 0.3)
+    if rule == "ftrl":
+        options["learning_rate"] = pick(0.01, 0.5)
+        options["weight_decay"] = 0.0
+        options |= {"lambda1": pick(0.0, 0.01, 1.0), "lambda2": pick(0.0, 0.1)}
+        options["beta"] = pick(1.0, 0.3)
+    if rng.random() < 0.15:
+        options["momentum1_format"] = str(rng.choice(["fp16", "bf16"]))
+        options["momentum2_format"] = str(rng.choice(["fp32", "bf16"]))
     if rule == "rowwise_rmsprop":
         options["ar_alpha"] = pick(0.0, 0.25, 0.1)
         options["min_shrinkage"] = pick(0.5, 0.1)
     return options
 
 
-def states(rng: Generator, rule: str, inputs: Arrays, step: int) -> Arrays:
+def states(rng: Generator, inputs: Arrays, options: Options) -> Arrays:
     """States of a rule as after some steps; none at all at times."""
     if rng.random() < 0.2:
         return {}
-    record = RECORDS[rule]
+    layout = layout_of(options)
     arrays: Arrays = {}
-    for name in (*record.element_state, *record.row_state):
+    for name in (*layout.element, *layout.row):
         elements = int(inputs["rows"] @ inputs["dims"])
-        size = elements if name in record.element_state else int(inputs["rows"].sum())
+        size = elements if name in layout.element else int(inputs["rows"].sum())
         if name == "prev_iter":
-            arrays[name] = rng.integers(0, step, size).astype(F)
+            arrays[name] = rng.integers(0, int(options["step"]), size).astype(F)
         elif name == "row_counter":
             arrays[name] = rng.integers(0, 9, size).astype(F)
         else:
             value = mild(rng, size)
-            signed = name in ("momentum_buffer", "exp_avg")
-            arrays[name] = value if signed else np.abs(value)
+            signed = name in ("momentum_buffer", "exp_avg", "linear")
+            arrays[name] = coded(value if signed else np.abs(value), layout.formats[name])
     return arrays
 
 
@@ -292,6 +301,6 @@ def ask_backward(rng: Generator) -> Question:
     inputs["weights"] = coded(
         mild(rng, int(inputs["rows"] @ inputs["dims"])), options["weights_format"]
     )
-    inputs |= states(rng, rule, inputs, options["step"])
+    inputs |= states(rng, inputs, OPERATORS["backward"].complete(options))
     inputs["grad_output"] = gradient_for(rng, inputs, str(options["pooling"]))
     return Question("backward", inputs, options)

@@ -207,6 +207,14 @@ def test_what_an_answer_is_too_small_for_is_said() -> None:
     assert "only bounds were judged" in untested(draws_of(case, nothing, np.ones(3)))
 
 
+def test_answers_that_are_wrong_otherwise_are_not_called_unfair() -> None:
+    case, truth, _ = question(LARGE[0])
+    fair = answered(truth, right_kernels(Kernel(truth, 1), 0))
+    wrong = np.where(np.random.default_rng(2).random(fair.shape) < 0.3, fair * 2, fair)
+    verdict = compare(OPERATORS[case.op], case, "out", truth, wrong)
+    assert verdict.status == "failed" and not verdict.message and not verdict.mistakes
+
+
 def test_seeds_are_told_apart() -> None:
     case, truth = small(960)
     assert truth.probability is not None

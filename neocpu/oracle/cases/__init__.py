@@ -22,6 +22,7 @@ from neocpu.oracle.cases import (
     nvfp4,
     optimizers,
     scale,
+    sequence,
     stochastic,
     trajectory,
     update_cover,
@@ -52,6 +53,7 @@ MODULES = (
     maximum,
     fp8_rows,
     long,
+    sequence,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.

@@ -17,6 +17,7 @@ from neocpu.oracle.operator import Arrays, Options, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.ops.backward import STATES
 from neocpu.oracle.ops.trajectory import batches
+from neocpu.oracle.truth.states import GLOBAL
 
 __all__ = ["MIRRORS", "Mirror", "NoMirror", "mirror_bits", "mirrors_of"]
 
@@ -137,5 +138,12 @@ def mirror_bits(preset: str, op: str, inputs: Arrays, options: Options) -> Array
     mirror = MIRRORS.get((preset, op))
     if mirror is None:
         raise NoMirror(f"{preset} has no bit mirror of {op}")
+    complete = OPERATORS[op].complete(options)
+    if any(complete.get(key, "fp32") != "fp32" for key in ("momentum1_format", "momentum2_format")):
+        raise NoMirror("mirrors know optimizer states in fp32 alone")
+    if complete.get("weight_decay_mode") == GLOBAL:
+        raise NoMirror(f"no mirror knows the weight decay {GLOBAL}")
+    if complete.get("step_ema") or complete.get("step_swap"):
+        raise NoMirror("no mirror knows shadows of weights")
     with np.errstate(all="ignore"):
-        return mirror.compute(dict(inputs), OPERATORS[op].complete(options))
+        return mirror.compute(dict(inputs), complete)

@@ -83,7 +83,14 @@ class DecodedRows(NamedTuple):
     value: Real
     error: Real  # how far a correct kernel's decoded number may be from it
     magnitude: Real  # what an element counts in the bound of a sum: |q*scale| + |bias|, or |value|
-    scaled: bool = False  # rows are q*scale + bias
+    # of rows q*scale + bias: the smallest of |scale| and |bias| that is not 0, and the largest of
+    # these and |q*scale|; kernels may multiply each by itself
+    parts: tuple[Real, Real] | None = None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether rows are q*scale + bias."""
+        return self.parts is not None
 
 
 def rows_of(inputs: Arrays, options: dict[str, Value]) -> DecodedRows:
@@ -100,6 +107,8 @@ def rows_of(inputs: Arrays, options: dict[str, Value]) -> DecodedRows:
     values = []
     magnitudes = []
     errors = []
+    smallest = []
+    largest = []
     with np.errstate(invalid="ignore", over="ignore"):
         for q, scale, bias in fused_rows(inputs, name, int(options.get("row_alignment", 1))):
             product = q * scale
@@ -110,8 +119,15 @@ def rows_of(inputs: Arrays, options: dict[str, Value]) -> DecodedRows:
             values.append(value.reshape(-1))
             magnitudes.append(magnitude.reshape(-1))
             errors.append(np.where(magnitude > LARGEST, np.inf, error).reshape(-1))
+            parts = (np.abs(product), np.abs(scale), np.abs(bias))
+            low = [np.where(part == 0, np.inf, part) for part in parts[1:]]
+            smallest.append(np.broadcast_to(np.minimum(*low), q.shape).reshape(-1))
+            largest.append(np.maximum(parts[0], np.maximum(*parts[1:])).reshape(-1))
     return DecodedRows(
-        np.concatenate(values), np.concatenate(errors), np.concatenate(magnitudes), scaled=True
+        value=np.concatenate(values),
+        error=np.concatenate(errors),
+        magnitude=np.concatenate(magnitudes),
+        parts=(np.concatenate(smallest), np.concatenate(largest)),
     )
 
 

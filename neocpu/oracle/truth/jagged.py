@@ -155,7 +155,7 @@ def dense_vec_jagged_mul(
 ) -> Products:
     """Vector [L] of each bag and head times the bag's rows of that head: [B*H, D]."""
     h = _heads(inputs, options, switches)
-    by_head = inputs["values"].reshape(-1, h.width)
+    by_head = inputs["values"].reshape(len(inputs["values"]) * h.heads, h.width)
     picks = []
     factors = []
     for number, (first, length) in enumerate(zip(h.rows.first.tolist(), h.rows.lengths.tolist())):

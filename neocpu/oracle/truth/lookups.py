@@ -12,7 +12,7 @@ import numpy as np
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import DecodedRows, Ints, JaggedBatch
 from neocpu.oracle.truth.formats import FORMATS, nearest
-from neocpu.oracle.truth.numbers import TINY, Bounded, Real, U
+from neocpu.oracle.truth.numbers import LARGEST, SMALL, TINY, Bounded, Real, U
 from neocpu.oracle.truth.sums import FP64_ERROR, Roundings, roundings_of_division, sums_of
 from neocpu.oracle.truth.underflow import losses
 
@@ -79,12 +79,18 @@ def _underflow(
 
     In units of the terms before their sum is divided.
     """
-    x = rows.value[_elements(bags, lookups, width)]
+    elements = _elements(bags, lookups, width)
     y = None if bags.weight is None else bags.weight[lookups, None]
-    if divisors is None:
-        return losses(x, y, None, _coarse(rows))
-    by = divisors[bags.bag[lookups], None]
-    return losses(x, y, by, _coarse(rows)) * np.abs(by)
+    by = None if divisors is None else divisors[bags.bag[lookups], None]
+    lost = losses(rows.value[elements], y, by, _coarse(rows))
+    if rows.parts is not None and (y is not None or by is not None):
+        weight = np.ones((lookups.size, 1)) if y is None else np.abs(y)
+        smallest, largest = (part[elements] for part in rows.parts)
+        with np.errstate(invalid="ignore", over="ignore"):
+            small = smallest * weight < SMALL * (1.0 if by is None else np.abs(by))
+            lost = np.maximum(lost, np.where(small & (weight != 0), SCALED_LOSS, 0.0))
+            lost = np.where(largest * weight > LARGEST / 2, np.inf, lost)
+    return lost if by is None else lost * np.abs(by)
 
 
 def _coarse(rows: DecodedRows) -> float:

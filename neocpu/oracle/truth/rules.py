@@ -275,7 +275,9 @@ def _faded(
     rest = h.complement(name)
     faded = h[name] * old + (rest * new if share is None else share)
     lerp = old + rest * (new - old)
-    return Bounded(faded.value, np.maximum(faded.error, lerp.error))
+    # the difference to an infinity is NaN with it
+    unknown = np.isinf(old.value)
+    return unsure(Bounded(faded.value, np.maximum(faded.error, lerp.error)), unknown)
 
 
 def _moments(
