@@ -77,11 +77,11 @@ def _quantize_truth(
 ) -> dict[str, Truth]:
     out = _quantize_bits(inputs, options, "reference")["codes"]
     name = str(options["format"])
-    if switches and name in ("int8", "int8_gpu"):
+    if name in ("int8", "int8_gpu"):
         gpu = (name == "int8_gpu") != ("int8_epsilon_swapped" in switches)
-        out = int8_rows(
-            np.asarray(inputs["x"], np.float32), gpu, rounding_of({}, switches), out.shape[1]
-        )
+        rounding = rounding_of({}, switches)
+        if switches:
+            out = int8_rows(np.asarray(inputs["x"], np.float32), gpu, rounding, out.shape[1])
     return {"codes": Truth(out, np.zeros(out.shape), exact=True, format="uint8")}
 
 
@@ -137,7 +137,7 @@ def _dequantize_truth(
         "dims": np.array([columns]),
     }
     form = "int8" if name == "int8_gpu" else name
-    rows = rows_of(table, {"weights_format": form})
+    rows = rows_of(table, {"weights_format": form}, switches)
     shape = (len(codes), columns)
     numbers = Bounded(rows.value.reshape(shape), rows.error.reshape(shape))
     return {"out": in_format(numbers, "fp32")}
