@@ -129,11 +129,46 @@ def _padding_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return padded, [None] * len(ctx.offsets), None
 
 
+def _inputs_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _columns_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    _, offsets, permute, inverse_offsets, inverse = ctx.saved_tensors
+    lists = (inverse_offsets, inverse, offsets, permute)
+    return torch.ops.fbgemm.permute_pooled_embs(grad, *lists), *[None] * 4
+
+
+def _vectors_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    backward = torch.ops.fbgemm.batched_dense_vec_jagged_2d_mul_backward
+    return *backward(grad, *ctx.saved_tensors), None
+
+
+def _softmax_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    _, offsets, ctx.longest = inputs
+    ctx.save_for_backward(offsets, output)
+
+
+def _softmax_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    offsets, output = ctx.saved_tensors
+    gradient = torch.ops.fbgemm.jagged_softmax_backward(grad, output, offsets, ctx.longest)
+    return gradient, None, None
+
+
+COLUMNS = ("", "_split", "_auto_grad", "_auto_grad_split")
+
+
 def formulas() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
     """(backward, setup_context) of every operator with a gradient, by name."""
     moving = {name: _moving(name, moves) for name, moves in MOVES.items()}
+    columns = {f"permute_pooled_embs{end}": (_columns_backward, _inputs_context) for end in COLUMNS}
+    vectors = (_vectors_backward, _inputs_context)
     return {
         **moving,
+        **columns,
+        "batched_dense_vec_jagged_2d_mul": vectors,
+        "batched_dense_vec_jagged_2d_mul_forward": vectors,
+        "jagged_softmax_forward": (_softmax_backward, _softmax_context),
         "jagged_dense_elementwise_add": (_add_backward, _add_context),
         "jagged_to_padded_dense_backward": (_padding_backward, _padding_context),
     }

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neocpu.peers.fbgemm import fakes_products  # noqa: F401, which fills FAKES
 from neocpu.peers.fbgemm.fakes import FAKES
 from neocpu.peers.fbgemm.gradients import formulas
 from neocpu.peers.fbgemm.operators import load
@@ -26,8 +27,12 @@ def _dense_to_jagged(dense: Tensor, x_offsets: Any, total_L: Any = None) -> tupl
     return torch.ops.fbgemm.dense_to_jagged_forward(dense, x_offsets, total_L), x_offsets
 
 
+def _jagged_softmax(values: Tensor, x_offsets: Tensor, max_L: int) -> tuple[Tensor, Tensor]:
+    return torch.ops.fbgemm.jagged_softmax_forward(values, x_offsets, max_L), x_offsets
+
+
 # Operators that return an argument itself, which torch forbids to all but compositions of others.
-COMPOSITES = {"dense_to_jagged": _dense_to_jagged}
+COMPOSITES = {"dense_to_jagged": _dense_to_jagged, "jagged_softmax": _jagged_softmax}
 
 
 def _registered(name: str, *keys: str) -> bool:
