@@ -264,7 +264,8 @@ def _moments(
     square = _mean(rows, g) if rowwise else _square(rows, g)
     share = None
     if not rowwise and rows.squares is None:
-        share = product(h.complement("beta2"), g, g)
+        squared = rows.g if "decay_not_in_state" in rows.bends else g
+        share = product(h.complement("beta2"), squared, squared)
     new = _faded(h, "beta2", rows.states["exp_avg_sq"], square, share)
     v = _accumulate(rows, "exp_avg_sq", new)
     if "sparse_adam_eps" in h.bends:
