@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator
 from neocpu.oracle.cases import (
     backward,
     codecs,
+    counters,
     fp8_rows,
     jagged,
     key_value,
+    large,
     layout,
     long,
     lookup,
+    lookup_cover,
     maximum,
     moves,
     nvfp4,
@@ -22,6 +25,7 @@ from neocpu.oracle.cases import (
     sequence,
     stochastic,
     trajectory,
+    update_cover,
     weight_gradient,
 )
 from neocpu.oracle.operator import Case
@@ -31,8 +35,12 @@ __all__ = ["DIM_MULTIPLE", "Case", "all_cases"]
 MODULES = (
     lookup,
     weight_gradient,
+    lookup_cover,
     backward,
+    counters,
+    update_cover,
     trajectory,
+    large,
     layout,
     codecs,
     jagged,

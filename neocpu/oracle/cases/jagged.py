@@ -90,7 +90,7 @@ def _softmax(seed: int, multiple: int) -> Iterator[Case]:
     low = ordinary - np.float32(1000)
     low[40, 0] = -np.inf
     wrong = ordinary.copy()
-    wrong[10, 1] = np.nan
+    wrong[10, -1] = np.nan
     for name, values, about in (
         ("jagged-softmax", ordinary, "bags of 0 to 36 rows; a bag of one row is 1"),
         ("jagged-softmax-large", large, "numbers up to 200: without subtraction they overflow"),

@@ -13,7 +13,7 @@ from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.canonical.update import unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
-from neocpu.oracle.truth.bags import Ints, TableGeometry, bags_of, only, rows_of, tables_of
+from neocpu.oracle.truth.bags import SCALED, Ints, TableGeometry, bags_of, only, rows_of, tables_of
 from neocpu.oracle.truth.bends import flushed_bounded
 from neocpu.oracle.truth.formats import FORMATS, decode, in_format, joined_halves, stored
 from neocpu.oracle.truth.global_decay import factors, is_active
@@ -21,6 +21,7 @@ from neocpu.oracle.truth.hyper import Hyper
 from neocpu.oracle.truth.lookups import MergedGradients, merged
 from neocpu.oracle.truth.numbers import Bounded, Real
 from neocpu.oracle.truth.rules import RULES, RowUpdate, limited
+from neocpu.oracle.truth.scaled import stored_tables
 from neocpu.oracle.truth.states import layout_of
 from neocpu.oracle.truth.sums import segment_sums
 
@@ -75,6 +76,12 @@ STATES = {
     "prev_iter": Field("step of a row's last update, fp32 per row; 0: never", ("element",), True),
     "row_counter": Field("how often a row was updated, fp32 per row", ("element",), True),
 }
+# Row-scaled rows after the step, which are judged by their parts.
+SCALED_OUTPUTS = {
+    "codes": Field("int8, int4: codes of all elements, whole numbers as fp32", ("element",), True),
+    "scale": Field("int8, int4: scale of each row, fp32 or fp16", ("row",), True),
+    "bias": Field("int8, int4: bias of each row, fp32 or fp16", ("row",), True),
+}
 
 
 class BoundedTables:
@@ -96,6 +103,7 @@ class BoundedTables:
             name: Bounded.exactly(_initial_state(inputs, name, size, self.layout.formats[name]))
             for name, size in sizes.items()
         }
+        self.touched = np.zeros(int(self.geometry.first_row[-1]), bool)  # rows that were updated
         # the tables whose row-wise AdaGrad decays weights on FBGEMM's CPU
         shared = np.bincount(inputs["feature_table"], minlength=self.geometry.rows.size) > 1
         compiled = inputs["weights"].dtype != np.float32 or options["pooling"] == "none"
@@ -142,6 +150,7 @@ class BoundedTables:
             bends |= {"weight_decay_ignored"}
         elements = self.elements(table, merged_gradients.rows)
         rows = self.geometry.first_row[table] + merged_gradients.rows
+        self.touched[rows] = True
         gradient = merged_gradients.gradient
         states = {
             name: state.take(rows if name in self.layout.row else elements)
@@ -268,15 +277,25 @@ def _backward_truth(
     # narrow rows: the truth wants the numbers before they are rounded
     step(tables, inputs, {**options, "weights_format": "fp32"}, switches)
     rounding = "toward_zero" if "weights_low" in inputs else rounding_of(options, switches)
-    weights = in_format(tables.weights, str(options["weights_format"]), rounding)
+    outputs = _weight_truths(tables, inputs, options, rounding)
+    if "weights_low" in inputs:
+        outputs["joined"] = in_format(tables.weights, "fp32")
+    return outputs | tables.state_truths()
+
+
+def _weight_truths(
+    tables: BoundedTables, inputs: Arrays, options: dict[str, Value], rounding: str
+) -> dict[str, Truth]:
+    """The rows after the step: numbers of a format, or the parts of row-scaled rows."""
+    name = str(options["weights_format"])
+    if name in SCALED:
+        return stored_tables(inputs, name, tables.weights, tables.touched, rounding)
+    weights = in_format(tables.weights, name, rounding)
     if options["rounding"] == "fbgemm" and weights.probability is not None:
         # 13 bits below fp16's normal numbers: either neighbour of a subnormal, no certain chance
         normal = np.abs(tables.weights.value) >= 2.0 ** FORMATS["fp16"].smallest
         weights = replace(weights, probability=np.where(normal, weights.probability, np.nan))
-    outputs = {"weights": weights}
-    if "weights_low" in inputs:
-        outputs["joined"] = in_format(tables.weights, "fp32")
-    return outputs | tables.state_truths()
+    return {"weights": weights}
 
 
 def _unique_truth(
@@ -304,11 +323,14 @@ def locate(
 ) -> dict[str, int]:
     """Table, row and column of an element of the weights or of a state."""
     name = output.rsplit("/", 1)[-1]
-    if name not in STATES and name not in ("weights", "joined", "sparse_ema"):
+    if name not in STATES and name not in ("weights", "joined", "sparse_ema", *SCALED_OUTPUTS):
         return {}
     tables = tables_of(inputs)
     number = index[0] if index else 0
-    if "optimizer" in options and name in layout_of(options).row:
+    by_row: tuple[str, ...] = ("scale", "bias")
+    if "optimizer" in options:
+        by_row += layout_of(options).row
+    if name in by_row:
         table = int(np.searchsorted(tables.first_row, number, side="right")) - 1
         return {"table": table, "row": number - int(tables.first_row[table])}
     table = int(np.searchsorted(tables.first_element, number, side="right")) - 1
@@ -334,9 +356,12 @@ BACKWARD = Operator(
     },
     options={**POOLING, **HYPER, "step": 1, **STORE},
     outputs={
-        "weights": Field("all tables after the step, as the input", ("element",)),
+        "weights": Field(
+            "all tables after the step, as the input; not of int8 and int4 rows", ("element",), True
+        ),
         **STATES,
         "joined": Field("split-SGD: both halves as fp32", ("element",), True),
+        **SCALED_OUTPUTS,
     },
     run_=backward_bits,
     truth_=_backward_truth,

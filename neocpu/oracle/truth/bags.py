@@ -123,7 +123,10 @@ def rows_of(
             error = np.where(exact, 0.0, (2 * U * SLACK) * magnitude + TINY)
             values.append(value.reshape(-1))
             magnitudes.append(magnitude.reshape(-1))
-            errors.append(np.where(magnitude > LARGEST, np.inf, error).reshape(-1))
+            # q*scale alone may be infinite, fused with the bias it is not
+            perhaps = (magnitude > LARGEST) & (np.abs(value) <= LARGEST * (1 + 4 * U))
+            error = np.where(perhaps, np.inf, np.where(np.isfinite(value), error, 0.0))
+            errors.append(error.reshape(-1))
             parts = (np.abs(product), np.abs(scale), np.abs(bias))
             low = [np.where(part == 0, np.inf, part) for part in parts[1:]]
             smallest.append(np.broadcast_to(np.minimum(*low), q.shape).reshape(-1))
