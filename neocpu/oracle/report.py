@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from neocpu.oracle.findings import Finding
+from neocpu.oracle.findings import Cause
 from neocpu.oracle.html_page import page
 from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, described
 
@@ -153,7 +153,7 @@ def _json_value(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def _finding_json(finding: Cause) -> dict[str, Any]:
     return {
         "names": list(finding.diagnosis.names),
         "kind": finding.diagnosis.kind,
