@@ -1,4 +1,7 @@
-"""Which options of lookups break each other? Pairwise covers of `lookup` and `weight_gradient`."""
+"""Which options of lookups break each other? Pairwise covers.
+
+Of `lookup`, `weight_gradient` and `unique_gradient`.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -39,6 +42,14 @@ WEIGHT_GRADIENT: dict[str, Sequence[Any]] = {
     "width": ("tails", "wide", "widest"),
     "pooling": ("sum", "mean"),
     "indices": ("in range", "pruned", "out of range"),
+    "batches": ("fixed", "variable"),
+    "index_type": ("int64", "int32"),
+}
+UNIQUE_GRADIENT: dict[str, Sequence[Any]] = {
+    "width": ("tails", "wide", "widest"),
+    "pooling": ("sum", "mean", "none"),
+    "indices": ("in range", "pruned", "out of range"),
+    "weighted": (False, True),
     "batches": ("fixed", "variable"),
     "index_type": ("int64", "int32"),
 }
@@ -87,6 +98,14 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
         inputs = inputs_of(recipe, name, {**row, "weighted": True})
         inputs["grad_output"] = gradient(Draw(recipe.seed, f"{name}-gradient"), inputs)
         yield Case(name, "weight_gradient", inputs, options_of(row), about(row))
+    for k, row in enumerate(pairwise(UNIQUE_GRADIENT, fits)):
+        name = f"unique-gradient-pair-{k:02}"
+        fp32_row = {"weights_format": "fp32", **row}
+        inputs = inputs_of(recipe, name, fp32_row)
+        inputs["grad_output"] = gradient(
+            Draw(recipe.seed, f"{name}-gradient"), inputs, row["pooling"]
+        )
+        yield Case(name, "unique_gradient", inputs, options_of(fp32_row), about(row))
 
 
 def fits(row: Row) -> bool:
