@@ -88,6 +88,17 @@ def lookup(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
     return {"out": narrow(out, str(options["output_format"]))}
 
 
+def dequantize(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
+    """Numbers of row-scaled rows."""
+    codes = inputs["codes"]
+    table = {
+        "weights": codes.reshape(-1),
+        "rows": np.array([len(codes)]),
+        "dims": np.array([int(options["columns"])]),
+    }
+    return {"out": decoded_tables(a, table, {"weights_format": options["format"]})[0]}
+
+
 def factored(a: Arithmetic, inputs: Arrays, options: Options) -> Array:
     """Pooled row-scaled rows: scale and bias times the weight, then q times that scale is added."""
     name = str(options["weights_format"])

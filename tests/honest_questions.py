@@ -143,17 +143,7 @@ def tables_and_bags(rng: Generator, options: Options) -> Arrays:
     if options["pooling"] == "none":
         dims[:] = dims[0]
     rows = rng.integers(1, 400 if long else 7, tables)
-    count = 1 if long else int(rng.integers(1, 4))
-    features = rng.integers(0, tables, count)
-    samples = 1 if long else int(rng.integers(1, 5))
-    lengths = rng.choice([0, 1, 2, 3, 4, 5, 8, 16, 7], (count, samples))
-    if long:
-        lengths[:] = rng.integers(100, 2000)
-    offsets = np.append(0, np.cumsum(lengths.reshape(-1)))
-    of_lookup = np.repeat(np.repeat(features, samples), lengths.reshape(-1))
-    indices = (rng.random(of_lookup.size) * rows[of_lookup]).astype(np.int64)
-    if rng.random() < 0.3:
-        indices[rng.random(indices.size) < 0.3] = -1
+    features = rng.integers(0, tables, 1 if long else int(rng.integers(1, 4)))
     name = str(options.get("weights_format", "fp32"))
     if name in SCALED:
         weights = row_bytes(rng, name, rows, dims, int(options.get("row_alignment", 1)))
@@ -164,9 +154,21 @@ def tables_and_bags(rng: Generator, options: Options) -> Arrays:
         "rows": rows,
         "dims": dims,
         "feature_table": features,
-        "indices": indices,
-        "offsets": offsets,
+        **bags_of(rng, rows[features], long),
     }
+
+
+def bags_of(rng: Generator, rows: Array, long: bool = False) -> Arrays:
+    """Bags of every feature; rows : how many each feature's table has."""
+    samples = 1 if long else int(rng.integers(1, 5))
+    lengths = rng.choice([0, 1, 2, 3, 4, 5, 8, 16, 7], (rows.size, samples))
+    if long:
+        lengths[:] = rng.integers(100, 2000)
+    of_lookup = np.repeat(np.repeat(rows, samples), lengths.reshape(-1))
+    indices = (rng.random(of_lookup.size) * of_lookup).astype(np.int64)
+    if rng.random() < 0.3:
+        indices[rng.random(indices.size) < 0.3] = -1
+    return {"indices": indices, "offsets": np.append(0, np.cumsum(lengths.reshape(-1)))}
 
 
 def with_weights(rng: Generator, inputs: Arrays) -> Arrays:
@@ -304,3 +306,30 @@ def ask_backward(rng: Generator) -> Question:
     inputs |= states(rng, inputs, OPERATORS["backward"].complete(options))
     inputs["grad_output"] = gradient_for(rng, inputs, str(options["pooling"]))
     return Question("backward", inputs, options)
+
+
+def ask_trajectory(rng: Generator) -> Question:
+    """Two to four steps on one set of tables, now and then an evaluation."""
+    first = ask_backward(rng)
+    options = {key: v for key, v in first.options.items() if key not in ("learning_rate", "step")}
+    steps = int(rng.integers(2, 5))
+    per_step = ("indices", "offsets", "per_sample_weights", "grad_output")
+    inputs = {key: array for key, array in first.inputs.items() if key not in per_step}
+    inputs["training"] = np.where(rng.random(steps) < 0.8, 1, 0)
+    inputs["learning_rates"] = rng.choice([0.01, 0.1, 1.0], steps)
+    rows = inputs["rows"][inputs["feature_table"]]
+    for k in range(steps):
+        batch = {**inputs, **bags_of(rng, rows)}
+        if "per_sample_weights" in first.inputs:
+            batch["per_sample_weights"] = mild(rng, batch["indices"].size)
+        batch["grad_output"] = gradient_for(rng, batch, str(options["pooling"]))
+        inputs |= {f"step{k}/{key}": batch[key] for key in per_step if key in batch}
+    return Question("trajectory", inputs, options)
+
+
+def ask_dequantize(rng: Generator) -> Question:
+    name = str(rng.choice(["int8", "int4", "int2"]))
+    rows = rng.integers(1, 5, 1)
+    dims = 4 * rng.integers(1, 4, 1)
+    codes = row_bytes(rng, name, rows, dims, 1).reshape(int(rows[0]), -1)
+    return Question("dequantize", {"codes": codes}, {"format": name, "columns": int(dims[0])})

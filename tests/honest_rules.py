@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from neocpu.oracle.cases.draw import coded
+from neocpu.oracle.ops.trajectory import batches
 from neocpu.oracle.truth.bags import tables_of
 from neocpu.oracle.truth.formats import decode
 from neocpu.oracle.truth.states import layout_of
 from tests.honest_arithmetic import Arithmetic, Array, F
-from tests.honest_kernels import Arrays, Options, merged, narrow
+from tests.honest_kernels import Arrays, Options, lookup, merged, narrow
 
 
 class Update:
@@ -300,6 +302,29 @@ RULES = {
         ftrl,
     )
 }
+
+
+def trajectory(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
+    """Lookups and updates in turn, from what the step before has stored."""
+    name = str(options["weights_format"])
+    layout = layout_of(options)
+    state: Arrays = {"weights": inputs["weights"]}
+    state |= {key: inputs[key] for key in layout.formats if key in inputs}
+    forward = {**options, "output_format": "fp32", "row_alignment": 1}
+    outputs: Arrays = {}
+    count = 0
+    for k, batch in enumerate(batches(inputs)):
+        step_inputs = {**batch, **state}
+        outputs[f"step{k}/out"] = lookup(a, step_inputs, forward)["out"]
+        if not inputs["training"][k]:
+            continue
+        count += 1
+        rate = float(inputs["learning_rates"][k])
+        new = backward(a, step_inputs, {**options, "learning_rate": rate, "step": count})
+        outputs |= {f"step{k}/{key}": array for key, array in new.items()}
+        formats = {"weights": name, **layout.formats}
+        state = {key: coded(array.astype(F), formats[key]) for key, array in new.items()}
+    return outputs
 
 
 def backward(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:

@@ -14,6 +14,7 @@ from neocpu.oracle.canonical.update import unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
 from neocpu.oracle.truth.bags import SCALED, Ints, TableGeometry, bags_of, only, rows_of, tables_of
+from neocpu.oracle.truth.bends import flushed_bounded
 from neocpu.oracle.truth.formats import FORMATS, decode, in_format, joined_halves, stored
 from neocpu.oracle.truth.global_decay import factors, is_active
 from neocpu.oracle.truth.lookups import MergedGradients, merged
@@ -87,7 +88,7 @@ class BoundedTables:
 
     def __init__(self, inputs: Arrays, options: dict[str, Value], bends: frozenset[str]) -> None:
         self.geometry: TableGeometry = tables_of(inputs)
-        rows = rows_of(inputs, options)
+        rows = rows_of(inputs, options, bends)
         value = rows.value
         if "weights_low" in inputs and "low_half_ignored" not in bends:
             value = decode(joined_halves(inputs["weights"], inputs["weights_low"]), "fp32")
@@ -95,6 +96,8 @@ class BoundedTables:
         self.layout = layout_of(options)
         sizes = {name: int(self.geometry.first_element[-1]) for name in self.layout.element}
         sizes |= {name: int(self.geometry.first_row[-1]) for name in self.layout.row}
+        if sizes and "states_ignored" in bends:
+            inputs = {name: array for name, array in inputs.items() if name not in sizes}
         self.states = {
             name: Bounded.exactly(_initial_state(inputs, name, size, self.layout.formats[name]))
             for name, size in sizes.items()
@@ -148,29 +151,46 @@ class BoundedTables:
         rows = self.geometry.first_row[table] + merged_gradients.rows
         self.touched[rows] = True
         gradient = merged_gradients.gradient
+        states = {
+            name: state.take(rows if name in self.layout.row else elements)
+            for name, state in self.states.items()
+        }
         update = RowUpdate(
-            w=self.weights.take(elements),
+            w=flushed_bounded(self.weights.take(elements), bends),
             g=-gradient if "sign_flipped" in bends else gradient,
-            states={
-                name: state.take(rows if name in self.layout.row else elements)
-                for name, state in self.states.items()
-            },
+            states={name: flushed_bounded(state, bends) for name, state in states.items()},
             bends=bends,
             formats=self.layout.formats,
+            rest=self._rest(table, elements) if "norm_over_table" in bends else 0.0,
         )
         if "squares_before_merge" in bends:
             update.squares = _summed_squares(merged_gradients)
         hyper = Hyper(options, bends)
         if is_active(options):
-            if not bends & {"global_decay_not_kept", "weight_decay_ignored"}:
+            if not ("global_decay_not_kept" in bends or "weight_decay_ignored" in bends):
                 update.w = factors(update.states["prev_iter"], options, bends).column() * update.w
             update.states["prev_iter"] = Bounded.exactly(np.full(rows.size, float(hyper.step)))
-        w = limited(RULES[str(options["optimizer"])](update, hyper), hyper)
+        if options["max_norm"] and "max_norm_before_step" in bends:
+            update.w = limited(update.w, hyper, update.rest)
+            w = RULES[str(options["optimizer"])](update, hyper)
+        else:
+            w = limited(RULES[str(options["optimizer"])](update, hyper), hyper, update.rest)
+        w = flushed_bounded(w, bends)
         w = stored(w, str(options["weights_format"]), rounding_of(options, bends))
+        if self.states and "states_not_stored" in bends:
+            update.states = states
         for name, state in update.states.items():
+            state = flushed_bounded(state, bends)
             places = rows if name in self.layout.row else elements
             _put(self.states[name], places, stored(state, "fp32"))
         _put(self.weights, elements, w)
+
+    def _rest(self, table: int, elements: Ints) -> float:
+        """Sum of squares of the elements of a table that are not updated."""
+        first, end = self.geometry.first_element[table : table + 2]
+        squares = np.square(self.weights.value)
+        with np.errstate(invalid="ignore"):
+            return float(squares[first:end].sum() - squares[elements].sum())
 
     def round_states(self) -> None:
         """States as kernels have stored them, in their formats."""

@@ -294,6 +294,8 @@ def elementwise(inputs: Arrays, options: dict[str, Value], switches: frozenset[s
     beyond_kept = (options["operation"] == "add_jagged") != ("beyond_dense_swapped" in switches)
     out = Bounded.exactly(x.value.copy() if beyond_kept else np.zeros(x.value.shape))
     multiplied = options["operation"] == "mul"
+    if multiplied:  # beyond the array some multiply by 0: infinity and NaN become NaN
+        out.error[~np.isfinite(x.value)] = np.inf
     counted = x.take(inside)
     _put(out, inside, counted * dense.take(place) if multiplied else counted + dense.take(place))
     return out
