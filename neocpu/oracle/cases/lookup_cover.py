@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.formats import INFERENCE
-from neocpu.oracle.cases.draw import Draw, Recipe, bags, coded, gradient, scaled_rows, tables
+from neocpu.oracle.cases.draw import (
+    Draw,
+    Lengths,
+    Recipe,
+    bags,
+    coded,
+    gradient,
+    scaled_rows,
+    tables,
+)
 from neocpu.oracle.cases.pairwise import Row, pairwise
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.truth.bags import SCALED
@@ -78,9 +87,11 @@ WORDS = {
     "step": "step {}",
     "hyper": "{} numbers",
 }
-# Lengths of bags by feature, by sample; VARIABLE: as many samples as each feature likes.
-LENGTHS = ((3, 0, 1, 5), (1, 2, 0, 9), (2, 1, 3, 4))
-VARIABLE = ((3, 0, 1, 5, 2), (1, 7), (2, 0, 4))
+# Lengths of bags by feature, by sample; VARIABLE: as many samples as each feature likes;
+# SEQUENCES: few, as every lookup has a line of its own in the output.
+LENGTHS: Lengths = ((3, 0, 1, 5), (1, 2, 0, 9), (2, 1, 3, 4))
+VARIABLE: Lengths = ((3, 0, 1, 5, 2), (1, 7), (2, 0, 4))
+SEQUENCES: Lengths = ((2, 0, 1), (0, 3, 1))
 
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
@@ -134,6 +145,8 @@ def inputs_of(recipe: Recipe, name: str, row: Row) -> Arrays:
     dims = _dims(recipe, row)
     inputs = tables(draw, (ROWS,) * len(dims), dims, range(len(dims))[::-1])
     lengths = VARIABLE if row["batches"] == "variable" else LENGTHS
+    if row["pooling"] == "none":
+        lengths = SEQUENCES
     features = [lengths[f % len(lengths)] for f in range(len(dims))]
     inputs |= bags(draw, inputs, features, weighted=row["weighted"])
     return {**with_indices(inputs, row), "weights": in_format(draw, inputs, row["weights_format"])}
