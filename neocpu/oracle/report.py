@@ -17,7 +17,7 @@ Numbers that JSON lacks are the strings "nan", "inf", "-inf".
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ class Report(CheckOutcome):
             for verdict in outcome.verdicts:
                 name = f"{outcome.case.name}/{verdict.output}"
                 lines += [f"  warning: {name}: {warning}" for warning in verdict.warnings]
-                lines += [f"  not tested: {name}: {what}" for what in verdict.untested]
+        lines += [f"  not tested: {line}" for line in untested_lines(self.cases)]
         for outcome in self.failures:
             about = f": {outcome.case.about}" if outcome.case.about else ""
             lines.append(f"FAILED {outcome.case.name}{about}")
@@ -94,6 +94,31 @@ class Report(CheckOutcome):
     def to_html(self) -> str:
         """The report as one self-contained page."""
         return page(self)
+
+
+def untested_lines(cases: Iterable[CaseOutcome]) -> list[str]:
+    """What no answer of a check could show, by operator and format of its elements.
+
+    What one large answer shows is not said of the small ones beside it.
+    """
+    hidden: dict[tuple[str, str], list[str]] = {}
+    shown = set()
+    for outcome in cases:
+        options = outcome.case.options
+        form = str(options.get("format", options.get("weights_format", "")))
+        kind = (outcome.case.op, form)
+        for verdict in outcome.verdicts:
+            name = f"{outcome.case.name}/{verdict.output}"
+            hidden.setdefault(kind, []).extend(f"{name}: {what}" for what in verdict.untested)
+            if verdict.draws is not None and not verdict.untested:
+                shown.add(kind)
+    lines = []
+    for kind, outputs in hidden.items():
+        if kind in shown or not outputs:
+            continue
+        more = f" (and {len(outputs) - 1} more of {' '.join(kind)})" if len(outputs) > 1 else ""
+        lines.append(f"{outputs[-1]}{more}")
+    return lines
 
 
 def _case_json(outcome: CaseOutcome) -> dict[str, Any]:
