@@ -203,7 +203,9 @@ class RowScaled:
             return packed
         shifts = self.shifts(bits)
         mask = (1 << bits) - 1
-        return (packed[:, :, None] >> shifts & mask).reshape(len(packed), -1)
+        return (packed[:, :, None] >> shifts & mask).reshape(
+            len(packed), packed.shape[1] * len(shifts)
+        )
 
     def pack(self, numbers: Array, bits: int) -> Array:
         """The bytes of numbers, low bits first, unused bits 0."""
@@ -212,7 +214,7 @@ class RowScaled:
         each = 8 // bits
         spare = -numbers.shape[1] % each
         numbers = np.pad(numbers, ((0, 0), (0, spare)), constant_values=self.spare_code())
-        groups = numbers.astype(np.uint8).reshape(len(numbers), -1, each)
+        groups = numbers.astype(np.uint8).reshape(len(numbers), numbers.shape[1] // each, each)
         return np.bitwise_or.reduce(groups << self.shifts(bits), axis=2).astype(np.uint8)
 
     def shifts(self, bits: int) -> Array:

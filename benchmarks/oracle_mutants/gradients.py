@@ -237,9 +237,7 @@ class Gradients(Pooling, Rules):
         """Where the states of elements are."""
         return cells
 
-    def weights_of(
-        self, tables: dict[str, Array], cells: Array, options: dict[str, Any]
-    ) -> Array:
+    def weights_of(self, tables: dict[str, Array], cells: Array, options: dict[str, Any]) -> Array:
         """Rows before the step, fp32."""
         codes = tables["weights"][cells]
         if "weights_low" in tables:

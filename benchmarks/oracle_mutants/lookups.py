@@ -112,9 +112,7 @@ class Pooling(Geometry):
         np.add.at(sums, group, terms)
         return sums
 
-    def mean(
-        self, sums: Array, lengths: Array, batch: Batch, feature: int, part: Lookups
-    ) -> Array:
+    def mean(self, sums: Array, lengths: Array, batch: Batch, feature: int, part: Lookups) -> Array:
         """Sums divided by what MEAN divides by."""
         return self.over_length(sums, self.divisor(lengths, batch, feature, part))
 

@@ -173,8 +173,8 @@ class Rules(Arithmetic):
 
     def corrections(self, u: Update) -> tuple[np.float32, np.float32]:
         """Factors that correct both moments for their start at 0."""
-        first = 1.0 - float(u.options["beta1"]) ** u.t
-        second = 1.0 - float(u.options["beta2"]) ** u.t
+        first = 1.0 - np.float64(u.options["beta1"]) ** u.t
+        second = 1.0 - np.float64(u.options["beta2"]) ** u.t
         return F32(1.0 / first), F32(1.0 / second)
 
     def momentum(self, u: Update, m: Array, g: Array) -> Array:

@@ -1,0 +1,15 @@
+"""Which bugs do kernel authors write? One module for each part of a kernel; importing fills it."""
+
+from benchmarks.oracle_mutants.mutants import (  # noqa: F401, they register their mutants
+    bags,
+    codecs,
+    layouts,
+    merges,
+    pooling,
+    rules,
+    steps,
+    stores,
+)
+from benchmarks.oracle_mutants.registry import MUTANTS
+
+__all__ = ["MUTANTS"]
