@@ -1,6 +1,7 @@
 """Which files do the readers of checkpoints, suites, answers and rows get from `tests.fuzz`?"""
 
 import os
+import struct
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import neocpu
 from neocpu.errors import StorageError
 from neocpu.oracle.answers import read_answers
 from neocpu.oracle.cases import all_cases
+from neocpu.oracle.flat import HEADER, FlatSuite, write_flat
 from neocpu.oracle.suite import Suite, ask, write_suite
 from neocpu.parallel.comm import SingleComm
 from neocpu.storage import hdf5, metadata_check
@@ -34,6 +36,7 @@ def readers() -> dict[str, Reader]:
         "checkpoint's base": Reader(_base, _read_next, _mutate_sealed),
         "checkpoint of 0.1.0": Reader(_older, _read_checkpoint, _mutate_older),
         "suite": Reader(_suite, _read_suite, _mutate_sealed),
+        "flat suite": Reader(_flat_suite, _read_flat, _mutate_flat),
         "suite of 0.1.0": Reader(_older_suite, _read_suite, _mutate_older),
         "answers in hdf5": Reader(_answers_hdf5, _read_answers, _mutate_answers),
         "answers in npz": Reader(_answers_npz, _read_answers, _mutate_plain),
@@ -260,6 +263,28 @@ def _suite(folder: Path) -> Path:
     path = folder / "suite.h5"
     write_suite(path, (ask(case, "reference") for case in list(all_cases(["lookup"]))[:2]), 0)
     return path
+
+
+def _flat_suite(folder: Path) -> Path:
+    path = folder / "suite.flat"
+    write_flat(path, (ask(case) for case in list(all_cases(["lookup"]))[:2]), 0)
+    return path
+
+
+def _read_flat(path: Path) -> Any:
+    suite = FlatSuite(path)
+    return suite.sha256, suite.seed, tuple((name, suite[name].sha256) for name in suite)
+
+
+def _mutate_flat(path: Path, chance: Random) -> bool:
+    """Bytes; every other time under a checksum that is made anew, so that records are read."""
+    mutate_bytes(path, chance)
+    data = bytearray(path.read_bytes())
+    if chance.random() < 0.5 and len(data) >= HEADER.size:
+        struct.pack_into("<IQ", data, 12, zlib.crc32(data[HEADER.size :]), len(data))
+        path.write_bytes(data)
+        return True
+    return False
 
 
 def _older_suite(folder: Path) -> Path:

@@ -66,6 +66,18 @@ WEIGHTED = one([[1.0], [5.0]], [[0, 1]], [[1]], per_sample_weights=[1, 3])
 NONE: dict[str, Value] = {}
 
 
+def at_scale(rows: list[int], table: int, row: int) -> Given:
+    """Tables of one column by formula, and one lookup."""
+    return {
+        "rows": np.array(rows),
+        "dims": np.ones(len(rows), np.int64),
+        "feature_table": np.array([table]),
+        "bags": np.zeros(1, np.int64),
+        "indices": np.array([row]),
+        "check_samples": np.zeros(1, np.int64),
+    }
+
+
 def adam(t: int) -> float:
     """A first Adam step from w = 2 with g = 1, corrected as if it were step t."""
     return 2 - (0.5 / (1 - 0.5**t)) / math.sqrt(0.25 / (1 - 0.75**t))
@@ -120,6 +132,23 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
     "feature_is_table": ("lookup", TWO, NONE, "out", [10, 2], [1, 20]),
     "columns_in_table_order": ("lookup", TWO, NONE, "out", [10, 2], [2, 10]),
     "row_offset_32bit": ("linear_index", HUGE, NONE, "element", [2**32, 2**32 + 128], [0, 128]),
+    # elements 0, 2^30 and 2^32 of the formula are -1/2, -1/4 and 5/256
+    "byte_offset_32bit": (
+        "lookup_at_scale",
+        at_scale([2**30 + 1], 0, 2**30),
+        NONE,
+        "out",
+        [-0.25],
+        [-0.5],
+    ),
+    "table_offset_32bit": (
+        "lookup_at_scale",
+        at_scale([2**32, 1], 1, 0),
+        NONE,
+        "out",
+        [5 / 256],
+        [-0.5],
+    ),
     "bucket_by_modulo": ("block_bucketize", BUCKETS, NONE, "indices", [0, 0, 1], [0, 2, 1]),
     "bucket_keeps_row": ("block_bucketize", BUCKETS, NONE, "indices", [0, 0, 1], [0, 3, 4]),
     "padding_cuts_front": (

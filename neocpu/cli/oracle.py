@@ -29,6 +29,14 @@ SEED = click.option(
     show_default=True,
     help="Another seed draws other numbers of the same shapes.",
 )
+DIM_MULTIPLE = click.option(
+    "--dim-multiple",
+    default=4,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Rows have a multiple of N columns; 1: odd widths, too, which FBGEMM's kernels refuse.",
+)
 
 
 @click.group()
@@ -36,7 +44,9 @@ def oracle() -> None:
     """Export cases that break embedding kernels; check answers, and explain what is wrong."""
 
 
-def _cases(ops: tuple[str, ...], patterns: tuple[str, ...], seed: int) -> "list[Case]":
+def _cases(
+    ops: tuple[str, ...], patterns: tuple[str, ...], seed: int, dim_multiple: int
+) -> "list[Case]":
     """The chosen cases. Raises OracleError for names that choose none."""
     from fnmatch import fnmatch
 
@@ -45,7 +55,7 @@ def _cases(ops: tuple[str, ...], patterns: tuple[str, ...], seed: int) -> "list[
     from neocpu.oracle.checking import find_operator, nearest_name
 
     operators = [find_operator(name).name for name in ops]
-    cases = list(all_cases(operators or None, seed))
+    cases = list(all_cases(operators or None, seed, dim_multiple))
     for pattern in patterns:
         if not any(fnmatch(case.name, pattern) for case in cases):
             near = nearest_name(pattern, [case.name for case in cases])
@@ -56,13 +66,15 @@ def _cases(ops: tuple[str, ...], patterns: tuple[str, ...], seed: int) -> "list[
 @oracle.command("list")
 @OPS
 @CASES
-def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...]) -> None:
+@DIM_MULTIPLE
+def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...], dim_multiple: int) -> None:
     """Name every case and what it breaks."""
     from neocpu.oracle.ops import OPERATORS
 
     order = list(OPERATORS)
     shown = ""
-    for case in sorted(_cases(ops, patterns, 0), key=lambda case: order.index(case.op)):
+    cases = _cases(ops, patterns, 0, dim_multiple)
+    for case in sorted(cases, key=lambda case: order.index(case.op)):
         if case.op != shown:
             click.echo(f"{click.style(case.op, bold=True)}  {OPERATORS[case.op].about}")
             shown = case.op
@@ -72,13 +84,14 @@ def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...]) -> None:
 @oracle.command()
 @click.argument("name", metavar="CASE")
 @SEED
-def explain(name: str, seed: int) -> None:
+@DIM_MULTIPLE
+def explain(name: str, seed: int, dim_multiple: int) -> None:
     """Show what a case breaks, its inputs, options and outputs, and the first reference numbers."""
     from neocpu.oracle.compare import as_text
     from neocpu.oracle.operator import Field
     from neocpu.oracle.ops import OPERATORS
 
-    case = _cases((), (name,), seed)[0]
+    case = _cases((), (name,), seed, dim_multiple)[0]
     op = OPERATORS[case.op]
     truths = op.truth(case.inputs, case.options)
     click.echo(f"{click.style(case.name, bold=True)}: {case.about}\n")
@@ -129,10 +142,16 @@ def _mirrors(case: "Case") -> "Iterator[str]":
 @OPS
 @CASES
 @SEED
+@DIM_MULTIPLE
 @click.option(
     "--golden",
     is_flag=True,
     help="Rewrite the suite that the repository keeps: data/oracle-golden.h5.",
+)
+@click.option(
+    "--flat",
+    is_flag=True,
+    help="Write the flat binary twin, for C, C++ and CUDA (`neocpu oracle include`).",
 )
 @force_option("SUITE.h5")
 def export(
@@ -140,7 +159,9 @@ def export(
     ops: tuple[str, ...],
     patterns: tuple[str, ...],
     seed: int,
+    dim_multiple: int,
     golden: bool,
+    flat: bool,
     force: bool,
 ) -> None:
     """Write cases with their answers and bounds to one self-describing HDF5 file."""
@@ -148,20 +169,32 @@ def export(
     from rich.progress import track
 
     from neocpu.errors import ConfigError
+    from neocpu.oracle.flat import write_flat
     from neocpu.oracle.suite import ask, golden_cases, write_suite
 
-    if golden == (suite is not None) or (golden and (ops or patterns or seed)):
+    if golden == (suite is not None) or (
+        golden and (ops or patterns or seed or flat or dim_multiple != 4)
+    ):
         raise ConfigError("give a file to write, or --golden alone")
     if suite is not None:
         check_target(suite, force)
-    chosen = golden_cases() if golden else _cases(ops, patterns, seed)
+    chosen = golden_cases() if golden else _cases(ops, patterns, seed, dim_multiple)
     path = GOLDEN if suite is None else suite
     screen = Console(stderr=True)
     cases = track(
         chosen, "answering", console=screen, transient=True, disable=not screen.is_terminal
     )
-    digest = write_suite(path, (ask(case) for case in cases), seed)
+    write = write_flat if flat else write_suite
+    digest = write(path, (ask(case) for case in cases), seed)
     click.echo(f"{path}: {len(chosen)} cases, {path.stat().st_size:,} bytes\nsha256 {digest}")
+
+
+@oracle.command()
+def include() -> None:
+    """Name the folder of neocpu_oracle.hpp, the C++ reader of flat suites."""
+    from neocpu.oracle.flat import HEADER_FILE
+
+    click.echo(HEADER_FILE.parent)
 
 
 @oracle.command()
@@ -192,14 +225,14 @@ def check(
     """Compare ANSWERS (HDF5, npz, safetensors) with a suite; exit status 1 if one is wrong."""
     from neocpu.oracle.answers import read_answers
     from neocpu.oracle.checking import check_suite
-    from neocpu.oracle.suite import Suite
+    from neocpu.oracle.flat import open_suite
 
     for report_path in (as_json, as_html):
         if report_path is not None:
             check_target(report_path, force, [suite, answers])
     if as_json is not None and as_json == as_html:
         raise click.UsageError(f"{as_json}: --json and --html cannot write the same file")
-    with Suite(suite) as questions, read_answers(answers) as answer_arrays:
+    with open_suite(suite) as questions, read_answers(answers) as answer_arrays:
         report = check_suite(questions, answer_arrays, bits, preset)
     click.secho(str(report), fg="green" if report else None)
     status = 0 if report else 1

@@ -75,7 +75,7 @@ def constant_factor(case: Case, output: str, truth: Truth, x: Array) -> Pattern 
     if factor is None:
         return None
     bound = truth.bound * 1.001 + np.abs(ref) * 2.0**-22
-    if (np.abs(x * factor - ref)[use] > bound[use]).any():
+    if (np.abs(x[use] * factor - ref[use]) > bound[use]).any():
         return None
     times = f"1/{round(factor)}" if abs(factor) > 1 else f"{round(1 / factor)}"
     return Pattern(

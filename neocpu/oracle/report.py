@@ -26,6 +26,7 @@ class Report(CheckOutcome):
 
     def raise_if_failed(self) -> None:
         """Raises AssertionError with the whole text unless everything passed."""
+        __tracebackhide__ = True  # pytest shows the line of the test
         if not self:
             raise AssertionError(str(self))
 

@@ -84,7 +84,7 @@ class Question:
             _hash(digest, f"inputs/{name}", array)
         for name, expected in sorted(self.outputs.items()):
             digest.update(_line([name, expected.truth.format, expected.truth.exact]))
-            for part, array in _arrays(expected).items():
+            for part, array in parts_of(expected).items():
                 _hash(digest, f"outputs/{name}/{part}", array)
         return digest.hexdigest()
 
@@ -93,7 +93,8 @@ def _line(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
-def _arrays(expected: Expected) -> dict[str, Array]:
+def parts_of(expected: Expected) -> dict[str, Array]:
+    """The arrays of an expected output by name, those that it has."""
     truth = expected.truth
     parts = {"canonical": expected.canonical, "reference": truth.reference, "bound": truth.bound}
     parts |= {name: getattr(truth, name) for name in OPTIONAL_PARTS}
@@ -211,7 +212,7 @@ def _write_question(draft: Draft, place: str, question: Question, sha256: str) -
                 "is_output": True,
             },
         )
-        for part, array in _arrays(expected).items():
+        for part, array in parts_of(expected).items():
             _put(draft, f"{output}/{part}", array, None)
 
 

@@ -8,6 +8,7 @@ MERGES = ("backward", "trajectory", "unique_gradient")
 UPDATES = ("backward", "trajectory")
 BAGS = ("lookup", "weight_gradient", *MERGES)
 WEIGHTED = ("lookup", *MERGES)
+AT_SCALE = ("lookup_at_scale", "backward_at_scale")
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,21 @@ _BOUNDARIES = (
     ),
     _mistake(
         "row_offset_32bit",
-        ("linear_index",),
+        ("linear_index", *AT_SCALE),
         "row * dim is computed in 32 bits and wraps around",
         "widen the row number to 64 bits before the multiplication",
+    ),
+    _mistake(
+        "byte_offset_32bit",
+        AT_SCALE,
+        "offsets in bytes, of rows and of gradients, are computed in 32 bits and wrap around",
+        "add element offsets of 64 bits to a typed pointer, or widen before the multiplication",
+    ),
+    _mistake(
+        "table_offset_32bit",
+        AT_SCALE,
+        "where a table begins is held in 32 bits and wraps around",
+        "keep the tables' offsets, and their running sum, in 64 bits",
     ),
 )
 

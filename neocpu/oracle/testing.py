@@ -10,7 +10,7 @@ def test_my_lookup(case):
 from collections.abc import Mapping
 from typing import Any
 
-from neocpu.oracle.cases import all_cases
+from neocpu.oracle.cases import DIM_MULTIPLE, all_cases
 from neocpu.oracle.checking import check, find_operator
 from neocpu.oracle.operator import Case, Value
 from neocpu.oracle.report import Report
@@ -30,24 +30,31 @@ def assert_correct(
     return report
 
 
-def chosen(op: str | None = None, seed: int = 0, **options: Value) -> list[Case]:
+def chosen(
+    op: str | None = None, seed: int = 0, dim_multiple: int = DIM_MULTIPLE, **options: Value
+) -> list[Case]:
     """Cases of an operator (of all without a name) whose options have these values.
 
+    dim_multiple : rows have such a multiple of columns; 1 asks for odd widths, too.
     The options of the cases returned include the defaults.
     """
     chosen_cases = []
-    for case in all_cases(None if op is None else [find_operator(op).name], seed):
+    names = None if op is None else [find_operator(op).name]
+    for case in all_cases(names, seed, dim_multiple):
         complete = find_operator(case.op).complete(case.options)
         if all(complete.get(name) == value for name, value in options.items()):
             chosen_cases.append(Case(case.name, case.op, case.inputs, complete, case.about))
     return chosen_cases
 
 
-def cases(op: str | None = None, seed: int = 0, **options: Value) -> Any:
+def cases(
+    op: str | None = None, seed: int = 0, dim_multiple: int = DIM_MULTIPLE, **options: Value
+) -> Any:
     """A decorator that runs a test once per case, as its argument `case`.
 
-    `options` choose among the cases, e.g. pooling="sum".
+    `options` choose among the cases, e.g. pooling="sum"; `dim_multiple` as in `chosen`.
     """
     import pytest
 
-    return pytest.mark.parametrize("case", chosen(op, seed, **options), ids=lambda case: case.name)
+    selection = chosen(op, seed, dim_multiple, **options)
+    return pytest.mark.parametrize("case", selection, ids=lambda case: case.name)

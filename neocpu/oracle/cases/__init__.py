@@ -5,13 +5,20 @@ They are chosen to break kernels, and never change for one seed.
 
 from collections.abc import Iterable, Iterator
 
-from neocpu.oracle.cases import backward, layout, lookup, trajectory
+from neocpu.oracle.cases import (
+    backward,
+    codecs,
+    layout,
+    lookup,
+    scale,
+    trajectory,
+    weight_gradient,
+)
 from neocpu.oracle.operator import Case
 
-__all__ = ["Case", "all_cases"]
+__all__ = ["DIM_MULTIPLE", "Case", "all_cases"]
 
-MODULES = (lookup, backward, trajectory, layout)
-
+MODULES = (lookup, weight_gradient, backward, trajectory, layout, codecs, scale)
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
 DIM_MULTIPLE = 4

@@ -4,7 +4,7 @@ They are the same on every machine, and never change.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,34 @@ from neocpu.reference.philox import GENERATOR, random_words, tensor_key
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+
+
+class Recipe(NamedTuple):
+    """What all cases of a suite have in common.
+
+    seed : of the numbers. dim_multiple : rows have such a multiple of columns.
+    """
+
+    seed: int
+    dim_multiple: int = 1
+
+    def width(self, columns: int) -> int:
+        """So many columns, or the next multiple above."""
+        return -(-columns // self.dim_multiple) * self.dim_multiple
+
+    def widths(self, *columns: int) -> tuple[int, ...]:
+        """`width` of each."""
+        return tuple(map(self.width, columns))
+
+    def tails(self) -> tuple[int, ...]:
+        """Widths around vectors, warps and blocks that are a multiple of none of them.
+
+        Of rows in multiples of 4: 4, 12, 20, 28, 36, 60, 68, 124, 132, 252, 260 and 1028.
+        """
+        if self.dim_multiple == 1:
+            return (1, 2, 3, 5, 7, 12, 31, 33, 63, 65, 127, 129, 255, 257)
+        odd = (1, 3, 5, 7, 9, 15, 17, 31, 33, 63, 65, 257)
+        return tuple(self.dim_multiple * number for number in odd)
 
 
 class Draw:

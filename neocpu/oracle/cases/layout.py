@@ -1,6 +1,6 @@
-"""Which jagged data and which numbers break the small operators?
+"""Which jagged data break the small operators? Cases of layout and of sums of segments.
 
-Cases of layout, sums of segments, rounding and row-scaled formats.
+Widths are as real kernels take them: any where rows are copied or added.
 """
 
 from collections.abc import Iterator
@@ -8,25 +8,24 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.oracle.cases.draw import Draw, Floats, bags, ragged, scaled_rows, tables
+from neocpu.oracle.cases.draw import Draw, Recipe, bags, ragged, tables
 from neocpu.oracle.operator import Arrays, Case, Value
-from neocpu.oracle.ops.codecs import QUANTIZE
-from neocpu.oracle.truth.formats import FORMATS
 
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
-    for make in (_checks, _moves, _dense, _sums, _rounding, _bytes):
-        yield from make(seed)
+    recipe = Recipe(seed, dim_multiple)
+    for make in (_checks, _moves, _dense, _sums):
+        yield from make(recipe)
 
 
 def _case(name: str, op: str, inputs: Arrays, about: str, **options: Value) -> Case:
     return Case(name, op, inputs, options, about)
 
 
-def _checks(seed: int) -> Iterator[Case]:
-    draw = Draw(seed, "checks")
-    table_inputs = tables(draw, (11, 7), (1, 1), (1, 0, 1))
+def _checks(recipe: Recipe) -> Iterator[Case]:
+    draw = Draw(recipe.seed, "checks")
+    table_inputs = tables(draw, (11, 7), recipe.widths(1, 1), (1, 0, 1))
     batch = bags(draw, table_inputs, ragged(draw, 3, 4))
     inputs = {"rows": table_inputs["rows"], "feature_table": table_inputs["feature_table"], **batch}
     yield _case("bounds-check-good", "bounds_check", inputs, "all rows in range: nothing changes")
@@ -40,7 +39,7 @@ def _checks(seed: int) -> Iterator[Case]:
     )
     huge = {
         "rows": np.array([1 << 33, 5, 1 << 31], np.int64),
-        "dims": np.array([128, 3, 4], np.int64),
+        "dims": np.array(recipe.widths(128, 3, 4), np.int64),
         "feature_table": np.array([0, 2, 1, 0], np.int64),
         "offsets": np.array([0, 3, 6, 8, 10], np.int64),
     }
@@ -56,12 +55,12 @@ def _checks(seed: int) -> Iterator[Case]:
     small = {**table_inputs, **bags(draw, table_inputs, ragged(draw, 3, 4))}
     del small["weights"]
     yield _case(
-        "linear-index-small", "linear_index", small, "tables of one column, shared and out of order"
+        "linear-index-small", "linear_index", small, "the narrowest tables, shared and out of order"
     )
 
 
-def _moves(seed: int) -> Iterator[Case]:
-    draw = Draw(seed, "moves")
+def _moves(recipe: Recipe) -> Iterator[Case]:
+    draw = Draw(recipe.seed, "moves")
     lengths = np.array(ragged(draw, 4, 3), np.int32)
     count = int(lengths.sum())
     base: Arrays = {
@@ -167,8 +166,8 @@ def _uniques(draw: Draw) -> Iterator[Case]:
     yield _case("unique-empty", "unique", {"indices": np.zeros(0, np.int64)}, "nothing")
 
 
-def _dense(seed: int) -> Iterator[Case]:
-    draw = Draw(seed, "dense")
+def _dense(recipe: Recipe) -> Iterator[Case]:
+    draw = Draw(recipe.seed, "dense")
     offsets = np.array([0, 3, 3, 10, 11])
     values = draw.floats((11, 3))
     values[4, 1] = np.nan
@@ -213,8 +212,8 @@ def _dense(seed: int) -> Iterator[Case]:
     )
 
 
-def _sums(seed: int) -> Iterator[Case]:
-    draw = Draw(seed, "sums")
+def _sums(recipe: Recipe) -> Iterator[Case]:
+    draw = Draw(recipe.seed, "sums")
     long: Arrays = {
         "values": draw.dyadic((2200, 2)),
         "offsets": np.array([0, 0, 31, 64, 1089, 2200, 2200]),
@@ -227,92 +226,3 @@ def _sums(seed: int) -> Iterator[Case]:
     )
     real: Arrays = {"values": draw.floats((40, 7)), "offsets": np.arange(9) * 5}
     yield _case("segment-sum", "segment_sum", real, "segments of five rows, odd width")
-
-
-def _special(draw: Draw, name: str) -> Floats:
-    """Numbers that are hard to round to a format, f32[R, 8].
-
-    Ties, neighbours of ties, subnormals, the ends of the range, infinities and NaN.
-    """
-    form = FORMATS[name]
-    step = 2.0 ** (1 - form.precision)
-    tiny = 2.0 ** (form.smallest - form.precision + 1)
-    base = [
-        1 + step / 2,
-        1 + 3 * step / 2,
-        1 + step / 2 + 2.0**-22,
-        1 + step / 2 - 2.0**-22,
-        2 - step / 2,
-        1.0,
-    ]
-    low = [tiny, tiny / 2, tiny * 1.5, tiny * 2.5, tiny * 0.75, 2.0**form.smallest - tiny / 2]
-    half = form.largest * step / 4
-    high = [
-        form.largest,
-        form.largest + half / 2,
-        3e38,
-        -3e38,
-        np.inf,
-        -np.inf,
-        np.nan,
-        0.0,
-        -0.0,
-        1e-45,
-    ]
-    with np.errstate(over="ignore"):
-        edge = np.array([*base, *low, *high], np.float64).astype(np.float32)
-    both = np.concatenate([edge, -edge, draw.floats(40, form.smallest - 4, 8)])
-    return np.concatenate([both, np.zeros(-both.size % 8, np.float32)]).reshape(-1, 8)
-
-
-def _rounding(seed: int) -> Iterator[Case]:
-    for name in ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2"):
-        x: Arrays = {"x": _special(Draw(seed, f"round-{name}"), name)}
-        for rounding in ("nearest", "truncate", "stochastic"):
-            about = f"ties, subnormals, both ends and specials to {name}, {rounding}"
-            yield _case(
-                f"round-{name}-{rounding}",
-                "round",
-                x,
-                about,
-                format=name,
-                rounding=rounding,
-                seed=seed,
-            )
-
-
-def _bytes(seed: int) -> Iterator[Case]:
-    for name in ("int8", "int8_gpu", "int4", "int2", "fp8_row_forward", "fp8_row_backward", "mx4"):
-        draw = Draw(seed, f"bytes-{name}")
-        x = draw.floats((9, 37))
-        x[1] = 0.0
-        x[2] = 3.25
-        x[3, ::2] = -x[3, ::2]
-        x[4] *= np.float32(2.0**-31)  # a range of the size of FBGEMM's eps
-        x[5] *= np.float32(2.0**9)
-        x[6] = np.arange(37) / 2  # ties
-        about = (
-            f"{name}: rows of zeros, constant rows, tiny and large ranges, ties, an odd "
-            "number of columns"
-        )
-        yield _case(f"quantize-{name}", "quantize", {"x": x}, about, format=name)
-        codes = QUANTIZE.run({"x": x}, {"format": name}, "reference")["codes"]
-        yield _case(
-            f"dequantize-{name}",
-            "dequantize",
-            {"codes": codes},
-            f"bytes of {name} back to numbers",
-            format=name,
-            columns=37,
-        )
-    for name in ("int8", "int4", "int2"):
-        draw = Draw(seed, f"codes-{name}")
-        codes = scaled_rows(draw, name, (40,), (13,)).reshape(40, -1)
-        yield _case(
-            f"dequantize-{name}-any",
-            "dequantize",
-            {"codes": codes},
-            f"any {name} codes, any scale",
-            format=name,
-            columns=13,
-        )

@@ -1,4 +1,4 @@
-"""Which bags break a lookup? Cases of the operators `lookup` and `weight_gradient`."""
+"""Which bags break a lookup? Cases of the operator `lookup`."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,9 @@ import numpy as np
 
 from neocpu.oracle.cases.draw import (
     Draw,
+    Recipe,
     bags,
     coded,
-    gradient,
     hot,
     last,
     ragged,
@@ -24,8 +24,9 @@ NAN = float("nan")
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
-    for make in (_shapes, _poolings, _long, _numbers, _rows, _formats, _outputs, _weight_gradients):
-        yield from make(seed)
+    recipe = Recipe(seed, dim_multiple)
+    for make in (_shapes, _poolings, _long, _numbers, _rows, _formats, _outputs):
+        yield from make(recipe)
 
 
 def _case(name: str, inputs: Arrays, about: str, **options: Value) -> Case:
@@ -33,20 +34,20 @@ def _case(name: str, inputs: Arrays, about: str, **options: Value) -> Case:
 
 
 def _plain(
-    seed: int,
+    recipe: Recipe,
     name: str,
     features: tuple[int, ...] = (1, 0, 1),
     batch: int = 5,
     weighted: bool = False,
 ) -> Arrays:
-    draw = Draw(seed, name)
-    inputs = tables(draw, (11, 7), (6, 3), features)
+    draw = Draw(recipe.seed, name)
+    inputs = tables(draw, (11, 7), recipe.widths(6, 3), features)
     return {**inputs, **bags(draw, inputs, ragged(draw, len(features), batch), weighted=weighted)}
 
 
-def _shapes(seed: int) -> Iterator[Case]:
-    draw = Draw(seed, "shapes")
-    inputs = tables(draw, (5, 4), (4, 8))
+def _shapes(recipe: Recipe) -> Iterator[Case]:
+    draw = Draw(recipe.seed, "shapes")
+    inputs = tables(draw, (5, 4), recipe.widths(4, 8))
     yield _case(
         "empty-batch",
         {**inputs, **bags(draw, inputs, [[], []])},
@@ -57,40 +58,40 @@ def _shapes(seed: int) -> Iterator[Case]:
         {**inputs, **bags(draw, inputs, [[0] * 3, [0] * 3])},
         "every bag is empty: zeros, and no index to read",
     )
-    one_column = tables(draw, (3,), (1,))
+    one_column = tables(draw, (3,), recipe.widths(1))
     yield _case(
         "one-column",
         {**one_column, **bags(draw, one_column, [[2, 0, 1, 5]])},
-        "D = 1: rows narrower than any vector",
+        "rows as narrow as they come: one column, or one vector",
     )
-    one_row = tables(draw, (1,), (4,))
+    one_row = tables(draw, (1,), recipe.widths(4))
     yield _case(
         "one-row",
         {**one_row, **bags(draw, one_row, [[3, 1]])},
         "a table of a single row: first and last are the same",
     )
-    dims = (1, 2, 3, 5, 7, 12, 31, 33, 63, 65, 127, 129, 255, 257)
+    dims = recipe.tails()
     wide = tables(draw, (3,) * len(dims), dims)
     yield _case(
         "odd-widths",
         {**wide, **bags(draw, wide, [[2, 1]] * len(dims))},
-        "D not a multiple of 4, 32 or 128: tails of vectors and warps, unaligned rows",
+        "D around 32, 128, 256 and 1024, no multiple of them: tails of vectors, warps and blocks",
     )
-    many = tables(draw, (4,) * 100, (4,) * 100)
+    many = tables(draw, (4,) * 100, recipe.widths(*[4] * 100))
     yield _case(
         "many-tables",
         {**many, **bags(draw, many, ragged(draw, 100, 2, 2))},
         "a hundred small tables in one call",
     )
-    varied = tables(draw, (6, 5), (3, 4), (0, 1, 0))
+    varied = tables(draw, (6, 5), recipe.widths(3, 8), (0, 1, 0))
     yield _case(
         "variable-batch",
         {**varied, **bags(draw, varied, [[2, 0, 3], [], [1, 1, 4, 0, 2]])},
         "every feature has a batch size of its own, one has none: flat output",
     )
-    shared = _plain(seed, "shared")
+    shared = _plain(recipe, "shared")
     yield _case("unsorted-shared", shared, "features share a table and name tables out of order")
-    twins = tables(draw, (6, 9), (4, 4), (1, 1, 0))
+    twins = tables(draw, (6, 9), recipe.widths(4, 4), (1, 1, 0))
     yield _case(
         "equal-tables",
         {**twins, **bags(draw, twins, ragged(draw, 3, 4))},
@@ -104,23 +105,23 @@ def _shapes(seed: int) -> Iterator[Case]:
     yield _case("int32-indices", narrow, "32-bit indices and offsets")
 
 
-def _poolings(seed: int) -> Iterator[Case]:
+def _poolings(recipe: Recipe) -> Iterator[Case]:
     yield _case(
-        "mean", _plain(seed, "mean"), "MEAN over ragged bags, some of them empty", pooling="mean"
+        "mean", _plain(recipe, "mean"), "MEAN over ragged bags, some of them empty", pooling="mean"
     )
     yield _case(
         "weighted",
-        _plain(seed, "weighted", weighted=True),
+        _plain(recipe, "weighted", weighted=True),
         "SUM with per-sample weights over ragged bags",
     )
     yield _case(
         "weighted-mean",
-        _plain(seed, "weighted-mean", weighted=True),
+        _plain(recipe, "weighted-mean", weighted=True),
         "weighted MEAN divides by L, not by the sum of the weights",
         pooling="mean",
     )
-    draw = Draw(seed, "none")
-    inputs = tables(draw, (9, 4), (5, 5), (1, 0))
+    draw = Draw(recipe.seed, "none")
+    inputs = tables(draw, (9, 4), recipe.widths(5, 5), (1, 0))
     sequence = {**inputs, **bags(draw, inputs, ragged(draw, 2, 4))}
     yield _case(
         "sequence",
@@ -128,13 +129,13 @@ def _poolings(seed: int) -> Iterator[Case]:
         "no pooling: one row per lookup, in the order of the lookups",
         pooling="none",
     )
-    pruned = _plain(seed, "pruned", weighted=True)
+    pruned = _plain(recipe, "pruned", weighted=True)
     pruned["indices"][::2] = -1
     yield _case("pruned", pruned, "every other lookup is -1 (pruned): it reads nothing")
     yield _case(
         "pruned-mean", pruned, "pruned lookups add nothing, but MEAN counts them", pooling="mean"
     )
-    outside = _plain(seed, "outside")
+    outside = _plain(recipe, "outside")
     outside["indices"][::3] = np.resize(
         [11, 12, -2, 1 << 40, -(1 << 40)], outside["indices"][::3].size
     )
@@ -147,7 +148,10 @@ def _poolings(seed: int) -> Iterator[Case]:
         ),
         bounds_check="ignore",
     )
-    thirds = {**tables(draw, (9,), (4,)), "offsets": np.append(0, np.cumsum(np.arange(1, 9)))}
+    thirds = {
+        **tables(draw, (9,), recipe.widths(4)),
+        "offsets": np.append(0, np.cumsum(np.arange(1, 9))),
+    }
     thirds["indices"] = draw.whole(36, 0, 9)
     yield _case(
         "mean-lengths",
@@ -157,9 +161,9 @@ def _poolings(seed: int) -> Iterator[Case]:
     )
 
 
-def _long(seed: int) -> Iterator[Case]:
-    draw = Draw(seed, "long")
-    exact = tables(draw, (50,), (4,), exact=True)
+def _long(recipe: Recipe) -> Iterator[Case]:
+    draw = Draw(recipe.seed, "long")
+    exact = tables(draw, (50,), recipe.widths(4), exact=True)
     about = "; small dyadic numbers, so every order of additions is exact and one lost lookup shows"
     yield _case(
         "warp-and-block",
@@ -176,13 +180,13 @@ def _long(seed: int) -> Iterator[Case]:
         {**exact, **bags(draw, exact, [[40] * 50], pick=hot)},
         "every lookup reads the same row" + about,
     )
-    real = tables(draw, (200,), (8,))
+    real = tables(draw, (200,), recipe.widths(8))
     yield _case(
         "skewed",
         {**real, **bags(draw, real, [[60] * 20], pick=skewed)},
         "many lookups, most of them of few rows",
     )
-    ends = tables(draw, (1000, 3), (3, 5))
+    ends = tables(draw, (1000, 3), recipe.widths(3, 5))
     yield _case(
         "last-row",
         {**ends, **bags(draw, ends, [[3] * 6, [2] * 6], pick=last)},
@@ -191,13 +195,21 @@ def _long(seed: int) -> Iterator[Case]:
 
 
 def _table(
-    rows: list[list[float]], picks: list[list[int]], weights: list[float] | None = None
+    recipe: Recipe,
+    rows: list[list[float]],
+    picks: list[list[int]],
+    weights: list[float] | None = None,
 ) -> Arrays:
-    """One table with these rows and bags of these rows."""
+    """One table with these rows and bags of these rows.
+
+    Rows repeat their numbers up to a width that the recipe allows.
+    """
+    width = recipe.width(len(rows[0]))
+    table = [np.resize(np.array(row, np.float32), width) for row in rows]
     inputs: Arrays = {
-        "weights": np.array(rows, np.float32).reshape(-1),
+        "weights": np.concatenate(table),
         "rows": np.array([len(rows)]),
-        "dims": np.array([len(rows[0])]),
+        "dims": np.array([width]),
         "feature_table": np.array([0]),
         "indices": np.array([row for bag in picks for row in bag], np.int64),
         "offsets": np.append(0, np.cumsum([len(bag) for bag in picks])).astype(np.int64),
@@ -207,11 +219,12 @@ def _table(
     return inputs
 
 
-def _numbers(seed: int) -> Iterator[Case]:
+def _numbers(recipe: Recipe) -> Iterator[Case]:
     big = 2.0**24
     yield _case(
         "cancellation",
         _table(
+            recipe,
             [[big, 1.0], [-big, -1.0], [1.0, 2.0**-24], [0.5, 2.0**-25]],
             [[0, 2, 1], [2, 0, 3, 1, 3], [0, 1]],
         ),
@@ -221,6 +234,7 @@ def _numbers(seed: int) -> Iterator[Case]:
     yield _case(
         "subnormals",
         _table(
+            recipe,
             [[tiny, 3 * tiny], [2.0**-127, -tiny], [2.0**-126, 2.0**-130]],
             [[0], [0, 0, 1], [1, 2], [2, 0]],
         ),
@@ -229,7 +243,7 @@ def _numbers(seed: int) -> Iterator[Case]:
     specials = [[INF, 1.0, -0.0], [-INF, NAN, -0.0], [1.0, 2.0, 0.0], [3e38, -3e38, 1.0]]
     yield _case(
         "specials",
-        _table(specials, [[0], [0, 1], [1, 2], [0, 2, 2], [2, 2], []]),
+        _table(recipe, specials, [[0], [0, 1], [1, 2], [0, 2, 2], [2, 2], []]),
         (
             "infinities, their difference, NaN and -0: classes of numbers must agree, and stay in "
             "their bags"
@@ -237,17 +251,17 @@ def _numbers(seed: int) -> Iterator[Case]:
     )
     yield _case(
         "overflow",
-        _table(specials, [[3, 3], [3, 3, 3, 2], [3]]),
+        _table(recipe, specials, [[3, 3], [3, 3, 3, 2], [3]]),
         "sums beyond the largest fp32 number are infinite",
     )
     yield _case(
         "weights-of-zero",
-        _table(specials, [[0, 2], [1], [2, 2]], [0.0, 2.0, 0.0, 0.0, -0.0]),
+        _table(recipe, specials, [[0, 2], [1], [2, 2]], [0.0, 2.0, 0.0, 0.0, -0.0]),
         "a weight of 0: times infinity it is NaN, times a number 0",
     )
-    draw = Draw(seed, "magnitudes")
-    wild = tables(draw, (40,), (6,))
-    wild["weights"] = draw.floats(240, -60, 60)
+    draw = Draw(recipe.seed, "magnitudes")
+    wild = tables(draw, (40,), recipe.widths(6))
+    wild["weights"] = draw.floats(wild["weights"].size, -60, 60)
     yield _case(
         "magnitudes",
         {**wild, **bags(draw, wild, [[12] * 6])},
@@ -255,9 +269,9 @@ def _numbers(seed: int) -> Iterator[Case]:
     )
 
 
-def _rows(seed: int) -> Iterator[Case]:
-    draw = Draw(seed, "duplicates")
-    inputs = tables(draw, (6,), (5,))
+def _rows(recipe: Recipe) -> Iterator[Case]:
+    draw = Draw(recipe.seed, "duplicates")
+    inputs = tables(draw, (6,), recipe.widths(5))
     yield _case(
         "duplicates",
         {**inputs, "indices": np.repeat(np.arange(6), 7), "offsets": np.arange(7) * 7},
@@ -267,9 +281,9 @@ def _rows(seed: int) -> Iterator[Case]:
     yield _case("same-row", same, "sixteen bags of one lookup, all of the same row")
 
 
-def _formats(seed: int) -> Iterator[Case]:
+def _formats(recipe: Recipe) -> Iterator[Case]:
     for name in ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2"):
-        inputs = _plain(seed, name)
+        inputs = _plain(recipe, name)
         inputs["weights"] = coded(inputs["weights"], name)
         yield _case(
             f"rows-{name}",
@@ -278,24 +292,28 @@ def _formats(seed: int) -> Iterator[Case]:
             weights_format=name,
         )
     for name in ("int8", "int4", "int2"):
-        inputs = _plain(seed, name)
-        inputs["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3))
+        inputs = _plain(recipe, name)
+        inputs["weights"] = scaled_rows(Draw(recipe.seed, name), name, (11, 7), recipe.widths(6, 3))
         yield _case(
             f"rows-{name}",
             inputs,
-            f"fused {name} rows: codes, then scale and bias; odd widths",
+            f"fused {name} rows: codes, then scale and bias",
             weights_format=name,
         )
     for name in ("nbit8", "nbit4", "nbit2"):
-        inputs = _plain(seed, name)
-        inputs["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3), 16)
+        inputs = _plain(recipe, name)
+        inputs["weights"] = scaled_rows(
+            Draw(recipe.seed, name), name, (11, 7), recipe.widths(6, 3), 16
+        )
         about = (
             f"{name} rows of an inference table: fp16 scale and bias first, rows padded to 16 bytes"
         )
         yield _case(f"rows-{name}", inputs, about, weights_format=name, row_alignment=16)
     codes = np.array([0x7C00, 0xFC00, 0x7E00, 0x8000, 0x0001, 0x03FF, 0x7BFF, 0x3C00], np.uint16)
-    special = _table([[0.0, 0.0]] * 4, [[0], [1], [2, 3], [3]])
-    special["weights"] = codes.view([("fp16", "<u2")])
+    special = _table(recipe, [[0.0, 0.0]] * 4, [[0], [1], [2, 3], [3]])
+    width = int(special["dims"][0])
+    rows = [np.resize(row, width) for row in codes.reshape(4, 2)]
+    special["weights"] = np.concatenate(rows).view([("fp16", "<u2")])
     yield _case(
         "fp16-specials",
         special,
@@ -304,13 +322,13 @@ def _formats(seed: int) -> Iterator[Case]:
     )
 
 
-def _outputs(seed: int) -> Iterator[Case]:
+def _outputs(recipe: Recipe) -> Iterator[Case]:
     halves = [
         [1 + 2.0**-11, 1 + 3 * 2.0**-11, 2.0**-25],
         [1 + 2.0**-8, 1 + 3 * 2.0**-8, 3 * 2.0**-25],
         [65519.0, 65520.0, -1e6],
     ]
-    ties = _table(halves, [[0], [1], [2], [0, 1], [2, 0]])
+    ties = _table(recipe, halves, [[0], [1], [2], [0, 1], [2, 0]])
     for name in ("fp16", "bf16"):
         yield _case(
             f"output-{name}-ties",
@@ -320,47 +338,15 @@ def _outputs(seed: int) -> Iterator[Case]:
         )
         yield _case(
             f"output-{name}",
-            _plain(seed, f"out-{name}", weighted=True),
+            _plain(recipe, f"out-{name}", weighted=True),
             f"sums in fp32, rounded once to {name}",
             output_format=name,
         )
-        draw = Draw(seed, f"long-{name}")
-        long = tables(draw, (30,), (4,))
+        draw = Draw(recipe.seed, f"long-{name}")
+        long = tables(draw, (30,), recipe.widths(4))
         yield _case(
             f"output-{name}-long",
             {**long, **bags(draw, long, [[100, 0, 300]])},
             f"long bags with {name} output: sums must not be kept in {name}",
             output_format=name,
         )
-
-
-def _weight_gradients(seed: int) -> Iterator[Case]:
-    for name, pooling, about in (
-        ("sum", "sum", "gradient of weights of a SUM, some lookups pruned"),
-        ("mean", "mean", "gradient of weights of a MEAN: over L"),
-    ):
-        draw = Draw(seed, f"weight-gradient-{name}")
-        inputs = tables(draw, (11, 7), (33, 5), (1, 0, 1))
-        inputs |= bags(draw, inputs, ragged(draw, 3, 5), weighted=True)
-        inputs["indices"][::4] = -1
-        inputs["grad_output"] = gradient(draw, inputs)
-        yield Case(
-            f"weight-gradient-{name}", "weight_gradient", inputs, {"pooling": pooling}, about
-        )
-    draw = Draw(seed, "weight-gradient-variable")
-    inputs = tables(draw, (6, 5), (3, 4), (0, 1, 0))
-    inputs |= bags(draw, inputs, [[2, 0, 3], [], [1, 1, 4, 0, 2]], weighted=True)
-    inputs["grad_output"] = gradient(draw, inputs)
-    about = "every feature has a batch size of its own: flat gradient, feature-major"
-    yield Case("weight-gradient-variable-batch", "weight_gradient", inputs, {}, about)
-    draw = Draw(seed, "weight-gradient-wide")
-    inputs = tables(draw, (4,), (1025,), exact=True)
-    inputs |= bags(draw, inputs, [[2, 1]], weighted=True)
-    inputs["grad_output"] = gradient(draw, inputs, exact=True)
-    yield Case(
-        "weight-gradient-wide",
-        "weight_gradient",
-        inputs,
-        {},
-        "a row wider than a block; dyadic numbers, so no element may be lost",
-    )

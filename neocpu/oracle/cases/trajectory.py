@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, bags, coded, gradient, ragged, tables
+from neocpu.oracle.cases.draw import Draw, Recipe, bags, coded, gradient, ragged, tables
 from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, states
 from neocpu.oracle.operator import Arrays, Case, Value
 
@@ -16,6 +16,7 @@ RATES = np.array([0.0625, 0.125, 0.125, 0.0625, 0.03125, 0.03125])  # warm-up, t
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
+    recipe = Recipe(seed, dim_multiple)
     for rule in (
         "exact_sgd",
         "momentum_sgd",
@@ -31,9 +32,9 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
             f"{rule}: six batches with a schedule, the third and fifth only evaluated; rows "
             "rest and come back"
         )
-        yield _case(seed, rule, rule, about)
+        yield _case(recipe, rule, rule, about)
     yield _case(
-        seed,
+        recipe,
         "adam-decoupled",
         "adam",
         "weight decay of rows that rest: none",
@@ -41,21 +42,21 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
         weight_decay_mode="decoupled",
     )
     yield _case(
-        seed,
+        recipe,
         "rowwise-adagrad-fp16",
         "exact_rowwise_adagrad",
         "fp16 rows, rounded to nearest after every step",
         weights_format="fp16",
     )
     yield _case(
-        seed,
+        recipe,
         "sgd-bf16",
         "exact_sgd",
         "bf16 rows, rounded to nearest after every step",
         weights_format="bf16",
     )
     yield _case(
-        seed,
+        recipe,
         "sgd-bf16-stochastic",
         "exact_sgd",
         (
@@ -66,7 +67,7 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
         rounding="stochastic",
     )
     yield _case(
-        seed,
+        recipe,
         "weighted-mean",
         "exact_sgd",
         "weighted MEAN over several steps",
@@ -74,15 +75,15 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
         weighted=True,
     )
     yield _case(
-        seed, "adagrad-mean", "exact_adagrad", "MEAN bags over several steps", pooling="mean"
+        recipe, "adagrad-mean", "exact_adagrad", "MEAN bags over several steps", pooling="mean"
     )
 
 
 def _case(
-    seed: int, name: str, rule: str, about: str, weighted: bool = False, **options: Value
+    recipe: Recipe, name: str, rule: str, about: str, weighted: bool = False, **options: Value
 ) -> Case:
-    draw = Draw(seed, f"trajectory-{name}")
-    table_inputs = tables(draw, (8, 5), (4, 4), (1, 0))
+    draw = Draw(recipe.seed, f"trajectory-{name}")
+    table_inputs = tables(draw, (8, 5), recipe.widths(4, 4), (1, 0))
     inputs: Arrays = {
         **table_inputs,
         **states(draw, rule, table_inputs, fresh=True),

@@ -6,7 +6,7 @@ explain an error.
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Pick, bags, gradient, ragged, skewed, tables
+from neocpu.oracle.cases.draw import Draw, Pick, Recipe, bags, gradient, ragged, skewed, tables
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.ops.backward import HYPER
 from neocpu.reference.rules import RULES
@@ -60,24 +60,24 @@ def states(draw: Draw, rule: str, inputs: Arrays, fresh: bool = False) -> Arrays
 
 
 def plain(
-    seed: int,
+    recipe: Recipe,
     name: str,
     rule: str = "exact_rowwise_adagrad",
     pooling: str = "sum",
     weighted: bool = False,
 ) -> Arrays:
     """Two tables, three features, ragged bags with many duplicates, states as after five steps."""
-    draw = Draw(seed, f"backward-{name}")
-    inputs = tables(draw, (11, 6), (6, 3), (1, 0, 1))
+    draw = Draw(recipe.seed, f"backward-{name}")
+    inputs = tables(draw, (11, 6), recipe.widths(6, 3), (1, 0, 1))
     inputs |= bags(draw, inputs, ragged(draw, 3, 6), weighted=weighted)
     return {**inputs, **states(draw, rule, inputs), "grad_output": gradient(draw, inputs, pooling)}
 
 
 def dyadic(
-    seed: int, name: str, rows: int, width: int, lengths: list[int], pick: Pick = skewed
+    recipe: Recipe, name: str, rows: int, width: int, lengths: list[int], pick: Pick = skewed
 ) -> Arrays:
     """One table and one feature, whose gradients add up exactly in any order."""
-    draw = Draw(seed, f"backward-{name}")
-    inputs = tables(draw, (rows,), (width,), exact=True)
+    draw = Draw(recipe.seed, f"backward-{name}")
+    inputs = tables(draw, (rows,), recipe.widths(width), exact=True)
     inputs |= bags(draw, inputs, [lengths], pick=pick)
     return {**inputs, "grad_output": gradient(draw, inputs, exact=True)}

@@ -6,7 +6,7 @@ reports pick it up from here.
 """
 
 from neocpu.oracle.operator import Arrays, Case, Field, Operator, Options, Truth, Value
-from neocpu.oracle.ops import backward, codecs, layout, lookup, trajectory
+from neocpu.oracle.ops import backward, codecs, layout, lookup, scale, trajectory
 
 __all__ = [
     "OPERATORS",
@@ -22,7 +22,7 @@ __all__ = [
 
 OPERATORS: dict[str, Operator] = {
     op.name: op
-    for module in (lookup, backward, trajectory, layout, codecs)
+    for module in (lookup, backward, trajectory, layout, codecs, scale)
     for op in module.OPERATORS
 }
 

@@ -121,7 +121,8 @@ class BoundedTables:
         w = limited(RULES[str(options["optimizer"])](update, hyper), hyper)
         w = stored(w, str(options["weights_format"]), rounding_of(options, bends))
         for name, state in update.states.items():
-            _put(self.states[name], rows if name in self.row_states else elements, state)
+            places = rows if name in self.row_states else elements
+            _put(self.states[name], places, stored(state, "fp32"))
         _put(self.weights, elements, w)
 
 

@@ -86,14 +86,14 @@ def _quantize_truth(
 
 
 def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> NDArray[np.uint8]:
-    """A plain model of fused int8 rows of `size` bytes, of finite numbers x f32[R, D].
+    """A plain model of fused int8 rows of `size` bytes, of numbers x f32[R, D].
 
-    Codes, padding, scale, bias.
+    Codes, padding, scale, bias. A NaN does not count for the range; its code is 0.
     """
     f = np.float32
     out = np.zeros((len(x), size), np.uint8)
-    low = x.min(1, keepdims=True)
-    high = x.max(1, keepdims=True)
+    low = np.fmin.reduce(x, 1, keepdims=True)
+    high = np.fmax.reduce(x, 1, keepdims=True)
     with np.errstate(all="ignore"):
         inverse = f(255) / ((high - low) + f(1e-20 if gpu else 1e-8))
         steps = (x - low) * inverse
@@ -101,7 +101,7 @@ def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> ND
             codes = np.rint(steps)
         else:
             codes = np.floor(steps + f(0.5) if rounding == "away" else steps)
-        out[:, : x.shape[1]] = np.clip(codes, 0, 255)
+        out[:, : x.shape[1]] = np.where(np.isnan(codes), 0, np.clip(codes, 0, 255))
         out[:, -8:-4] = ((high - low) / f(255)).view(np.uint8)
         out[:, -4:] = low.view(np.uint8)
     return out

@@ -16,7 +16,7 @@ from neocpu.formats import FORMATS, INFERENCE
 from neocpu.oracle.adapters import codes_of
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.formats import decode
-from neocpu.oracle.truth.numbers import SLACK, Real, U
+from neocpu.oracle.truth.numbers import LARGEST, SLACK, TINY, Real, U
 
 Ints = NDArray[np.int64]
 # Row-scaled formats: bits of a code, dtype of scale and bias, do these stand before the codes?
@@ -83,12 +83,14 @@ class DecodedRows(NamedTuple):
     value: Real
     error: Real  # how far a correct kernel's decoded number may be from it
     magnitude: Real  # what an element counts in the bound of a sum: |q*scale| + |bias|, or |value|
+    scaled: bool = False  # rows are q*scale + bias
 
 
 def rows_of(inputs: Arrays, options: dict[str, Value]) -> DecodedRows:
     """All rows of all tables, decoded.
 
-    Rows of row-scaled formats are q*scale + bias, which kernels compute with one rounding or two.
+    Rows of row-scaled formats are q*scale + bias, which kernels compute with one rounding or two;
+    with none where both are fp32 numbers.
     """
     name = str(options.get("weights_format", "fp32"))
     codes = inputs["weights"]
@@ -97,12 +99,20 @@ def rows_of(inputs: Arrays, options: dict[str, Value]) -> DecodedRows:
         return DecodedRows(value, np.zeros(value.size), np.abs(value))
     values = []
     magnitudes = []
+    errors = []
     with np.errstate(invalid="ignore", over="ignore"):
         for q, scale, bias in fused_rows(inputs, name, int(options.get("row_alignment", 1))):
-            values.append((q * scale + bias).reshape(-1))
-            magnitudes.append((np.abs(q * scale) + np.abs(bias)).reshape(-1))
-    magnitude = np.concatenate(magnitudes)
-    return DecodedRows(np.concatenate(values), (2 * U * SLACK) * magnitude, magnitude)
+            product = q * scale
+            value = product + bias
+            magnitude = np.abs(product) + np.abs(bias)
+            exact = (product.astype(np.float32) == product) & (value.astype(np.float32) == value)
+            error = np.where(exact, 0.0, (2 * U * SLACK) * magnitude + TINY)
+            values.append(value.reshape(-1))
+            magnitudes.append(magnitude.reshape(-1))
+            errors.append(np.where(magnitude > LARGEST, np.inf, error).reshape(-1))
+    return DecodedRows(
+        np.concatenate(values), np.concatenate(errors), np.concatenate(magnitudes), scaled=True
+    )
 
 
 def fused_rows(inputs: Arrays, name: str, alignment: int = 1) -> Iterator[tuple[Real, Real, Real]]:

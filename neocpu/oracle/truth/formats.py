@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from neocpu import formats
 from neocpu.formats import SmallFloat
 from neocpu.oracle.operator import Truth
-from neocpu.oracle.truth.numbers import Bounded, Real
+from neocpu.oracle.truth.numbers import Bounded, Real, settled
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:
     The value is x rounded, the error how far another allowed rounding may be from it.
     """
     if name == "fp32":
-        return x
+        return settled(x)
     form = FORMATS[name]
     to = ROUNDINGS[rounding if rounding in ROUNDINGS else "nearest"]
     low, high = limits(x, name, rounding)
@@ -197,6 +197,7 @@ def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
     with stochastic rounding, the chance of the upper one.
     """
     if name == "fp32":
+        x = settled(x)
         return Truth(x.value, x.error)
     form = FORMATS[name]
     low, high = limits(x, name, rounding)
@@ -216,13 +217,13 @@ def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
         probability = np.where(one_step, chance, np.nan)
     same = (low == high) | (np.isnan(low) & np.isnan(high))
     with np.errstate(invalid="ignore"):  # surely beyond the format, which says what stands there
-        settled = same & (
+        certain = same & (
             ~np.isfinite(low)
             | ((np.abs(low) == form.largest) & (np.abs(x.value) > form.largest + step))
         )
     perhaps = ~same & ~(np.isfinite(low) & np.isfinite(high)) & np.isfinite(x.value)
-    reference = np.where(settled, low, x.value)
+    reference = np.where(certain, low, x.value)
     bound = np.where(
-        settled | ~np.isfinite(x.value), 0.0, np.where(perhaps | np.isinf(x.error), np.inf, bound)
+        certain | ~np.isfinite(x.value), 0.0, np.where(perhaps | np.isinf(x.error), np.inf, bound)
     )
     return Truth(reference, bound, low, high, probability, format=name)

@@ -13,9 +13,13 @@ from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import DecodedRows, Ints, JaggedBatch
 from neocpu.oracle.truth.formats import FORMATS, nearest
 from neocpu.oracle.truth.numbers import TINY, Bounded, Real, U
-from neocpu.oracle.truth.sums import segment_sums
+from neocpu.oracle.truth.sums import FP64_ERROR, Roundings, roundings_of_division, sums_of
+from neocpu.oracle.truth.underflow import losses
 
-FP64_ERROR = 2.0**-51  # a quotient or a product of three factors in fp64, twice
+# of q*scale + bias: q*(w*scale) loses q times what w*scale does, and w*bias loses, too
+SCALED_LOSS = 258 * TINY
+# among switches: ask for the statistical bounds of sums (truth/chance.py), not the proven ones
+PROBABLE = "probable_bounds"
 
 
 @dataclass(frozen=True)
@@ -46,19 +50,6 @@ def divisor(bags: JaggedBatch, options: dict[str, Value], switches: frozenset[st
     return length * length if "mean_divided_twice" in switches else length
 
 
-def _roundings(divisors: Real | None) -> Ints:
-    """Roundings that a division by each of these costs.
-
-    None by a power of two; else two, for kernels that take a reciprocal and multiply.
-    """
-    if divisors is None:
-        return np.zeros(1, np.int64)
-    whole = divisors == np.rint(divisors)
-    number = np.where(whole, divisors, 3).astype(np.int64)
-    power_of_two = whole & ((number & (number - 1)) == 0)
-    return np.where(power_of_two, 0, 2)
-
-
 def _weighted(x: Real, weight: Real | None) -> Real:
     """Rows x f64[m, D] times the weights f64[m] of their lookups, if there are any."""
     with np.errstate(invalid="ignore", over="ignore"):
@@ -81,12 +72,32 @@ def _terms(bags: JaggedBatch, rows: DecodedRows, lookups: Ints, width: int) -> t
     return terms, _weighted(rows.magnitude[elements], size)
 
 
+def _underflow(
+    bags: JaggedBatch, rows: DecodedRows, lookups: Ints, width: int, divisors: Real | None
+) -> Real:
+    """What the terms of some lookups of one feature lose below the normal range: [m, width].
+
+    In units of the terms before their sum is divided.
+    """
+    x = rows.value[_elements(bags, lookups, width)]
+    y = None if bags.weight is None else bags.weight[lookups, None]
+    if divisors is None:
+        return losses(x, y, None, _coarse(rows))
+    by = divisors[bags.bag[lookups], None]
+    return losses(x, y, by, _coarse(rows)) * np.abs(by)
+
+
+def _coarse(rows: DecodedRows) -> float:
+    """What a product of a decoded element loses below the normal range, if it loses anything."""
+    return SCALED_LOSS if rows.scaled else 0.0
+
+
 def pooled(
     bags: JaggedBatch, rows: DecodedRows, options: dict[str, Value], switches: frozenset[str]
 ) -> list[Bounded]:
     """Pooled rows of every feature, [B_f, D_f] each, before they are rounded to the output."""
     divisors = divisor(bags, options, switches)
-    divisions = np.broadcast_to(_roundings(divisors), bags.length.shape)
+    divisions = np.broadcast_to(roundings_of_division(divisors), bags.length.shape)
     if "weighted_mean_by_weights" in switches:
         divisions = divisions + bags.length  # the divisor is a sum, too
     bag_limits = np.append(0, np.cumsum(bags.batch_sizes))
@@ -94,16 +105,23 @@ def pooled(
     for f, first_bag in enumerate(bag_limits[:-1]):
         end_bag = bag_limits[f + 1]
         lookups = np.arange(*np.searchsorted(bags.bag, (first_bag, end_bag)))
-        terms, magnitude = _terms(bags, rows, lookups, int(bags.dims[f]))
+        width = int(bags.dims[f])
+        terms, magnitude = _terms(bags, rows, lookups, width)
         if "subnormals_flushed" in switches:
             terms = Bounded(flushed(terms.value), terms.error)
         starts = np.searchsorted(bags.bag[lookups], np.arange(first_bag, end_bag + 1))
-        products = int(bags.weight is not None)
-        sums = segment_sums(terms, magnitude, starts, products, divisions[first_bag:end_bag])
+        by = Roundings(
+            products=int(bags.weight is not None),
+            additions=1 + rows.scaled,
+            underflow=_underflow(bags, rows, lookups, width, divisors),
+            divisors=None if divisors is None else divisors[first_bag:end_bag],
+            divisions=divisions[first_bag:end_bag],
+        )
+        sums = sums_of(terms, magnitude, starts, by, PROBABLE in switches)
         if "accumulated_narrow" in switches:
             sums = _summed_narrow(terms.value, starts, str(options["output_format"]))
-        if divisors is not None:
-            sums = _divided(sums, divisors[first_bag:end_bag, None])
+            if by.divisors is not None:
+                sums = sums / Bounded.exactly(by.divisors[:, None])
         features.append(sums)
     return features
 
@@ -124,21 +142,6 @@ def flushed(x: Real) -> Real:
     return np.where(np.abs(x) < 2.0**-126, 0.0, x)
 
 
-def _divided(x: Bounded, divisors: Real) -> Bounded:
-    """x / divisors.
-
-    The division's own rounding is among the roundings of the sum already; its underflow is not.
-    """
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        value = x.value / divisors
-        own_error = np.where(_roundings(divisors) == 0, 0.0, np.abs(value) * FP64_ERROR)
-        error = np.where(np.isfinite(value), x.error / np.abs(divisors) + own_error, 0.0)
-        small = (np.abs(value) < 2.0**-125) & (value != 0) & np.isfinite(value)
-        underflow = np.where(small & (np.abs(divisors) != 1), TINY, 0.0)
-        error = np.where(np.isinf(x.error), np.inf, error + underflow)
-    return Bounded(value, error)
-
-
 def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
     """Rows of all n lookups of the inputs, unpooled: [n, D]; +0 for lookups that read nothing."""
     width = int(bags.dims[0]) if bags.dims.size else 0
@@ -148,11 +151,16 @@ def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
         in_feature = np.flatnonzero(bags.feature[bags.bag] == f)
         terms, magnitude = _terms(bags, rows, in_feature, width)
         position = bags.position[in_feature]
-        value[position] = terms.value
-        error[position] = terms.error
-        if bags.weight is not None:
-            error[position] += U * magnitude + TINY
-    return Bounded(value, np.where(np.isfinite(value), error, 0.0))
+        starts = np.arange(in_feature.size + 1)
+        by = Roundings(
+            products=int(bags.weight is not None),
+            underflow=_underflow(bags, rows, in_feature, width, None),
+        )
+        single = sums_of(terms, magnitude, starts, by)
+        minus_zero = (terms.value == 0) & np.signbit(terms.value)
+        value[position] = np.where(minus_zero, -0.0, single.value)
+        error[position] = single.error
+    return Bounded(value, error)
 
 
 def gradients(
@@ -160,7 +168,7 @@ def gradients(
 ) -> Real:
     """Gradient rows [m, D] that reach some lookups of feature f, not yet divided or weighted."""
     gradient = np.asarray(inputs["grad_output"], np.float64)
-    most = float(options.get("max_gradient", 0.0))
+    most = float(np.float32(options.get("max_gradient", 0.0)))
     if most:
         gradient = np.clip(gradient, -most, most)
     columns = np.arange(bags.dims[f])
@@ -203,8 +211,11 @@ def _lookup_gradients(
     options: dict[str, Value],
     lookups: Ints,
     switches: frozenset[str],
-) -> Real:
-    """Gradients [m, D] of the single lookups of one table, weighted and divided."""
+) -> tuple[Real, Real]:
+    """Gradients [m, D] of the single lookups of one table, weighted and divided.
+
+    And what they lose below the normal range.
+    """
     feature = bags.feature[bags.bag[lookups]]
     terms = np.empty((lookups.size, int(bags.dims[feature[0]])))
     if "clip_after_merge" in switches:
@@ -212,15 +223,20 @@ def _lookup_gradients(
     for f in np.unique(feature).tolist():
         terms[feature == f] = gradients(bags, inputs, options, f, lookups[feature == f])
     divisors = _backward_divisor(bags, options, switches)
+    weight = None
+    if bags.weight is not None and "gradient_without_weights" not in switches:
+        weight = bags.weight[lookups, None]
+    by = None if divisors is None else divisors[bags.bag[lookups], None]
+    underflow = losses(terms, weight, by)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        if bags.weight is not None and "gradient_without_weights" not in switches:
-            terms *= bags.weight[lookups, None]
-        if divisors is not None:
-            terms /= divisors[bags.bag[lookups], None]
+        if weight is not None:
+            terms *= weight
+        if by is not None:
+            terms /= by
         for ranks in (2, 4, 8):
             if f"divided_by_{ranks}" in switches:
                 terms /= ranks
-    return terms
+    return terms, underflow
 
 
 def _merged_table(
@@ -231,9 +247,10 @@ def _merged_table(
     switches: frozenset[str],
 ) -> MergedGradients:
     """The gradients of one table, whose lookups come sorted by row."""
-    terms = _lookup_gradients(bags, inputs, options, lookups, switches)
+    terms, underflow = _lookup_gradients(bags, inputs, options, lookups, switches)
     divisors = _backward_divisor(bags, options, switches)
-    roundings = np.broadcast_to(_roundings(divisors), bags.length.shape)[bags.bag[lookups]]
+    roundings = np.broadcast_to(roundings_of_division(divisors), bags.length.shape)
+    roundings = roundings[bags.bag[lookups]]
     inexact = (roundings[:, None] > 0) & np.isfinite(terms)
     error = np.where(inexact, np.abs(terms) * FP64_ERROR, 0.0)
     rows, first = np.unique(bags.row[lookups], return_index=True)
@@ -247,16 +264,21 @@ def _merged_table(
     if kept is not None:
         terms = terms[kept]
         error = error[kept]
+        underflow = underflow[kept]
+        roundings = roundings[kept]
         starts = np.arange(rows.size + 1)
     if "subnormals_flushed" in switches:
         terms = flushed(terms)
-    single = Bounded(terms, error)
-    products = int(bags.weight is not None and "gradient_without_weights" not in switches)
-    total = segment_sums(single, np.abs(terms), starts, products, divisions)
+    weighted = bags.weight is not None and "gradient_without_weights" not in switches
+    by = Roundings(products=int(weighted), underflow=underflow, divisions=divisions)
+    exact_terms = Bounded(terms, error)
+    total = sums_of(exact_terms, np.abs(terms), starts, by, PROBABLE in switches)
+    each = Roundings(products=int(weighted), underflow=underflow, divisions=roundings)
+    single = sums_of(exact_terms, np.abs(terms), np.arange(len(terms) + 1), each)
     if "duplicates_averaged" in switches:
         count = np.diff(starts)[:, None]
         total = Bounded(total.value / count, total.error / count + np.abs(total.value) * U)
-    most = float(options.get("max_gradient", 0.0))
+    most = float(np.float32(options.get("max_gradient", 0.0)))
     if "clip_after_merge" in switches and most:
         total = Bounded(np.clip(total.value, -most, most), total.error)
     return MergedGradients(rows, total, single, starts)
@@ -279,7 +301,6 @@ def weight_gradients(
     # no look at the weights: without them nobody asks for their gradient
     undivided = "weighted_mean_backward_not_divided" in switches
     divisors = None if undivided else divisor(bags, options, switches)
-    divisions = np.broadcast_to(_roundings(divisors), bags.length.shape)
     for f in np.unique(bags.feature[bags.bag]).tolist():
         lookups = np.flatnonzero(bags.feature[bags.bag] == f)
         bag = bags.bag[lookups]
@@ -291,12 +312,21 @@ def weight_gradients(
             product = rows.value[elements] * gradient
             product_error = rows.error[elements] * np.abs(gradient)
             magnitude = rows.magnitude[elements] * np.abs(gradient)
+        of_bag = None if divisors is None else divisors[bag]
+        column = None if of_bag is None else of_bag[:, None]
+        underflow = losses(rows.value[elements], gradient, column, _coarse(rows))
+        if column is not None:
+            underflow = underflow * np.abs(column)
         # every dot product is one segment of a flat array
         flat = Bounded(product.reshape(-1, 1), product_error.reshape(-1, 1))
         starts = np.arange(lookups.size + 1) * product.shape[1]
-        sums = segment_sums(flat, magnitude.reshape(-1, 1), starts, 1, divisions[bag])
-        if divisors is not None:
-            sums = _divided(sums, divisors[bag, None])
+        by = Roundings(
+            products=1,
+            additions=1 + rows.scaled,
+            underflow=underflow.reshape(-1, 1),
+            divisors=of_bag,
+        )
+        sums = sums_of(flat, magnitude.reshape(-1, 1), starts, by, PROBABLE in switches)
         if "weight_gradient_times_weight" in switches and bags.weight is not None:
             weight = bags.weight[lookups, None]
             sums = Bounded(sums.value * weight, sums.error * np.abs(weight))

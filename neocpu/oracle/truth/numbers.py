@@ -6,13 +6,19 @@ its operands through, and adds what a rounding of its own may cost. So an optimi
 once, as a formula, and its bound comes with it (running error analysis: Wilkinson; Higham, Accuracy
 and Stability of Numerical Algorithms, ch. 3).
 
-Kernels may order a formula differently, use reciprocals, or divide and take roots that are not
-correctly rounded: each operation may cost ULP = 2^-23 of its result, twice what IEEE rounding
-costs, and the smallest subnormal. A result that may or may not overflow fp32 has an infinite error:
-nothing can be said of it.
+Kernels may order a formula differently, fuse multiplications with additions, compute in a wider
+format, use reciprocals, or divide and take roots that are not correctly rounded: each operation may
+cost ULP = 2^-23 of its result, twice what IEEE rounding costs (a division half as much again, for
+an approximate reciprocal and the product with it), and the smallest subnormal. `product` also
+counts what orders of a product lose below fp32's normal range. What passes fp32's largest number on
+the way is infinite in one kernel and not in another: what is computed from it has an infinite
+error, nothing can be said of it; a result that is stored is infinite (`settled`).
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -22,8 +28,10 @@ Real = NDArray[np.float64]
 
 U = 2.0**-24  # unit roundoff of fp32
 ULP = 2.0**-23
+DIVISION = 1.5  # ULP that a division may cost: a reciprocal within one, rounded products
 TINY = 2.0**-149  # smallest subnormal of fp32
 LARGEST = float(np.finfo(np.float32).max)
+SMALL = 2.0**-125  # what is rounded to at least this is not subnormal
 SLACK = 1.0 + 2.0**-40  # error terms are computed in fp64: this rounds them upward
 
 
@@ -58,7 +66,8 @@ class Bounded:
 
     def __add__(self, other: "Bounded") -> "Bounded":
         with np.errstate(invalid="ignore"):
-            return rounded(self.value + other.value, self.error + other.error, tiny=0.0, basic=True)
+            error = np.where(_overflow(self) | _overflow(other), np.inf, self.error + other.error)
+            return rounded(self.value + other.value, error, tiny=0.0, basic=True)
 
     def __sub__(self, other: "Bounded") -> "Bounded":
         return self + -other
@@ -70,7 +79,8 @@ class Bounded:
             error = _times(a, other.error) + _times(b, self.error) + _times(self.error, other.error)
             unknown = _sign_unknown(self, other) | _sign_unknown(other, self)
             error = np.where(unknown, np.inf, _unless_infinite(error, a, b))
-            error = np.where(np.isinf(self.error + other.error), np.inf, error)
+            unknown = np.isinf(self.error + other.error) | _overflow(self) | _overflow(other)
+            error = np.where(unknown, np.inf, error)
             return rounded(self.value * other.value, error, basic=True)
 
     def __truediv__(self, other: "Bounded") -> "Bounded":
@@ -84,7 +94,8 @@ class Bounded:
             error = np.where(numerator == 0, 0.0, quotient)
             may_be_zero = (other.error > 0) & ~(least > 0)
             error = np.where(may_be_zero, np.inf, _unless_infinite(error, a, b))
-            return rounded(value, np.where(np.isinf(self.error + other.error), np.inf, error))
+            unknown = np.isinf(self.error + other.error) | _overflow(self) | _overflow(other)
+            return rounded(value, np.where(unknown, np.inf, error), ulps=DIVISION)
 
     def sqrt(self) -> "Bounded":
         """Square root of sums of squares: they are at least 0, though their error may say less."""
@@ -93,7 +104,7 @@ class Bounded:
             low = np.sqrt(np.maximum(self.value - self.error, 0))
             high = np.sqrt(self.value + self.error)
             error = np.where(self.error == 0, 0.0, np.maximum(root - low, high - root))
-        return rounded(root, np.where(np.isinf(self.error), np.inf, error))
+        return rounded(root, np.where(np.isinf(self.error) | _overflow(self), np.inf, error))
 
     def take(self, where: Any) -> "Bounded":
         """Elements by NumPy index."""
@@ -119,6 +130,23 @@ def _unless_infinite(error: Real, a: Real, b: Real) -> Real:
     return np.where(np.isfinite(a) & np.isfinite(b), error, 0.0)
 
 
+def _overflow(x: Bounded) -> NDArray[np.bool_]:
+    """x may be infinite in a kernel that rounds it to fp32, and finite in one that does not."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.isfinite(x.value) & (np.abs(x.value) + x.error > LARGEST)
+
+
+def settled(x: Bounded) -> Bounded:
+    """x once it is stored as fp32: infinite if it surely passes the largest number.
+
+    What perhaps passes it is unknown.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        surely = np.isfinite(x.value) & (np.abs(x.value) - x.error > LARGEST * (1 + U))
+        error = np.where(surely, 0.0, np.where(_overflow(x), np.inf, x.error))
+    return Bounded(np.where(surely, np.copysign(np.inf, x.value), x.value), error)
+
+
 def rounded(
     value: Real, error: Real, tiny: float = TINY, ulps: float = 1.0, basic: bool = False
 ) -> Bounded:
@@ -129,32 +157,70 @@ def rounded(
     tiny, ulps : absolute and relative error of the rounding.
     basic : a sum or product, which every machine rounds correctly: exact operands whose result is
         an fp32 number make no error.
-    What surely overflows fp32 is an infinity; what perhaps does is unknown.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         finite = np.isfinite(value)
-        unknown = np.isinf(error)
-        with_rounding = (error + np.abs(value) * (ULP * ulps)) * SLACK
-        with_rounding = with_rounding + np.where(value == 0, 0.0, tiny)
-        total = np.where(finite, with_rounding, 0.0)
-        exact = value == 0
+        # what is rounded is not the value, but what a kernel has of it: up to |value| + error
+        total = (error * (1 + ULP * ulps) + np.abs(value) * (ULP * ulps)) * SLACK + tiny
+        exact = (value == 0) & (error == 0)
         if basic:
             exact = exact | ((error == 0) & (value.astype(np.float32) == value))
-        total = np.where(finite & exact, error * SLACK, total)
-        surely = finite & (np.abs(value) - total > LARGEST * (1 + U))
-        perhaps = finite & (np.abs(value) + total > LARGEST)
-        total = np.where(unknown | (perhaps & ~surely), np.inf, np.where(surely, 0.0, total))
-        return Bounded(np.where(surely & ~unknown, np.copysign(np.inf, value), value), total)
+        total = np.where(np.isinf(error), np.inf, np.where(exact | ~finite, 0.0, total))
+        return Bounded(value, total)
+
+
+def product(*factors: Bounded, over: tuple[Bounded, ...] = ()) -> Bounded:
+    """Product of factors, divided by those of `over`, whatever is multiplied or divided first.
+
+    The relative errors are those of one order. Below the normal range orders differ: where the
+    product of some of the factors is subnormal, up to TINY of it is lost, times all other factors.
+    Where the product of some may overflow, nothing is known.
+    """
+    result = factors[0]
+    for factor in factors[1:]:
+        result = result * factor
+    for divisor in over:
+        result = result / divisor
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        least = [np.maximum(np.abs(x.value) - x.error, 0.0) for x in factors]
+        most = [np.abs(x.value) + x.error for x in factors]
+        least += [1 / (np.abs(x.value) + x.error) for x in over]
+        most += [1 / np.maximum(np.abs(x.value) - x.error, 0.0) for x in over]
+        lost = np.zeros(result.value.shape)
+        overflow = np.zeros(result.value.shape, bool)
+        for some in _parts(len(factors), len(over)):
+            rest = [most[i] for i in range(len(most)) if i not in some]
+            small = math.prod(least[i] for i in some) < SMALL
+            lost = np.maximum(lost, np.where(small, TINY * math.prod(rest), 0.0))
+            overflow = overflow | (math.prod(most[i] for i in some) > LARGEST)
+        steps = len(most) - 1
+        zero = np.logical_or.reduce(np.broadcast_arrays(*(high == 0 for high in most)))
+        error = result.error + np.where(zero, 0.0, steps * lost * SLACK)
+        error = np.where(overflow & np.isfinite(result.value), np.inf, error)
+    return Bounded(result.value, error)
+
+
+def _parts(factors: int, divisors: int) -> Iterator[tuple[int, ...]]:
+    """The choices of some of the factors (numbers) that are multiplied on the way to a product.
+
+    Divisors are numbered behind the factors; one alone is a reciprocal.
+    """
+    count = factors + divisors
+    for size in range(1, count):
+        for some in combinations(range(count), size):
+            if size > 1 or some[0] >= factors:
+                yield some
 
 
 def square_sum(x: Bounded) -> Bounded:
     """Sum of squares over the last axis, in any order: D products and D - 1 additions."""
     with np.errstate(invalid="ignore", over="ignore"):
+        unknown = np.isinf(x.error).any(-1) | _overflow(x).any(-1)
         columns = x.value.shape[-1]
         value = np.square(x.value).sum(-1)
         nonzero = np.count_nonzero((x.value != 0) | (x.error != 0), axis=-1)
         error = (2 * _times(np.abs(x.value), x.error) + np.square(x.error)).sum(-1)
-        error = error + TINY * nonzero
+        error = np.where(unknown, np.inf, error + TINY * nonzero)
         return rounded(value, error, ulps=float(gamma(columns + 1)) / ULP)
 
 
@@ -172,12 +238,22 @@ def where(condition: NDArray[np.bool_], yes: Bounded, no: Bounded) -> Bounded:
 
 def smaller(a: Bounded, b: Bounded) -> Bounded:
     """Elementwise minimum; a NaN loses, as in C's fmin. No rounding: errors pass through."""
-    return Bounded(np.fmin(a.value, b.value), np.maximum(a.error, b.error))
+    return Bounded(np.fmin(a.value, b.value), _error_of_smaller(a, b))
 
 
 def larger(a: Bounded, b: Bounded) -> Bounded:
     """Elementwise maximum; a NaN loses."""
-    return Bounded(np.fmax(a.value, b.value), np.maximum(a.error, b.error))
+    return Bounded(np.fmax(a.value, b.value), _error_of_smaller(-a, -b))
+
+
+def _error_of_smaller(a: Bounded, b: Bounded) -> Real:
+    """The error of the surely smaller one, the larger of both errors where either may be it."""
+    with np.errstate(invalid="ignore"):
+        a_surely = a.value + a.error < b.value - b.error
+        b_surely = b.value + b.error < a.value - a.error
+    either = np.maximum(a.error, b.error)
+    error: Real = np.where(a_surely, a.error, np.where(b_surely, b.error, either))
+    return error
 
 
 def unsure(x: Bounded, condition: NDArray[np.bool_]) -> Bounded:

@@ -14,10 +14,13 @@ import numpy as np
 from neocpu.oracle.operator import Value
 from neocpu.oracle.truth.counters import clipped, counted, elapsed, rate_and_keep
 from neocpu.oracle.truth.numbers import (
+    SLACK,
     ULP,
     Bounded,
+    U,
     larger,
     mean_square,
+    product,
     smaller,
     square_sum,
     unsure,
@@ -79,7 +82,9 @@ class Hyper:
     def complement(self, name: str) -> Bounded:
         """1 - beta, by kernels that know beta in fp32."""
         beta = self[name]
-        return Bounded(1 - beta.value, beta.error)
+        value = np.asarray(1 - beta.value)
+        rounding = np.abs(value.astype(np.float32) - value)
+        return Bounded(value, beta.error + rounding * SLACK)
 
     def correction(self, name: str) -> Bounded:
         """1 - beta^t, by kernels that take the power in fp32."""
@@ -89,7 +94,7 @@ class Hyper:
         t = self.step
         power = beta.value**t
         error = t * beta.error * beta.value ** max(t - 1, 0) + (2 * ULP * power if t else 0.0)
-        return Bounded(1 - power, np.asarray(error))
+        return Bounded(1 - power, np.asarray(error + U * abs(1 - power)))
 
 
 def _regularised(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -106,11 +111,18 @@ def _down(rows: RowUpdate, step: Bounded, keep: Bounded) -> Bounded:
     return keep * rows.w - step
 
 
-def _root(state: Bounded, h: Hyper) -> Bounded:
-    """sqrt(state) + eps."""
+def _root(state: Bounded, h: Hyper, correction: Bounded = ONE) -> Bounded:
+    """sqrt(state / correction) + eps; kernels divide either the state or its root."""
+    corrected = state if correction is ONE else state / correction
     if "eps_inside_root" in h.bends:
-        return (state + h["eps"]).sqrt()
-    root = state if "root_missing" in h.bends else state.sqrt()
+        return (corrected + h["eps"]).sqrt()
+    if "root_missing" in h.bends:
+        root = corrected
+    else:
+        root = corrected.sqrt()
+        if correction is not ONE:
+            quotient = state.sqrt() / correction.sqrt()
+            root = Bounded(root.value, np.maximum(root.error, quotient.error))
     return root if "eps_missing" in h.bends else root + h["eps"]
 
 
@@ -160,9 +172,9 @@ def lars_sgd(rows: RowUpdate, h: Hyper) -> Bounded:
     if h.mode == "l2":
         decay = h["weight_decay"] * w_norm
     trust = _ratio(h["eta"] * w_norm, g_norm + decay, (g_norm, w_norm), h)
-    rate = (h["learning_rate"] * trust).column()
+    step = product(h["learning_rate"], trust.column(), _regularised(rows, h))
     momentum = h["momentum"] * rows.states["momentum_buffer"]
-    m = _accumulate(rows, "momentum_buffer", momentum + rate * _regularised(rows, h))
+    m = _accumulate(rows, "momentum_buffer", momentum + step)
     return _down(rows, m, h.keep())
 
 
@@ -182,14 +194,14 @@ def exact_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:
     """sum += g^2; w -= lr * g / (sqrt(sum) + eps)"""
     g = _regularised(rows, h)
     s = _accumulate(rows, "sum", rows.states["sum"] + _square(rows, g))
-    return _down(rows, h["learning_rate"] * g / _root(s, h), h.keep())
+    return _down(rows, product(h["learning_rate"], g, over=(_root(s, h),)), h.keep())
 
 
 def exact_rowwise_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
     g = _regularised(rows, h)
     s = _accumulate(rows, "sum", rows.states["sum"] + _mean(rows, g))
-    return _down(rows, (h["learning_rate"] / _root(s, h)).column() * g, h.keep())
+    return _down(rows, product(h["learning_rate"], g, over=(_root(s, h).column(),)), h.keep())
 
 
 def exact_rowwise_adagrad_with_counter(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -216,7 +228,8 @@ def exact_rowwise_adagrad_with_cowclip(rows: RowUpdate, h: Hyper) -> Bounded:
     states["row_counter"] = counter
     most = larger(h["weight_norm_coefficient"] * square_sum(rows.w).sqrt(), h["lower_bound"])
     clip = clipped(counter * most, square_sum(g).sqrt())
-    return _down(rows, (clip * (h["learning_rate"] / _root(s, h))).column() * g, h.keep())
+    step = product(clip.column(), h["learning_rate"], g, over=(_root(s, h).column(),))
+    return _down(rows, step, h.keep())
 
 
 def rowwise_rmsprop(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -229,30 +242,46 @@ def rowwise_rmsprop(rows: RowUpdate, h: Hyper) -> Bounded:
     gap = Bounded.exactly(elapsed(states["prev_iter"], h.step))
     shrink = Bounded.constant(float(h.options["learning_rate"]) * float(h.options["ar_alpha"]))
     keep = larger(ONE - smaller(shrink * gap, ONE), h["min_shrinkage"])
-    new = h["beta2"] * states["square_avg"] + h.complement("beta2") * _mean(rows, g)
-    v = _accumulate(rows, "square_avg", new)
+    v = _accumulate(rows, "square_avg", _faded(h, "beta2", states["square_avg"], _mean(rows, g)))
     states["prev_iter"] = Bounded.exactly(np.full(gap.value.shape, float(h.step)))
     w = rows.w if h.mode != "decoupled" else h.keep() * rows.w
-    return keep.column() * w - (h["learning_rate"] / _root(v, h)).column() * g
+    return keep.column() * w - product(h["learning_rate"], g, over=(_root(v, h).column(),))
 
 
-def _moments(rows: RowUpdate, h: Hyper, g: Bounded, rowwise: bool) -> Bounded:
-    """Stores Adam's moments; returns its step before the rate."""
-    first = h["beta1"] * rows.states["exp_avg"] + h.complement("beta1") * g
-    m = _accumulate(rows, "exp_avg", first)
+def _faded(
+    h: Hyper, name: str, old: Bounded, new: Bounded, share: Bounded | None = None
+) -> Bounded:
+    """beta*old + (1 - beta)*new, which kernels also take as old + (1 - beta)*(new - old).
+
+    share : (1 - beta)*new, where kernels have several orders for it.
+    """
+    rest = h.complement(name)
+    faded = h[name] * old + (rest * new if share is None else share)
+    lerp = old + rest * (new - old)
+    return Bounded(faded.value, np.maximum(faded.error, lerp.error))
+
+
+def _moments(
+    rows: RowUpdate, h: Hyper, g: Bounded, rowwise: bool
+) -> tuple[Bounded, tuple[Bounded, Bounded]]:
+    """Stores Adam's moments; returns the first one, and what its step divides it by."""
+    m = _accumulate(rows, "exp_avg", _faded(h, "beta1", rows.states["exp_avg"], g))
     square = _mean(rows, g) if rowwise else _square(rows, g)
-    second = h["beta2"] * rows.states["exp_avg_sq"] + h.complement("beta2") * square
-    v = _accumulate(rows, "exp_avg_sq", second)
+    share = None
+    if not rowwise and rows.squares is None:
+        share = product(h.complement("beta2"), g, g)
+    new = _faded(h, "beta2", rows.states["exp_avg_sq"], square, share)
+    v = _accumulate(rows, "exp_avg_sq", new)
     if "sparse_adam_eps" in h.bends:
         root = _root(v, h) / h.correction("beta2").sqrt()
     else:
-        root = _root(v / h.correction("beta2"), h)
-    return m / h.correction("beta1") / (root.column() if rowwise else root)
+        root = _root(v, h, h.correction("beta2"))
+    return m, (h.correction("beta1"), root.column() if rowwise else root)
 
 
 def _adam(rows: RowUpdate, h: Hyper, rowwise: bool) -> Bounded:
-    step = _moments(rows, h, _regularised(rows, h), rowwise)
-    return _down(rows, h["learning_rate"] * step, h.keep())
+    m, divisors = _moments(rows, h, _regularised(rows, h), rowwise)
+    return _down(rows, product(h["learning_rate"], m, over=divisors), h.keep())
 
 
 def adam(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -266,13 +295,14 @@ def partial_rowwise_adam(rows: RowUpdate, h: Hyper) -> Bounded:
 
 
 def _lamb(rows: RowUpdate, h: Hyper, rowwise: bool) -> Bounded:
-    step = _moments(rows, h, _regularised(rows, h), rowwise)
+    m, divisors = _moments(rows, h, _regularised(rows, h), rowwise)
+    step = product(m, over=divisors)
     if h.mode == "decoupled":
         step = step + h["weight_decay"] * rows.w
     step_norm = square_sum(step).sqrt()
     w_norm = square_sum(rows.w).sqrt()
-    rate = h["learning_rate"] * _ratio(w_norm, step_norm, (step_norm, w_norm), h)
-    return rows.w - rate.column() * step
+    ratio = _ratio(w_norm, step_norm, (step_norm, w_norm), h)
+    return rows.w - product(h["learning_rate"], ratio.column(), step)
 
 
 def lamb(rows: RowUpdate, h: Hyper) -> Bounded:

@@ -1,93 +1,176 @@
 """What is the exact sum of each segment of rows, and how far may any fp32 sum of it be?
 
 `math.fsum` is exact and rounds once. The bound, whatever the order, is γ_k·Σ|terms| of k roundings
-(Higham, ch. 4), with one exception: where all terms are whole multiples of one unit and Σ|terms|
-<= 2^24 units, every partial sum in every order is an fp32 number, so a correct kernel makes no
-error at all. Cases with such numbers catch one lost lookup in a bag of thousands.
+(Higham, ch. 4), and what products and divisions of single terms lose below fp32's normal range
+(`underflow.py`; additions lose nothing there). There is one exception: where all terms are whole
+multiples of one unit, Σ|terms| <= 2^24 units and nothing is lost below the normal range, every
+partial sum in every order is an fp32 number, so a correct kernel makes no error at all. Cases with
+such numbers catch one lost lookup in a bag of thousands.
+
+`chance.py` has the statistical bound of long sums.
 """
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.oracle.truth.numbers import LARGEST, SLACK, TINY, Bounded, Real, U, gamma
+from neocpu.oracle.truth.chance import usual_error_of_additions
+from neocpu.oracle.truth.numbers import LARGEST, SLACK, SMALL, TINY, Bounded, Real, U, gamma
 
 Ints = NDArray[np.int64]
+FP64_ERROR = 2.0**-51  # a quotient or a product of three factors in fp64, twice
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """What each term of a sum goes through, and what becomes of the sum.
+
+    products : multiplications of each term.
+    additions : of each term but the first; two of a row-scaled row, whose bias may be added by
+        itself.
+    underflow : f64[m, width], what products and divisions of a term lose below the normal range;
+        infinite where they may overflow. None: what a product may lose.
+    divisors : f64[S], what sums are divided by, before or after terms are added up; None: nothing.
+    divisions : i64[S], roundings of each term by a division that no choice of numbers makes exact.
+        None: those of the divisors.
+    """
+
+    products: int = 0
+    additions: int = 1
+    underflow: Real | None = None
+    divisors: Real | None = None
+    divisions: Ints | None = None
+
+
+def roundings_of_division(divisors: Real | None) -> Ints:
+    """Roundings that a division by each of these costs.
+
+    None by a power of two; else three, for kernels that take a reciprocal, which need not be
+    correctly rounded, and multiply.
+    """
+    if divisors is None:
+        return np.zeros(1, np.int64)
+    return np.where(power_of_two(divisors), 0, 3)
+
+
+def power_of_two(x: Real) -> NDArray[np.bool_]:
+    """Which numbers are whole powers of two."""
+    fraction = np.frexp(np.where(np.isfinite(x), x, 3.0))[0]
+    return (fraction == 0.5) & (x >= 1)
 
 
 def segment_sums(
-    terms: Bounded, magnitude: Real, starts: Ints, products: int, divisions: Ints
+    terms: Bounded,
+    magnitude: Real,
+    starts: Ints,
+    products: int,
+    divisions: Ints,
+    probable: bool = False,
+) -> Bounded:
+    """`sums_of` with these products and divisions of each term."""
+    by = Roundings(products=products, divisions=divisions)
+    return sums_of(terms, magnitude, starts, by, probable)
+
+
+def sums_of(
+    terms: Bounded, magnitude: Real, starts: Ints, by: Roundings, probable: bool = False
 ) -> Bounded:
     """Sums of rows starts[s]:starts[s+1] of terms f64[m, width], over the first axis: [S, width].
 
     magnitude : f64[m, width], what |term| counts in the bound; larger than |term| where decoding
         the term cancels.
-    products : roundings of each term by multiplications.
-    divisions : i64[S] or i64[1], roundings of each term that no choice of numbers makes exact.
+    probable : the statistical bound of additions, where it is smaller than the proven one.
     """
+    segments = _Segments(starts, terms.value.shape[1])
+    underflow = by.underflow
+    if underflow is None:
+        underflow = np.where((unit(terms.value) < TINY) & bool(by.products), TINY / 2, 0.0)
+    divisions = by.divisions if by.divisions is not None else roundings_of_division(by.divisors)
     count = np.diff(starts)
-    shape = (count.size, terms.value.shape[1])
-    value = np.zeros(shape)
-    size = np.zeros(shape)
-    term_errors = np.zeros(shape)
-    absolute = np.zeros(shape)
-    unit = np.full(shape, np.inf)
-    finite = np.ones(shape, bool)
-    filled = np.flatnonzero(count)
-    if filled.size and shape[1]:
-        first = starts[filled]
-        size[filled] = np.add.reduceat(magnitude, first, axis=0)
-        term_errors[filled] = np.add.reduceat(terms.error, first, axis=0)
-        unit[filled] = np.minimum.reduceat(_unit(terms.value), first, axis=0)
-        finite[filled] = np.logical_and.reduceat(np.isfinite(terms.value), first, axis=0)
-        value[filled] = _exact(terms.value, starts, filled, finite)
-        with np.errstate(invalid="ignore"):
-            absolute[filled] = np.abs(np.add.reduceat(terms.value, first, axis=0))
-    roundings = np.where(count > 0, np.maximum(count - 1, 0) + products + divisions, 0)[:, None]
+    additions = by.additions * np.maximum(count - 1, 0)[:, None]
+    others = np.where(count > 0, by.products + divisions, 0)[:, None]
+    number = np.isfinite(terms.value)
+    size = segments.reduced(np.add, np.where(number, magnitude, 0.0), 0.0)
+    first_errors = segments.reduced(np.add, terms.error + underflow, 0.0)
+    smallest = segments.reduced(np.minimum, unit(terms.value), np.inf)
+    all_numbers = segments.reduced(np.logical_and, number, True)
+    value = _exact(terms.value, segments, all_numbers)
     with np.errstate(invalid="ignore", over="ignore"):
         # every partial sum in every order is an fp32 number
-        whole = (term_errors == 0) & (size <= unit * 2.0**24) & (unit >= TINY)
-        exact = (roundings == 0) | (whole & (divisions == 0)[:, None])
-        error = np.where(exact, 0.0, gamma(roundings) * size * SLACK + count[:, None] * TINY)
-        total = term_errors * (1 + gamma(roundings)) * SLACK + error
-    return _with_overflow(value, total, size, absolute, finite)
+        whole = (size <= smallest * 2.0**24) & (smallest >= TINY)
+        one_number = (additions == 0) & (by.products == 0)
+        exact = (first_errors == 0) & (divisions == 0)[:, None] & (whole | one_number)
+        rounding = gamma(additions + others)
+        error = rounding * size + first_errors * (1 + rounding)
+        if probable:
+            rounding = gamma(others + 1)
+            usual = rounding * size + first_errors * (1 + rounding)
+            usual += usual_error_of_additions(terms.value, starts, by.additions)
+            error = np.fmin(error, usual)
+        error = np.where(exact, 0.0, (error + np.abs(value) * FP64_ERROR) * SLACK)
+        one_sign = np.abs(segments.reduced(np.add, terms.value, 0.0)) >= size * (1 - 2.0**-30)
+        unsettled = ~all_numbers & (np.isinf(first_errors) | (size > LARGEST)) & ~np.isnan(value)
+        overflow = all_numbers & (size + error > LARGEST)
+        quotient, error = _over(value, error, by.divisors)
+        surely = overflow & one_sign & (np.abs(quotient) - error > LARGEST * (1 + U))
+        error = np.where(all_numbers, error, 0.0)
+        error = np.where((overflow | unsettled) & ~surely, np.inf, np.where(surely, 0.0, error))
+    return Bounded(np.where(surely, np.copysign(np.inf, quotient), quotient), error)
 
 
-def _with_overflow(
-    value: Real, error: Real, size: Real, absolute: Real, finite: NDArray[np.bool_]
-) -> Bounded:
-    """Sums as fp32 holds them: infinite beyond its largest number, unknown where they may be.
+def _over(value: Real, error: Real, divisors: Real | None) -> tuple[Real, Real]:
+    """Sums and their errors over the divisors.
 
-    Partial sums cannot pass the largest number before the sum does where all terms have one sign.
+    The quotient's own rounding is among those of the terms already; its underflow is not.
     """
-    with np.errstate(invalid="ignore"):
-        risky = finite & (size + error > LARGEST)
-        one_sign = absolute >= size * (1 - 2.0**-30)
-        surely = risky & one_sign & (np.abs(value) - error > LARGEST * (1 + U))
-    error = np.where(risky, np.where(surely, 0.0, np.inf), np.where(finite, error, 0.0))
-    return Bounded(np.where(surely, np.copysign(np.inf, value), value), error)
+    if divisors is None:
+        return value, error
+    by = divisors[:, None]
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        quotient = value / by
+        exact = power_of_two(by)
+        own_error = np.where(exact, 0.0, np.abs(quotient) * FP64_ERROR)
+        small = (np.abs(quotient) < SMALL + error / np.abs(by)) & (np.abs(by) != 1)
+        inexact = ~exact | (error > 0)
+        underflow = np.where(small & inexact & (quotient != 0), np.where(exact, TINY / 2, TINY), 0)
+        return quotient, (error / np.abs(by) + own_error + underflow) * SLACK
 
 
-def _exact(terms: Real, starts: Ints, filled: Ints, finite: NDArray[np.bool_]) -> Real:
-    """Exact sums of the segments that have terms, rounded once to fp64.
+class _Segments:
+    """Reductions over the segments of an array of rows."""
+
+    def __init__(self, starts: Ints, width: int) -> None:
+        self.starts = starts
+        self.shape = (starts.size - 1, width)
+        self.filled = np.flatnonzero(np.diff(starts))
+
+    def reduced(self, by: np.ufunc, rows: NDArray[Any], nothing: object) -> NDArray[Any]:
+        """Each segment reduced over its rows; `nothing` for those without a row."""
+        out = np.full(self.shape, nothing)
+        if self.filled.size and self.shape[1]:
+            with np.errstate(invalid="ignore", over="ignore"):
+                out[self.filled] = by.reduceat(rows, self.starts[self.filled], axis=0)
+        return out
+
+
+def _exact(terms: Real, segments: _Segments, all_numbers: NDArray[np.bool_]) -> Real:
+    """Exact sums of the segments, rounded once to fp64.
 
     NaN and infinities as in `docs/arithmetic.md` §3.
     """
-    lengths = starts[filled + 1] - starts[filled]
-    with np.errstate(invalid="ignore"):
-        # right as it is for one or two terms, and where a term is not finite
-        out = np.add.reduceat(terms, starts[filled], axis=0)
-    for i in np.flatnonzero(lengths > 2):
-        s = filled[i]
-        columns = np.flatnonzero(finite[s])
-        out[i, columns] = [
-            math.fsum(c) for c in terms[starts[s] : starts[s + 1], columns].T.tolist()
-        ]
+    # right as it is for one or two terms, and where a term is not finite
+    out: Real = segments.reduced(np.add, terms, 0.0)
+    for s in np.flatnonzero(np.diff(segments.starts) > 2).tolist():
+        rows = terms[segments.starts[s] : segments.starts[s + 1]]
+        columns = np.flatnonzero(all_numbers[s])
+        out[s, columns] = [math.fsum(column) for column in rows[:, columns].T.tolist()]
     return out + 0.0  # no -0: a sum of nothing but -0 is +0
 
 
-def _unit(x: Real) -> Real:
+def unit(x: Real) -> Real:
     """The largest power of two that divides x; infinite for 0, 0 for NaN and infinities."""
     with np.errstate(invalid="ignore", over="ignore"):
         fraction, exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))

@@ -1,0 +1,258 @@
+"""How does a pytest suite of one's own ask the oracle? With a marker and a fixture.
+
+    @pytest.mark.oracle("lookup", pooling="mean")
+    def test_my_lookup(oracle_case):
+        oracle_case.check(my_lookup(oracle_case.inputs, oracle_case.options))
+
+The test runs once per case of the operator whose options have these values (of all operators
+without a name). A wrong answer fails with the oracle's report; at the end of the session the
+explanations of all failures stand together, those that explain most first, also with pytest-xdist.
+
+    --oracle-seed N            other numbers of the same shapes
+    --oracle-dim-multiple N    rows have such a multiple of columns
+    --oracle-cases PATTERN     only such cases
+    --oracle-bits              neocpu's bits, or those of the preset
+    --oracle-preset NAME       a peer's semantics
+    --oracle-answers FILE.npz  keep the answers, for `neocpu oracle check`
+
+pytest loads this module wherever neocpu is installed; it imports nothing else until a test asks.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from neocpu.oracle.operator import Arrays, Case, Value
+    from neocpu.oracle.report import Report
+
+PROPERTY = "neocpu_oracle"  # of the report of a test: what the oracle said, as JSON
+PARAMETER = "oracle_case"
+EXPLANATIONS_SHOWN = 5
+
+
+@dataclass(repr=False)
+class OracleCase:
+    """One question to the kernel under test."""
+
+    case: "Case"
+    settings: "Settings"
+    # what came of it: status of the case, names of the explanations of a failure
+    outcomes: list[dict[str, Any]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"<case {self.name} of {self.op}>"
+
+    @property
+    def name(self) -> str:
+        """Name of the case."""
+        return self.case.name
+
+    @property
+    def op(self) -> str:
+        """Name of the operator."""
+        return self.case.op
+
+    @property
+    def inputs(self) -> "Arrays":
+        """Arrays by name."""
+        return self.case.inputs
+
+    @property
+    def options(self) -> "dict[str, Value]":
+        """All options, the defaults included."""
+        return self.case.options
+
+    def check(self, answer: Any, **options: Any) -> "Report":
+        """Raise AssertionError with the report unless the answer is right.
+
+        answer, options : as those of `neocpu.oracle.check`.
+        """
+        __tracebackhide__ = True
+        from neocpu.oracle.checking import check
+
+        settings = self.settings
+        given = {"bits": settings.bits, "preset": settings.preset, **options}
+        report = check(self.op, self.inputs, answer, self.options, **given)
+        self._keep(answer, report)
+        failures = [diagnosis for outcome in report.failures for diagnosis in outcome.diagnoses]
+        self.outcomes.append(
+            {
+                "case": self.name,
+                "passed": bool(report),
+                "explanations": [[d.title, d.kind, d.about, d.fix] for d in failures],
+            }
+        )
+        report.raise_if_failed()
+        return report
+
+    def _keep(self, answer: Any, report: "Report") -> None:
+        from collections.abc import Mapping
+
+        from neocpu.oracle.adapters import arrays
+
+        if self.settings.answers_file is None:
+            return
+        outputs = [verdict.output for verdict in report.cases[0].verdicts]
+        by_output = answer if isinstance(answer, Mapping) else {outputs[0]: answer}
+        for output, array in arrays(by_output, "answer").items():
+            self.settings.answers[f"{self.name}/{output}"] = array
+
+
+@dataclass
+class Settings:
+    """What the command line asks for, and the answers that it wants to keep."""
+
+    seed: int
+    dim_multiple: int | None
+    pattern: str
+    bits: bool
+    preset: str | None
+    answers_file: Path | None
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the command line."""
+    group = parser.getgroup("neocpu oracle", "kernels checked by neocpu's oracle")
+    group.addoption("--oracle-seed", type=int, default=0, help="Seed of the cases (default: 0).")
+    group.addoption("--oracle-dim-multiple", type=int, help="Rows have such a multiple of columns.")
+    group.addoption("--oracle-cases", default="*", metavar="PATTERN", help="Only such cases.")
+    group.addoption("--oracle-bits", action="store_true", help="Ask for bits instead of bounds.")
+    group.addoption("--oracle-preset", metavar="NAME", help="Check against a peer's semantics.")
+    group.addoption(
+        "--oracle-answers",
+        type=Path,
+        metavar="FILE.npz",
+        help="Keep all answers in a file for `neocpu oracle check`; not with pytest-xdist.",
+    )
+
+
+SETTINGS = pytest.StashKey[Settings]()
+SUMMARY = pytest.StashKey["Summary"]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker; remember what the command line asks for."""
+    config.addinivalue_line(
+        "markers",
+        "oracle(op, **options): run once per case of neocpu's oracle, as the fixture oracle_case",
+    )
+    option = config.getoption
+    answers_file = option("--oracle-answers")
+    if answers_file is not None and option("numprocesses", None):
+        raise pytest.UsageError("--oracle-answers keeps the answers of one process: use -n 0")
+    config.stash[SETTINGS] = Settings(
+        seed=option("--oracle-seed"),
+        dim_multiple=option("--oracle-dim-multiple"),
+        pattern=option("--oracle-cases"),
+        bits=option("--oracle-bits"),
+        preset=option("--oracle-preset"),
+        answers_file=answers_file,
+    )
+    summary = Summary(config)
+    config.stash[SUMMARY] = summary
+    config.pluginmanager.register(summary, "neocpu-oracle-summary")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per case of the marker. Raises UsageError for names that choose none."""
+    if PARAMETER not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("oracle")
+    settings = metafunc.config.stash[SETTINGS]
+    cases = _chosen(marker, settings)
+    if not cases:
+        raise pytest.UsageError(
+            f"{metafunc.function.__name__}: the oracle has no such case; `neocpu oracle list` "
+            "shows all"
+        )
+    chosen = [case for case in cases if fnmatch(case.name, settings.pattern)]
+    metafunc.parametrize(PARAMETER, chosen, ids=[case.name for case in chosen], indirect=True)
+
+
+def _chosen(marker: "pytest.Mark | None", settings: Settings) -> "list[Case]":
+    """The cases that a marker names. Raises UsageError for what the oracle does not know."""
+    from neocpu.errors import OracleError
+    from neocpu.oracle.testing import chosen
+
+    names = marker.args if marker is not None else ()
+    options = marker.kwargs if marker is not None else {}
+    multiple = {} if settings.dim_multiple is None else {"dim_multiple": settings.dim_multiple}
+    try:
+        return [
+            case
+            for name in names or (None,)
+            for case in chosen(name, settings.seed, **multiple, **options)
+        ]
+    except (OracleError, ValueError) as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+@pytest.fixture
+def oracle_case(request: pytest.FixtureRequest) -> Iterator[OracleCase]:
+    """One case of the oracle; `oracle_case.check(answer)` judges the kernel's answer."""
+    question = OracleCase(request.param, request.config.stash[SETTINGS])
+    yield question
+    if question.outcomes:
+        request.node.user_properties.append((PROPERTY, json.dumps(question.outcomes)))
+
+
+class Summary:
+    """Gathers what the oracle said, of all workers, and says it once more at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.failed: set[str] = set()
+        self.passed: set[str] = set()
+        self.explained: Counter[tuple[str, ...]] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Properties of a test come with the report of its teardown, from a worker too."""
+        if report.when != "teardown":
+            return
+        for name, text in report.user_properties:
+            if name == PROPERTY:
+                for outcome in json.loads(str(text)):
+                    self._count(outcome)
+
+    def _count(self, outcome: dict[str, Any]) -> None:
+        if outcome["passed"]:
+            self.passed.add(outcome["case"])
+            return
+        self.failed.add(outcome["case"])
+        self.explained.update({tuple(explanation) for explanation in outcome["explanations"]})
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the answers, if they are wanted."""
+        settings = self._config.stash[SETTINGS]
+        if settings.answers_file is None or not settings.answers:
+            return
+        import numpy as np
+
+        from neocpu.oracle.adapters import codes_of
+
+        codes: dict[str, Any] = {key: codes_of(array) for key, array in settings.answers.items()}
+        np.savez(settings.answers_file, **codes)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Counts, and what explains the failures."""
+        if not self.failed and not self.passed:
+            return
+        write = terminalreporter.write_line
+        count = len(self.failed | self.passed)
+        terminalreporter.section("neocpu oracle")
+        write(f"{count} cases, {len(self.failed)} failed")
+        for (title, kind, about, fix), explained in self.explained.most_common(EXPLANATIONS_SHOWN):
+            write(f"{explained} of {len(self.failed)} explained by {title} ({kind}): {about}")
+            if fix:
+                write(f"  {fix}")
+        settings = self._config.stash[SETTINGS]
+        if settings.answers_file is not None and settings.answers:
+            write(f"answers in {settings.answers_file}")

@@ -1,0 +1,87 @@
+"""How far is a long fp32 sum usually off? The statistical bound beside the proven one.
+
+The proven bound of n terms lets all roundings point the same way: n·u·Σ|terms|. They hardly ever
+do. Each addition is off by at most u·|its result|; if these errors are independent and of mean 0,
+P(|their sum| > λ·u·sqrt(Σ results²)) <= 2·exp(-λ²/2) (Hoeffding, Azuma; Higham and Mary, A new
+approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41, 2019). For the results
+of the additions stand the largest mean square that sums from the first term on, from the last one
+on, and in random order have. Two things break the assumption, and are counted apart:
+
+* equal terms are rounded alike: their errors add up (a bag that reads one row all the time);
+* a term that is smaller than a few units in the last place of the partial sums may always be
+  rounded to 0, so it counts whole, up to u times the largest partial sum.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.oracle.truth.numbers import Real, U
+
+Ints = NDArray[np.int64]
+# λ: an honest sum passes the bound with a chance of at most 2·exp(-18) = 3e-8
+DEVIATIONS = 6.0
+# sums of fewer terms: the proven bound is as good
+LEAST_TERMS = 16
+# units in the last place of the largest partial sum, below which a term's rounding is not random
+NOT_RANDOM = 8.0
+# partial sums in a random order are seldom beyond so many times their mean square
+MEAN_SQUARES = 3.0
+
+
+def usual_error_of_additions(terms: Real, starts: Ints, additions: int) -> Real:
+    """Bounds [S, width] of what adding up rows starts[s]:starts[s+1] of terms f64[m, width] costs.
+
+    Infinite for short segments and those with NaN or infinities.
+    additions : of each term.
+    """
+    out = np.full((starts.size - 1, terms.shape[1]), np.inf)
+    for s in np.flatnonzero(np.diff(starts) >= LEAST_TERMS).tolist():
+        rows = terms[starts[s] : starts[s + 1]]
+        columns = np.flatnonzero(np.isfinite(rows).all(axis=0))
+        if columns.size:
+            out[s, columns] = _usual_error(rows[:, columns], additions)
+    return out
+
+
+def _usual_error(rows: Real, additions: int) -> Real:
+    """The bound [width] of one segment, rows f64[n, width] of numbers."""
+    first_on = np.cumsum(rows, axis=0)
+    total = first_on[-1]
+    last_on = total - first_on
+    mean_square = np.maximum.reduce(
+        [
+            np.square(first_on).mean(axis=0),
+            np.square(last_on).mean(axis=0),
+            MEAN_SQUARES * _mean_square_at_random(rows),
+        ]
+    )
+    largest = np.maximum(np.abs(first_on).max(axis=0), np.abs(last_on).max(axis=0))
+    largest = np.maximum(largest, np.sqrt(mean_square))
+    size = np.abs(rows)
+    small = size < NOT_RANDOM * 2 * U * largest
+    not_random = np.where(small, np.minimum(size, U * largest), 0.0).sum(axis=0)
+    random_part = DEVIATIONS * U * np.sqrt(mean_square * _squared_multiplicities(size))
+    return additions * not_random + np.sqrt(additions) * random_part
+
+
+def _mean_square_at_random(rows: Real) -> Real:
+    """Mean square [width] of the partial sums of rows in a random order.
+
+    The k-th one has the mean k/n·total and the variance k·(n - k)/(n - 1) times that of a term.
+    """
+    count = len(rows)
+    total = rows.sum(axis=0)
+    variance = np.square(rows - total / count).mean(axis=0)
+    return np.square(total) / 3 + variance * count / 6
+
+
+def _squared_multiplicities(size: Real) -> Real:
+    """Per column, the squares of how often each number occurs, added up: n if all differ."""
+    count, width = size.shape
+    in_order = np.sort(size, axis=0).T
+    first = np.ones(in_order.shape, bool)
+    first[:, 1:] = in_order[:, 1:] != in_order[:, :-1]
+    place = np.flatnonzero(first)
+    occurrences = np.diff(np.append(place, in_order.size))
+    squares: Real = np.bincount(place // count, np.square(occurrences.astype(float)), width)
+    return squares

@@ -1,0 +1,177 @@
+"""Is the flat twin the same suite, is a damaged one named, and does C++ judge as Python does?"""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from neocpu.cli import cli
+from neocpu.errors import OracleError
+from neocpu.oracle.adapters import codes_of
+from neocpu.oracle.answers import Answers
+from neocpu.oracle.cases import all_cases
+from neocpu.oracle.checking import check_suite
+from neocpu.oracle.flat import HEADER, HEADER_FILE, FlatSuite, open_suite, write_flat
+from neocpu.oracle.operator import Case
+from neocpu.oracle.suite import Question, ask, write_suite
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPILER = shutil.which("c++") or shutil.which("g++")
+FLAGS = ["-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-I", str(HEADER_FILE.parent)]
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[Question]:
+    """Small ones of every operator."""
+    by_operator: dict[str, list[Case]] = {}
+    for case in all_cases():
+        if sum(array.nbytes for array in case.inputs.values()) < 4096:
+            by_operator.setdefault(case.op, []).append(case)
+    return [ask(case) for cases in by_operator.values() for case in cases[::3]]
+
+
+@pytest.fixture(scope="module")
+def flat(questions: list[Question], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("flat") / "suite.flat"
+    write_flat(path, questions, 0)
+    return path
+
+
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_both_forms_hold_the_same_suite(questions: list[Question], flat: Path) -> None:
+    twin = flat.with_name("suite.h5")
+    digest = write_suite(twin, questions, 0)
+    with open_suite(flat) as suite, open_suite(twin) as hdf5:
+        assert isinstance(suite, FlatSuite) and not isinstance(hdf5, FlatSuite)
+        assert suite.sha256 == hdf5.sha256 == digest
+        assert list(suite) == [question.case.name for question in questions]
+        for name, question in suite.items():
+            assert question.sha256 == hdf5[name].sha256
+            assert question.case.options == hdf5[name].case.options
+            assert question.case.about == hdf5[name].case.about
+        answers = {
+            f"{name}/{output}": expected.canonical
+            for name, question in suite.items()
+            for output, expected in question.outputs.items()
+        }
+        assert check_suite(suite, Answers(answers))
+
+
+def test_arrays_stand_at_multiples_of_64_bytes(flat: Path) -> None:
+    data = np.memmap(flat, np.uint8, "r")
+    suite = FlatSuite(flat)
+    question = suite[next(iter(suite))]
+    weights = codes_of(question.case.inputs["weights"])
+    place = bytes(data).find(weights.tobytes())
+    assert place % 64 == 0 and place > HEADER.size
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:-1], "damaged"),
+        (lambda data: data[:40], "not a flat suite"),
+        (lambda data: data[:8] + b"\x09" + data[9:], "version 9"),
+        (lambda data: data[:24] + b"\x09" + data[25:], r"\(9\)"),
+        (lambda data: data[:70] + bytes([data[70] ^ 4]) + data[71:], "damaged"),
+        (lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:], "damaged"),
+        (lambda data: data[:35] + bytes([data[35] ^ 1]) + data[36:], "hash"),
+        (lambda data: data + b"x", "damaged"),
+    ],
+)
+def test_a_damaged_file_is_named(flat: Path, tmp_path: Path, damage: object, message: str) -> None:
+    path = tmp_path / "damaged.flat"
+    path.write_bytes(damage(flat.read_bytes()))  # type: ignore[operator]
+    with pytest.raises(OracleError, match=message):
+        FlatSuite(path)
+    with pytest.raises(OracleError, match=r"damaged\.flat"):
+        open_suite(path)
+
+
+def test_the_command_writes_it_and_checks_against_it(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.flat"
+    answers = tmp_path / "answers.npz"
+
+    def invoke(*arguments: object) -> object:
+        done = CliRunner().invoke(cli, [str(a) for a in arguments], standalone_mode=False)
+        return done.output if done.exception is None else done.exception
+
+    written = invoke("oracle", "export", suite, "--flat", "--cases", "lookup-mean")
+    assert "1 cases" in str(written)
+    canonical = open_suite(suite)["lookup-mean"].outputs["out"].canonical
+    assert canonical is not None
+    np.savez(answers, **{"lookup-mean/out": canonical})
+    assert "passed (within bounds): 1 passed" in str(invoke("oracle", "check", suite, answers))
+    assert str(invoke("oracle", "include")).strip() == str(HEADER_FILE.parent)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_cpp_judges_every_output_as_python_does(
+    questions: list[Question], flat: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "judge"
+    built = run(COMPILER, *FLAGS, "-o", program, ROOT / "tests/cpp/judge_canonical.cpp")
+    assert built.returncode == 0, built.stderr
+    done = run(program, flat)
+    assert done.returncode == 0, done.stderr
+    sha256, *lines = done.stdout.splitlines()
+    assert sha256 == FlatSuite(flat).sha256
+    verdicts = {line.split()[0]: line.split()[1:] for line in lines}
+    for question in questions:
+        for output, expected in question.outputs.items():
+            right, changed = verdicts[f"{question.case.name}/{output}"]
+            truth = expected.truth
+            anything_passes = truth.reference.size == 0 or np.isinf(truth.bound.reshape(-1)[-1])
+            assert (right, changed) == ("1", "1" if anything_passes else "0"), question.case.name
+    cut = tmp_path / "cut.flat"
+    cut.write_bytes(flat.read_bytes()[:-9])
+    done = run(program, cut)
+    assert done.returncode == 2 and "damaged or truncated" in done.stderr
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_the_mistake_of_the_example_is_found_and_named(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.flat"
+    write_flat(suite, [ask(case) for case in all_cases(["lookup"])], 0)
+    source = ROOT / "examples/cpp/check_lookup.cpp"
+    program = tmp_path / "check_lookup"
+    built = run(COMPILER, *FLAGS, "-DWITH_A_MISTAKE", "-o", program, source)
+    assert built.returncode == 0, built.stderr
+    answers = tmp_path / "answers.safetensors"
+    done = run(program, suite, answers)
+    assert done.returncode == 1 and "FAILED lookup-" in done.stdout
+    explained = CliRunner().invoke(
+        cli, ["oracle", "check", str(suite), str(answers)], standalone_mode=False
+    )
+    assert "last_lookup_dropped" in explained.output
+
+
+@pytest.mark.skipif(COMPILER is None or not shutil.which("cmake"), reason="no cmake")
+def test_cmake_builds_the_example_and_ctest_runs_it(tmp_path: Path) -> None:
+    program = shutil.which("neocpu")
+    if program is None:
+        pytest.skip("neocpu is not on the PATH")
+    build = tmp_path / "build"
+    configured = run(
+        "cmake",
+        "-S",
+        ROOT / "examples/cpp",
+        "-B",
+        build,
+        f"-DNEOCPU={program}",
+        "-DCMAKE_BUILD_TYPE=Debug",
+    )
+    assert configured.returncode == 0, configured.stderr
+    built = run("cmake", "--build", build)
+    assert built.returncode == 0, built.stdout
+    tested = run("ctest", "--test-dir", build, "--output-on-failure")
+    assert tested.returncode == 0, tested.stdout
+    assert "100% tests passed" in tested.stdout

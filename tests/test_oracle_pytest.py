@@ -1,0 +1,80 @@
+"""Does the pytest plugin ask every case, say what failed, and keep the answers?"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from neocpu.oracle.answers import read_answers
+from neocpu.oracle.testing import chosen
+
+TESTS = """
+import numpy as np
+import pytest
+from neocpu import oracle
+
+def answer(case, **changed):
+    options = {**case.options, **changed}
+    return oracle.run(case.op, case.inputs, options, backend="reference")
+
+@pytest.mark.oracle("lookup", pooling="mean", weights_format="fp32")
+def test_right(oracle_case):
+    report = oracle_case.check(answer(oracle_case)["out"])
+    assert report and repr(oracle_case).startswith("<case lookup-")
+
+@pytest.mark.oracle("lookup", pooling="mean", weights_format="fp32")
+def test_wrong(oracle_case):
+    oracle_case.check(answer(oracle_case, pooling="sum"))
+"""
+MISNAMED = """
+import pytest
+
+@pytest.mark.oracle("lokup")
+def test_nothing(oracle_case):
+    pass
+"""
+
+
+def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """pytest in another process, with this plugin and no other that is installed."""
+    (folder / "test_kernel.py").write_text(text)
+    plugins = ["-p", "neocpu.oracle.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, *options, "test_kernel.py"],
+        cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_every_case_is_asked_and_failures_are_explained_together(tmp_path: Path) -> None:
+    cases = chosen("lookup", pooling="mean", weights_format="fp32")
+    done = run_pytest(tmp_path, TESTS, "--oracle-answers", "answers.npz", "--tb=short")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"{len(cases)} failed, {len(cases)} passed" in done.stdout
+    assert f"{len(cases)} cases, {len(cases)} failed" in done.stdout
+    assert f"{len(cases)} of {len(cases)} explained by mean_not_divided" in done.stdout
+    assert "report.py" not in done.stdout, "the traceback ends in the test"
+    with read_answers(tmp_path / "answers.npz") as answers:
+        assert sorted(answers) == sorted(f"{case.name}/out" for case in cases)
+        assert np.isfinite(answers["lookup-mean/out"]).all()
+
+
+def test_options_choose_cases_and_workers_report_to_one_place(tmp_path: Path) -> None:
+    workers = ["-p", "xdist", "-n", "1"]
+    done = run_pytest(tmp_path, TESTS, "--oracle-cases", "lookup-weighted*", *workers)
+    assert "1 of 1 explained by" in done.stdout, done.stdout + done.stderr
+    refused = run_pytest(tmp_path, TESTS, "--oracle-answers", "a.npz", *workers)
+    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "of one process" in refused.stderr
+
+
+def test_an_unknown_operator_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, MISNAMED)
+    assert "did you mean lookup" in done.stdout + done.stderr
+    assert done.returncode != 0
