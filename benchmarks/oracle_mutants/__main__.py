@@ -25,16 +25,16 @@ SEEDS = 3  # of drawn orders and random words, of every right variant
 
 
 def right_failures(
-    questions: list[Question], suite: Mapping[str, Any], seed: int
+    questions: list[Question], suite: Mapping[str, Any], seeds: range
 ) -> tuple[int, list[str]]:
     """Verdicts on right variants: how many cases, and those that failed."""
     judged = 0
     failures = []
     for name, variant in RIGHT.items():
-        for drawn in range(seed, seed + SEEDS):
-            report = check(suite, answers_of(variant(drawn), questions), explain=False, budget=0)
+        for seed in seeds:
+            report = check(suite, answers_of(variant(seed), questions), explain=False, budget=0)
             judged += len(report.cases)
-            failures += [f"{name} {drawn}: {outcome.case.name}" for outcome in report.failures]
+            failures += [f"{name} {seed}: {outcome.case.name}" for outcome in report.failures]
     return judged, failures
 
 
@@ -58,6 +58,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="try at most so many mutants, spread evenly")
     parser.add_argument("--only", default="*", help="only mutants of that name, e.g. '*mean*'")
     parser.add_argument("--seed", type=int, default=0, help="of the suite and of what is drawn")
+    parser.add_argument("--dim-multiple", type=int, default=4, help="of the suite's columns")
     parser.add_argument("--explained", type=int, default=6, help="failed cases explained of each")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds of search for each")
     parser.add_argument("--json", type=Path, help="write the outcome there")
@@ -65,10 +66,11 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def exported(folder: str, seed: int) -> Path:
+def exported(folder: str, seed: int, dim_multiple: int) -> Path:
     """A new suite of all cases."""
     path = Path(folder) / "suite.h5"
-    cli(["oracle", "export", str(path), "--seed", str(seed)], standalone_mode=False)
+    choices = ["--seed", str(seed), "--dim-multiple", str(dim_multiple)]
+    cli(["oracle", "export", str(path), *choices], standalone_mode=False)
     return path
 
 
@@ -76,14 +78,15 @@ def main(arguments: list[str]) -> int:
     """Run; the exit status is 1 where a right variant failed."""
     options = parsed(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        path = options.suite or exported(folder, options.seed)
+        path = options.suite or exported(folder, options.seed, options.dim_multiple)
         questions = read_questions(path)
         if options.answers:
             write_answers(options.answers, questions, options.seed)
             return 0
         with Suite(path) as stored:
             suite = {name: stored[name] for name in stored}
-    judged, failures = right_failures(questions, suite, options.seed)
+    seeds = range(options.seed, options.seed + SEEDS)
+    judged, failures = right_failures(questions, suite, seeds)
     names = [name for name in MUTANTS if fnmatch.fnmatch(name, options.only)]
     if options.limit is not None and options.limit < len(names):
         places = np.unique(np.linspace(0, len(names) - 1, options.limit).astype(int))

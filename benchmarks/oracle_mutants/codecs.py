@@ -1,8 +1,9 @@
-"""How are rows packed for storage and wires? round, quantize and dequantize, from docs/formats.md."""
+"""How are rows packed? round, quantize and dequantize, from docs/formats.md alone."""
 
 import numpy as np
 
 from benchmarks.oracle_mutants.formats import (
+    BITS,
     F32,
     RowScaled,
     SmallFloat,
@@ -144,7 +145,7 @@ class Codecs(SmallFloats, RowScaled):
 
     def nbit_rows(self, x: Array, name: str) -> Array:
         """int4 and int2 rows: packed codes, then scale and bias in fp16."""
-        bits = self.BITS[name]
+        bits = BITS[name]
         most = (1 << bits) - 1
         low, high = self.row_range(x, name)
         bias = self.nbit_bias(low)

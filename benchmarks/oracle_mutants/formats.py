@@ -142,16 +142,17 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     return exact.astype(F32)
 
 
+BITS = {"int8": 8, "int8_gpu": 8, "int4": 4, "int2": 2, "nbit8": 8, "nbit4": 4, "nbit2": 2}
+
+
 class RowScaled:
     """Rows of integers with a scale and a bias of their own."""
-
-    BITS = {"int8": 8, "int8_gpu": 8, "int4": 4, "int2": 2, "nbit8": 8, "nbit4": 4, "nbit2": 2}
 
     def row_width(self, name: str, columns: int, alignment: int = 1) -> int:
         """Codes or bytes of a row."""
         if name in ("fp32", *SMALL):
             return columns
-        packed = -(-columns * self.BITS[name] // 8)
+        packed = -(-columns * BITS[name] // 8)
         if name == "int8":
             return columns + 8
         if name == "int8_gpu":
@@ -162,7 +163,7 @@ class RowScaled:
 
     def decode_rows(self, codes: Array, name: str, columns: int) -> Array:
         """fp32[rows, columns] of bytes."""
-        packed = -(-columns * self.BITS[name] // 8)
+        packed = -(-columns * BITS[name] // 8)
         codes = np.ascontiguousarray(codes)
         if name == "int8":
             header = codes[:, packed : packed + 8].copy().view("<f4")
@@ -174,7 +175,7 @@ class RowScaled:
             header = self.inference_header(codes)
             codes = codes[:, self.inference_codes() :]
         scale, bias = self.scale_and_bias(header, name)
-        numbers = self.unpack(codes[:, :packed], self.BITS[name])[:, :columns]
+        numbers = self.unpack(codes[:, :packed], BITS[name])[:, :columns]
         return self.scaled(self.levels(numbers, name), scale[:, None], bias[:, None])
 
     def inference_header(self, codes: Array) -> Array:

@@ -8,7 +8,8 @@ from benchmarks.oracle_mutants.formats import F32, SMALL
 from benchmarks.oracle_mutants.geometry import Batch, Lookups
 from benchmarks.oracle_mutants.lookups import Pooling
 from benchmarks.oracle_mutants.questions import Array, Question
-from benchmarks.oracle_mutants.rules import STATES, Rules, Update
+from benchmarks.oracle_mutants.rules import STATES, Rules
+from benchmarks.oracle_mutants.terms import Update
 
 
 class Merged(NamedTuple):

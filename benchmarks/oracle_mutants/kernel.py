@@ -6,9 +6,10 @@ from benchmarks.oracle_mutants.codecs import Codecs
 from benchmarks.oracle_mutants.gradients import Gradients
 from benchmarks.oracle_mutants.layouts import Layouts
 from benchmarks.oracle_mutants.questions import Array, Question
+from benchmarks.oracle_mutants.scales import Scales
 
 
-class Kernel(Gradients, Codecs, Layouts):
+class Kernel(Gradients, Codecs, Layouts, Scales):
     """A right kernel for every operator: fp32, one addition after the other."""
 
     def __init__(self, seed: int = 0) -> None:

@@ -73,7 +73,7 @@ class Pooling(Geometry):
     def pooled(self, flat: Array, batch: Batch, feature: int) -> Array:
         """Sums or means of one feature's bags, fp32[B, D]."""
         part = self.lookups(batch, feature)
-        row, inside = self.row_numbers(batch, feature, part)
+        _, inside = self.row_numbers(batch, feature, part)
         x = self.feature_rows(flat, batch, feature, part)
         w = self.lookup_weights(batch, feature, part)
         size = int(batch.batch_sizes[feature])

@@ -57,14 +57,15 @@ def text(outcome: dict[str, Any]) -> str:
     """The outcome for people."""
     failures = outcome["right_failures"]
     grades = outcome["grades"]
+    caught = f"{outcome['caught']} of {outcome['mutants']}"
+    counts = ", ".join(f"{count} {grade}" for grade, count in grades.items())
+    strong = f"{100 * outcome['strong_right_share']:.1f} %"
     lines = [
         f"right variants: {outcome['right_cases']} cases, {len(failures)} failed",
         *[f"  FALSE ALARM {failure}" for failure in failures],
-        f"mutants: {outcome['caught']} of {outcome['mutants']} caught "
-        f"({100 * outcome['caught_share']:.1f} %)",
-        f"headlines: {', '.join(f'{count} {grade}' for grade, count in grades.items())}; "
-        f"{100 * outcome['strong_right_share']:.1f} % of strong ones right; silence is right for "
-        f"{outcome['silent_without_name']} that have no name",
+        f"mutants: {caught} caught ({100 * outcome['caught_share']:.1f} %)",
+        f"headlines: {counts}; {strong} of strong ones right",
+        f"silence is right for {outcome['silent_without_name']}, which have no name",
         "",
         f"{'operator':<24}" + "".join(f"{grade:>18}" for grade in GRADES),
     ]

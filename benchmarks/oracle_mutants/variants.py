@@ -8,7 +8,7 @@ from benchmarks.oracle_mutants.formats import F32, fused
 from benchmarks.oracle_mutants.geometry import Batch, Lookups
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.rules import Update
+from benchmarks.oracle_mutants.terms import Update
 
 WARP = 32
 

@@ -2,13 +2,18 @@
 
 from benchmarks.oracle_mutants.mutants import (  # noqa: F401, they register their mutants
     bags,
+    buckets,
     codecs,
+    columns,
     layouts,
     merges,
+    moments,
     pooling,
     rules,
+    scale,
     steps,
     stores,
+    weights,
 )
 from benchmarks.oracle_mutants.registry import MUTANTS
 

@@ -5,7 +5,7 @@ import numpy as np
 from benchmarks.oracle_mutants.codecs import FLT_MAX, Codecs
 from benchmarks.oracle_mutants.formats import F32, RowScaled, header_bytes
 from benchmarks.oracle_mutants.kernel import Kernel
-from benchmarks.oracle_mutants.mutants.pooling import flushed, fp16
+from benchmarks.oracle_mutants.mutants.numbers import flushed, fp16
 from benchmarks.oracle_mutants.questions import Array
 from benchmarks.oracle_mutants.registry import bend
 

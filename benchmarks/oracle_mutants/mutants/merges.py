@@ -6,7 +6,7 @@ from benchmarks.oracle_mutants.formats import F32
 from benchmarks.oracle_mutants.geometry import Batch
 from benchmarks.oracle_mutants.gradients import Merged
 from benchmarks.oracle_mutants.kernel import Kernel
-from benchmarks.oracle_mutants.mutants.pooling import bf16, flushed, fp16, narrow_sums
+from benchmarks.oracle_mutants.mutants.numbers import bf16, flushed, fp16, narrow_sums
 from benchmarks.oracle_mutants.questions import Array
 from benchmarks.oracle_mutants.registry import BACKWARD, MERGES, bend
 

@@ -8,7 +8,7 @@ from benchmarks.oracle_mutants.gradients import Merged
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.questions import Array
 from benchmarks.oracle_mutants.registry import STEPS, bend
-from benchmarks.oracle_mutants.rules import Update
+from benchmarks.oracle_mutants.terms import Update
 
 # Which rows, and how often.
 
@@ -183,7 +183,7 @@ def restored(k: Kernel, tables: dict[str, Array], inputs: dict[str, Array]) -> N
     """States begin at every step as they were before the first."""
     for name, array in tables.items():
         if name != "weights":
-            array[:] = inputs[name] if name in inputs else 0
+            array[:] = inputs.get(name, 0)
 
 
 bend("rows_not_written", STEPS, step=rows_kept)

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from benchmarks.oracle_mutants.formats import F32, RowScaled, SmallFloat, SmallFloats
+from benchmarks.oracle_mutants.formats import BITS, F32, RowScaled, SmallFloat, SmallFloats
 from benchmarks.oracle_mutants.kernel import Kernel
-from benchmarks.oracle_mutants.mutants.pooling import bf16, flushed, fp16
+from benchmarks.oracle_mutants.mutants.numbers import bf16, flushed, fp16
 from benchmarks.oracle_mutants.questions import Array
 from benchmarks.oracle_mutants.registry import FORWARD, STEPS, bend
-from benchmarks.oracle_mutants.rules import Update
+from benchmarks.oracle_mutants.terms import Update
 
 ROUNDED = "round backward trajectory lookup"
 CHANCE = "round backward trajectory"
@@ -325,12 +325,12 @@ bend("bias_times_scale", SCALED, scaled=lambda k, q, s, b: ((q + b) * s).astype(
 bend(
     "codes_signed",
     SCALED,
-    levels=lambda k, q, name: q.astype(np.int8) if k.BITS[name] == 8 else q,
+    levels=lambda k, q, name: q.astype(np.int8) if BITS[name] == 8 else q,
 )
 bend(
     "codes_centred",
     SCALED,
-    levels=lambda k, q, name: q.astype(np.int64) - (1 << k.BITS[name] - 1),
+    levels=lambda k, q, name: q.astype(np.int64) - (1 << BITS[name] - 1),
 )
 bend("codes_one_too_great", SCALED, levels=lambda k, q, name: q.astype(np.int64) + 1)
 bend(
