@@ -76,6 +76,8 @@ def test_keys_that_do_not_go_together_are_found():
     # CowClip's own defaults, FBGEMM's, clip every gradient to 0; `defaults.py` has others
     assert [name for name in RULES if faults(name)] == [COWCLIP]
     assert faults(COWCLIP, weight_norm_coefficient=1.0) == []
+    assert faults("ftrl", beta=0.0) == ["beta"]
+    assert faults("ftrl", beta=0.0, initial_accumulator_value=0.1) == []
     assert faults("exact_sgd", momentum=0.5, max_norm=1.0, max_gradient=1.0) == ["momentum"]
     assert faults("lars_sgd", momentum=0.5, eta=1.0) == []
     assert faults("adam", beta1=1.0, weight_decay=0.1) == ["beta1", "weight_decay_mode"]

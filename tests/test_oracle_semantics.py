@@ -12,6 +12,7 @@ from neocpu.oracle.cases import all_cases
 from neocpu.oracle.operator import Truth, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS, SWITCHES, switches_for
+from tests.oracle_examples import EXAMPLES_OF_MORE
 
 F = np.float32
 DOC = Path(__file__).resolve().parent.parent / "docs" / "semantics.md"
@@ -61,6 +62,7 @@ ADAM: dict[str, Value] = {
     "beta2": 0.75,
     "step": 2,
 }
+FTRL: dict[str, Value] = {"optimizer": "ftrl", "learning_rate": 1.0}
 STEP = one([[2.0]], [[0]], [[1]])
 WEIGHTED = one([[1.0], [5.0]], [[0, 1]], [[1]], per_sample_weights=[1, 3])
 NONE: dict[str, Value] = {}
@@ -96,6 +98,27 @@ def history(training: list[int], rates: list[float], grads: list[float], **more:
     return {**inputs, "training": np.array(training), "learning_rates": np.array(rates)}
 
 
+def touches(rows: list[float], touched: list[int], grad: float) -> Given:
+    """Training steps of rate 0.5, each of which looks up one row of one column."""
+    inputs = {
+        k: v for k, v in one([[w] for w in rows], [[0]]).items() if k not in ("indices", "offsets")
+    }
+    for k, row in enumerate(touched):
+        inputs |= {f"step{k}/indices": np.array([row]), f"step{k}/offsets": np.array([0, 1])}
+        inputs[f"step{k}/grad_output"] = np.array([[grad]], F)
+    steps = len(touched)
+    return {**inputs, "training": np.ones(steps, int), "learning_rates": np.full(steps, 0.5)}
+
+
+RESTING = touches([2.0, 0.0], [0, 1, 0], 0.0)
+GLOBAL: dict[str, Value] = {
+    "optimizer": "exact_rowwise_adagrad",
+    "learning_rate": 0.5,
+    "eps": 0.0,
+    "weight_decay": 1.0,
+    "weight_decay_mode": "decoupled_global",
+    "step": 4,
+}
 TWO = many([[[1.0], [2.0]], [[10.0], [20.0]]], [1, 0], [[[0]], [[1]]])
 SHARED = many([[[0.0]]], [0, 0], [[[0]], [[0]]], [[3, 4]])
 HUGE = {
@@ -300,6 +323,59 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [1],
         [0.25],
     ),
+    "ftrl_sigma_missing": ("backward", STEP, FTRL, "weights", [0.5], [-0.5]),
+    "ftrl_sign_of_z": ("backward", STEP, FTRL, "weights", [0.5], [-0.5]),
+    "ftrl_threshold_missing": (
+        "backward",
+        STEP,
+        {**FTRL, "lambda1": 2.0},
+        "weights",
+        [0],
+        [-0.5],
+    ),
+    "ftrl_threshold_hard": ("backward", STEP, {**FTRL, "lambda1": 0.5}, "weights", [0.25], [0.5]),
+    "ftrl_eps_inside_root": (
+        "backward",
+        STEP,
+        FTRL,
+        "linear",
+        [-1],
+        [1 - 2 * (math.sqrt(1 + 2.0**-23) - math.sqrt(2.0**-23))],
+    ),
+    "ftrl_l2_doubled": ("backward", STEP, {**FTRL, "lambda2": 2.0}, "weights", [1 / 4], [1 / 6]),
+    "global_decay_forward_missing": (
+        "trajectory",
+        RESTING,
+        {k: v for k, v in GLOBAL.items() if k not in ("step", "learning_rate")} | {"eps": 1.0},
+        "step2/out",
+        [0.5],
+        [1],
+    ),
+    "global_decay_not_kept": (
+        "backward",
+        STEP | {"prev_iter": np.array([1], F)},
+        GLOBAL,
+        "weights",
+        [-0.25],
+        [0.5],
+    ),
+    "global_decay_counts_this_step": (
+        "backward",
+        STEP | {"prev_iter": np.array([1], F)},
+        GLOBAL,
+        "weights",
+        [-0.25],
+        [-0.375],
+    ),
+    "global_decay_of_new_rows": ("backward", STEP, GLOBAL, "weights", [0.5], [-0.375]),
+    "narrow_state_read_back": (
+        "backward",
+        {**STEP, "sum": np.array([256], F)},
+        {**ADAGRAD, "momentum1_format": "bf16"},
+        "weights",
+        [2 - 1 / math.sqrt(257)],
+        [2 - 1 / 16],
+    ),
     "state_not_kept": (
         "trajectory",
         history([1, 1], [1, 1], [3, 4]),
@@ -426,6 +502,7 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [0, round(255 * 3 / 13), *SCALE, 0, 0, 0, 0],
         [0, 255, *SCALE, 0, 0, 0, 0],
     ),
+    **EXAMPLES_OF_MORE,
 }
 
 

@@ -71,6 +71,16 @@ class Formula:
         s = self.s["s"] = self.get("s") + g * g
         self.w = self.shrink() * self.w - self.o.learning_rate * g / (np.sqrt(s) + self.o.eps)
 
+    def ftrl(self, g, t):
+        o = self.o
+        old = self.get("n")
+        n = self.s["n"] = old + g * g
+        sigma = (np.sqrt(n) - np.sqrt(old)) / o.learning_rate
+        z = self.s["z"] = self.get("z") + g - sigma * self.shrink() * self.w
+        outside = np.sign(z) * o.lambda1 - z
+        slope = (o.beta + np.sqrt(n)) / o.learning_rate + o.lambda2
+        self.w = np.where(np.abs(z) <= o.lambda1, 0, outside / slope)
+
     def exact_rowwise_adagrad(self, g, t):
         s = self.s["s"] = self.get("s") + np.mean(g * g)
         self.w = self.shrink() * self.w - self.o.learning_rate * g / (math.sqrt(s) + self.o.eps)
@@ -182,6 +192,7 @@ def settings():
                 BASE, name=name, weight_decay_mode=mode, ar_alpha=2.0, max_norm=1.5 * (mode == "l2")
             )
             one = replace(one, counter_halflife=3, weight_norm_coefficient=0.2, lower_bound=0.05)
+            one = replace(one, beta=0.5, lambda1=0.8, lambda2=0.3)
             yield pytest.param(one, id=f"{name}-{mode}")
     base = replace(BASE, name=COUNTER, max_counter=4.0, adjustment_ub=0.6)
     for i, change in enumerate(

@@ -249,8 +249,9 @@ def test_interrupted_and_resumed_ends_with_the_same_digest(log, tmp_path, stop):
             "= "
             '"adagradw"'
         ),
+        'name = "ftrl", lambda1 = 1e-4, lambda2 = 0.01',
     ],
-    ids=["two kinds of state, limits", "three row states"],
+    ids=["two kinds of state, limits", "three row states", "ftrl"],
 )
 def test_optimizers_with_more_state_resume_on_any_ranks(log, tmp_path, sparse):
     overrides = (

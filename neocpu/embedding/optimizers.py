@@ -84,7 +84,8 @@ class SparseOptimizer:
     """A rule of `neocpu.reference.rules` with its hyper-parameters (formulas: `docs/arithmetic.md`
     §5).
 
-    Names from momentum on are FBGEMM's; a key that the rule does not read must keep its default.
+    Names from momentum to lower_bound are FBGEMM's; a key that the rule does not read must keep its
+    default.
 
     name : the update rule. learning_rate : the schedule's highest. eps : added to the root that
     divides.
@@ -107,6 +108,9 @@ class SparseOptimizer:
     max_counter : the greatest count that is reckoned with. tail_id_threshold : the count above
     which the mode has an effect. tail_id_threshold_is_ratio : whether that is a fraction of
     `max_counter`. weight_norm_coefficient, lower_bound : of CowClip.
+    beta, lambda1, lambda2 : of ftrl, by McMahan et al. 2013: what is added to the root that
+        divides (ftrl does not read `eps`); below which |z| a weight is 0; how strongly weights are
+        drawn to 0.
     steps_before : updates that the states have seen before the first step; counters and bias
         corrections go on from there, schedules do not. A run that takes states over notes it.
     """
@@ -135,6 +139,9 @@ class SparseOptimizer:
     tail_id_threshold_is_ratio: bool = False
     weight_norm_coefficient: float = 0.0
     lower_bound: float = 0.0
+    beta: float = 1.0
+    lambda1: float = 0.0
+    lambda2: float = 0.0
     steps_before: int = 0
 
     @property
@@ -198,6 +205,17 @@ class SparseOptimizer:
                 "et al. 2022 take weight_norm_coefficient = 1.0 and lower_bound = 1e-5"
             )
             yield "weight_norm_coefficient", why
+        # sqrt(n) is 0 where the square of a first gradient underflows
+        if (
+            trains
+            and self.name == "ftrl"
+            and not (self.beta or self.lambda2 or self.initial_accumulator_value)
+        ):
+            why = (
+                "with lambda2 and initial_accumulator_value 0 too, a tiny first gradient is "
+                "divided by 0; set one of them above 0"
+            )
+            yield "beta", why
         for key in ("max_counter", "adjustment_ub"):
             if not getattr(self, key):
                 yield key, "it must be above 0"
@@ -248,6 +266,9 @@ class SparseOptimizer:
             **self._counting(step),
             "weight_norm_coefficient": self.weight_norm_coefficient,
             "lower_bound": self.lower_bound,
+            "beta": self.beta,
+            "lambda1": self.lambda1,
+            "lambda2": self.lambda2,
         }
 
     def _counting(self, step: int) -> dict[str, float]:

@@ -34,6 +34,7 @@ from neocpu.hdf5.sparse import SparseFile
 SEALED = "sealed"  # attribute of the root: the file is whole only with its seal
 SLACK = 4 << 20  # bytes for HDF5's own metadata, beside those of chunks
 CHUNK_METADATA = 512  # bytes that the place of a chunk takes, at most
+LARGEST_CHUNK = 4 << 20  # bytes of an array that is compressed as one chunk
 ALIGNED = 64  # bytes; an array of more than a few begins at a multiple of it
 LIBVER = "v110"  # the first whose metadata has checksums
 
@@ -126,6 +127,8 @@ class Draft:
         options: dict[str, Any] = {}
         if compress and array.ndim and array.size:
             options = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
+            if array.nbytes <= LARGEST_CHUNK:  # in one chunk numbers that repeat take no room
+                options["chunks"] = array.shape
         self._claim(array.nbytes)
         self._file.create_dataset(name, data=array, track_times=False, **options)
 

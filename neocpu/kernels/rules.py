@@ -117,6 +117,25 @@ def exact_adagrad(w, g, states, row, squares, columns, hyper):
 
 
 @inlined
+def ftrl(w, g, states, row, squares, columns, hyper):
+    """n += g^2; z += g - (sqrt(n) - sqrt(old n)) / lr * w; w = 0 where |z| <= lambda1, else
+    (sign(z) * lambda1 - z) / ((beta + sqrt(n)) / lr + lambda2)
+    """
+    decay(w, hyper)
+    for c in range(w.size):
+        n = states.accumulator[c] + g[c] * g[c]
+        root = np.sqrt(n)
+        sigma = (root - np.sqrt(states.accumulator[c])) / hyper.lr
+        z = (states.linear[c] + g[c]) - sigma * w[c]
+        states.accumulator[c] = n
+        states.linear[c] = z
+        slope = (hyper.beta + root) / hyper.lr + hyper.lambda2
+        w[c] = np.float32(0.0)
+        if not np.abs(z) <= hyper.lambda1:
+            w[c] = (np.copysign(hyper.lambda1, z) - z) / slope
+
+
+@inlined
 def exact_rowwise_adagrad(w, g, states, row, squares, columns, hyper):
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
     s = row.sum[0] + squares[0] / columns

@@ -2,9 +2,9 @@
 
 An element passes where |theirs - reference| <= bound. A NaN reference accepts any NaN, an infinity
 itself, an infinite bound anything. Exact outputs must be equal. Stochastically rounded ones must be
-in [lower, upper], and be `upper` as often as its probability says (χ², also over seeds: an answer
-with one more leading axis is one answer per seed). With `bits` the canonical bits must be met; a
-NaN equals any NaN.
+in [lower, upper], and be `upper` as often as its probability says, independently (stochastic.py;
+also over seeds: an answer with one more leading axis is one answer per seed). With `bits` the
+canonical bits must be met; a NaN equals any NaN.
 """
 
 import math
@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.oracle import stochastic
 from neocpu.oracle.adapters import Array, codes_of, format_of
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.truth.formats import FORMATS, decode, quantum
-
-LEAST_CHANCE = 1e-6  # a χ² rarer than this is no accident
-LEAST_VARIANCE = 5.0  # of a group, so that it counts as normally distributed
 
 
 @dataclass(frozen=True)
@@ -135,9 +133,10 @@ def compare(
     x = numbers(truth, answer)
     right, ratio = judge(truth, x)
     message = ""
+    untested: tuple[str, ...] = ()
     expected = truth.reference
     if canonical is None:
-        message = rounding_bias(truth, x)
+        message, untested = stochastic.judged(case, truth, x)
     else:
         problem, right = _equal_bits(truth, canonical, x)
         if problem:
@@ -145,7 +144,9 @@ def compare(
         expected = numbers(truth, canonical)
     worst_ratio = float(ratio.max(initial=0.0))
     if right.all() and not message:
-        return Verdict(output, "passed", elements=x.size, worst_ratio=worst_ratio)
+        return Verdict(
+            output, "passed", elements=x.size, worst_ratio=worst_ratio, untested=untested
+        )
     wrong = np.flatnonzero(~right)
     first = worst = None
     if wrong.size:
@@ -162,6 +163,7 @@ def compare(
         worst=worst,
         worst_ratio=worst_ratio,
         ratio=np.where(right, 0.0, ratio),
+        untested=untested,
     )
 
 
@@ -215,59 +217,6 @@ def _wrong_element(place: _Place, flat_index: int) -> WrongElement:
         bound=float(truth.bound[inner]),
         ulps=ulps,
     )
-
-
-def rounding_bias(truth: Truth, x: Array) -> str:
-    """What is wrong with how often stochastic rounding went up ("" if nothing).
-
-    A χ² test: elements are grouped by probability into tenths, and each group with enough variance
-    is one squared normal number.
-    """
-    if truth.probability is None or truth.upper is None:
-        return ""
-    p = np.broadcast_to(truth.probability, x.shape)
-    random = np.isfinite(p) & (p > 0) & (p < 1)
-    up = (x == np.broadcast_to(truth.upper, x.shape))[random]
-    p = p[random]
-    group = np.minimum((p * 10).astype(np.int64), 9)
-    count = np.bincount(group, up.astype(float), 10)
-    mean = np.bincount(group, p, 10)
-    variance = np.bincount(group, p * (1 - p), 10)
-    enough = variance >= LEAST_VARIANCE
-    if not enough.any():
-        return ""
-    square = float(((count - mean)[enough] ** 2 / variance[enough]).sum())
-    chance = chi_square_tail(square, int(enough.sum()))
-    if chance >= LEAST_CHANCE:
-        return ""
-    return (
-        f"stochastic rounding is biased: {int(up.sum())} of {up.size} elements were rounded up, "
-        f"{p.sum():.1f} expected (χ² = {square:.1f} on {int(enough.sum())} groups, chance "
-        f"{chance:.1g})"
-    )
-
-
-def chi_square_tail(x: float, freedom: int) -> float:
-    """Chance of a χ² of `freedom` degrees beyond x.
-
-    By the recurrence of the incomplete gamma function, from erfc (odd degrees) or exp (even).
-    """
-    if x <= 0:
-        return 1.0
-    half = x / 2
-    if freedom % 2:
-        tail = math.erfc(math.sqrt(half))
-        term = math.exp(-half) * math.sqrt(half) / math.gamma(1.5)
-        k = 1.5
-    else:
-        tail = math.exp(-half)
-        term = math.exp(-half) * half
-        k = 2.0
-    while k <= freedom / 2 + 1e-9:
-        tail += term
-        term *= half / k
-        k += 1
-    return min(tail, 1.0)
 
 
 def as_text(value: Any) -> str:

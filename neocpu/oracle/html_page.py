@@ -209,6 +209,15 @@ def shrunk(cells: NDArray[np.float64], most: int, axis: int) -> NDArray[np.float
     return np.maximum.reduceat(cells, starts, axis)
 
 
+def _notes(outcome: CaseOutcome) -> str:
+    """Warnings about a case, and what its answers cannot show."""
+    notes = []
+    for verdict in outcome.verdicts:
+        notes += [f"warning: {verdict.output}: {warning}" for warning in verdict.warnings]
+        notes += [f"not tested: {verdict.output}: {what}" for what in verdict.untested]
+    return "".join(f"<br><small>{escape(note)}</small>" for note in notes)
+
+
 def _table(check: CheckOutcome) -> str:
     rows = []
     for outcome in check.cases:
@@ -221,7 +230,7 @@ def _table(check: CheckOutcome) -> str:
             about = f"{about} ({outcome.note})"
         rows.append(
             f"<tr><td>{link}<td><code>{escape(outcome.case.op)}</code>"
-            f'<td class="{status}">{status}<td>{worst:.3g}<td>{escape(about)}</tr>'
+            f'<td class="{status}">{status}<td>{worst:.3g}<td>{escape(about)}{_notes(outcome)}</tr>'
         )
     rows += [
         f'<tr><td>{escape(name)}<td><td class="unanswered">unanswered<td><td></tr>'

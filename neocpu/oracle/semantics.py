@@ -7,10 +7,11 @@ in `switches.py`.
 """
 
 from neocpu.oracle.switches import ALL, Switch
+from neocpu.oracle.switches_more import MORE
 
 __all__ = ["PRESETS", "SWITCHES", "Switch", "switches_for"]
 
-SWITCHES: dict[str, Switch] = {switch.name: switch for switch in ALL}
+SWITCHES: dict[str, Switch] = {switch.name: switch for switch in (*ALL, *MORE)}
 
 # What a peer does by default, according to its sources and to measurements (docs/semantics.md names
 # the places).

@@ -9,6 +9,25 @@ UPDATES = ("backward", "trajectory")
 BAGS = ("lookup", "weight_gradient", *MERGES)
 WEIGHTED = ("lookup", *MERGES)
 AT_SCALE = ("lookup_at_scale", "backward_at_scale")
+JAGGED = (
+    "jagged_dense_bmm",
+    "jagged_dense_bmm_backward",
+    "jagged_jagged_bmm",
+    "jagged_jagged_bmm_backward",
+    "dense_vec_jagged_mul",
+    "dense_vec_jagged_mul_backward",
+    "jagged_softmax",
+    "jagged_softmax_backward",
+    "jagged_dense_elementwise",
+    "jagged_dense_elementwise_backward",
+)
+SCATTERS = (
+    *MERGES,
+    "permute_pooled_backward",
+    "permute_multi_embedding_backward",
+    "group_index_select_backward",
+    "keyed_jagged_index_select_backward",
+)
 
 
 @dataclass(frozen=True)
@@ -33,13 +52,13 @@ def _quirk(name: str, ops: tuple[str, ...], about: str) -> Switch:
 _BOUNDARIES = (
     _mistake(
         "last_lookup_dropped",
-        BAGS,
+        (*BAGS, *JAGGED),
         "the last lookup of every bag is left out",
         "a bag ends before offsets[bag + 1]: loop while l < offsets[bag + 1]",
     ),
     _mistake(
         "first_lookup_dropped",
-        BAGS,
+        (*BAGS, *JAGGED),
         "the first lookup of every bag is left out",
         "a bag begins at offsets[bag], that lookup included",
     ),
@@ -192,7 +211,7 @@ _GRADIENT = (
     ),
     _mistake(
         "last_duplicate_wins",
-        MERGES,
+        SCATTERS,
         (
             "of a row's duplicates only the last one counts: unordered stores, or lost atomic "
             "additions"
@@ -201,13 +220,13 @@ _GRADIENT = (
     ),
     _mistake(
         "first_duplicate_wins",
-        MERGES,
+        SCATTERS,
         "of a row's duplicates only the first one counts",
         "reduce the whole segment of a row: from its first to its last lookup",
     ),
     _mistake(
         "duplicates_averaged",
-        MERGES,
+        SCATTERS,
         "the gradients of duplicates are averaged instead of added",
         "add the gradients of a row's lookups",
     ),
@@ -456,4 +475,71 @@ _QUIRKS = (
     ),
 )
 
-ALL = (*_BOUNDARIES, *_LAYOUT, *_POOLING, *_GRADIENT, *_RULES, *_QUIRKS)
+_STATES = (
+    _mistake(
+        "ftrl_sigma_missing",
+        UPDATES,
+        "FTRL's z adds the gradient alone, without sigma*w",
+        "z += g - (sqrt(new n) - sqrt(old n))/lr * w, with w before the step",
+    ),
+    _mistake(
+        "ftrl_sign_of_z",
+        UPDATES,
+        "FTRL's weight has the sign of z instead of the opposite one",
+        "w = (sign(z)*lambda1 - z) / ((beta + sqrt(n))/lr + lambda2)",
+    ),
+    _mistake(
+        "ftrl_threshold_missing",
+        UPDATES,
+        "FTRL's weight is not 0 where abs(z) <= lambda1",
+        "set w to 0 where abs(z) <= lambda1, before the division",
+    ),
+    _mistake(
+        "ftrl_threshold_hard",
+        UPDATES,
+        "FTRL's z is cut off at lambda1, but lambda1 is not taken off it",
+        "beyond the threshold w = (sign(z)*lambda1 - z) / ..., which begins at 0",
+    ),
+    _mistake(
+        "narrow_state_read_back",
+        UPDATES,
+        "weights are updated from the state after it was rounded to its narrow format",
+        "go on with the fp32 number, and round only what is stored",
+    ),
+    _mistake(
+        "global_decay_forward_missing",
+        ("trajectory",),
+        "lookups of training steps read rows without the decay of the steps that they missed",
+        "multiply a row by max(bound, (1 - lr*wd)^(t - prev_iter - 1)) in the forward kernel too",
+    ),
+    _mistake(
+        "global_decay_not_kept",
+        UPDATES,
+        "the update starts from rows without the decay of the steps that they missed",
+        "multiply a row by the forward kernel's factor before its step",
+    ),
+    _mistake(
+        "global_decay_counts_this_step",
+        UPDATES,
+        "rows that rest decay once too often: by t - prev_iter steps",
+        "the update itself decays too: take t - prev_iter - 1 steps before it",
+    ),
+    _mistake(
+        "global_decay_of_new_rows",
+        UPDATES,
+        "rows that were never updated (prev_iter 0) decay as if they had been at step 0",
+        "take 1 as the factor of rows with prev_iter 0",
+    ),
+    _quirk(
+        "ftrl_eps_inside_root",
+        UPDATES,
+        "FTRL adds 2^-23 to n inside its square roots (HugeCTR)",
+    ),
+    _quirk(
+        "ftrl_l2_doubled",
+        UPDATES,
+        "FTRL's lambda2 counts twice (TensorFlow, Keras)",
+    ),
+)
+
+ALL = (*_BOUNDARIES, *_LAYOUT, *_POOLING, *_GRADIENT, *_RULES, *_QUIRKS, *_STATES)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neocpu.reference.elementary import exp, log
+from neocpu.reference.row_counters import count_row, elapsed, powered, tail_rate
 
 
 class HyperParameters(NamedTuple):
@@ -55,6 +55,9 @@ class HyperParameters(NamedTuple):
     adjustment_ub: np.float32
     weight_norm_coefficient: np.float32
     lower_bound: np.float32
+    beta: np.float32
+    lambda1: np.float32
+    lambda2: np.float32
 
 
 HYPER = HyperParameters._fields
@@ -119,6 +122,12 @@ RULES = {
         Rule("momentum_sgd", ("momentum_buffer",), options=("momentum",)),
         Rule("lars_sgd", ("momentum_buffer",), row_scalars=2, options=("momentum", "eta")),
         Rule("exact_adagrad", ("sum",), accumulator="sum"),
+        Rule(
+            "ftrl",
+            ("accumulator", "linear"),
+            accumulator="accumulator",
+            options=("beta", "lambda1", "lambda2"),
+        ),
         Rule("exact_rowwise_adagrad", (), ("sum",), row_scalars=1, accumulator="sum"),
         Rule(
             "exact_rowwise_adagrad_with_counter",
@@ -213,58 +222,28 @@ def exact_adagrad(w, g, states, row, squares, columns, hyper):
     _step_down(w, (hyper.lr * g) / (np.sqrt(states.sum) + hyper.eps), hyper.keep)
 
 
+def ftrl(w, g, states, row, squares, columns, hyper):
+    """n += g^2; z += g - (sqrt(n) - sqrt(old n)) / lr * w; w = 0 where |z| <= lambda1, else
+    (sign(z) * lambda1 - z) / ((beta + sqrt(n)) / lr + lambda2)
+    """
+    if hyper.keep != 1:
+        w *= hyper.keep
+    z = states.linear
+    n = states.accumulator
+    old_root = np.sqrt(n)
+    n += np.square(g)
+    root = np.sqrt(n)
+    z += g
+    z -= (root - old_root) / hyper.lr * w
+    slope = (hyper.beta + root) / hyper.lr + hyper.lambda2
+    outside = (np.copysign(hyper.lambda1, z) - z) / slope
+    w[...] = np.where(np.abs(z) <= hyper.lambda1, np.float32(0), outside)
+
+
 def exact_rowwise_adagrad(w, g, states, row, squares, columns, hyper):
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
     row.sum[0] += squares[0] / columns
     _step_down(w, hyper.lr / (np.sqrt(row.sum[0]) + hyper.eps) * g, hyper.keep)
-
-
-def _elapsed(prev_iter, hyper) -> np.float32:
-    """Steps since a row was last updated; 1 at its first update."""
-    return hyper.step - prev_iter if prev_iter > 0 else np.float32(1)
-
-
-def _count_row(row, hyper) -> None:
-    """Count this update in row_counter, where each is worth half after `counter_halflife` steps."""
-    one = np.float32(1)
-    halflife = hyper.counter_halflife
-    if halflife > 0:
-        exponent = -float(_elapsed(row.prev_iter[0], hyper)) * 0.6931471805599453 / float(halflife)
-        row.row_counter[0] = one + np.float32(exp(np.array(exponent))) * row.row_counter[0]
-    elif halflife == 0:
-        row.row_counter[0] = one
-    else:
-        row.row_counter[0] += one
-
-
-def _raised(x, y) -> np.float32:
-    """x^y of positive fp32 numbers, in fp64, rounded once."""
-    return np.float32(exp(np.float64(y) * log(np.array(x, np.float64))))
-
-
-def _powered(base, n: int) -> np.float32:
-    """base^n by binary powering in fp64, rounded once."""
-    result = np.float64(1)
-    square = np.float64(base)
-    for digit in bin(max(n, 0))[:1:-1]:
-        result = result * (square if digit == "1" else 1)
-        square = square * square
-    return np.float32(result)
-
-
-def _tail_rate(rate, count, hyper) -> np.float32:
-    """Learning rate of a row of this row_counter, from its plain one."""
-    f = np.float32
-    mode = hyper.learning_rate_mode
-    if mode < 0 or not count > hyper.tail_id_threshold:
-        return rate
-    if mode == 2:
-        return hyper.lr / (np.sqrt(hyper.adjustment_ub * count) + hyper.eps)
-    if mode == 0:
-        more = _raised(hyper.max_counter / (count + f(1)), hyper.adjustment_ub)
-        return rate * np.fmax(np.fmin(more, f(10)), f(1))
-    less = _raised((count + f(1)) / hyper.max_counter, hyper.adjustment_ub)
-    return rate * np.fmin(np.fmax(less, f(0.1)), f(1))
 
 
 def exact_rowwise_adagrad_with_counter(w, g, states, row, squares, columns, hyper):
@@ -272,8 +251,8 @@ def exact_rowwise_adagrad_with_counter(w, g, states, row, squares, columns, hype
     row was updated
     """
     one = np.float32(1)
-    gap = _elapsed(row.prev_iter[0], hyper)
-    _count_row(row, hyper)
+    gap = elapsed(row.prev_iter[0], hyper)
+    count_row(row, hyper)
     count = row.row_counter[0]
     row.sum[0] += squares[0] / columns
     row.prev_iter[0] = hyper.step
@@ -283,14 +262,14 @@ def exact_rowwise_adagrad_with_counter(w, g, states, row, squares, columns, hype
     keep = one
     share = np.float32(0)
     if hyper.adjusting:
-        rate = _tail_rate(plain, count, hyper)
+        rate = tail_rate(plain, count, hyper)
         share = hyper.counter_frequency / count
     if hyper.adjusting and hyper.adagradw:
         if hyper.counter_halflife == -1:
             rate = plain * np.sqrt(count)
         if hyper.counter_halflife == -2:
             rate = np.fmin(hyper.lr * count, hyper.adjustment_ub) / root
-        lazy = _powered(hyper.keep, int(min(gap, hyper.adjusted_steps)) - 1)
+        lazy = powered(hyper.keep, int(min(gap, hyper.adjusted_steps)) - 1)
         rate = rate * lazy
         keep = hyper.keep * lazy
     if hyper.decay:
@@ -302,7 +281,7 @@ def exact_rowwise_adagrad_with_counter(w, g, states, row, squares, columns, hype
 
 def exact_rowwise_adagrad_with_cowclip(w, g, states, row, squares, columns, hyper):
     """exact_rowwise_adagrad of g * min(1, count * max(coefficient * ||w||, lower) / ||g||)"""
-    _count_row(row, hyper)
+    count_row(row, hyper)
     row.sum[0] += squares[0] / columns
     row.prev_iter[0] = hyper.step
     limit = np.fmax(hyper.weight_norm_coefficient * np.sqrt(squares[1]), hyper.lower_bound)
@@ -316,7 +295,7 @@ def rowwise_rmsprop(w, g, states, row, squares, columns, hyper):
     (sqrt(v) + eps) * g
     """
     one = np.float32(1)
-    shrunk = np.fmin(hyper.shrinkage * _elapsed(row.prev_iter[0], hyper), one)
+    shrunk = np.fmin(hyper.shrinkage * elapsed(row.prev_iter[0], hyper), one)
     keep = np.fmax(one - shrunk, hyper.min_shrinkage)
     v = hyper.beta2 * row.square_avg[0] + hyper.one_minus_beta2 * (squares[0] / columns)
     row.square_avg[0] = v

@@ -13,15 +13,17 @@ from neocpu.oracle.canonical import (
     Floats,
     backend_module,
     divided,
+    encoded,
     gradient_start,
     lookups_of,
 )
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import JaggedBatch, TableGeometry
-from neocpu.oracle.truth.formats import joined_halves
+from neocpu.oracle.truth.formats import decode, joined_halves
+from neocpu.oracle.truth.states import StateLayout, layout_of
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.reference.rules import RULES, Rule
+from neocpu.reference.rules import RULES
 
 
 def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
@@ -62,14 +64,17 @@ def segments_of(inputs: Arrays, options: dict[str, Value]) -> tuple[JaggedBatch,
     return bags, segments, np.ascontiguousarray(gradient.reshape(-1))
 
 
-def states_of(rule: Rule, inputs: Arrays, tables: TableGeometry) -> dict[str, Floats]:
-    """Copies of the state arrays, zeros where the inputs have none."""
-    sizes = {name: int(tables.first_element[-1]) for name in rule.element_state}
-    sizes |= {name: int(tables.first_row[-1]) for name in rule.row_state}
-    return {
-        name: np.array(inputs.get(name, np.zeros(size)), np.float32).reshape(-1)
-        for name, size in sizes.items()
-    }
+def states_of(layout: StateLayout, inputs: Arrays, tables: TableGeometry) -> dict[str, Floats]:
+    """Copies of the state arrays as fp32, zeros where the inputs have none."""
+    sizes = {name: int(tables.first_element[-1]) for name in layout.element}
+    sizes |= {name: int(tables.first_row[-1]) for name in layout.row}
+    states = {}
+    for name, size in sizes.items():
+        array = inputs.get(name, np.zeros(size, np.float32))
+        form = layout.formats[name]
+        numbers = array if form == "fp32" else decode(array, form)
+        states[name] = np.array(numbers, np.float32).reshape(-1)
+    return states
 
 
 def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
@@ -78,7 +83,8 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     rule = RULES[optimizer.name]
     bags, segments, gradient = segments_of(inputs, options)
     tables = bags.tables
-    states = states_of(rule, inputs, tables)
+    layout = layout_of(options)
+    states = states_of(layout, inputs, tables)
     hyper = optimizer.hyper(int(options["step"]))
     element_states = rule.element_record(*(states[name] for name in rule.element_state))
     row_states = NONE
@@ -104,7 +110,8 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
         fused(table, element_states, row_states, places, segments, gradient, hyper)
     for k, state in enumerate(rule.row_state):
         states[state] = row_states.reshape(-1, len(rule.row_state))[:, k].copy()
-    outputs: Arrays = {"weights": weights, **states}
+    stored = {name: encoded(x, layout.formats[name], backend) for name, x in states.items()}
+    outputs: Arrays = {"weights": weights, **stored}
     if halves.size:
         outputs["joined"] = joined_halves(weights, halves)
     return outputs

@@ -8,9 +8,14 @@ from collections.abc import Iterable, Iterator
 from neocpu.oracle.cases import (
     backward,
     codecs,
+    jagged,
     layout,
     lookup,
+    moves,
+    nvfp4,
+    optimizers,
     scale,
+    stochastic,
     trajectory,
     weight_gradient,
 )
@@ -18,7 +23,20 @@ from neocpu.oracle.operator import Case
 
 __all__ = ["DIM_MULTIPLE", "Case", "all_cases"]
 
-MODULES = (lookup, weight_gradient, backward, trajectory, layout, codecs, scale)
+MODULES = (
+    lookup,
+    weight_gradient,
+    backward,
+    trajectory,
+    layout,
+    codecs,
+    jagged,
+    moves,
+    nvfp4,
+    optimizers,
+    scale,
+    stochastic,
+)
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
 DIM_MULTIPLE = 4

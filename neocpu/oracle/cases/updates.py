@@ -21,6 +21,7 @@ EXACT: dict[str, Value] = {
 OPTIONS_OF_RULE: dict[str, dict[str, Value]] = {
     "momentum_sgd": {"momentum": 0.625},
     "lars_sgd": {"momentum": 0.625, "eta": 0.125},
+    "ftrl": {"beta": 0.5, "lambda1": 0.125, "lambda2": 0.25},
     "rowwise_rmsprop": {"ar_alpha": 0.25, "min_shrinkage": 0.5},
     "exact_rowwise_adagrad_with_counter": {
         "counter_halflife": 8,
@@ -51,7 +52,7 @@ def states(draw: Draw, rule: str, inputs: Arrays, fresh: bool = False) -> Arrays
             value = draw.whole(size, 0, 6).astype(np.float32)
         elif name == "row_counter":
             value = draw.whole(size, 0, 8).astype(np.float32)
-        elif name in ("momentum_buffer", "exp_avg"):
+        elif name in ("momentum_buffer", "exp_avg", "linear"):
             value = draw.floats(size, -4, 0)
         else:
             value = np.abs(draw.floats(size, -4, 1))

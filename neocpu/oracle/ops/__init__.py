@@ -6,7 +6,17 @@ reports pick it up from here.
 """
 
 from neocpu.oracle.operator import Arrays, Case, Field, Operator, Options, Truth, Value
-from neocpu.oracle.ops import backward, codecs, layout, lookup, scale, trajectory
+from neocpu.oracle.ops import (
+    backward,
+    codecs,
+    jagged,
+    layout,
+    lookup,
+    moves,
+    nvfp4,
+    scale,
+    trajectory,
+)
 
 __all__ = [
     "OPERATORS",
@@ -20,11 +30,18 @@ __all__ = [
     "operator",
 ]
 
-OPERATORS: dict[str, Operator] = {
-    op.name: op
-    for module in (lookup, backward, trajectory, layout, codecs, scale)
-    for op in module.OPERATORS
-}
+MODULES = (
+    lookup,
+    backward,
+    trajectory,
+    layout,
+    codecs,
+    jagged,
+    moves,
+    nvfp4,
+    scale,
+)
+OPERATORS: dict[str, Operator] = {op.name: op for module in MODULES for op in module.OPERATORS}
 
 
 def operator(name: str) -> Operator:

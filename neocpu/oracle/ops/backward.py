@@ -4,19 +4,22 @@ Operators `backward` (every optimizer rule) and `unique_gradient` (merged gradie
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from neocpu.oracle.canonical.update import backward_bits, unique_gradient_bits
+from neocpu.oracle.canonical.global_decay import backward_bits
+from neocpu.oracle.canonical.update import unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
 from neocpu.oracle.truth.bags import Ints, TableGeometry, bags_of, only, rows_of, tables_of
-from neocpu.oracle.truth.formats import decode, in_format, joined_halves, stored
+from neocpu.oracle.truth.formats import FORMATS, decode, in_format, joined_halves, stored
+from neocpu.oracle.truth.global_decay import factors, is_active
 from neocpu.oracle.truth.lookups import MergedGradients, merged
 from neocpu.oracle.truth.numbers import Bounded, Real
 from neocpu.oracle.truth.rules import RULES, Hyper, RowUpdate, limited
+from neocpu.oracle.truth.states import layout_of
 from neocpu.oracle.truth.sums import segment_sums
-from neocpu.reference.rules import RULES as RECORDS
 
 HYPER: dict[str, Value] = {
     "optimizer": "exact_rowwise_adagrad",
@@ -41,6 +44,13 @@ HYPER: dict[str, Value] = {
     "tail_id_threshold_is_ratio": False,
     "weight_norm_coefficient": 0.0,
     "lower_bound": 0.0,
+    "beta": 1.0,
+    "lambda1": 0.0,
+    "lambda2": 0.0,
+    "decay_start": 0,
+    "decay_lower_bound": 0.0,
+    "momentum1_format": "fp32",
+    "momentum2_format": "fp32",
 }
 # How narrow rows are stored; rounding: nearest, stochastic, or fbgemm (fp16).
 STORE: dict[str, Value] = {"rounding": "nearest", "seed": 0}
@@ -48,16 +58,17 @@ GRADIENT = Field(
     "gradient of the pooled rows, fp32[B, sum of dims]; none: [n, D]; variable batches: flat",
     ("sample", "column"),
 )
+# fp32, or in `momentum1_format` and `momentum2_format`; prev_iter and row_counter are fp32.
 STATES = {
-    "sum": Field(
-        "AdaGrad's sum: fp32 per element, or per row for row-wise rules", ("element",), True
-    ),
-    "exp_avg": Field("first moment, fp32 per element", ("element",), True),
+    "sum": Field("AdaGrad's sum: per element, or per row for row-wise rules", ("element",), True),
+    "accumulator": Field("FTRL's n, the sum of squares, per element", ("element",), True),
+    "linear": Field("FTRL's z, per element", ("element",), True),
+    "exp_avg": Field("first moment, per element", ("element",), True),
     "exp_avg_sq": Field(
-        "second moment, fp32 per element, or per row for partial row-wise rules", ("element",), True
+        "second moment, per element, or per row for partial row-wise rules", ("element",), True
     ),
-    "momentum_buffer": Field("momentum, fp32 per element", ("element",), True),
-    "square_avg": Field("mean square of row-wise RMSProp, fp32 per row", ("element",), True),
+    "momentum_buffer": Field("momentum, per element", ("element",), True),
+    "square_avg": Field("mean square of row-wise RMSProp, per row", ("element",), True),
     "prev_iter": Field("step of a row's last update, fp32 per row; 0: never", ("element",), True),
     "row_counter": Field("how often a row was updated, fp32 per row", ("element",), True),
 }
@@ -73,12 +84,11 @@ class BoundedTables:
         if "weights_low" in inputs and "low_half_ignored" not in bends:
             value = decode(joined_halves(inputs["weights"], inputs["weights_low"]), "fp32")
         self.weights = Bounded(value.copy(), rows.error.copy())
-        record = RECORDS[str(options["optimizer"])]
-        self.row_states = record.row_state
-        sizes = {name: int(self.geometry.first_element[-1]) for name in record.element_state}
-        sizes |= {name: int(self.geometry.first_row[-1]) for name in record.row_state}
+        self.layout = layout_of(options)
+        sizes = {name: int(self.geometry.first_element[-1]) for name in self.layout.element}
+        sizes |= {name: int(self.geometry.first_row[-1]) for name in self.layout.row}
         self.states = {
-            name: Bounded.exactly(_initial_state(inputs, name, size))
+            name: Bounded.exactly(_initial_state(inputs, name, size, self.layout.formats[name]))
             for name, size in sizes.items()
         }
         # the tables whose row-wise AdaGrad decays weights on FBGEMM's CPU
@@ -92,6 +102,18 @@ class BoundedTables:
         dim = int(self.geometry.dims[table])
         first: Ints = self.geometry.first_element[table] + rows[:, None] * dim
         return first + np.arange(dim)
+
+    def seen_rows(self, options: dict[str, Value], bends: frozenset[str]) -> Bounded:
+        """The weights as lookups of a training step read them."""
+        unseen = {"global_decay_forward_missing", "weight_decay_ignored"}
+        if not is_active(options) or bends & unseen:
+            return self.weights
+        factor = factors(self.states["prev_iter"], options, bends)
+        row = np.repeat(
+            np.arange(int(self.geometry.first_row[-1])),
+            np.repeat(self.geometry.dims, self.geometry.rows),
+        )
+        return factor.take(row) * self.weights
 
     def update(
         self,
@@ -110,25 +132,46 @@ class BoundedTables:
             w=self.weights.take(elements),
             g=-gradient if "sign_flipped" in bends else gradient,
             states={
-                name: state.take(rows if name in self.row_states else elements)
+                name: state.take(rows if name in self.layout.row else elements)
                 for name, state in self.states.items()
             },
             bends=bends,
+            formats=self.layout.formats,
         )
         if "squares_before_merge" in bends:
             update.squares = _summed_squares(merged_gradients)
         hyper = Hyper(options, bends)
+        if is_active(options):
+            if not bends & {"global_decay_not_kept", "weight_decay_ignored"}:
+                update.w = factors(update.states["prev_iter"], options, bends).column() * update.w
+            update.states["prev_iter"] = Bounded.exactly(np.full(rows.size, float(hyper.step)))
         w = limited(RULES[str(options["optimizer"])](update, hyper), hyper)
         w = stored(w, str(options["weights_format"]), rounding_of(options, bends))
         for name, state in update.states.items():
-            places = rows if name in self.row_states else elements
+            places = rows if name in self.layout.row else elements
             _put(self.states[name], places, stored(state, "fp32"))
         _put(self.weights, elements, w)
 
+    def round_states(self) -> None:
+        """States as kernels have stored them, in their formats."""
+        self.states = {
+            name: stored(state, self.layout.formats[name]) for name, state in self.states.items()
+        }
 
-def _initial_state(inputs: Arrays, name: str, size: int) -> Real:
+    def state_truths(self) -> dict[str, Truth]:
+        """What may stand in each state, if states are as they were before they are stored."""
+        return {
+            name: in_format(Bounded(state.value.copy(), state.error.copy()), form)
+            for name, form in self.layout.formats.items()
+            for state in [self.states[name]]
+        }
+
+
+def _initial_state(inputs: Arrays, name: str, size: int, form: str) -> Real:
     """A state as it came in, zeros if it did not."""
-    return np.array(inputs.get(name, np.zeros(size)), np.float64).reshape(-1)
+    if name not in inputs:
+        return np.zeros(size)
+    return decode(inputs[name], form).reshape(-1).copy()
 
 
 def _summed_squares(merged_gradients: MergedGradients) -> Bounded:
@@ -193,10 +236,15 @@ def _backward_truth(
     # narrow rows: the truth wants the numbers before they are rounded
     step(tables, inputs, {**options, "weights_format": "fp32"}, switches)
     rounding = "toward_zero" if "weights_low" in inputs else rounding_of(options, switches)
-    outputs = {"weights": in_format(tables.weights, str(options["weights_format"]), rounding)}
+    weights = in_format(tables.weights, str(options["weights_format"]), rounding)
+    if options["rounding"] == "fbgemm" and weights.probability is not None:
+        # 13 bits below fp16's normal numbers: either neighbour of a subnormal, no certain chance
+        normal = np.abs(tables.weights.value) >= 2.0 ** FORMATS["fp16"].smallest
+        weights = replace(weights, probability=np.where(normal, weights.probability, np.nan))
+    outputs = {"weights": weights}
     if "weights_low" in inputs:
         outputs["joined"] = in_format(tables.weights, "fp32")
-    return outputs | {name: in_format(state, "fp32") for name, state in tables.states.items()}
+    return outputs | tables.state_truths()
 
 
 def _unique_truth(
@@ -228,8 +276,7 @@ def locate(
         return {}
     tables = tables_of(inputs)
     number = index[0] if index else 0
-    optimizer = str(options.get("optimizer", ""))
-    if optimizer in RECORDS and name in RECORDS[optimizer].row_state:
+    if "optimizer" in options and name in layout_of(options).row:
         table = int(np.searchsorted(tables.first_row, number, side="right")) - 1
         return {"table": table, "row": number - int(tables.first_row[table])}
     table = int(np.searchsorted(tables.first_element, number, side="right")) - 1

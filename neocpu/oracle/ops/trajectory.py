@@ -8,12 +8,13 @@ are carried into the next.
 import numpy as np
 
 from neocpu.oracle.canonical import lookup_bits
-from neocpu.oracle.canonical.update import backward_bits
+from neocpu.oracle.canonical.global_decay import backward_bits, seen_inputs
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.backward import HYPER, STATES, STORE, BoundedTables, locate, step
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, looked_up
 from neocpu.oracle.truth.bags import DecodedRows
 from neocpu.oracle.truth.formats import in_format
+from neocpu.oracle.truth.global_decay import is_active
 from neocpu.oracle.truth.numbers import Bounded
 
 PER_STEP = ("indices", "offsets", "per_sample_weights", "grad_output", "batch_sizes")
@@ -41,19 +42,20 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     outputs: dict[str, Truth] = {}
     count = 0
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):
-        w = tables.weights
+        count += bool(training) or "evaluation_counts" in switches
+        rate = rates[max(k - 1, 0)] if "rate_of_last_step" in switches else rates[k]
+        step_options = {**options, "learning_rate": rate, "step": count}
+        w = tables.seen_rows(step_options, switches) if training else tables.weights
         rows = DecodedRows(w.value, w.error, np.abs(w.value))
         outputs[f"step{k}/out"] = in_format(looked_up(batch, rows, options, switches), "fp32")
-        count += bool(training) or "evaluation_counts" in switches
         if not training:
             continue
-        rate = rates[max(k - 1, 0)] if "rate_of_last_step" in switches else rates[k]
         if "state_not_kept" in switches:
             tables.states = {name: _copy(state) for name, state in initial_states.items()}
-        step(tables, batch, {**options, "learning_rate": rate, "step": count}, switches)
+        step(tables, batch, step_options, switches)
         outputs[f"step{k}/weights"] = in_format(_copy(tables.weights), weights_format)
-        for name, state in tables.states.items():
-            outputs[f"step{k}/{name}"] = in_format(_copy(state), "fp32")
+        outputs |= {f"step{k}/{name}": state for name, state in tables.state_truths().items()}
+        tables.round_states()
     return outputs
 
 
@@ -70,12 +72,17 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     count = 0
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):
         step_inputs = {**batch, "weights": weights, **states}
-        outputs[f"step{k}/out"] = lookup_bits(step_inputs, lookup_options, backend)["out"]
-        if not training:
-            continue
-        count += 1
+        count += bool(training)
         rate = float(inputs["learning_rates"][k])
         step_options = {**options, "learning_rate": rate, "step": count}
+        seen = step_inputs
+        if training and is_active(step_options):
+            seen = seen_inputs(step_inputs, step_options, backend)
+        seen_format = "fp32" if seen is not step_inputs else options["weights_format"]
+        seen_options = {**lookup_options, "weights_format": seen_format}
+        outputs[f"step{k}/out"] = lookup_bits(seen, seen_options, backend)["out"]
+        if not training:
+            continue
         updated = backward_bits(step_inputs, step_options, backend)
         weights = updated["weights"]
         states = {name: array for name, array in updated.items() if name != "weights"}

@@ -6,13 +6,15 @@ in `rows.states`. Each known mistake is one bend in the formula where it happens
 write its formula here under the rule's name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.oracle.operator import Value
 from neocpu.oracle.truth.counters import clipped, counted, elapsed, rate_and_keep
+from neocpu.oracle.truth.formats import stored
 from neocpu.oracle.truth.numbers import (
     SLACK,
     ULP,
@@ -26,6 +28,7 @@ from neocpu.oracle.truth.numbers import (
     unsure,
     where,
 )
+from neocpu.oracle.truth.states import GLOBAL
 
 ONE = Bounded.exactly(1.0)
 
@@ -39,6 +42,7 @@ class RowUpdate:
     states: dict[str, Bounded]  # per element [U, D] or per row [U]
     squares: Bounded | None = None  # [U, D]: g*g summed by lookup, if squared before merging
     bends: frozenset[str] = frozenset()  # switches
+    formats: Mapping[str, str] = field(default_factory=dict)  # of states that are not fp32
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Hyper:
 
     @property
     def mode(self) -> str:
-        """Weight decay: none, l2 or decoupled (adagradw, of the rule with counters)."""
+        """Weight decay: none, l2, decoupled, decoupled_global (adagradw: with counters)."""
         mode = str(self.options["weight_decay_mode"])
         if "weight_decay_ignored" in self.bends or not self.options["weight_decay"]:
             return "none"
@@ -74,7 +78,7 @@ class Hyper:
 
     def keep(self) -> Bounded:
         """1 - lr*wd of decoupled weight decay, else exactly 1."""
-        if self.mode != "decoupled":
+        if self.mode not in ("decoupled", GLOBAL):
             return ONE
         share = float(self.options["learning_rate"]) * float(self.options["weight_decay"])
         return Bounded(np.asarray(1 - share), np.asarray(ULP * (1 + abs(share))))
@@ -130,6 +134,8 @@ def _accumulate(rows: RowUpdate, name: str, new: Bounded) -> Bounded:
     """Store the new state; returns what the formula goes on with."""
     old = rows.states[name]
     rows.states[name] = new
+    if "narrow_state_read_back" in rows.bends:
+        new = stored(new, rows.formats.get(name, "fp32"))
     return old if "update_before_state" in rows.bends else new
 
 
@@ -195,6 +201,57 @@ def exact_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:
     g = _regularised(rows, h)
     s = _accumulate(rows, "sum", rows.states["sum"] + _square(rows, g))
     return _down(rows, product(h["learning_rate"], g, over=(_root(s, h),)), h.keep())
+
+
+def ftrl(rows: RowUpdate, h: Hyper) -> Bounded:
+    """n += g^2; z += g - sigma * w; w = (clip(z) - z) / ((beta + sqrt(n)) / lr + lambda2)
+
+    with sigma = (sqrt(n) - sqrt(old n)) / lr and clip(z) the nearest number in [-lambda1, lambda1].
+    """
+    g = _regularised(rows, h)
+    w = rows.w if h.keep() is ONE else h.keep() * rows.w
+    old_root = _ftrl_root(rows.states["accumulator"], h)
+    n = rows.states["accumulator"] + _square(rows, g)
+    root = _ftrl_root(n, h)
+    # every kernel has equal roots where nothing is added
+    grown = where(_surely_zero(g), Bounded.exactly(np.zeros(g.value.shape)), root - old_root)
+    z = rows.states["linear"] + g
+    if "ftrl_sigma_missing" not in h.bends:
+        z = z - grown / h["learning_rate"] * w
+    rows.states["accumulator"] = n
+    rows.states["linear"] = z
+    if "update_before_state" in h.bends:
+        root = old_root
+    lambda2 = h["lambda2"]
+    if "ftrl_l2_doubled" in h.bends:
+        lambda2 = lambda2 + lambda2
+    step = _outside(z, h) / ((h["beta"] + root) / h["learning_rate"] + lambda2)
+    return step if "ftrl_sign_of_z" in h.bends else -step
+
+
+def _ftrl_root(n: Bounded, h: Hyper) -> Bounded:
+    """sqrt(n)."""
+    if "ftrl_eps_inside_root" in h.bends:
+        n = n + Bounded.exactly(float(np.finfo(np.float32).eps))
+    return n if "root_missing" in h.bends else n.sqrt()
+
+
+def _surely_zero(x: Bounded) -> NDArray[np.bool_]:
+    return (x.value == 0) & (x.error == 0)
+
+
+def _outside(z: Bounded, h: Hyper) -> Bounded:
+    """z - clip(z): how far z is outside [-lambda1, lambda1]; 0 inside."""
+    most = h["lambda1"]
+    inside = np.abs(z.value) + z.error + most.error <= most.value
+    outside = z - most * Bounded.exactly(np.sign(z.value))
+    value = np.where(np.abs(z.value) <= most.value, 0.0, outside.value)
+    if "ftrl_threshold_missing" in h.bends:
+        return outside
+    if "ftrl_threshold_hard" in h.bends:
+        outside = z
+        value = np.where(np.abs(z.value) <= most.value, 0.0, z.value)
+    return Bounded(value, np.where(inside, 0.0, outside.error))
 
 
 def exact_rowwise_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -333,6 +390,7 @@ RULES: dict[str, Callable[[RowUpdate, Hyper], Bounded]] = {
         momentum_sgd,
         lars_sgd,
         exact_adagrad,
+        ftrl,
         exact_rowwise_adagrad,
         exact_rowwise_adagrad_with_counter,
         exact_rowwise_adagrad_with_cowclip,

@@ -30,7 +30,7 @@ class FusedLookup(torch.autograd.Function):
         ctx.module = module
         ctx.batch = batch
         ctx.features = features
-        return module.look_up(batch)
+        return module.begin(batch)
 
     @staticmethod
     @once_differentiable

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.errors import ConfigError
-from neocpu.peers.fbgemm import autograd, bounds, engine
+from neocpu.peers.fbgemm import autograd, bounds, compiled, engine
+from neocpu.peers.fbgemm.compiled import Compilable
 from neocpu.peers.fbgemm.module import output_of
 from neocpu.peers.fbgemm.names import PoolingMode, SparseType, of
 
@@ -20,7 +21,7 @@ from neocpu.peers.fbgemm.names import PoolingMode, SparseType, of
 PLAIN = SparseOptimizer("none")
 
 
-class DenseTableBatchedEmbeddingBagsCodegen(nn.Module):
+class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
     """Table-batched embedding whose parameter `weights`, all tables in a row, has a dense gradient.
 
     embedding_specs : (rows, columns) of each table. weights_precision : fp32 (others are refused).
@@ -50,6 +51,7 @@ class DenseTableBatchedEmbeddingBagsCodegen(nn.Module):
         self.weights_precision = weights_precision
         self.current_device = torch.device("cpu")
         self.output_dtype, self._output = output_of(output_dtype)
+        self.feature_table_map = tables
         self._feature_table = np.array(tables, np.int64)
         self._feature_dims = np.array([dims[t] for t in tables], np.int64)
         if self.pooling == "none" and len(set(dims)) > 1:
@@ -88,22 +90,30 @@ class DenseTableBatchedEmbeddingBagsCodegen(nn.Module):
         Raises OutOfBounds for an index outside its table.
         """
         weights = None if per_sample_weights is None else per_sample_weights.float()
-        batch = self.feature_batch(indices, offsets, weights, batch_size_per_feature_per_rank)
+        sizes = compiled.sizes_of(batch_size_per_feature_per_rank)
+        if torch.compiler.is_compiling():
+            dims = [self.embedding_specs[t][1] for t in self.feature_table_map]
+            pooled = self.pooling != "none"
+            shape = compiled.output_shape(indices, offsets, dims, sizes, pooled)
+            lookup = (indices, offsets, feature_requires_grad, sizes, self.handle)
+            out: Tensor = torch.ops.neocpu.dense_lookup(
+                self.weights, weights, *lookup, shape, self._output
+            )
+            return out
+        batch = self.feature_batch(indices, offsets, weights, sizes)
         features = autograd.features_with_gradient(feature_requires_grad, self._feature_table.size)
         return autograd.DenseLookup.apply(self.weights, weights, self, batch, features)
 
     def feature_batch(
-        self,
-        indices: Tensor,
-        offsets: Tensor,
-        weights: Tensor | None,
-        batch_size_per_feature_per_rank: Any,
+        self, indices: Tensor, offsets: Tensor, weights: Tensor | None, sizes: Sequence[int]
     ) -> engine.FeatureBatch:
-        """The arguments of `forward` as the engine takes them. Raises OutOfBounds."""
+        """The arguments of `forward` as the engine takes them; sizes: [F, R] flat, or empty.
+
+        Raises OutOfBounds.
+        """
         batch_sizes = None
-        if batch_size_per_feature_per_rank is not None:
-            batch_sizes = np.array(batch_size_per_feature_per_rank, np.int64)
-            batch_sizes = batch_sizes.reshape(len(self._feature_table), -1)
+        if sizes:
+            batch_sizes = np.array(sizes, np.int64).reshape(len(self._feature_table), -1)
         index_array = bounds.as_numpy(indices)
         offset_array = bounds.as_numpy(offsets)
         weight_array = engine.NONE if weights is None else weights.detach().contiguous().numpy()

@@ -34,6 +34,17 @@ class _Registry(dict[str, RegisteredOperator]):
 
 
 OPERATORS: dict[str, RegisteredOperator] = _Registry()
+FILES = (
+    "sparse",
+    "bucketize",
+    "reorder",
+    "jagged",
+    "quantize",
+    "bounds",
+    "pooled",
+    "selects",
+    "jagged_math",
+)
 
 
 def operator(schema: str, name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -60,6 +71,6 @@ def operator(schema: str, name: str = "") -> Callable[[Callable[..., Any]], Call
 
 def load() -> dict[str, RegisteredOperator]:
     """All operators, by name; imports the files that define them."""
-    for file in ("sparse", "bucketize", "reorder", "jagged", "quantize", "bounds"):
+    for file in FILES:
         import_module(f"neocpu.peers.fbgemm.{file}")
     return OPERATORS

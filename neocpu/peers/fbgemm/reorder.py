@@ -82,7 +82,7 @@ def _reordered(
     moved = segments(values, bag_starts[bags], lengths)
     if len(moved) == count and (row_places == moved_starts).all():
         return moved
-    out = torch.empty((count, *values.shape[1:]), dtype=values.dtype)
+    out = torch.zeros((count, *values.shape[1:]), dtype=values.dtype)
     out[torch.from_numpy(runs(row_places, lengths))] = moved
     return out
 

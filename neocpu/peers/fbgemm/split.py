@@ -24,7 +24,7 @@ from torch import Tensor
 
 from neocpu.embedding.bounds import bag_cuts
 from neocpu.errors import ConfigError
-from neocpu.peers.fbgemm import autograd, bounds, engine
+from neocpu.peers.fbgemm import autograd, bounds, compiled, engine
 from neocpu.peers.fbgemm.module import Module
 from neocpu.peers.fbgemm.names import (
     BoundsCheckMode,
@@ -170,44 +170,60 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         """
         if vbe_output is not None or vbe_output_offsets is not None:
             raise ConfigError("vbe_output: not for the CPU, in FBGEMM either")
-        batch_sizes = None
-        if batch_size_per_feature_per_rank is not None:
-            batch_sizes = np.array(batch_size_per_feature_per_rank, np.int64).reshape(
-                len(self._feature_table), -1
-            )
         weights = None if per_sample_weights is None else per_sample_weights.float()
-        batch = self._feature_batch(indices, offsets, weights, batch_sizes)
-        self.step += 1
-        self._average_halves()
-        features = autograd.features_with_gradient(feature_requires_grad, len(self._feature_table))
-        return autograd.FusedLookup.apply(
-            self.placeholder_autograd_tensor, weights, self, batch, features
-        )
-
-    def _feature_batch(
-        self, indices: Tensor, offsets: Tensor, weights: Tensor | None, batch_sizes: Any
-    ) -> engine.FeatureBatch:
+        sizes = compiled.sizes_of(batch_size_per_feature_per_rank)
         if self.embedding_table_index_type == torch.int32:
             indices = indices.to(torch.int32)
         offsets = offsets.to(indices.dtype)
-        first_bag = bag_cuts(len(self._feature_table), bounds.as_numpy(offsets), batch_sizes)
-        if self.bounds_check_mode_int in bounds.CHECKED:
-            variable_batch = (
-                {}
-                if batch_sizes is None
-                else {
-                    "B_offsets": torch.from_numpy(first_bag),
-                    "max_B": int(batch_sizes.sum(1).max()),
-                }
+        checked = self.bounds_check_mode_int in bounds.CHECKED
+        placeholder = self.placeholder_autograd_tensor
+        if torch.compiler.is_compiling():
+            if checked:
+                torch.ops.neocpu.tbe_check(self.handle, indices, offsets, weights, sizes)
+            dims = [self.dims[t] for t in self.feature_table_map]
+            shape = compiled.output_shape(indices, offsets, dims, sizes, not self.is_nobag)
+            lookup = (indices, offsets, feature_requires_grad, sizes, self.handle)
+            out: Tensor = torch.ops.neocpu.tbe_lookup(
+                placeholder, weights, *lookup, shape, self._output
             )
-            rows = self.rows_per_table
-            mode = self.bounds_check_mode_int
-            warning = self.bounds_check_warning
-            bounds.bounds_check_indices(
-                rows, indices, offsets, mode, warning, weights, **variable_batch
-            )
+            return out
+        if checked:
+            self.check_bounds(indices, offsets, weights, sizes)
+        batch = self.feature_batch(indices, offsets, weights, sizes)
+        features = autograd.features_with_gradient(feature_requires_grad, len(self._feature_table))
+        return autograd.FusedLookup.apply(placeholder, weights, self, batch, features)
+
+    def _batch_sizes(self, sizes: Sequence[int]) -> Any:
+        """Batch sizes i64[F, R] of the flat list; None where all features have one size."""
+        return np.array(sizes, np.int64).reshape(len(self._feature_table), -1) if sizes else None
+
+    def check_bounds(
+        self, indices: Tensor, offsets: Tensor, weights: Tensor | None, sizes: Sequence[int]
+    ) -> None:
+        """Check indices and offsets, and repair them in place; sizes: [F, R] flat, or empty."""
+        variable_batch = {}
+        if sizes:
+            batch_sizes = self._batch_sizes(sizes)
+            first_bag = bag_cuts(len(self._feature_table), bounds.as_numpy(offsets), batch_sizes)
+            variable_batch = {
+                "B_offsets": torch.from_numpy(first_bag),
+                "max_B": int(batch_sizes.sum(1).max()),
+            }
+        rows = self.rows_per_table
+        mode = self.bounds_check_mode_int
+        warning = self.bounds_check_warning
+        bounds.bounds_check_indices(
+            rows, indices, offsets, mode, warning, weights, **variable_batch
+        )
+
+    def feature_batch(
+        self, indices: Tensor, offsets: Tensor, weights: Tensor | None, sizes: Sequence[int]
+    ) -> engine.FeatureBatch:
+        """The arguments of a lookup as the engine takes them. Raises OutOfBounds."""
+        batch_sizes = self._batch_sizes(sizes)
         index_array = bounds.as_numpy(indices)
         offset_array = bounds.as_numpy(offsets)
+        first_bag = bag_cuts(len(self._feature_table), offset_array, batch_sizes)
         bounds.refuse_outside(self.rows_per_table.numpy(), index_array, offset_array, first_bag)
         weight_array = engine.NONE if weights is None else weights.detach().contiguous().numpy()
         if weight_array.size != index_array.size and weights is not None:
@@ -223,6 +239,12 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             self.pooling,
             batch_sizes,
         )
+
+    def begin(self, batch: engine.FeatureBatch) -> Tensor:
+        """One forward: count it, average halves where the optimizer says so, look up."""
+        self.step += 1
+        self._average_halves()
+        return self.look_up(batch)
 
     def look_up(self, batch: engine.FeatureBatch) -> Tensor:
         """The pooled output, in the output's format."""

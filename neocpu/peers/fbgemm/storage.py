@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.errors import ConfigError
 from neocpu.peers.fbgemm import codes
+from neocpu.peers.fbgemm.compiled import Compilable
 from neocpu.peers.fbgemm.engine import NONE, ExternalTables
 from neocpu.peers.fbgemm.names import EmbeddingLocation
 from neocpu.reference.rules import RULES
@@ -74,7 +75,7 @@ def _starts(sizes: NDArray[np.int64]) -> list[int]:
     return starts
 
 
-class Storage(nn.Module):
+class Storage(Compilable):
     """The tensors of a module and views of them; `tables` binds the engine to them."""
 
     def _make_weights(self, form: str, dtype: torch.dtype, buffer: Tensor | None) -> None:

@@ -26,7 +26,14 @@ from neocpu.training.state import dense_fields
 from neocpu.training.state_blocks import F32, Blocks
 
 # rules whose states do not depend on the number of the step
-UNCOUNTED = ("exact_sgd", "momentum_sgd", "lars_sgd", "exact_adagrad", "exact_rowwise_adagrad")
+UNCOUNTED = (
+    "exact_sgd",
+    "momentum_sgd",
+    "lars_sgd",
+    "exact_adagrad",
+    "ftrl",
+    "exact_rowwise_adagrad",
+)
 
 
 @dataclass

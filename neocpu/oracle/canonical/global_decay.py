@@ -1,0 +1,104 @@
+"""Which bits does an update give whose rows also decay for the steps that they missed?
+
+Touched rows are multiplied by their factors G (`truth/global_decay.py`) and updated with decoupled
+weight decay. G = max(fl(decay_lower_bound), fl(c^n)), c = fl(1 - lr*wd), the power by binary
+powering in fp64; a row is fl(G*w).
+"""
+
+from importlib import import_module
+
+import numpy as np
+
+from neocpu.oracle.canonical import Floats, Ints, encoded, lookups_of
+from neocpu.oracle.canonical import update as plain_update
+from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.truth.bags import tables_of
+from neocpu.oracle.truth.formats import decode
+from neocpu.oracle.truth.global_decay import is_active
+from neocpu.oracle.truth.states import GLOBAL
+
+# where each backend has the power of a decay
+POWERS = {"kernels": "neocpu.kernels.rules", "reference": "neocpu.reference.row_counters"}
+
+
+def factors(inputs: Arrays, options: dict[str, Value], backend: str) -> Floats:
+    """G of every row of all tables."""
+    powered = import_module(POWERS[backend]).powered
+    rows = int(inputs["rows"].sum())
+    last = np.array(inputs.get("prev_iter", np.zeros(rows)), np.float64)
+    hyper = plain_update.optimizer_of(_decoupled(options)).hyper(int(options["step"]))
+    missed = np.maximum(int(options["step"]) - last - 1, 0).astype(np.int64)
+    steps, number = np.unique(missed, return_inverse=True)
+    powers = np.array([powered(hyper.keep, n) for n in steps.tolist()], np.float32)[number]
+    bounded = np.maximum(powers, np.float32(options["decay_lower_bound"]))
+    return np.where((last == 0) | (missed == 0), np.float32(1), bounded)
+
+
+def seen_inputs(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+    """The inputs of a training step's lookup: all rows decayed, as fp32."""
+    return {**inputs, "weights": _numbers(inputs, options) * _by_element(inputs, options, backend)}
+
+
+def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+    """Canonical answer of `backward`, for every mode of weight decay.
+
+    Raises ValueError for split rows and stochastic rounding with `decoupled_global`.
+    """
+    if options["weight_decay_mode"] != GLOBAL:
+        return plain_update.backward_bits(inputs, options, backend)
+    form = str(options["weights_format"])
+    if "weights_low" in inputs or (form != "fp32" and options["rounding"] != "nearest"):
+        raise ValueError(
+            f"weight_decay_mode {GLOBAL}: there are canonical bits of fp32 rows and of rows that "
+            'are rounded to nearest; "truth" has the others too'
+        )
+    rows = int(inputs["rows"].sum())
+    prev_iter = np.array(inputs.get("prev_iter", np.zeros(rows)), np.float32).reshape(-1)
+    weights = _numbers(inputs, options)
+    touched = _touched_rows(inputs, options)
+    elements = np.repeat(_touched_mask(rows, touched), _row_widths(inputs))
+    if is_active(options):
+        decay = _by_element(inputs, options, backend)
+        weights[elements] = decay[elements] * weights[elements]
+        prev_iter[touched] = np.float32(int(options["step"]))
+    fp32_options = {**_decoupled(options), "weights_format": "fp32"}
+    outputs = plain_update.backward_bits({**inputs, "weights": weights}, fp32_options, backend)
+    if form != "fp32":
+        codes = np.array(inputs["weights"]).reshape(-1)
+        codes[elements] = encoded(outputs["weights"][elements], form, backend)
+        outputs["weights"] = codes
+    return {**outputs, "prev_iter": prev_iter}
+
+
+def _decoupled(options: dict[str, Value]) -> dict[str, Value]:
+    return {**options, "weight_decay_mode": "decoupled"}
+
+
+def _numbers(inputs: Arrays, options: dict[str, Value]) -> Floats:
+    """All weights as fp32 numbers, in an array of their own."""
+    form = str(options["weights_format"])
+    weights = inputs["weights"].reshape(-1)
+    return np.array(weights if form == "fp32" else decode(weights, form), np.float32)
+
+
+def _row_widths(inputs: Arrays) -> Ints:
+    """Columns of every row of all tables."""
+    return np.repeat(inputs["dims"].astype(np.int64), inputs["rows"])
+
+
+def _by_element(inputs: Arrays, options: dict[str, Value], backend: str) -> Floats:
+    """G of every element."""
+    return np.repeat(factors(inputs, options, backend), _row_widths(inputs))
+
+
+def _touched_rows(inputs: Arrays, options: dict[str, Value]) -> Ints:
+    """Rows with a lookup, counted over all tables."""
+    bags = lookups_of(inputs, options)[0]
+    rows: Ints = np.unique(tables_of(inputs).first_row[bags.table] + bags.row)
+    return rows
+
+
+def _touched_mask(rows: int, touched: Ints) -> np.ndarray:
+    mask = np.zeros(rows, bool)
+    mask[touched] = True
+    return mask

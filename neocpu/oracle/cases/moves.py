@@ -1,0 +1,130 @@
+"""Which permutations and selections of embeddings break kernels?"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neocpu.oracle.cases.draw import Draw
+from neocpu.oracle.operator import Arrays, Case, Value
+from neocpu.oracle.ops.moves import OPERATORS
+from neocpu.oracle.truth import moves
+
+ROUNDED = ("regroup-duplicates", "keyed-select")  # gradients of 24 bits
+BY_NAME = {op.name: op for op in OPERATORS}
+
+
+def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
+    """All of them; `dim_multiple` as in `all_cases`."""
+    for make in (_pooled, _regrouped, _selected, _keyed):
+        yield from make(seed, dim_multiple)
+
+
+def _both(
+    seed: int, name: str, op: str, values: Arrays, geometry: Arrays, about: str, **options: Value
+) -> Iterator[Case]:
+    """A case of an operator, and one of its backward on the same geometry.
+
+    Gradients are mostly dyadic, so that sums of duplicates are exact in any order.
+    """
+    inputs = {**values, **geometry}
+    yield Case(name, op, inputs, options, about)
+    complete = BY_NAME[op].complete(options)
+    source = getattr(moves, op)(inputs, complete, frozenset()).source
+    draw = Draw(seed, f"{name}-backward")
+    gradient = draw.floats(source.shape) if name in ROUNDED else draw.dyadic(source.shape)
+    about = f"gradient; {about}"
+    backward = {"grad_output": gradient, **geometry}
+    yield Case(f"{name}-backward", f"{op}_backward", backward, options, about)
+
+
+def _pooled(seed: int, multiple: int) -> Iterator[Case]:
+    draw = Draw(seed, "permute-pooled")
+    dims = multiple * np.array([1, 2, 3, 1, 8])
+    pooled = {"pooled": draw.floats((5, int(dims.sum())))}
+    for name, order, about in (
+        ("permute-pooled", [3, 0, 4, 1, 2], "features of different widths; no order is its own"),
+        ("permute-pooled-duplicates", [4, 1, 4, 0, 4], "one feature three times, others not"),
+        ("permute-pooled-identity", [0, 1, 2, 3, 4], "nothing moves"),
+    ):
+        geometry = {"dims": dims, "permute": np.array(order)}
+        yield from _both(seed, name, "permute_pooled", pooled, geometry, about)
+    geometry = {"dims": dims, "permute": np.array([2, 1, 0, 4, 3])}
+    empty = {"pooled": np.zeros((0, int(dims.sum())), np.float32)}
+    yield from _both(seed, "permute-pooled-empty", "permute_pooled", empty, geometry, "B = 0")
+
+
+def _regrouped(seed: int, multiple: int) -> Iterator[Case]:
+    draw = Draw(seed, "regroup")
+    samples = 6
+    for name, widths, out_widths, blocks, about in (
+        (
+            "regroup",
+            [3, 4],
+            [4, 3],
+            [[1, 0, 0, 0, 3, 0], [0, 0, 0, 3, 1, 0], [0, 1, 1, 0, 2, 0], [1, 1, 3, 2, 1, 0]],
+            "two tensors into two others, columns of both in each",
+        ),
+        (
+            "regroup-duplicates",
+            [3, 4],
+            [4, 9],
+            [
+                [1, 0, 0, 0, 3, 3],
+                [0, 0, 0, 3, 1, 0],
+                [0, 1, 1, 0, 2, 0],
+                [1, 1, 0, 2, 3, -5],
+                [1, 1, 3, 5, 1, 0],
+                [1, 1, 0, 6, 3, -6],
+            ],
+            "columns that go to several tensors, and twice to one: gradients add up",
+        ),
+    ):
+        values = {"values": draw.floats(samples * multiple * sum(widths))}
+        scale = np.array([1, 1, multiple, multiple, multiple, 1])
+        geometry = {
+            "widths": np.array(widths) * multiple,
+            "out_widths": np.array(out_widths) * multiple,
+            "samples": np.array([samples]),
+            "permutes": (np.array(blocks) * scale).astype(np.int32),
+        }
+        yield from _both(seed, name, "permute_multi_embedding", values, geometry, about)
+
+
+def _selected(seed: int, multiple: int) -> Iterator[Case]:
+    draw = Draw(seed, "group-select")
+    rows = np.array([6, 1, 40])
+    dims = multiple * np.array([2, 1, 8])
+    values = {"values": draw.floats(int((rows * dims).sum()))}
+    picks = [draw.whole(7, 0, 6), np.zeros(3, np.int64), draw.whole(200, 0, 5) + 35]
+    for name, counts, about in (
+        ("group-select", [7, 3, 200], "matrices of different shapes; rows selected up to 60 times"),
+        ("group-select-empty", [7, 0, 33], "of one matrix nothing is selected"),
+    ):
+        select = np.concatenate([pick[:count] for pick, count in zip(picks, counts)])
+        geometry = {"rows": rows, "dims": dims, "select": select, "counts": np.array(counts)}
+        yield from _both(seed, name, "group_index_select", values, geometry, about)
+    geometry = {"rows": rows, "dims": dims, "counts": np.array([3, 3, 3])}
+    geometry["select"] = np.array([5, 0, 5, 0, 0, 0, 39, 1, 39])
+    about = "output sample-major: the first row of every matrix, then the second"
+    yield from _both(
+        seed,
+        "group-select-interleaved",
+        "group_index_select",
+        values,
+        geometry,
+        about,
+        interleaved=True,
+    )
+
+
+def _keyed(seed: int, multiple: int) -> Iterator[Case]:
+    draw = Draw(seed, "keyed-select")
+    lengths = np.array([[1, 2, 0, 5], [3, 0, 0, 40], [0, 7, 1, 2]])
+    values = {"values": draw.floats(int(lengths.sum()))}
+    for name, select, about in (
+        ("keyed-select", [3, 0, 3, 2, 1], "samples in another order, one twice; bags of 0 to 40"),
+        ("keyed-select-one", [1] * 33, "one sample, 33 times: gradients of 33 copies add up"),
+        ("keyed-select-none", [], "no sample"),
+    ):
+        geometry = {"lengths": lengths, "select": np.array(select, np.int64)}
+        yield from _both(seed, name, "keyed_jagged_index_select", values, geometry, about)

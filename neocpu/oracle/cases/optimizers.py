@@ -1,0 +1,167 @@
+"""Which states and options break single optimizers? FTRL-Proximal, the decay of rows that rest,
+states of narrow formats.
+
+Rows have a multiple of 4 columns whatever the caller asks for: widths are the business of
+`backward.py`.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neocpu.oracle.cases.draw import Draw, bags, coded, gradient, ragged, tables
+from neocpu.oracle.cases.updates import EXACT, states
+from neocpu.oracle.operator import Arrays, Case, Value
+from neocpu.oracle.ops.backward import HYPER
+from neocpu.oracle.truth.states import GLOBAL, layout_of
+
+
+def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
+    """All of them; `dim_multiple` as in `all_cases`."""
+    yield from _ftrl(seed)
+    yield from _narrow_states(seed)
+    yield from _global_decay(seed)
+
+
+def _inputs(seed: int, name: str, rule: str, fresh: bool = False) -> Arrays:
+    """Two tables, three features, ragged bags; states as after five steps, or new."""
+    draw = Draw(seed, f"optimizers-{name}")
+    inputs = tables(draw, (11, 6), (8, 4), (1, 0, 1))
+    inputs |= bags(draw, inputs, ragged(draw, 3, 6))
+    return {**inputs, **states(draw, rule, inputs, fresh), "grad_output": gradient(draw, inputs)}
+
+
+def _backward(name: str, inputs: Arrays, about: str, **options: Value) -> Case:
+    return Case(f"backward-{name}", "backward", inputs, {**EXACT, **options}, about)
+
+
+def _ftrl(seed: int) -> Iterator[Case]:
+    small = _inputs(seed, "ftrl-small", "ftrl", fresh=True)
+    small["grad_output"] = np.ldexp(small["grad_output"], -10).astype(np.float32)
+    yield _backward(
+        "ftrl-small-first",
+        small,
+        "FTRL's first step with gradients near 2^-10: what is added to n inside the root shows",
+        optimizer="ftrl",
+        beta=2.0**-6,
+    )
+    plain = _inputs(seed, "ftrl-adagrad", "ftrl", fresh=True)
+    yield _backward(
+        "ftrl-without-regularisation",
+        plain,
+        "beta, lambda1 and lambda2 are 0: FTRL's first step is AdaGrad's",
+        optimizer="ftrl",
+        beta=0.0,
+    )
+    near = _inputs(seed, "ftrl-threshold", "ftrl", fresh=True)
+    near["weights"][:] = 0
+    near["grad_output"][:] = np.sign(near["grad_output"])
+    near["indices"][:] = np.arange(near["indices"].size) % 6
+    yield _backward(
+        "ftrl-threshold",
+        near,
+        "whole gradients of rows of zeros: z is below, at and above lambda1, which takes part in "
+        "the step beyond it",
+        optimizer="ftrl",
+        lambda1=1.0,
+    )
+    rest = _inputs(seed, "ftrl-zero", "ftrl")
+    rest["grad_output"][:] = 0
+    yield _backward(
+        "ftrl-zero-gradient",
+        rest,
+        "a gradient of 0 leaves z and n, but weights become those of z and n",
+        optimizer="ftrl",
+        beta=0.5,
+        lambda1=0.125,
+        lambda2=0.25,
+    )
+    for mode in ("l2", "decoupled"):
+        yield _backward(
+            f"ftrl-{mode}",
+            _inputs(seed, f"ftrl-{mode}", "ftrl"),
+            f"{mode} weight decay with FTRL: before everything else",
+            optimizer="ftrl",
+            weight_decay=0.125,
+            weight_decay_mode=mode,
+        )
+
+
+def _coded_states(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    """The inputs with their states in the formats of the options."""
+    formats = layout_of({**HYPER, **options}).formats
+    return inputs | {name: coded(inputs[name], form) for name, form in formats.items()}
+
+
+def _narrow_states(seed: int) -> Iterator[Case]:
+    for rule, first, second in (
+        ("partial_rowwise_adam", "bf16", "fp32"),
+        ("adam", "fp16", "bf16"),
+        ("exact_rowwise_adagrad", "bf16", "fp32"),
+        ("momentum_sgd", "fp16", "fp32"),
+    ):
+        options: dict[str, Value] = {
+            "optimizer": rule,
+            "momentum1_format": first,
+            "momentum2_format": second,
+            "step": 6,
+        }
+        name = f"{rule}-states-{first}-{second}"
+        yield _backward(
+            name,
+            _coded_states(_inputs(seed, name, rule), options),
+            f"states of {rule} in {first} and {second}: update in fp32, store to nearest",
+            **options,
+        )
+    options = {"optimizer": "adam", "momentum1_format": "bf16", "momentum2_format": "bf16"}
+    yield _trajectory(
+        seed,
+        "adam-states-bf16",
+        "Adam's moments in bf16 over six batches: what is stored is what the next step reads",
+        **options,
+    )
+
+
+def _global_decay(seed: int) -> Iterator[Case]:
+    decay: dict[str, Value] = {
+        "optimizer": "exact_rowwise_adagrad",
+        "weight_decay": 0.5,
+        "weight_decay_mode": GLOBAL,
+    }
+    for name, options, about in (
+        ("", {}, "rows decay for the steps that they missed, those with prev_iter 0 do not"),
+        ("-bound", {"decay_lower_bound": 0.96875}, "missed decay is at most 1 - 1/32"),
+        ("-before", {"decay_start": 7}, "before decay_start nothing is caught up or noted"),
+        ("-bf16", {"weights_format": "bf16"}, "bf16 rows decay as fp32 numbers, rounded once"),
+    ):
+        inputs = _inputs(seed, f"global-decay{name}", "exact_rowwise_adagrad")
+        inputs["prev_iter"] = np.arange(17, dtype=np.float32) % 6
+        inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
+        yield _backward(f"global-decay{name}", inputs, about, step=6, **decay, **options)
+    yield _trajectory(
+        seed,
+        "global-decay",
+        "rows that rest decay too: lookups of training steps see it, evaluations do not",
+        **decay,
+    )
+
+
+def _trajectory(seed: int, name: str, about: str, **options: Value) -> Case:
+    """Six batches, the third and fifth only evaluated; even rows rest in odd steps."""
+    rule = str(options["optimizer"])
+    draw = Draw(seed, f"trajectory-{name}")
+    inputs = tables(draw, (8, 5), (4, 8), (1, 0))
+    inputs |= {
+        name: coded(state, layout_of({**HYPER, **options}).formats[name])
+        for name, state in states(draw, rule, inputs, fresh=True).items()
+    }
+    training = np.array([1, 1, 0, 1, 0, 1])
+    inputs["training"] = training
+    inputs["learning_rates"] = np.full(training.size, 0.0625)
+    for k in range(training.size):
+        batch = bags(draw, inputs, ragged(draw, 2, 4, 5))
+        batch["indices"] = batch["indices"] // 2 * 2 if k % 2 == 0 else batch["indices"]
+        step_inputs = {**batch, "grad_output": gradient(draw, {**inputs, **batch})}
+        inputs |= {f"step{k}/{key}": array for key, array in step_inputs.items()}
+    hyper = {key: value for key, value in EXACT.items() if key != "learning_rate"}
+    return Case(f"trajectory-{name}", "trajectory", inputs, {**hyper, **options}, about)

@@ -1,0 +1,108 @@
+"""How many elements show a biased rounding in one answer? Large cases of stochastic rounding.
+
+131,072 elements each, which lie (2k + 1)/512 of the way between two numbers of the format, in an
+order in which neighbours have nothing in common, of both signs and four exponents. Rows repeat
+after PERIOD, so that a case takes little room in a suite.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.oracle.cases.draw import Draw, Floats
+from neocpu.oracle.cases.updates import EXACT
+from neocpu.oracle.operator import Arrays, Case, Value
+from neocpu.oracle.truth.formats import FORMATS
+from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, encode_rows
+
+ROWS = 1024
+COLUMNS = 128
+PERIOD = 16  # rows until the numbers repeat: 2,048 different ones
+LEVELS = 256  # fractions (2k + 1)/512
+NARROW = ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2")
+
+
+def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
+    """All of them; rows have 128 columns, whatever multiple is asked for."""
+    for name in NARROW:
+        yield _round(seed, name)
+    for name in NARROW:
+        yield _backward(seed, name, "stochastic")
+    yield _backward(seed, "fp16", "fbgemm")
+
+
+def _numbers(seed: int, label: str, name: str) -> tuple[Floats, Floats]:
+    """Numbers of a format f32[PERIOD, COLUMNS], and how far beyond them values lie.
+
+    Both are exact in fp32, and so is their sum.
+    """
+    form = FORMATS[name]
+    draw = Draw(seed, f"stochastic-{label}")
+    shape = (PERIOD, COLUMNS)
+    count = PERIOD * COLUMNS
+    # every fraction count / LEVELS times, in a random order
+    order = np.argsort(draw.words(count), kind="stable")
+    fraction = ((2 * (order % LEVELS) + 1) / (2.0 * LEVELS)).reshape(shape)
+    steps = 2 ** (form.precision - 1)
+    mantissa = steps + draw.whole(shape, 0, steps)
+    unit = np.ldexp(1.0, draw.whole(shape, -2, 2) - form.precision + 1)
+    sign = np.where(draw.whole(shape, 0, 2) == 0, -1.0, 1.0)
+    start = (sign * mantissa * unit).astype(np.float32)
+    beyond = (sign * fraction * unit).astype(np.float32)
+    return start, beyond
+
+
+def _repeated(array: NDArray[np.float32], rows: int) -> Floats:
+    return np.ascontiguousarray(np.tile(array, (rows // len(array), 1)))
+
+
+def _round(seed: int, name: str) -> Case:
+    start, beyond = _numbers(seed, f"round-{name}", name)
+    return Case(
+        f"round-{name}-many",
+        "round",
+        {"x": _repeated(start + beyond, ROWS)},
+        {"format": name, "rounding": "stochastic", "seed": seed},
+        f"131,072 numbers to {name}: how often each fraction goes up, independent random numbers",
+    )
+
+
+def _backward(seed: int, name: str, rounding: str) -> Case:
+    """Two tables of 512 rows; every row has one lookup and a gradient that moves it a fraction."""
+    starts = []
+    gradients = []
+    for table in range(2):
+        start, beyond = _numbers(seed, f"rows-{name}-{rounding}-{table}", name)
+        starts.append(_repeated(start, ROWS // 2))
+        gradients.append(_repeated(beyond, ROWS // 2))
+    values = np.concatenate(starts)
+    codes = np.empty(values.shape, FORMATS[name].dtype)
+    encode_rows(values, LAYOUTS[name], ROUNDINGS["nearest"], codes)
+    lookups = np.tile(np.arange(ROWS // 2), 2)
+    inputs: Arrays = {
+        "weights": codes.view([(name, codes.dtype)]).reshape(-1),
+        "rows": np.full(2, ROWS // 2),
+        "dims": np.full(2, COLUMNS),
+        "feature_table": np.arange(2),
+        "indices": lookups,
+        "offsets": np.arange(lookups.size + 1),
+        "grad_output": np.concatenate(gradients, axis=1),
+    }
+    options: dict[str, Value] = {
+        **EXACT,
+        "optimizer": "exact_sgd",
+        "learning_rate": -1.0,
+        "weights_format": name,
+        "rounding": rounding,
+        "seed": seed,
+        "step": 6,
+    }
+    how = "FBGEMM's 13 random bits" if rounding == "fbgemm" else "stochastic rounding"
+    return Case(
+        f"backward-rows-{name}-{rounding}-many",
+        "backward",
+        inputs,
+        options,
+        f"131,072 elements of {name} rows, {how}: how often each fraction goes up, independence",
+    )

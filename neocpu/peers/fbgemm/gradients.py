@@ -1,0 +1,139 @@
+"""How do gradients flow through the operators? By formulas that torch.compile can trace.
+
+An operator that moves rows, applied to the numbers 1, 2, 3, … of the rows, says from which row each
+row of its result came (0: from none, it is padding); gradients are added up there. So each such
+operator needs no backward of its own. `MOVES` names their moved arguments.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Move(NamedTuple):
+    """An argument whose rows an operator moves.
+
+    argument: its place among the operator's arguments. output: the place of the moved rows among
+    the results; -1: the operator has one result. options: (place, value) of arguments that are
+    changed when row numbers are moved. rowwise: whether rows are the first axis only; else all
+    axes but the last count.
+    """
+
+    argument: int
+    output: int
+    options: tuple[tuple[int, Any], ...] = ()
+    rowwise: bool = True
+
+
+_PERMUTED = (Move(2, 1, ((3, None),)), Move(3, 2))
+_BUCKETIZED = (Move(6, 2),)
+# Arguments that each operator moves.
+MOVES: dict[str, tuple[Move, ...]] = {
+    "permute_1D_sparse_data": _PERMUTED,
+    "permute_2D_sparse_data": _PERMUTED,
+    "permute_sparse_data": _PERMUTED,
+    "permute_sparse_features": _PERMUTED,
+    "permute_2D_sparse_data_input1D": (Move(2, 1, ((4, None),)), Move(4, 2)),
+    "permute_sequence_embeddings": (Move(2, 1),),
+    "index_select_dim0": (Move(0, -1),),
+    "block_bucketize_sparse_features": _BUCKETIZED,
+    "block_bucketize_sparse_features_inference": _BUCKETIZED,
+    "block_bucketize_sparse_features_2d_weights": (Move(6, 2, ((7, 1),)),),
+    "bucketize_sparse_features": (Move(4, 2),),
+    "reorder_batched_ad_indices": (Move(1, -1),),
+    "reorder_batched_sequence_embeddings": (Move(1, -1),),
+    "jagged_to_padded_dense": (Move(0, -1, ((3, 0.0),)),),
+    "jagged_to_padded_dense_forward": (Move(0, -1, ((3, 0.0),)),),
+    "dense_to_jagged_forward": (Move(0, -1, rowwise=False),),
+    "jagged_2d_to_dense": (Move(0, -1),),
+    "jagged_1d_to_dense": (Move(0, -1, ((3, 0),)),),
+    "jagged_1d_to_truncated_values": (Move(0, -1),),
+    "jagged_index_select": (Move(0, 0),),
+}
+
+
+def _source_rows(operator: Any, inputs: tuple[Any, ...], move: Move, count: Any) -> Tensor:
+    """For each moved row of the result, 1 + the row that it came from; 0: none. Flat, int64."""
+    values = inputs[move.argument]
+    numbers = torch.arange(1, count + 1, device=values.device)
+    shape = values.shape[:1] if move.rowwise else (*values.shape[:-1], 1)
+    arguments = list(inputs)
+    arguments[move.argument] = numbers.reshape(shape)
+    for place, option in move.options:
+        arguments[place] = option
+    result = operator(*arguments)
+    moved: Tensor = result if move.output < 0 else result[move.output]
+    return moved.reshape(-1)
+
+
+def _gradient(operator: Any, inputs: tuple[Any, ...], move: Move, grad: Tensor) -> Tensor:
+    """The gradient of a moved argument: of each row, the sum of its copies' gradients."""
+    values = inputs[move.argument]
+    row_shape = values.shape[1:] if move.rowwise else values.shape[-1:]
+    axes = values.shape[:1] if move.rowwise else values.shape[:-1]
+    count = axes.numel()
+    source = _source_rows(operator, inputs, move, count)
+    rows = grad.reshape(source.shape[0], *row_shape)
+    summed = grad.new_zeros(count + 1, *row_shape).index_add(0, source, rows)
+    return summed[1:].reshape(values.shape)
+
+
+def _moving(name: str, moves: tuple[Move, ...]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """(backward, setup_context) of an operator that moves rows."""
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.inputs = inputs
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        operator = getattr(torch.ops.fbgemm, name)
+        grad_list = grads[0] if isinstance(grads[0], list) else grads
+        # Trailing arguments that equal their defaults are not among the inputs.
+        needed = ctx.needs_input_grad
+        gradients: list[Any] = [
+            [None] * len(argument) if isinstance(flag, list) else None
+            for flag, argument in zip(needed, ctx.inputs)
+        ]
+        for move in moves:
+            grad = grad_list[max(move.output, 0)]
+            if move.argument < len(needed) and needed[move.argument] and grad is not None:
+                gradients[move.argument] = _gradient(operator, ctx.inputs, move, grad)
+        return tuple(gradients)
+
+    return backward, setup_context
+
+
+def _add_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x_values, x_offsets, _ = inputs
+    ctx.offsets = x_offsets
+    ctx.count = x_values.shape[0]
+
+
+def _add_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    values_gradient = None
+    if ctx.needs_input_grad[0]:
+        backward = torch.ops.fbgemm.jagged_to_padded_dense_backward
+        values_gradient = backward(grad, ctx.offsets, ctx.count)
+    return values_gradient, [None] * len(ctx.offsets), grad
+
+
+def _padding_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    grad_output, offsets, _ = inputs
+    ctx.offsets = offsets
+    ctx.longest = grad_output.shape[1 : 1 + len(offsets)]
+
+
+def _padding_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    padded = torch.ops.fbgemm.jagged_to_padded_dense_forward(grad, ctx.offsets, ctx.longest, 0.0)
+    return padded, [None] * len(ctx.offsets), None
+
+
+def formulas() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
+    """(backward, setup_context) of every operator with a gradient, by name."""
+    moving = {name: _moving(name, moves) for name, moves in MOVES.items()}
+    return {
+        **moving,
+        "jagged_dense_elementwise_add": (_add_backward, _add_context),
+        "jagged_to_padded_dense_backward": (_padding_backward, _padding_context),
+    }
