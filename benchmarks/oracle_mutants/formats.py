@@ -111,9 +111,10 @@ class SmallFloats:
 
     def words(self, x: Array) -> Array:
         """Random numbers of [0, 1), one for each element."""
-        return np.random.default_rng(self.seed).integers(0, 1 << 32, x.shape) / 2.0**32
+        return self.generator.integers(0, 1 << 32, x.shape) / 2.0**32
 
     seed = 0
+    generator = np.random.default_rng(0)
 
     def past_the_end(self, code: Array, small: SmallFloat, mode: str) -> Array:
         """Codes beyond the largest number."""

@@ -22,6 +22,7 @@ class Batch:
     batch_sizes: Array  # of each feature
     variable: bool
     options: dict[str, Any]
+    row_factors: Array | None = None  # that lookups multiply rows by, of all tables
 
     @property
     def features(self) -> range:

@@ -174,13 +174,38 @@ class Gradients(Pooling, Rules):
         if "weights_low" in question.inputs:
             tables["weights_low"] = question.inputs["weights_low"].copy()
         for name in self.state_names(question.options):
-            zeros = np.zeros(sizes[is_by_row(name, question.options)], F32)
+            dtype = F32
+            if self.state_format(name, question.options) != "fp32":
+                dtype = np.uint16
+            zeros = np.zeros(sizes[is_by_row(name, question.options)], dtype)
             tables[name] = question.inputs.get(name, zeros).copy()
         return tables
 
     def state_names(self, options: dict[str, Any]) -> tuple[str, ...]:
-        """The states of the optimizer."""
-        return STATES[options["optimizer"]]
+        """The states of the optimizer; prev_iter with it where decay catches up."""
+        if options["optimizer"] not in STATES:
+            raise NotImplementedError(options["optimizer"])
+        names = STATES[options["optimizer"]]
+        if options["weight_decay_mode"] == "decoupled_global":
+            return (*names, "prev_iter")
+        return names
+
+    def state_format(self, name: str, options: dict[str, Any]) -> str:
+        """The format of a state: that of the first or second momentum; counters are fp32."""
+        names = STATES[options["optimizer"]]
+        if name in ("prev_iter", "row_counter"):
+            return "fp32"
+        return options.get(f"momentum{names.index(name) + 1}_format", "fp32")
+
+    def missed_decay(self, options: dict[str, Any], before: Array) -> Array:
+        """The decay of the steps that rows missed, for those that were updated before."""
+        t = float(options["step"])
+        if options["weight_decay_mode"] != "decoupled_global" or t < options["decay_start"]:
+            return np.ones_like(before)
+        factor = 1.0 - float(options["learning_rate"]) * float(options["weight_decay"])
+        steps = np.maximum(t - before.astype(np.float64) - 1, 0)
+        missed = np.maximum(float(options["decay_lower_bound"]), factor**steps)
+        return np.where(before > 0, missed, 1.0).astype(F32)
 
     def train(
         self, tables: dict[str, Array], grad: Array, batch: Batch, options: dict[str, Any]
@@ -216,19 +241,34 @@ class Gradients(Pooling, Rules):
         states = {}
         for name in self.state_names(options):
             by_row = is_by_row(name, options)
-            states[name] = tables[name][state_rows if by_row else self.state_cells(cells)]
+            state = tables[name][state_rows if by_row else self.state_cells(cells)]
+            form = self.state_format(name, options)
+            states[name] = state if form == "fp32" else self.decode_small(state, form)
+        w = self.weights_of(tables, cells, options)
+        if options["weight_decay_mode"] == "decoupled_global":
+            w = w * self.missed_decay(options, states["prev_iter"])[:, None]
         update = Update.of(
-            w=self.weights_of(tables, cells, options),
+            w=w,
             g=merged.gradient.astype(F32),
             states={name: state.astype(F32) for name, state in states.items()},
             options=options,
             squares=merged.squares,
         )
         self.step(update)
+        if options["weight_decay_mode"] == "decoupled_global":
+            self.note_step(update)
         for name, state in update.states.items():
             by_row = is_by_row(name, options)
+            form = self.state_format(name, options)
+            if form != "fp32":
+                state = self.encode_small(state, form, "nearest")
             tables[name][state_rows if by_row else self.state_cells(cells)] = state
         self.store_rows(tables, cells, update, options)
+
+    def note_step(self, update: Update) -> None:
+        """Rows of global decay keep the step of their update."""
+        if update.t >= update.options["decay_start"]:
+            update.states["prev_iter"] = np.full_like(update.states["prev_iter"], F32(update.t))
 
     def state_address(self, place: "Place", rows: Array) -> Array:
         """Where a row's scalar state is."""
@@ -284,19 +324,26 @@ class Gradients(Pooling, Rules):
         trained = 0
         for k, training in enumerate(inputs["training"]):
             batch = self.batch(inputs, question.options, f"step{k}/")
-            answers[f"step{k}/out"] = self.forward(self.weights_seen(tables, answers, k), batch)
             trained = self.count_step(trained, bool(training))
+            rate = float(inputs["learning_rates"][self.rate_number(k)])
+            options = {**question.options, "learning_rate": rate, "step": trained}
+            batch.options = options
+            if training:
+                batch.row_factors = self.forward_decay(tables, options)
+            answers[f"step{k}/out"] = self.forward(self.weights_seen(tables, answers, k), batch)
             if not self.trains(bool(training)):
                 continue
-            rate = float(inputs["learning_rates"][self.rate_number(k)])
-            options = {**question.options, "learning_rate": rate}
-            options["step"] = trained
-            batch.options = options
             self.before_step(tables, inputs)
             self.train(tables, inputs[f"step{k}/grad_output"], batch, options)
             for name, array in tables.items():
                 answers[f"step{k}/{name}"] = array.copy()
         return answers
+
+    def forward_decay(self, tables: dict[str, Array], options: dict[str, Any]) -> Array | None:
+        """What lookups of a training step multiply rows by, where decay catches up."""
+        if options["weight_decay_mode"] != "decoupled_global":
+            return None
+        return self.missed_decay(options, tables["prev_iter"])
 
     def weights_seen(self, tables: dict[str, Array], answers: dict[str, Array], k: int) -> Array:
         """The table that a step's lookup reads."""

@@ -48,7 +48,11 @@ class Pooling(Geometry):
         """Rows of a feature's lookups, zeros where nothing is read."""
         row, inside = self.row_numbers(batch, feature, part)
         name = batch.options["weights_format"]
-        x = self.read(flat, batch, int(batch.tables[feature]), row, name)
+        table = int(batch.tables[feature])
+        x = self.read(flat, batch, table, row, name)
+        if batch.row_factors is not None:
+            first_row = int(batch.rows[:table].sum())
+            x = (x * batch.row_factors[first_row + row, None]).astype(F32)
         return np.where(inside[:, None], x, F32(0))
 
     def sequence(self, flat: Array, batch: Batch) -> Array:

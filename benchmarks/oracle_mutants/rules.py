@@ -22,6 +22,7 @@ STATES: dict[str, tuple[str, ...]] = {
     "lamb": ("exp_avg", "exp_avg_sq"),
     "partial_rowwise_lamb": ("exp_avg", "exp_avg_sq"),
     "rowwise_rmsprop": ("square_avg", "prev_iter"),
+    "ftrl": ("accumulator", "linear"),
 }
 
 
@@ -146,3 +147,26 @@ class Rules(Counters):
         """|w| / |u|, 1 where a norm is 0."""
         safe = np.where(direction == 0, F32(1), direction)
         return np.where(self.has_norms(weight, direction), self.over(weight, safe), F32(1))
+
+    def rule_ftrl(self, u: Update) -> None:
+        """FTRL-proximal."""
+        w = self.decayed(u)
+        n = u.states["accumulator"]
+        new = self.adagrad_state(u, n, self.square_of(u, u.g))
+        root = self.sqrt(new)
+        sigma = self.over(root - self.sqrt(n), u.lr)
+        z = self.ftrl_linear(u, u.states["linear"], sigma, w)
+        u.states["accumulator"] = new
+        u.states["linear"] = z
+        u.w = self.ftrl_weight(u, z, root)
+
+    def ftrl_linear(self, u: Update, z: Array, sigma: Array, w: Array) -> Array:
+        """z + g - sigma * w."""
+        return ((z + u.g).astype(F32) - (sigma * w).astype(F32)).astype(F32)
+
+    def ftrl_weight(self, u: Update, z: Array, root: Array) -> Array:
+        """(sign(z) * lambda1 - z) / ((beta + root) / lr + lambda2), 0 within lambda1."""
+        least = F32(u.options["lambda1"])
+        slope = self.over(F32(u.options["beta"]) + root, u.lr) + F32(u.options["lambda2"])
+        w = self.over(np.copysign(least, z) - z, slope)
+        return np.where(np.abs(z) <= least, F32(0), w)

@@ -98,7 +98,7 @@ class Terms(Arithmetic):
 
     def decayed(self, u: Update) -> Array:
         """Rows with decoupled decay."""
-        if u.mode != "decoupled" or not u.decay:
+        if u.mode not in ("decoupled", "decoupled_global") or not u.decay:
             return u.w
         return (u.w * self.decay_factor(u)).astype(F32)
 

@@ -231,3 +231,87 @@ bend(
         lambda k, u, g, w: np.where(g * w == 0, 1, u.options["eta"] * w / np.where(g == 0, 1, g))
     ),
 )
+
+# FTRL.
+
+bend(
+    "ftrl_sigma_missing",
+    STEPS,
+    "ftrl_sigma_missing",
+    ftrl_linear=lambda k, u, z, sigma, w: (z + u.g).astype(F32),
+)
+bend(
+    "ftrl_sigma_added",
+    STEPS,
+    ftrl_linear=lambda k, u, z, sigma, w: k.madd(sigma, w, (z + u.g).astype(F32)),
+)
+bend(
+    "ftrl_sigma_of_new_weight",
+    STEPS,
+    ftrl_linear=lambda k, u, z, sigma, w: (z + u.g - sigma * (w - u.lr * u.g)).astype(F32),
+)
+bend(
+    "ftrl_sign_of_z",
+    STEPS,
+    "ftrl_sign_of_z",
+    ftrl_weight=lambda k, u, z, root: -Kernel.ftrl_weight(k, u, z, root),
+)
+bend(
+    "ftrl_threshold_missing",
+    STEPS,
+    "ftrl_threshold_missing",
+    ftrl_weight=lambda k, u, z, root: ftrl_quotient(k, u, z, root, F32(u.options["lambda1"])),
+)
+bend(
+    "ftrl_lambda1_not_taken_off",
+    STEPS,
+    "ftrl_threshold_hard",
+    ftrl_weight=lambda k, u, z, root: np.where(
+        np.abs(z) <= u.options["lambda1"], F32(0), ftrl_quotient(k, u, z, root, F32(0))
+    ),
+)
+bend(
+    "ftrl_beta_missing",
+    STEPS,
+    ftrl_weight=lambda k, u, z, root: Kernel.ftrl_weight(k, u, z, root - F32(u.options["beta"])),
+)
+bend(
+    "ftrl_root_before_update",
+    STEPS,
+    ftrl_weight=lambda k, u, z, root: Kernel.ftrl_weight(
+        k, u, z, k.sqrt(np.maximum(root * root - u.g * u.g, 0))
+    ),
+)
+
+
+def ftrl_quotient(k: Kernel, u: Update, z: Array, root: Array, least: np.float32) -> Array:
+    """FTRL's weight without its threshold."""
+    slope = (F32(u.options["beta"]) + root) / u.lr + F32(u.options["lambda2"])
+    return k.over(np.copysign(least, z) - z, slope)
+
+
+# Global decay.
+
+bend(
+    "global_decay_not_kept",
+    STEPS,
+    "global_decay_not_kept",
+    missed_decay=lambda k, options, before: np.ones_like(before),
+)
+bend(
+    "global_decay_counts_this_step",
+    STEPS,
+    "global_decay_counts_this_step",
+    missed_decay=lambda k, options, before: Kernel.missed_decay(k, options, before - F32(1)),
+)
+bend(
+    "global_decay_not_noted",
+    STEPS,
+    note_step=lambda k, u: None,
+)
+bend(
+    "global_decay_forward_missing",
+    "trajectory",
+    "global_decay_forward_missing",
+    forward_decay=lambda k, tables, options: None,
+)

@@ -133,34 +133,49 @@ bend(
     "stochastic_rounding_ignored",
     by_chance=chance(lambda x, word: np.rint(x)),
 )
-bend("chance_always_up", CHANCE, "", by_chance=chance(lambda x, word: np.ceil(x)))
-bend("chance_always_down", CHANCE, "truncated", by_chance=chance(lambda x, word: np.floor(x)))
-bend("chance_inverted", CHANCE, "", by_chance=floor_plus(lambda f, word: (word >= f) & (f > 0)))
-bend("chance_biased_by_25_percent", CHANCE, "", by_chance=biased(0.25))
-bend("chance_biased_by_5_percent", CHANCE, "", by_chance=biased(0.05))
-bend("chance_biased_down_by_25_percent", CHANCE, "", by_chance=biased(-0.25))
+bend("chance_always_up", CHANCE, "away_from_zero", by_chance=chance(lambda x, word: np.ceil(x)))
+bend(
+    "chance_always_down",
+    CHANCE,
+    "toward_zero truncated",
+    by_chance=chance(lambda x, word: np.floor(x)),
+)
+bend(
+    "chance_inverted",
+    CHANCE,
+    "inverted_probability",
+    by_chance=floor_plus(lambda f, word: (word >= f) & (f > 0)),
+)
+bend("chance_biased_by_25_percent", CHANCE, "biased_up other_probability", by_chance=biased(0.25))
+bend("chance_biased_by_5_percent", CHANCE, "biased_up other_probability", by_chance=biased(0.05))
+bend(
+    "chance_biased_down_by_25_percent",
+    CHANCE,
+    "biased_down other_probability",
+    by_chance=biased(-0.25),
+)
 bend(
     "chance_of_one_half",
     CHANCE,
-    "",
+    "other_probability",
     by_chance=floor_plus(lambda f, word: (word >= 0.5) & (f > 0)),
 )
 bend(
     "chance_of_4_bits",
     CHANCE,
-    "",
+    "few_random_bits",
     by_chance=floor_plus(lambda f, word: np.floor(word * 16) / 16 + f >= 1),
 )
 bend(
     "chance_of_2_bits",
     CHANCE,
-    "",
+    "few_random_bits",
     by_chance=floor_plus(lambda f, word: np.floor(word * 4) / 4 + f >= 1),
 )
 bend(
     "chance_plus_half",
     CHANCE,
-    "",
+    "noise_width",
     by_chance=chance(lambda x, word: np.rint(x + (word - 0.5) / 2)),
 )
 bend(
@@ -181,9 +196,25 @@ def one_word(shape_of):
     return words
 
 
-bend("one_word_for_all", CHANCE, "", words=one_word(lambda shape: ()))
-bend("one_word_for_each_row", CHANCE, "", words=one_word(lambda shape: (shape[0], 1)))
-bend("one_word_for_each_column", CHANCE, "", words=one_word(lambda shape: (1, shape[1])))
+bend(
+    "same_words_in_every_call",
+    CHANCE,
+    "same_numbers_in_tables",
+    words=lambda k, x: np.random.default_rng(k.seed).random(x.shape),
+)
+bend("one_word_for_all", CHANCE, "one_number", words=one_word(lambda shape: ()))
+bend(
+    "one_word_for_each_row",
+    CHANCE,
+    "one_number_per_row",
+    words=one_word(lambda shape: (shape[0], 1)),
+)
+bend(
+    "one_word_for_each_column",
+    CHANCE,
+    "one_number_per_column",
+    words=one_word(lambda shape: (1, shape[1])),
+)
 
 
 def every_fourth(k: Kernel, x: Array) -> Array:
@@ -192,7 +223,7 @@ def every_fourth(k: Kernel, x: Array) -> Array:
     return np.repeat(drawn, 4, axis=-1)[..., : x.shape[-1]]
 
 
-bend("one_word_for_four_columns", CHANCE, "", words=every_fourth)
+bend("one_word_for_four_columns", CHANCE, "shared_by_neighbours", words=every_fourth)
 bend(
     "chance_though_nearest",
     STEPS,
