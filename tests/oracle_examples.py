@@ -43,6 +43,39 @@ HEADS = {
     "offsets": counts(0, 1, 2),
 }
 ROWS = {"values": floats([0], [0], [0]), "offsets": counts(0, 2, 3)}
+MAXIMA = {
+    "weights": floats(-1, -1, -2),
+    "rows": counts(3),
+    "dims": counts(1),
+    "feature_table": counts(0),
+    "indices": counts(2, 0, 1),
+    "offsets": counts(0, 3, 3),
+}
+
+
+def history(
+    ids: list[list[int]], grads: list[float], evict: list[int], training: list[int] | None = None
+) -> Inputs:
+    """Ids 5 and 9 of one column, which begin at 2; one bag and one second a step."""
+    inputs = {
+        "keys": counts(5, 9),
+        "dims": counts(1),
+        "weights": floats(2, 2),
+        "training": counts(*(training or [1] * len(ids))),
+        "evict": counts(*evict),
+        "times": np.arange(len(ids)),
+    }
+    for k, (bag, grad) in enumerate(zip(ids, grads)):
+        inputs[f"step{k}/indices"] = counts(*bag)
+        inputs[f"step{k}/offsets"] = counts(0, len(bag))
+        inputs[f"step{k}/grad_output"] = floats([grad])
+    return inputs
+
+
+RETURNS = history([[5], [9], [5]], [1, 1, 2], [0, 1, 0])
+AT_ONCE: dict[str, Value] = {"ttl": 0, "learning_rate": 1.0}
+FADING: dict[str, Value] = {"strategy": "counter", "min_count": 2, "decay_rate": 0.5}
+FP8 = {"x": floats([1, -0.5], [0, -2])}
 
 # switch: (operator, inputs, options, output, what is right, what the switch makes of it)
 EXAMPLES_OF_MORE: dict[
@@ -65,6 +98,40 @@ EXAMPLES_OF_MORE: dict[
         "out",
         [2, 4],
         [2, 2],
+    ),
+    "kv_row_not_reset": ("kv_trajectory", RETURNS, AT_ONCE, "step2/out", [2], [1]),
+    "kv_state_not_reset": (
+        "kv_trajectory",
+        RETURNS,
+        {**AT_ONCE, "optimizer": "exact_adagrad"},
+        "sum",
+        [4, 1],
+        [5, 1],
+    ),
+    "kv_ttl_inclusive": ("kv_trajectory", RETURNS, {"ttl": 1}, "step1/kept", [5, 9], [9]),
+    "kv_decay_after_check": (
+        "kv_trajectory",
+        history([[5], [5]], [0, 0], [0, 1]),
+        FADING,
+        "step1/kept",
+        [],
+        [5],
+    ),
+    "kv_counts_lookups": (
+        "kv_trajectory",
+        history([[5, 5]], [0], [0]),
+        NONE,
+        "counts",
+        [1],
+        [2],
+    ),
+    "kv_evaluation_counts": (
+        "kv_trajectory",
+        history([[5], [5]], [0, 0], [0, 0], [1, 0]),
+        NONE,
+        "counts",
+        [1],
+        [2],
     ),
     "matrix_transposed": (
         "jagged_dense_bmm",
@@ -97,5 +164,48 @@ EXAMPLES_OF_MORE: dict[
         "values_grad",
         [-0.5, 0.5],
         [0.5, 1.5],
+    ),
+    "max_from_zero": ("lookup_max", MAXIMA, NONE, "out", [-1, 0], [0, 0]),
+    "max_empty_is_lowest": ("lookup_max", MAXIMA, NONE, "out", [-1, 0], [-1, -np.inf]),
+    "max_gradient_to_ties": (
+        "lookup_max_backward",
+        {**MAXIMA, "grad_output": floats([3], [5])},
+        NONE,
+        "weights_grad",
+        [3, 0, 0],
+        [3, 3, 0],
+    ),
+    "max_takes_last": (
+        "lookup_max_backward",
+        {**MAXIMA, "grad_output": floats([3], [5])},
+        NONE,
+        "weights_grad",
+        [3, 0, 0],
+        [0, 3, 0],
+    ),
+    "max_skips_nan": (
+        "lookup_max",
+        {**MAXIMA, "weights": floats(-1, np.nan, -2)},
+        NONE,
+        "out",
+        [np.nan, 0],
+        [-1, 0],
+    ),
+    "fp8_scale_inverted": (
+        "fp8_rowwise",
+        FP8,
+        NONE,
+        "scale",
+        [0.9375, 0.46875],
+        [1 / 0.9375, 2 / 0.9375],
+    ),
+    "fp8_scale_of_tensor": ("fp8_rowwise", FP8, NONE, "scale", [0.9375, 0.46875], [0.46875] * 2),
+    "fp8_largest_signed": (
+        "fp8_rowwise",
+        {"x": floats([1, -2])},
+        NONE,
+        "scale",
+        [0.46875],
+        [0.9375],
     ),
 }

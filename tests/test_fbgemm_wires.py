@@ -132,3 +132,21 @@ def test_a_number_that_is_not_finite_spoils_its_block() -> None:
     context = codec.create_context()
     theirs = codec.decode(codec.encode(torch.from_numpy(x), context), context)
     assert not np.isnan(theirs.numpy().reshape(x.shape)[3]).all()
+
+
+def test_fp8_rows_by_fbgemms_names() -> None:
+    """FBGEMM has these operators on GPUs only; their bytes are those of the oracle's `quantize`."""
+    from neocpu.oracle.ops import OPERATORS as ORACLE
+    from neocpu.peers.fbgemm import OPERATORS
+
+    x = numbers(special=False)[:, :30]
+    for forward, form in ((True, "fp8_row_forward"), (False, "fp8_row_backward")):
+        codes = OPERATORS["FloatToFP8RowwiseQuantized"].function(torch.from_numpy(x), forward)
+        expected = ORACLE["quantize"].run({"x": x}, {"format": form}, "reference")["codes"]
+        np.testing.assert_array_equal(codes.numpy(), expected)
+        read = OPERATORS["FP8RowwiseQuantizedToFloat"].function(codes, forward)
+        options = {"format": form, "columns": 32}
+        numbers_of_codes = ORACLE["dequantize"].run({"codes": expected}, options, "reference")
+        np.testing.assert_array_equal(read.numpy(), numbers_of_codes["out"])
+        half = OPERATORS["FP8RowwiseQuantizedToFloat"].function(codes, forward, 1)
+        assert torch.equal(half, read.half())

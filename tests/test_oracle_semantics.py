@@ -119,6 +119,11 @@ GLOBAL: dict[str, Value] = {
     "weight_decay_mode": "decoupled_global",
     "step": 4,
 }
+ENSEMBLE: dict[str, Value] = {
+    "optimizer": "exact_rowwise_adagrad",
+    "eps": 1.0,
+    "step_ema_coef": 0.75,
+}
 TWO = many([[[1.0], [2.0]], [[10.0], [20.0]]], [1, 0], [[[0]], [[1]]])
 SHARED = many([[[0.0]]], [0, 0], [[[0]], [[0]]], [[3, 4]])
 HUGE = {
@@ -368,6 +373,30 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [-0.375],
     ),
     "global_decay_of_new_rows": ("backward", STEP, GLOBAL, "weights", [0.5], [-0.375]),
+    "ensemble_coefficient_swapped": (
+        "trajectory",
+        touches([8.0], [0], 0.0) | {"sparse_ema": np.array([16], F)},
+        {**ENSEMBLE, "step_ema": 1},
+        "step0/sparse_ema",
+        [14],
+        [10],
+    ),
+    "ensemble_swap_exchanges": (
+        "trajectory",
+        touches([8.0], [0], 0.0) | {"sparse_ema": np.array([16], F)},
+        {**ENSEMBLE, "step_swap": 1},
+        "step0/sparse_ema",
+        [16],
+        [8],
+    ),
+    "ensemble_touched_rows_only": (
+        "trajectory",
+        touches([8.0, 4.0], [0], 0.0),
+        {**ENSEMBLE, "step_ema": 1},
+        "step0/sparse_ema",
+        [2, 1],
+        [2, 0],
+    ),
     "narrow_state_read_back": (
         "backward",
         {**STEP, "sum": np.array([256], F)},

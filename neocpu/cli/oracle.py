@@ -208,6 +208,11 @@ def include() -> None:
 @click.option(
     "--preset", metavar="NAME", help="Check against a peer's semantics, e.g. fbgemm_cuda, torch."
 )
+@click.option(
+    "--warnings-fail",
+    is_flag=True,
+    help="Fail on warnings, too: errors that rounding hardly ever makes, though it could.",
+)
 @click.option("--json", "as_json", type=FILE, metavar="FILE", help="Write the report as JSON.")
 @click.option(
     "--html", "as_html", type=FILE, metavar="FILE", help="Write the report as one HTML page."
@@ -218,6 +223,7 @@ def check(
     answers: Path,
     bits: bool,
     preset: str | None,
+    warnings_fail: bool,
     as_json: Path | None,
     as_html: Path | None,
     force: bool,
@@ -233,7 +239,7 @@ def check(
     if as_json is not None and as_json == as_html:
         raise click.UsageError(f"{as_json}: --json and --html cannot write the same file")
     with open_suite(suite) as questions, read_answers(answers) as answer_arrays:
-        report = check_suite(questions, answer_arrays, bits, preset)
+        report = check_suite(questions, answer_arrays, bits, preset, warnings_fail)
     click.secho(str(report), fg="green" if report else None)
     status = 0 if report else 1
     for path, write in ((as_json, report.to_json), (as_html, report.to_html)):

@@ -4,6 +4,9 @@
     answers.npz           np.savez(f, **{"lookup_ragged/output": y})
     answers.safetensors   save_file({"lookup_ragged/output": y}, f)
 
+An array with one more leading axis has several runs, all of which are judged. Runs of an output
+that is rounded stochastically have a seed each; the key CASE/OUT@repeats is for runs of one seed.
+
 Answers are read one by one, when they are compared. Whatever is wrong with a file raises
 OracleError and says what to do. Nothing is allocated for an array before its size is known to be
 that of the bytes that the file has of it, at most `MOST_BYTES`.
@@ -26,6 +29,8 @@ from neocpu.hdf5.door import File, Kind
 from neocpu.hdf5.walk import one_line
 from neocpu.oracle.adapters import CODES, NAMES, Array, coded, to_numpy
 
+# Ends the key of runs of a stochastic output that all have the case's seed.
+REPEATS = "@repeats"
 ZIP_MAGIC = b"PK"
 ADVICE = "write answers as HDF5 (.h5), NumPy (.npz) or .safetensors, with keys like case/output"
 

@@ -5,21 +5,24 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from neocpu.errors import OracleError
 from neocpu.oracle.adapters import Array, arrays
-from neocpu.oracle.answers import Answers
-from neocpu.oracle.compare import Verdict, compare
-from neocpu.oracle.diagnose import diagnose
+from neocpu.oracle.answers import REPEATS, Answers
+from neocpu.oracle.compare import Verdict, compare, one_run
+from neocpu.oracle.diagnose import Diagnosis, diagnose
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
 from neocpu.oracle.operator import Case, Operator, Truth, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.report import Report
+from neocpu.oracle.seeds import judged_by_seed
 from neocpu.oracle.semantics import PRESETS
+from neocpu.oracle.typical import with_typical
 
 
 def nearest_name(wrong: str, names: Iterable[str]) -> str:
@@ -52,13 +55,18 @@ def is_canonical(preset: str | None) -> bool:
 
 
 def check_suite(
-    suite: Mapping[str, Any], answers: Answers, bits: bool = False, preset: str | None = None
+    suite: Mapping[str, Any],
+    answers: Answers,
+    bits: bool = False,
+    preset: str | None = None,
+    strict: bool = False,
 ) -> Report:
     """Compare all answers there are with a suite.
 
     preset : a peer's semantics.
     bits : ask for the canonical bits, or those of the preset's mirror. A case that the mirror does
         not cover is judged within bounds, and says so.
+    strict : a warning fails the check.
     Raises OracleError for unreadable files or an unknown preset.
     """
     find_preset(preset)
@@ -75,7 +83,7 @@ def check_suite(
         case_answers = {}
         for key in keys_of_case[name]:
             output = key.split("/", 1)[1] if "/" in key else ""
-            if output in truths:
+            if output.removesuffix(REPEATS) in truths:
                 case_answers[output] = answers[key]
             else:
                 unknown.append(f"{key}{nearest_name(key, [f'{name}/{o}' for o in truths])}")
@@ -88,12 +96,13 @@ def check_suite(
         valid_keys = [f"{case}/{output}" for case in suite for output in outputs]
         unknown += [f"{key}{nearest_name(key, valid_keys)}" for key in keys_of_case[name]]
     return Report(
-        cases=tuple(outcomes),
+        cases=tuple(judged_by_seed(outcomes)),
         unknown=tuple(unknown),
         unanswered=tuple(name for name in suite if name not in keys_of_case),
         preset=preset or "",
         bits=bits,
         source=answers.source,
+        strict=strict,
     )
 
 
@@ -107,6 +116,7 @@ def _check_case(
 ) -> CaseOutcome:
     """One case: a verdict per output, and explanations if one is wrong.
 
+    answers : by output; with REPEATS at the end of the name where all runs have one seed.
     canonical : neocpu's bits, where these are asked for.
     """
     op = find_operator(case.op)
@@ -117,16 +127,34 @@ def _check_case(
     if switches:
         with np.errstate(all="ignore"):
             truths = op.truth(case.inputs, case.options, switches)
+            truths = with_typical(op, case.inputs, case.options, truths, switches)
     verdicts = []
     for output, truth in truths.items():
+        bits_of_output = canonical.get(output)
         if output in answers:
-            verdict = compare(op, case, output, truth, answers[output], canonical.get(output))
-        else:
-            verdict = Verdict(output, "missing", "no answer")
-        verdicts.append(verdict)
-    wrong = any(verdict.status in ("failed", "malformed") for verdict in verdicts)
-    diagnoses = diagnose(op, case, truths, answers, switches) if wrong else []
+            verdict = compare(op, case, output, truth, answers[output], bits_of_output)
+            verdicts.append(verdict)
+        repeated = answers.get(output + REPEATS)
+        if repeated is not None:
+            verdict = compare(op, case, output, truth, repeated, bits_of_output, repeats=True)
+            verdicts.append(replace(verdict, output=output + REPEATS))
+        elif output not in answers:
+            verdicts.append(Verdict(output, "missing", "no answer"))
+    wrong = [verdict.output for verdict in verdicts if verdict.status in ("failed", "malformed")]
+    diagnoses = []
+    if wrong:
+        # of two answers to one output a wrong one is explained
+        order = sorted(answers, key=wrong.__contains__)
+        by_output = {name.removesuffix(REPEATS): answers[name] for name in order}
+        diagnoses = _shown_by_verdicts(verdicts)
+        diagnoses += diagnose(op, case, truths, one_run(truths, by_output), switches)
     return CaseOutcome(case, tuple(verdicts), tuple(diagnoses), note)
+
+
+def _shown_by_verdicts(verdicts: Iterable[Verdict]) -> list[Diagnosis]:
+    """The mistakes that verdicts prove, each once."""
+    mistakes = {m.name: m for verdict in verdicts for m in verdict.mistakes}
+    return [Diagnosis((m.name,), "mistake", m.about, m.fix) for m in mistakes.values()]
 
 
 def _mirrored(case: Case, preset: str) -> tuple[Mapping[str, Array | None], str]:
@@ -170,11 +198,17 @@ def check(
     options: Mapping[str, Value] | None = None,
     bits: bool = False,
     preset: str | None = None,
+    strict: bool = False,
+    runs: str = "seeds",
 ) -> Report:
     """Is this answer right?
 
-    answer : outputs by name, or one array where the operator has one output.
+    answer : outputs by name, or one array where the operator has one output. One more leading axis
+        holds several runs of the kernel; all must be right, and what differs between them is named.
     bits : ask for neocpu's bits, or those of the preset's mirror.
+    strict : not if there is a warning, either.
+    runs : "seeds" if such runs of an output that is rounded stochastically have a seed each,
+        "repeats" if all have the one of the options.
     Returns a Report: true when all that was answered is right; str(report) says what is wrong.
     Raises OracleError for an unknown operator, option, preset or output, or where nothing was
     answered.
@@ -186,21 +220,28 @@ def check(
         complete = operator.complete(_known_options(operator, options))
         with np.errstate(all="ignore"):
             truths = operator.truth(input_arrays, complete)
+            truths = with_typical(operator, input_arrays, complete, truths)
             canonical: dict[str, Array] = {}
             if bits and is_canonical(preset):
                 canonical = operator.run(input_arrays, complete)
     except (KeyError, ValueError) as error:
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
     answers = _named_answers(operator, answer, truths)
+    if runs not in ("seeds", "repeats"):
+        raise OracleError(f'runs is {runs!r}, not "seeds" or "repeats"')
+    if runs == "repeats":
+        stochastic = {o for o in answers if truths[o].probability is not None}
+        answers = {o + REPEATS if o in stochastic else o: x for o, x in answers.items()}
     case = Case("this call", op, input_arrays, complete, "")
     outcome = _check_case(case, dict(truths), answers, canonical, bits, preset)
     return Report(
-        cases=(outcome,),
+        cases=tuple(judged_by_seed([outcome])),
         unknown=(),
         unanswered=(),
         preset=preset or "",
         bits=bits,
         source="this call",
+        strict=strict,
     )
 
 

@@ -2,12 +2,13 @@
 
 An element passes where |theirs - reference| <= bound. A NaN reference accepts any NaN, an infinity
 itself, an infinite bound anything. Exact outputs must be equal. Stochastically rounded ones must be
-in [lower, upper], and be `upper` as often as its probability says, independently (stochastic.py;
-also over seeds: an answer with one more leading axis is one answer per seed). With `bits` the
-canonical bits must be met; a NaN equals any NaN.
+in [lower, upper], and be `upper` as often as its probability says, independently (stochastic.py).
+An answer with one more leading axis has several runs, of stochastic outputs one per seed; all must
+be right (runs.py). With `bits` the canonical bits must be met; a NaN equals any NaN.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,8 +17,12 @@ from numpy.typing import NDArray
 
 from neocpu.oracle import stochastic
 from neocpu.oracle.adapters import Array, codes_of, format_of
+from neocpu.oracle.mistakes import Mistake
 from neocpu.oracle.operator import Case, Operator, Truth
+from neocpu.oracle.runs import RunDifferences, differences, has_runs
+from neocpu.oracle.stochastic_mistakes import Draws
 from neocpu.oracle.truth.formats import FORMATS, decode, quantum
+from neocpu.oracle.typical import warnings
 
 
 @dataclass(frozen=True)
@@ -47,15 +52,17 @@ class Verdict:
     ratio: NDArray[np.float64] | None = None  # |error| / bound of every element, if it failed
     warnings: tuple[str, ...] = ()  # what is within the bound and yet unlikely
     untested: tuple[str, ...] = ()  # what this answer cannot show, such as the bias of a rounding
+    # what the numbers prove without a model of the operator: unfair rounding, races between runs
+    mistakes: tuple[Mistake, ...] = ()
+    draws: Draws | None = None  # stochastic roundings, to compare with other seeds
 
 
 def malformed(truth: Truth, answer: Array) -> str:
     """Why an answer cannot be compared with the truth ("" if it can)."""
     shape = answer.shape
     expected = np.shape(truth.reference)
-    per_seed = truth.probability is not None and shape[1:] == expected
     flat = len(expected) == 1 and answer.size == expected[0]
-    if shape != expected and not per_seed and not flat:
+    if shape != expected and not has_runs(expected, shape) and not flat:
         hint = "; it is transposed" if len(expected) > 1 and shape == expected[::-1] else ""
         return f"shape {list(shape)}, expected {list(expected)}{hint}"
     kind = answer.dtype.kind
@@ -78,15 +85,15 @@ def malformed(truth: Truth, answer: Array) -> str:
 def numbers(truth: Truth, answer: Array) -> Array:
     """An answer as numbers: f64, or integers where the output is exact.
 
-    Shaped as the reference; an answer per seed has one more leading axis.
+    Shaped as the reference; several runs have one more leading axis.
     """
     if truth.exact:
         values = codes_of(answer)
     else:
         values = decode(answer, format_of(answer) or truth.format)
     expected = np.shape(truth.reference)
-    per_seed = values.ndim > len(expected) and values.shape[1:] == expected
-    return values if per_seed else values.reshape(expected)
+    runs = (len(values),) if has_runs(expected, values.shape) else ()
+    return values.reshape(*runs, *expected)
 
 
 def judge(truth: Truth, x: Array) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
@@ -125,63 +132,91 @@ def compare(
     truth: Truth,
     answer: Array,
     canonical: Array | None = None,
+    repeats: bool = False,
 ) -> Verdict:
-    """The verdict on one output. `canonical`: bits that must be met; None: within the bound."""
+    """The verdict on one output.
+
+    canonical : bits that must be met, in every run; None: within the bound.
+    repeats : several runs of a stochastic output have one seed, not each its own.
+    """
     problem = malformed(truth, answer)
     if problem:
         return Verdict(output, "malformed", problem)
     x = numbers(truth, answer)
     right, ratio = judge(truth, x)
-    message = ""
-    untested: tuple[str, ...] = ()
+    has_seeds = truth.probability is not None and not repeats
+    several = x.ndim > np.ndim(truth.reference)
+    between = RunDifferences()
+    if several and not has_seeds:
+        between = differences(op, case, output, truth, x, right)
+    messages = [between.message]
+    rounding = stochastic.Judgement()
     expected = truth.reference
     if canonical is None:
-        message, untested = stochastic.judged(case, truth, x)
+        rounding = stochastic.judged(case, truth, x[0] if several and repeats else x)
+        messages.append(rounding.message)
+    elif several and has_seeds:
+        return Verdict(output, "malformed", "one answer per seed has no canonical bits")
     else:
-        problem, right = _equal_bits(truth, canonical, x)
-        if problem:
-            return Verdict(output, "malformed", problem)
+        right = _equal_bits(truth, canonical, x)
         expected = numbers(truth, canonical)
-    worst_ratio = float(ratio.max(initial=0.0))
-    if right.all() and not message:
-        return Verdict(
-            output, "passed", elements=x.size, worst_ratio=worst_ratio, untested=untested
-        )
-    wrong = np.flatnonzero(~right)
-    first = worst = None
-    if wrong.size:
-        place = _Place(op, case, output, truth, expected, x)
-        first = _wrong_element(place, int(wrong[0]))
-        worst = _wrong_element(place, int(wrong[np.argmax(ratio.reshape(-1)[wrong])]))
+    unlikely = warnings(op, case, output, truth, x, right)
+    message = "; ".join(filter(None, messages))
+    passed = bool(right.all()) and not message
+    place = _Place(op, case, output, truth, expected, x)
+    first, worst = _extremes(place, right, ratio)
+    shown = None if passed else _of_worst_run(np.where(right, 0.0, ratio), np.ndim(expected))
     return Verdict(
         output=output,
-        status="failed",
+        status="passed" if passed else "failed",
         message=message,
         elements=x.size,
-        wrong=wrong.size,
+        wrong=int((~right).sum()),
         first=first,
         worst=worst,
-        worst_ratio=worst_ratio,
-        ratio=np.where(right, 0.0, ratio),
-        untested=untested,
+        worst_ratio=float(ratio.max(initial=0.0)),
+        ratio=shown,
+        warnings=tuple(filter(None, (between.warning, *unlikely))),
+        untested=rounding.untested,
+        mistakes=tuple(m for m in (between.race, rounding.mistake) if m is not None),
+        draws=rounding.sample,
     )
 
 
-def _equal_bits(truth: Truth, canonical: Array, x: Array) -> tuple[str, NDArray[np.bool_]]:
-    """Why bits cannot be compared ("" if they can), and which elements have the canonical ones."""
+def _of_worst_run(ratio: NDArray[np.float64], dimensions: int) -> NDArray[np.float64]:
+    """The largest of all runs, element by element."""
+    worst: NDArray[np.float64] = ratio.max(0) if ratio.ndim > dimensions else ratio
+    return worst
+
+
+def _equal_bits(truth: Truth, canonical: Array, x: Array) -> NDArray[np.bool_]:
+    """Which elements have the canonical bits, in every run."""
     expected = numbers(truth, canonical)
-    if x.shape != expected.shape:
-        return "one answer per seed has no canonical bits", np.zeros(0, bool)
     if truth.exact:
-        return "", np.asarray(x == expected)
+        return np.asarray(x == expected)
     both_nan = np.isnan(x) & np.isnan(expected)
-    return "", both_nan | ((x == expected) & (np.signbit(x) == np.signbit(expected)))
+    return both_nan | ((x == expected) & (np.signbit(x) == np.signbit(expected)))
 
 
 def same_bits(truth: Truth, bits: Array, answer: Array) -> bool:
     """Does an answer have these bits in every element? Any NaN equals any NaN."""
-    problem, right = _equal_bits(truth, bits, numbers(truth, answer))
-    return not problem and bool(right.all())
+    return bool(_equal_bits(truth, bits, numbers(truth, answer)).all())
+
+
+def one_run(truths: Mapping[str, Truth], answers: Mapping[str, Array]) -> dict[str, Array]:
+    """One run of each answer: the first in which an output is wrong, of all outputs the same."""
+    several = {
+        output: numbers(truths[output], answer)
+        for output, answer in answers.items()
+        if has_runs(np.shape(truths[output].reference), answer.shape)
+        and not malformed(truths[output], answer)
+    }
+    wrong = []
+    for output, x in several.items():
+        runs = ~judge(truths[output], x)[0].reshape(len(x), -1).all(1)
+        wrong += np.flatnonzero(runs)[:1].tolist()
+    run = min(wrong, default=0)
+    return {**answers, **{output: x[min(run, len(x) - 1)] for output, x in several.items()}}
 
 
 class _Place(NamedTuple):
@@ -195,11 +230,22 @@ class _Place(NamedTuple):
     answer: Array
 
 
+def _extremes(
+    place: _Place, right: NDArray[np.bool_], ratio: NDArray[np.float64]
+) -> tuple[WrongElement | None, WrongElement | None]:
+    """The first wrong element and the worst one; None where all are right."""
+    wrong = np.flatnonzero(~right)
+    if not wrong.size:
+        return None, None
+    worst = wrong[np.argmax(ratio.reshape(-1)[wrong])]
+    return _wrong_element(place, int(wrong[0])), _wrong_element(place, int(worst))
+
+
 def _wrong_element(place: _Place, flat_index: int) -> WrongElement:
     """The record of one element of the answer."""
     truth = place.truth
     index = tuple(int(i) for i in np.unravel_index(flat_index, place.answer.shape))
-    inner = index[place.answer.ndim - np.ndim(truth.reference) :]  # without the axis of seeds
+    inner = index[place.answer.ndim - np.ndim(truth.reference) :]  # without the axis of runs
     theirs = float(place.answer[index])
     reference = float(place.expected[inner])
     ulps = None
@@ -208,7 +254,7 @@ def _wrong_element(place: _Place, flat_index: int) -> WrongElement:
         ulps = abs(theirs - reference) / float(unit)
     located = place.op.locate(place.case, place.output, inner)
     if len(inner) < len(index):
-        located = {"seed": index[0], **located}
+        located = {"run": index[0], **located}
     return WrongElement(
         index=index,
         place={name: int(number) for name, number in located.items()},

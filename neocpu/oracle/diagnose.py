@@ -11,7 +11,6 @@ from itertools import combinations
 
 import numpy as np
 
-from neocpu.oracle import stochastic
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.compare import agrees, judge, malformed, numbers, same_bits
 from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
@@ -157,13 +156,6 @@ def by_pattern(case: Case, truths: Truths, answers: Answers) -> list[Diagnosis]:
     return list(diagnoses.values())
 
 
-def by_stochastic_rounding(case: Case, truths: Truths, answers: Answers) -> list[Diagnosis]:
-    """The mistakes in stochastic rounding that outputs show, each once."""
-    faults = (stochastic.fault(case, truths[o], numbers(truths[o], answers[o])) for o in answers)
-    named = {fault.name: fault for fault in faults if fault is not None}
-    return [Diagnosis((f.name,), "mistake", f.about, f.fix) for f in named.values()]
-
-
 def diagnose(
     op: Operator,
     case: Case,
@@ -188,7 +180,6 @@ def diagnose(
         return [Diagnosis(("exact",), "quirk", about)]
     return (
         by_switches(op, case, readable, preset)
-        + by_stochastic_rounding(case, truths, readable)
         + by_mirror(case, truths, readable)
         + by_pattern(case, truths, readable)
     )

@@ -44,11 +44,18 @@ class CheckOutcome:
     preset: str = ""
     bits: bool = False
     source: str = ""
+    strict: bool = False  # a warning fails the check
 
     @property
     def passed(self) -> bool:
         """All answers are right, and there was one."""
-        return not self.unknown and bool(self.count("passed")) and not self.count("failed")
+        right = not self.unknown and bool(self.count("passed")) and not self.count("failed")
+        return right and not (self.strict and self.warned)
+
+    @property
+    def warned(self) -> int:
+        """How many cases have a warning."""
+        return sum(any(verdict.warnings for verdict in outcome.verdicts) for outcome in self.cases)
 
     def __bool__(self) -> bool:
         return self.passed
@@ -82,6 +89,8 @@ class CheckOutcome:
         counts = ", ".join(
             f"{self.count(status)} {status}" for status in ("passed", "failed", "unanswered")
         )
+        if self.warned:
+            counts += f", {self.warned} with warnings"
         return f"{'passed' if self else 'FAILED'} ({how}): {counts}"
 
 

@@ -96,13 +96,17 @@ class OracleCase:
         from collections.abc import Mapping
 
         from neocpu.oracle.adapters import arrays
+        from neocpu.oracle.answers import REPEATS
 
         if self.settings.answers_file is None:
             return
         outputs = [verdict.output for verdict in report.cases[0].verdicts]
-        by_output = answer if isinstance(answer, Mapping) else {outputs[0]: answer}
+        only = outputs[0].removesuffix(REPEATS)
+        by_output = answer if isinstance(answer, Mapping) else {only: answer}
         for output, array in arrays(by_output, "answer").items():
-            self.settings.answers[f"{self.name}/{output}"] = array
+            repeats = f"{output}{REPEATS}" in outputs
+            key = f"{self.name}/{output}{REPEATS if repeats else ''}"
+            self.settings.answers[key] = array
 
 
 @dataclass

@@ -3,9 +3,9 @@
 JSON: {"format": "neocpu-oracle-report", "version": 1, "passed", "counts": {"passed", "failed",
 "unanswered"}, "preset", "bits", "answers", "unknown": [keys], "likely": [{"names", "explains"}],
 "cases": [{"name", "op", "about", "status", "outputs": [{"output", "status", "message", "elements",
-"wrong", "worst_ratio", "first", "worst", "warnings", "untested"}], "diagnoses": [{"names", "kind",
-"about", "fix"}], "note"}]}; first and worst: {"index", "place", "theirs", "reference", "bound",
-"ulps"} or null.
+"wrong", "worst_ratio", "first", "worst", "warnings", "untested", "mistakes": [{"name", "about",
+"fix"}]}], "diagnoses": [{"names", "kind", "about", "fix"}], "note"}]}; first and worst: {"index",
+"place", "theirs", "reference", "bound", "ulps"} or null.
 Numbers that JSON lacks are the strings "nan", "inf", "-inf".
 """
 
@@ -75,10 +75,11 @@ def _case_json(outcome: CaseOutcome) -> dict[str, Any]:
         facts = {
             name: value
             for name, value in vars(verdict).items()
-            if name not in ("ratio", "first", "worst")
+            if name not in ("ratio", "first", "worst", "draws")
         }
         facts["first"] = asdict(verdict.first) if verdict.first else None
         facts["worst"] = asdict(verdict.worst) if verdict.worst else None
+        facts["mistakes"] = [mistake._asdict() for mistake in verdict.mistakes]
         outputs.append(facts)
     return {
         "name": outcome.case.name,

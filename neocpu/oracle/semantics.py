@@ -41,9 +41,18 @@ PRESETS: dict[str, frozenset[str]] = {
             "out_of_bounds_row_0",
         }
     ),
-    "torch": frozenset({"untouched_rows_step", "adagrad_eps_1e10", "bf16_output_half_up"}),
+    "torchrec_triton": frozenset({"out_of_bounds_row_0"}),
+    "torch": frozenset(
+        {"untouched_rows_step", "adagrad_eps_1e10", "bf16_output_half_up", "max_skips_nan"}
+    ),
     "torch_sparse": frozenset(
-        {"adagrad_eps_1e10", "sgd_duplicates_in_sequence", "sparse_adam_eps", "bf16_output_half_up"}
+        {
+            "adagrad_eps_1e10",
+            "sgd_duplicates_in_sequence",
+            "sparse_adam_eps",
+            "bf16_output_half_up",
+            "max_skips_nan",
+        }
     ),
 }
 

@@ -13,22 +13,24 @@ error bound of the number itself allows.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.oracle.mistakes import Mistake
 from neocpu.oracle.operator import Case, Truth
 from neocpu.oracle.stochastic_mistakes import (
     GROUPS,
     NEVER,
     Draws,
     Ints,
-    Mistake,
     Real,
     chances,
     sequences,
     shared_score,
     sharings,
+    sharings_of_runs,
 )
 
 REPORT_FALSE_ALARM = 1e-9  # chance that a right kernel fails any of these tests in a report
@@ -103,7 +105,7 @@ def draws_of(case: Case, truth: Truth, x: NDArray[np.float64]) -> Draws | None:
         between = np.isfinite(chance) & (chance > 0) & (chance < 1)
         between &= ((runs == low) | (runs == high)).all(0)
     chosen = np.flatnonzero(between)
-    step = (high - low)[chosen]
+    step = high[chosen] - low[chosen]
     # the bound is one step beside the error of the number that is rounded
     slack = np.maximum(bound[chosen] - step, 0.0) / step + RESOLUTION
     table, row, column = _places(case, shape, chance.size)
@@ -234,8 +236,6 @@ def untested(draws: Draws | None) -> str:
         parts.append(
             f"{'they' if parts else f'{draws.count:,} elements'} cannot show {', '.join(hidden)}"
         )
-    if len(draws.up) == 1:
-        parts.append("one answer cannot show whether seeds have random numbers of their own")
     return f"stochastic rounding: {'; '.join(parts)}" if parts else ""
 
 
@@ -272,19 +272,39 @@ def _visible(draws: Draws) -> Iterator[tuple[str, float]]:
         yield what, shared_score(made, groups[name])
 
 
-def judged(case: Case, truth: Truth, x: NDArray[np.float64]) -> tuple[str, tuple[str, ...]]:
-    """What is wrong with the stochastic rounding of an output ("" if nothing), and what is hidden.
+class Judgement(NamedTuple):
+    """What an answer's stochastic rounding shows."""
+
+    message: str = ""  # what is wrong, if anything
+    mistake: Mistake | None = None
+    untested: tuple[str, ...] = ()  # what the answer is too small to show
+    sample: Draws | None = None  # roundings to compare with those of other seeds
+
+
+def judged(case: Case, truth: Truth, x: NDArray[np.float64]) -> Judgement:
+    """Is the stochastic rounding of an output fair?
 
     x : its numbers, with one more leading axis where there is an answer per seed.
     """
     draws = draws_of(case, truth, x)
     if draws is None:
-        return "", ()
+        return Judgement()
     finding = mistake_of(draws)
     if finding is not None:
-        return message(draws, finding), ()
+        return Judgement(message(draws, finding), finding.mistake)
     hidden = untested(draws)
-    return "", (hidden,) if hidden else ()
+    return Judgement(untested=(hidden,) if hidden else (), sample=draws.sample())
+
+
+def shared_by_seeds(draws: Draws) -> Mistake | None:
+    """The mistake by which two runs share random numbers; None if they do not."""
+    findings = [
+        Finding(mistake, shared_score(directed, groups), directed.count)
+        for directed in (draws, draws.by_magnitude())
+        for mistake, groups in sharings_of_runs(directed)
+    ]
+    best = max(findings, key=lambda finding: finding.score)
+    return best.mistake if best.score > limit() else None
 
 
 def message(draws: Draws, finding: Finding) -> str:
@@ -296,9 +316,3 @@ def message(draws: Draws, finding: Finding) -> str:
         f"as likely as from a right kernel, which fails with a chance of at most "
         f"{FALSE_ALARM:.0e})"
     )
-
-
-def fault(case: Case, truth: Truth, x: NDArray[np.float64]) -> Mistake | None:
-    """The mistake in stochastic rounding that the numbers x of an output show, for diagnoses."""
-    finding = mistake_of(draws_of(case, truth, x))
-    return finding.mistake if finding else None

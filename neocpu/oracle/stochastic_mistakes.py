@@ -12,10 +12,12 @@ sequences  models in which an element depends on those before it
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from neocpu.oracle.mistakes import Mistake
 
 Real = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,14 +35,6 @@ PERIODS = tuple(1 << k for k in range(5, 14))
 LAGS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 STRENGTHS = (-0.8, -0.3, -0.1, 0.1, 0.3, 0.8)
 GROUPS = 10  # of probabilities, where no model fits
-
-
-class Mistake(NamedTuple):
-    """What a kernel does, and what to do about it."""
-
-    name: str
-    about: str
-    fix: str
 
 
 @dataclass(frozen=True)
@@ -268,13 +262,20 @@ def sharings(draws: Draws) -> Iterator[tuple[Mistake, Ints]]:
         about = f"the random numbers repeat after {period} elements"
         yield sharing("numbers_repeat", about), within_run(draws.element % period)
     if len(draws.up) > 1:
-        about = "every seed gives the same random numbers"
-        fix = "the seed and the step must enter the generator's key or counter"
-        runs_alike = np.broadcast_to(draws.element, draws.up.shape)
-        yield sharing("same_numbers_for_seeds", about, fix), runs_alike
-        about = "one seed has the random numbers of the next, one element further"
-        yield sharing("seeds_overlap", about, fix), draws.element + runs
-        yield sharing("seeds_overlap", about, fix), draws.element - runs + len(runs)
+        yield from sharings_of_runs(draws)
+
+
+def sharings_of_runs(draws: Draws) -> Iterator[tuple[Mistake, Ints]]:
+    """Mistakes in which runs of several seeds, or steps, share random numbers."""
+    runs = np.arange(len(draws.up))[:, None]
+    about = "every seed or step gives the same random numbers"
+    fix = "the seed and the step must enter the generator's key or counter"
+    alike = Mistake("same_numbers_for_seeds", about, fix)
+    yield alike, np.broadcast_to(draws.element, draws.up.shape)
+    about = "a seed or step has the random numbers of the next, one element further"
+    overlapping = Mistake("seeds_overlap", about, fix)
+    yield overlapping, draws.element + runs
+    yield overlapping, draws.element - runs + len(runs)
 
 
 def shared_score(draws: Draws, groups: Ints) -> float:

@@ -30,6 +30,7 @@ from neocpu.hdf5.draft import Draft
 from neocpu.hdf5.walk import one_line
 from neocpu.oracle.adapters import CODES, Array, coded, codes_of, format_of
 from neocpu.oracle.operator import Case, Field, Truth
+from neocpu.oracle.typical import with_typical
 
 FORMAT = "neocpu-oracle-suite"
 VERSION = 2  # 2: outputs may have a statistical bound, `typical`
@@ -125,7 +126,7 @@ def ask(case: Case, backend: str = "reference") -> Question:
     op = OPERATORS[case.op]
     options = op.complete(case.options)
     with np.errstate(all="ignore"):
-        truths = op.truth(case.inputs, options)
+        truths = with_typical(op, case.inputs, options, op.truth(case.inputs, options))
         bits = op.run(case.inputs, options, backend)
     fields = {name: op.outputs.get(name.rsplit("/", 1)[-1], Field("")) for name in truths}
     full = Case(case.name, case.op, case.inputs, options, case.about)

@@ -9,6 +9,7 @@ UPDATES = ("backward", "trajectory")
 BAGS = ("lookup", "weight_gradient", *MERGES)
 WEIGHTED = ("lookup", *MERGES)
 AT_SCALE = ("lookup_at_scale", "backward_at_scale")
+MAXIMA = ("lookup_max", "lookup_max_backward")
 JAGGED = (
     "jagged_dense_bmm",
     "jagged_dense_bmm_backward",
@@ -52,43 +53,43 @@ def _quirk(name: str, ops: tuple[str, ...], about: str) -> Switch:
 _BOUNDARIES = (
     _mistake(
         "last_lookup_dropped",
-        (*BAGS, *JAGGED),
+        (*BAGS, *JAGGED, *MAXIMA),
         "the last lookup of every bag is left out",
         "a bag ends before offsets[bag + 1]: loop while l < offsets[bag + 1]",
     ),
     _mistake(
         "first_lookup_dropped",
-        (*BAGS, *JAGGED),
+        (*BAGS, *JAGGED, *MAXIMA),
         "the first lookup of every bag is left out",
         "a bag begins at offsets[bag], that lookup included",
     ),
     _mistake(
         "bag_ends_late",
-        WEIGHTED,
+        (*WEIGHTED, *MAXIMA),
         "every bag takes in the first lookup of the next one",
         "a bag ends before offsets[bag + 1]: compare with <, not <=",
     ),
     _mistake(
         "bag_starts_early",
-        BAGS,
+        (*BAGS, *MAXIMA),
         "every bag takes in the last lookup of the one before",
         "a bag begins at offsets[bag], not one before",
     ),
     _mistake(
         "pruned_reads_last_row",
-        BAGS,
+        (*BAGS, *MAXIMA),
         "row -1 (a pruned row) reads or trains the last row of the table",
         "skip lookups with row < 0 before the row is addressed",
     ),
     _mistake(
         "feature_is_table",
-        BAGS,
+        (*BAGS, *MAXIMA),
         "feature f uses table f, whatever feature_table says",
         "take the table of a feature from feature_table",
     ),
     _mistake(
         "columns_in_table_order",
-        BAGS,
+        (*BAGS, *MAXIMA),
         "pooled columns stand in the order of tables instead of features",
         "column offsets are the running sum of dims[feature_table], feature by feature",
     ),
@@ -184,7 +185,7 @@ _POOLING = (
     ),
     _mistake(
         "truncated",
-        ("lookup", "round", "quantize", "backward", "trajectory"),
+        ("lookup", "round", "quantize", "backward", "trajectory", "fp8_rowwise"),
         "bits are dropped instead of rounded",
         "round to nearest even before the narrow store",
     ),
@@ -529,6 +530,24 @@ _STATES = (
         UPDATES,
         "rows that were never updated (prev_iter 0) decay as if they had been at step 0",
         "take 1 as the factor of rows with prev_iter 0",
+    ),
+    _mistake(
+        "ensemble_coefficient_swapped",
+        ("trajectory",),
+        "the shadow keeps 1 - step_ema_coef of itself instead of step_ema_coef",
+        "sparse_ema = step_ema_coef*sparse_ema + (1 - step_ema_coef)*w",
+    ),
+    _mistake(
+        "ensemble_swap_exchanges",
+        ("trajectory",),
+        "a swap exchanges weights and shadow",
+        "copy the shadow to the weights; it keeps its numbers",
+    ),
+    _mistake(
+        "ensemble_touched_rows_only",
+        ("trajectory",),
+        "only the rows that a step looks up are averaged and swapped",
+        "average and swap whole tables",
     ),
     _quirk(
         "ftrl_eps_inside_root",

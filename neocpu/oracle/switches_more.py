@@ -4,7 +4,7 @@ Permuted and selected embeddings, products on jagged data, maximum pooling, fp8 
 many operators share are in `switches.py`.
 """
 
-from neocpu.oracle.switches import Switch
+from neocpu.oracle.switches import MAXIMA, Switch
 
 COPIES = ("permute_pooled", "permute_multi_embedding", "group_index_select")
 KEYED = "keyed_jagged_index_select"
@@ -42,6 +42,45 @@ _MOVES = (
         _with_backward(KEYED),
         "every key reads where the bags of the first key begin",
         "the bag of key k and sample s is k*B + s",
+    ),
+)
+
+_KEY_VALUE = (
+    _mistake(
+        "kv_row_not_reset",
+        ("kv_trajectory",),
+        "an id that was evicted finds its old row when it comes back",
+        "write the initial row when an id is inserted, also into memory that is used again",
+    ),
+    _mistake(
+        "kv_state_not_reset",
+        ("kv_trajectory",),
+        "the optimizer's state of an evicted id is still there when it comes back",
+        "set the states of a row to 0 when its id is inserted",
+    ),
+    _mistake(
+        "kv_ttl_inclusive",
+        ("kv_trajectory",),
+        "ids that are exactly as old as the time to live are evicted, too",
+        "evict where now - last > ttl",
+    ),
+    _mistake(
+        "kv_decay_after_check",
+        ("kv_trajectory",),
+        "counts are compared before they fade",
+        "fade the count, then compare it with the threshold",
+    ),
+    _mistake(
+        "kv_counts_lookups",
+        ("kv_trajectory",),
+        "an id is counted for each of its lookups instead of once per step",
+        "count unique ids of a step",
+    ),
+    _mistake(
+        "kv_evaluation_counts",
+        ("kv_trajectory",),
+        "evaluations count ids and refresh their time",
+        "leave counts and times alone outside of training",
     ),
 )
 
@@ -90,4 +129,61 @@ _JAGGED = (
     ),
 )
 
-MORE = (*_MOVES, *_JAGGED)
+_MAXIMA = (
+    _mistake(
+        "max_from_zero",
+        MAXIMA,
+        "the maximum starts at 0, so that a bag of negative numbers gives 0",
+        "start with the first row of the bag",
+    ),
+    _mistake(
+        "max_empty_is_lowest",
+        ("lookup_max",),
+        "the maximum of an empty bag is -infinity, where the search started, instead of 0",
+        "write 0 for bags without lookups",
+    ),
+    _mistake(
+        "max_gradient_to_ties",
+        ("lookup_max_backward",),
+        "every lookup that holds the maximum gets the whole gradient",
+        "keep the number of the one lookup that won in forward, and scatter to its row",
+    ),
+    _mistake(
+        "max_takes_last",
+        ("lookup_max_backward",),
+        "of equal maxima the last one gets the gradient",
+        "replace the maximum only by a larger number: compare with >, not >=",
+    ),
+    Switch(
+        "max_skips_nan",
+        "quirk",
+        "a NaN counts only where it is the first of its bag (torch): every comparison with it is "
+        "false",
+        "",
+        MAXIMA,
+    ),
+)
+
+FP8 = ("fp8_rowwise",)
+_FP8 = (
+    _mistake(
+        "fp8_scale_inverted",
+        FP8,
+        "the scale that is stored is largest / limit, as for e4m3 tensors, not limit / largest",
+        "store limit / (1e-20 + largest); readers divide by it",
+    ),
+    _mistake(
+        "fp8_scale_of_tensor",
+        FP8,
+        "all rows share the scale of the largest number of the tensor",
+        "reduce |x| over a row",
+    ),
+    _mistake(
+        "fp8_largest_signed",
+        FP8,
+        "the scale follows the largest number instead of the largest by size",
+        "reduce |x|, not x",
+    ),
+)
+
+MORE = (*_MOVES, *_KEY_VALUE, *_JAGGED, *_MAXIMA, *_FP8)

@@ -13,6 +13,7 @@ from typing import Any
 from neocpu.oracle.cases import DIM_MULTIPLE, all_cases
 from neocpu.oracle.checking import check, find_operator
 from neocpu.oracle.operator import Case, Value
+from neocpu.oracle.repeat import check_repeatedly
 from neocpu.oracle.report import Report
 
 
@@ -23,9 +24,19 @@ def assert_correct(
     options: Mapping[str, Value] | None = None,
     bits: bool = False,
     preset: str | None = None,
+    runs: int = 1,
+    seeds: bool = False,
 ) -> Report:
-    """`neocpu.oracle.check`, raising AssertionError with the report when the answer is wrong."""
-    report = check(op, inputs, answer, options, bits, preset)
+    """`neocpu.oracle.check`, raising AssertionError with the report when the answer is wrong.
+
+    answer : the answer, or the kernel itself, which is called `runs` times as
+        kernel(inputs, options); see `neocpu.oracle.check_repeatedly`, also about `seeds`.
+    """
+    __tracebackhide__ = True
+    if callable(answer):
+        report = check_repeatedly(op, inputs, answer, options, runs, seeds, bits, preset)
+    else:
+        report = check(op, inputs, answer, options, bits, preset)
     report.raise_if_failed()
     return report
 

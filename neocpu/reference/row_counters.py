@@ -1,8 +1,11 @@
-"""How do row counters change a rule's rate? Twins of the helpers of `kernels/rules.py` for rules
-that count the updates of a row. Formulas: docs/arithmetic.md §5, Counters.
+"""How do row counters change a rule's rate, and how do rows decay that rest?
+
+Twins of the helpers of `kernels/rules.py` for rules that count the updates of a row. Formulas:
+docs/arithmetic.md §5, Counters; docs/semantics.md §2.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.reference.elementary import exp, log
 
@@ -38,6 +41,20 @@ def powered(base, n: int) -> np.float32:
         result = result * (square if digit == "1" else 1)
         square = square * square
     return np.float32(result)
+
+
+def missed_decay(
+    prev_iter: NDArray[np.float32], step: int, keep: np.float32, bound: float
+) -> NDArray[np.float32]:
+    """Decay f32[R] of rows for the steps since `prev_iter`, this one excluded: keep to the power of
+    their number, at least `bound`; 1 where `prev_iter` is 0.
+    """
+    last = prev_iter.astype(np.float64)
+    missed = np.maximum(step - last - 1, 0).astype(np.int64)
+    steps, number = np.unique(missed, return_inverse=True)
+    powers = np.array([powered(keep, n) for n in steps.tolist()], np.float32)[number]
+    bounded = np.maximum(powers, np.float32(bound))
+    return np.where((last == 0) | (missed == 0), np.float32(1), bounded)
 
 
 def tail_rate(rate, count, hyper) -> np.float32:

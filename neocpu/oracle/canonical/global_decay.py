@@ -5,8 +5,6 @@ weight decay. G = max(fl(decay_lower_bound), fl(c^n)), c = fl(1 - lr*wd), the po
 powering in fp64; a row is fl(G*w).
 """
 
-from importlib import import_module
-
 import numpy as np
 
 from neocpu.oracle.canonical import Floats, Ints, encoded, lookups_of
@@ -16,27 +14,21 @@ from neocpu.oracle.truth.bags import tables_of
 from neocpu.oracle.truth.formats import decode
 from neocpu.oracle.truth.global_decay import is_active
 from neocpu.oracle.truth.states import GLOBAL
-
-# where each backend has the power of a decay
-POWERS = {"kernels": "neocpu.kernels.rules", "reference": "neocpu.reference.row_counters"}
+from neocpu.reference.row_counters import missed_decay
 
 
-def factors(inputs: Arrays, options: dict[str, Value], backend: str) -> Floats:
-    """G of every row of all tables."""
-    powered = import_module(POWERS[backend]).powered
+def factors(inputs: Arrays, options: dict[str, Value]) -> Floats:
+    """G of every row of all tables; one NumPy program is kernel and twin."""
     rows = int(inputs["rows"].sum())
-    last = np.array(inputs.get("prev_iter", np.zeros(rows)), np.float64)
-    hyper = plain_update.optimizer_of(_decoupled(options)).hyper(int(options["step"]))
-    missed = np.maximum(int(options["step"]) - last - 1, 0).astype(np.int64)
-    steps, number = np.unique(missed, return_inverse=True)
-    powers = np.array([powered(hyper.keep, n) for n in steps.tolist()], np.float32)[number]
-    bounded = np.maximum(powers, np.float32(options["decay_lower_bound"]))
-    return np.where((last == 0) | (missed == 0), np.float32(1), bounded)
+    prev_iter = np.array(inputs.get("prev_iter", np.zeros(rows)), np.float32)
+    step = int(options["step"])
+    keep = plain_update.optimizer_of(_decoupled(options)).hyper(step).keep
+    return missed_decay(prev_iter, step, keep, float(options["decay_lower_bound"]))
 
 
-def seen_inputs(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def seen_inputs(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     """The inputs of a training step's lookup: all rows decayed, as fp32."""
-    return {**inputs, "weights": _numbers(inputs, options) * _by_element(inputs, options, backend)}
+    return {**inputs, "weights": _numbers(inputs, options) * _by_element(inputs, options)}
 
 
 def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
@@ -58,7 +50,7 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     touched = _touched_rows(inputs, options)
     elements = np.repeat(_touched_mask(rows, touched), _row_widths(inputs))
     if is_active(options):
-        decay = _by_element(inputs, options, backend)
+        decay = _by_element(inputs, options)
         weights[elements] = decay[elements] * weights[elements]
         prev_iter[touched] = np.float32(int(options["step"]))
     fp32_options = {**_decoupled(options), "weights_format": "fp32"}
@@ -86,9 +78,9 @@ def _row_widths(inputs: Arrays) -> Ints:
     return np.repeat(inputs["dims"].astype(np.int64), inputs["rows"])
 
 
-def _by_element(inputs: Arrays, options: dict[str, Value], backend: str) -> Floats:
+def _by_element(inputs: Arrays, options: dict[str, Value]) -> Floats:
     """G of every element."""
-    return np.repeat(factors(inputs, options, backend), _row_widths(inputs))
+    return np.repeat(factors(inputs, options), _row_widths(inputs))
 
 
 def _touched_rows(inputs: Arrays, options: dict[str, Value]) -> Ints:

@@ -8,9 +8,13 @@ from collections.abc import Iterable, Iterator
 from neocpu.oracle.cases import (
     backward,
     codecs,
+    fp8_rows,
     jagged,
+    key_value,
     layout,
+    long,
     lookup,
+    maximum,
     moves,
     nvfp4,
     optimizers,
@@ -31,11 +35,15 @@ MODULES = (
     layout,
     codecs,
     jagged,
+    key_value,
     moves,
     nvfp4,
     optimizers,
     scale,
     stochastic,
+    maximum,
+    fp8_rows,
+    long,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.

@@ -1,15 +1,12 @@
 """Which states and options break single optimizers? FTRL-Proximal, the decay of rows that rest,
-states of narrow formats.
-
-Rows have a multiple of 4 columns whatever the caller asks for: widths are the business of
-`backward.py`.
+rows with a shadow, states of narrow formats.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, bags, coded, gradient, ragged, tables
+from neocpu.oracle.cases.draw import Draw, Recipe, bags, coded, gradient, ragged, tables
 from neocpu.oracle.cases.updates import EXACT, states
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.backward import HYPER
@@ -18,15 +15,17 @@ from neocpu.oracle.truth.states import GLOBAL, layout_of
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
-    yield from _ftrl(seed)
-    yield from _narrow_states(seed)
-    yield from _global_decay(seed)
+    recipe = Recipe(seed, dim_multiple)
+    yield from _ftrl(recipe)
+    yield from _narrow_states(recipe)
+    yield from _global_decay(recipe)
+    yield from _ensemble(recipe)
 
 
-def _inputs(seed: int, name: str, rule: str, fresh: bool = False) -> Arrays:
+def _inputs(recipe: Recipe, name: str, rule: str, fresh: bool = False) -> Arrays:
     """Two tables, three features, ragged bags; states as after five steps, or new."""
-    draw = Draw(seed, f"optimizers-{name}")
-    inputs = tables(draw, (11, 6), (8, 4), (1, 0, 1))
+    draw = Draw(recipe.seed, f"optimizers-{name}")
+    inputs = tables(draw, (11, 6), recipe.widths(8, 4), (1, 0, 1))
     inputs |= bags(draw, inputs, ragged(draw, 3, 6))
     return {**inputs, **states(draw, rule, inputs, fresh), "grad_output": gradient(draw, inputs)}
 
@@ -35,8 +34,8 @@ def _backward(name: str, inputs: Arrays, about: str, **options: Value) -> Case:
     return Case(f"backward-{name}", "backward", inputs, {**EXACT, **options}, about)
 
 
-def _ftrl(seed: int) -> Iterator[Case]:
-    small = _inputs(seed, "ftrl-small", "ftrl", fresh=True)
+def _ftrl(recipe: Recipe) -> Iterator[Case]:
+    small = _inputs(recipe, "ftrl-small", "ftrl", fresh=True)
     small["grad_output"] = np.ldexp(small["grad_output"], -10).astype(np.float32)
     yield _backward(
         "ftrl-small-first",
@@ -45,7 +44,7 @@ def _ftrl(seed: int) -> Iterator[Case]:
         optimizer="ftrl",
         beta=2.0**-6,
     )
-    plain = _inputs(seed, "ftrl-adagrad", "ftrl", fresh=True)
+    plain = _inputs(recipe, "ftrl-adagrad", "ftrl", fresh=True)
     yield _backward(
         "ftrl-without-regularisation",
         plain,
@@ -53,7 +52,7 @@ def _ftrl(seed: int) -> Iterator[Case]:
         optimizer="ftrl",
         beta=0.0,
     )
-    near = _inputs(seed, "ftrl-threshold", "ftrl", fresh=True)
+    near = _inputs(recipe, "ftrl-threshold", "ftrl", fresh=True)
     near["weights"][:] = 0
     near["grad_output"][:] = np.sign(near["grad_output"])
     near["indices"][:] = np.arange(near["indices"].size) % 6
@@ -65,7 +64,7 @@ def _ftrl(seed: int) -> Iterator[Case]:
         optimizer="ftrl",
         lambda1=1.0,
     )
-    rest = _inputs(seed, "ftrl-zero", "ftrl")
+    rest = _inputs(recipe, "ftrl-zero", "ftrl")
     rest["grad_output"][:] = 0
     yield _backward(
         "ftrl-zero-gradient",
@@ -79,7 +78,7 @@ def _ftrl(seed: int) -> Iterator[Case]:
     for mode in ("l2", "decoupled"):
         yield _backward(
             f"ftrl-{mode}",
-            _inputs(seed, f"ftrl-{mode}", "ftrl"),
+            _inputs(recipe, f"ftrl-{mode}", "ftrl"),
             f"{mode} weight decay with FTRL: before everything else",
             optimizer="ftrl",
             weight_decay=0.125,
@@ -93,7 +92,7 @@ def _coded_states(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     return inputs | {name: coded(inputs[name], form) for name, form in formats.items()}
 
 
-def _narrow_states(seed: int) -> Iterator[Case]:
+def _narrow_states(recipe: Recipe) -> Iterator[Case]:
     for rule, first, second in (
         ("partial_rowwise_adam", "bf16", "fp32"),
         ("adam", "fp16", "bf16"),
@@ -109,20 +108,20 @@ def _narrow_states(seed: int) -> Iterator[Case]:
         name = f"{rule}-states-{first}-{second}"
         yield _backward(
             name,
-            _coded_states(_inputs(seed, name, rule), options),
+            _coded_states(_inputs(recipe, name, rule), options),
             f"states of {rule} in {first} and {second}: update in fp32, store to nearest",
             **options,
         )
     options = {"optimizer": "adam", "momentum1_format": "bf16", "momentum2_format": "bf16"}
     yield _trajectory(
-        seed,
+        recipe,
         "adam-states-bf16",
         "Adam's moments in bf16 over six batches: what is stored is what the next step reads",
         **options,
     )
 
 
-def _global_decay(seed: int) -> Iterator[Case]:
+def _global_decay(recipe: Recipe) -> Iterator[Case]:
     decay: dict[str, Value] = {
         "optimizer": "exact_rowwise_adagrad",
         "weight_decay": 0.5,
@@ -134,27 +133,60 @@ def _global_decay(seed: int) -> Iterator[Case]:
         ("-before", {"decay_start": 7}, "before decay_start nothing is caught up or noted"),
         ("-bf16", {"weights_format": "bf16"}, "bf16 rows decay as fp32 numbers, rounded once"),
     ):
-        inputs = _inputs(seed, f"global-decay{name}", "exact_rowwise_adagrad")
+        inputs = _inputs(recipe, f"global-decay{name}", "exact_rowwise_adagrad")
         inputs["prev_iter"] = np.arange(17, dtype=np.float32) % 6
         inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
         yield _backward(f"global-decay{name}", inputs, about, step=6, **decay, **options)
     yield _trajectory(
-        seed,
+        recipe,
         "global-decay",
         "rows that rest decay too: lookups of training steps see it, evaluations do not",
         **decay,
     )
 
 
-def _trajectory(seed: int, name: str, about: str, **options: Value) -> Case:
+def _ensemble(recipe: Recipe) -> Iterator[Case]:
+    common: dict[str, Value] = {"optimizer": "exact_rowwise_adagrad", "step_ema_coef": 0.75}
+    yield _trajectory(
+        recipe,
+        "ensemble",
+        "rows have a shadow: averaged in steps 1 to 4, copied back in steps 2 and 4",
+        step_ema=1,
+        step_swap=2,
+        **common,
+    )
+    yield _trajectory(
+        recipe,
+        "ensemble-scaling",
+        "a shadow that is set to 0 after each average, and a swap without an average",
+        step_ema=2,
+        step_swap=3,
+        step_start=2,
+        step_mode="none",
+        **common,
+    )
+    yield _trajectory(
+        recipe,
+        "ensemble-bf16",
+        "bf16 rows and a bf16 shadow",
+        step_ema=1,
+        step_swap=3,
+        weights_format="bf16",
+        momentum2_format="bf16",
+        **common,
+    )
+
+
+def _trajectory(recipe: Recipe, name: str, about: str, **options: Value) -> Case:
     """Six batches, the third and fifth only evaluated; even rows rest in odd steps."""
     rule = str(options["optimizer"])
-    draw = Draw(seed, f"trajectory-{name}")
-    inputs = tables(draw, (8, 5), (4, 8), (1, 0))
+    draw = Draw(recipe.seed, f"trajectory-{name}")
+    inputs = tables(draw, (8, 5), recipe.widths(4, 8), (1, 0))
     inputs |= {
         name: coded(state, layout_of({**HYPER, **options}).formats[name])
         for name, state in states(draw, rule, inputs, fresh=True).items()
     }
+    inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
     training = np.array([1, 1, 0, 1, 0, 1])
     inputs["training"] = training
     inputs["learning_rates"] = np.full(training.size, 0.0625)

@@ -30,6 +30,16 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     for name in NARROW:
         yield _backward(seed, name, "stochastic")
     yield _backward(seed, "fp16", "fbgemm")
+    yield _again(_round(seed, "bf16"), "seed")
+    yield _again(_round(seed, "bf16"), "step")
+    yield _again(_backward(seed, "bf16", "stochastic"), "step")
+
+
+def _again(case: Case, counter: str) -> Case:
+    """The same question with the next seed or step, which has other random numbers."""
+    options = {**case.options, counter: int(case.options[counter]) + 1}
+    about = f"as {case.name} with the next {counter}: random numbers of its own"
+    return Case(f"{case.name}-next-{counter}", case.op, case.inputs, options, about)
 
 
 def _numbers(seed: int, label: str, name: str) -> tuple[Floats, Floats]:
@@ -63,7 +73,7 @@ def _round(seed: int, name: str) -> Case:
         f"round-{name}-many",
         "round",
         {"x": _repeated(start + beyond, ROWS)},
-        {"format": name, "rounding": "stochastic", "seed": seed},
+        {"format": name, "rounding": "stochastic", "seed": seed, "step": 1},
         f"131,072 numbers to {name}: how often each fraction goes up, independent random numbers",
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.oracle.mirrors import codes, fbgemm, torch, torchrec
+from neocpu.oracle.mirrors import codes, fbgemm, maximum, torch, torchrec
 from neocpu.oracle.mirrors.order import NoMirror
 from neocpu.oracle.operator import Arrays, Options, Value
 from neocpu.oracle.ops import OPERATORS
@@ -98,6 +98,8 @@ _ALL = (
     Mirror("torch", "backward", "its dense gradient, then a step of torch.optim", torch.backward),
     Mirror("torch", "trajectory", "both, step by step", _trajectory(torch.lookup, torch.backward)),
     Mirror("torch", "round", "Tensor.to", codes.torch_round),
+    Mirror("torch", "lookup_max", "F.embedding_bag, mode='max'", maximum.lookup_max),
+    Mirror("torch", "lookup_max_backward", "its dense gradient", maximum.lookup_max_backward),
     Mirror("torch_sparse", "lookup", "F.embedding_bag, F.embedding", torch.lookup),
     Mirror(
         "torch_sparse", "unique_gradient", "its sparse gradient, coalesced", torch.unique_gradient

@@ -9,9 +9,12 @@ from neocpu.oracle.operator import Arrays, Case, Field, Operator, Options, Truth
 from neocpu.oracle.ops import (
     backward,
     codecs,
+    fp8_rows,
     jagged,
+    key_value,
     layout,
     lookup,
+    maximum,
     moves,
     nvfp4,
     scale,
@@ -37,9 +40,12 @@ MODULES = (
     layout,
     codecs,
     jagged,
+    key_value,
     moves,
     nvfp4,
     scale,
+    maximum,
+    fp8_rows,
 )
 OPERATORS: dict[str, Operator] = {op.name: op for module in MODULES for op in module.OPERATORS}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.canonical.update import unique_gradient_bits
@@ -114,6 +115,16 @@ class BoundedTables:
             np.repeat(self.geometry.dims, self.geometry.rows),
         )
         return factor.take(row) * self.weights
+
+    def touched_elements(
+        self, inputs: Arrays, options: dict[str, Value], bends: frozenset[str]
+    ) -> NDArray[np.bool_]:
+        """Which elements belong to rows that a batch looks up."""
+        bags = bags_of(inputs, options, bends)
+        touched = np.zeros(self.weights.value.size, bool)
+        for table in range(self.geometry.rows.size):
+            touched[self.elements(table, bags.row[bags.table == table])] = True
+        return touched
 
     def update(
         self,
@@ -272,7 +283,7 @@ def locate(
 ) -> dict[str, int]:
     """Table, row and column of an element of the weights or of a state."""
     name = output.rsplit("/", 1)[-1]
-    if name not in STATES and name not in ("weights", "joined"):
+    if name not in STATES and name not in ("weights", "joined", "sparse_ema"):
         return {}
     tables = tables_of(inputs)
     number = index[0] if index else 0

@@ -13,6 +13,7 @@ from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, TABLES
 from neocpu.oracle.truth import layout as truth_layout
 from neocpu.oracle.truth.formats import in_format
+from neocpu.oracle.truth.lookups import PROBABLE
 from neocpu.oracle.truth.numbers import Bounded
 from neocpu.oracle.truth.sums import segment_sums
 
@@ -64,7 +65,8 @@ def _segment_truth(
     terms = Bounded.exactly(inputs["values"])
     starts = inputs["offsets"].astype(np.int64)
     divisions = np.zeros(1, np.int64)
-    sums = segment_sums(terms, np.abs(terms.value), starts, 0, divisions)
+    probable = PROBABLE in switches
+    sums = segment_sums(terms, np.abs(terms.value), starts, 0, divisions, probable)
     return {"sums": in_format(sums, "fp32")}
 
 
@@ -158,7 +160,7 @@ OPERATORS = (
     ),
     _operator(
         "recat",
-        "The order that makes blocks by (rank, key) key-major (TorchRec: _get_recat).",
+        "The order that makes blocks by (rank, key) key-major; no inputs (TorchRec: _get_recat).",
         {},
         {"features": 2, "ranks": 2},
         {"order": Field("numbers of blocks, int64[features * ranks]", ("block",))},

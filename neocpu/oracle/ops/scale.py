@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from neocpu.formats import FORMATS
 from neocpu.oracle.canonical import encoded, lookup_bits
-from neocpu.oracle.canonical.update import backward_bits
+from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.backward import BACKWARD, STATES
 from neocpu.oracle.ops.lookup import BAGS, LOOKUP, TABLES
 from neocpu.oracle.truth.bags import Ints, TableGeometry, tables_of
-from neocpu.reference.rules import RULES
+from neocpu.oracle.truth.states import layout_of
 
 WEIGHTS = 0  # the formula's salt of tables
 GRADIENT = 1  # and of gradients
@@ -177,7 +177,7 @@ def _lookup_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
 
 def _checked_part(options: dict[str, Value], name: str, elements: Ints, rows: Ints) -> Ints:
     """Where the checked rows stand in an output of `backward`."""
-    return rows if name in RULES[str(options["optimizer"])].row_state else elements
+    return rows if name in layout_of(options).row else elements
 
 
 def _backward_truth(
@@ -220,7 +220,7 @@ def _locate_row(
     table = np.searchsorted(tables.first_row, rows, side="right") - 1
     k = index[0]
     column = {}
-    if output not in RULES[str(options["optimizer"])].row_state:
+    if output not in layout_of(options).row:
         ends = np.cumsum(tables.dims[table])
         k = int(np.searchsorted(ends, index[0], side="right"))
         column = {"column": int(index[0] - (ends[k] - tables.dims[table[k]]))}

@@ -7,13 +7,16 @@ are carried into the next.
 
 import numpy as np
 
-from neocpu.oracle.canonical import lookup_bits
+from neocpu.oracle.canonical import encoded, lookup_bits
+from neocpu.oracle.canonical.ensemble import averaged_bits
 from neocpu.oracle.canonical.global_decay import backward_bits, seen_inputs
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.backward import HYPER, STATES, STORE, BoundedTables, locate, step
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, looked_up
 from neocpu.oracle.truth.bags import DecodedRows
-from neocpu.oracle.truth.formats import in_format
+from neocpu.oracle.truth.ensemble import OPTIONS as ENSEMBLE
+from neocpu.oracle.truth.ensemble import averaged, keeps_shadow
+from neocpu.oracle.truth.formats import decode, in_format, stored
 from neocpu.oracle.truth.global_decay import is_active
 from neocpu.oracle.truth.numbers import Bounded
 
@@ -41,8 +44,16 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     rates = inputs["learning_rates"].tolist()
     outputs: dict[str, Truth] = {}
     count = 0
+    shadow = initial_shadow(inputs, options)
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):
         count += bool(training) or "evaluation_counts" in switches
+        if training and shadow is not None:
+            touched = tables.touched_elements(batch, options, switches)
+            tables.weights, shadow = averaged(
+                tables.weights, shadow, options, count, touched, switches
+            )
+            # updates write to these arrays
+            tables.weights = _copy(stored(tables.weights, weights_format))
         rate = rates[max(k - 1, 0)] if "rate_of_last_step" in switches else rates[k]
         step_options = {**options, "learning_rate": rate, "step": count}
         w = tables.seen_rows(step_options, switches) if training else tables.weights
@@ -56,7 +67,20 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
         outputs[f"step{k}/weights"] = in_format(_copy(tables.weights), weights_format)
         outputs |= {f"step{k}/{name}": state for name, state in tables.state_truths().items()}
         tables.round_states()
+        if shadow is not None:
+            shadow_format = str(options["momentum2_format"])
+            outputs[f"step{k}/sparse_ema"] = in_format(shadow, shadow_format)
     return outputs
+
+
+def initial_shadow(inputs: Arrays, options: dict[str, Value]) -> Bounded | None:
+    """The average of the weights as it came in, zeros if it did not; None: there is none."""
+    if not keeps_shadow(options):
+        return None
+    if "sparse_ema" not in inputs:
+        return Bounded.exactly(np.zeros(inputs["weights"].size))
+    codes = inputs["sparse_ema"].reshape(-1)
+    return Bounded.exactly(decode(codes, str(options["momentum2_format"])))
 
 
 def _copy(x: Bounded) -> Bounded:
@@ -70,14 +94,22 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     states = {name: array for name, array in inputs.items() if name in STATES}
     lookup_options = {**options, "output_format": "fp32", "row_alignment": 1}
     count = 0
+    shadow = None
+    if keeps_shadow(options):
+        zeros = np.zeros(weights.size, np.float32)
+        shadow_format = str(options["momentum2_format"])
+        shadow = inputs.get("sparse_ema", encoded(zeros, shadow_format, backend))
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):
+        if training and shadow is not None:
+            weights, shadow = averaged_bits(weights, shadow, options, count + 1, backend)
+            outputs[f"step{k}/sparse_ema"] = shadow
         step_inputs = {**batch, "weights": weights, **states}
         count += bool(training)
         rate = float(inputs["learning_rates"][k])
         step_options = {**options, "learning_rate": rate, "step": count}
         seen = step_inputs
         if training and is_active(step_options):
-            seen = seen_inputs(step_inputs, step_options, backend)
+            seen = seen_inputs(step_inputs, step_options)
         seen_format = "fp32" if seen is not step_inputs else options["weights_format"]
         seen_options = {**lookup_options, "weights_format": seen_format}
         outputs[f"step{k}/out"] = lookup_bits(seen, seen_options, backend)["out"]
@@ -90,6 +122,11 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     return outputs
 
 
+SHADOW = Field(
+    "average of the weights, by step_ema and step_swap; per element, in momentum2_format",
+    ("element",),
+    True,
+)
 STEPPED = {
     f"step0/{name}": Field(f"{field.about}; likewise step1/{name}, …", field.axes, field.optional)
     for name, field in {
@@ -110,12 +147,19 @@ TRAJECTORY = Operator(
         "learning_rates": Field("learning rate of each step, fp64[K]", ("step",)),
         **STEPPED,
         **STATES,
+        "sparse_ema": SHADOW,
     },
-    options={**POOLING, **{k: v for k, v in HYPER.items() if k != "learning_rate"}, **STORE},
+    options={
+        **POOLING,
+        **{k: v for k, v in HYPER.items() if k != "learning_rate"},
+        **STORE,
+        **ENSEMBLE,
+    },
     outputs={
         "out": Field("step0/out, …: pooled rows before the update", ("sample", "column")),
         "weights": Field("step0/weights, …: all tables after each training step", ("element",)),
         **STATES,
+        "sparse_ema": SHADOW,
     },
     run_=_bits,
     truth_=_truth,

@@ -83,6 +83,5 @@ def _squared_multiplicities(size: Real) -> Real:
     first[:, 1:] = in_order[:, 1:] != in_order[:, :-1]
     place = np.flatnonzero(first)
     occurrences = np.diff(np.append(place, in_order.size))
-    counts: Real = np.square(occurrences.astype(np.float64))
-    squares: Real = np.bincount(place // count, counts, width).astype(np.float64)
-    return squares
+    squares = np.bincount(place // count, np.square(occurrences.astype(float)), width)
+    return np.asarray(squares, np.float64)

@@ -224,6 +224,8 @@ def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
     perhaps = ~same & ~(np.isfinite(low) & np.isfinite(high)) & np.isfinite(x.value)
     reference = np.where(certain, low, x.value)
     bound = np.where(
-        certain | ~np.isfinite(x.value), 0.0, np.where(perhaps | np.isinf(x.error), np.inf, bound)
+        certain | (~np.isfinite(x.value) & np.isfinite(x.error)),
+        0.0,
+        np.where(perhaps | np.isinf(x.error), np.inf, bound),
     )
     return Truth(reference, bound, low, high, probability, format=name)

@@ -92,6 +92,14 @@ def _coarse(rows: DecodedRows) -> float:
     return SCALED_LOSS if rows.scaled else 0.0
 
 
+def _products(bags: JaggedBatch, rows: DecodedRows) -> int:
+    """Roundings of a product with a per-sample weight.
+
+    Two for row-scaled rows: kernels may multiply scale and bias by the weight instead of the row.
+    """
+    return (1 + rows.scaled) if bags.weight is not None else 0
+
+
 def pooled(
     bags: JaggedBatch, rows: DecodedRows, options: dict[str, Value], switches: frozenset[str]
 ) -> list[Bounded]:
@@ -111,7 +119,7 @@ def pooled(
             terms = Bounded(flushed(terms.value), terms.error)
         starts = np.searchsorted(bags.bag[lookups], np.arange(first_bag, end_bag + 1))
         by = Roundings(
-            products=int(bags.weight is not None),
+            products=_products(bags, rows),
             additions=1 + rows.scaled,
             underflow=_underflow(bags, rows, lookups, width, divisors),
             divisors=None if divisors is None else divisors[first_bag:end_bag],
@@ -153,7 +161,7 @@ def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
         position = bags.position[in_feature]
         starts = np.arange(in_feature.size + 1)
         by = Roundings(
-            products=int(bags.weight is not None),
+            products=_products(bags, rows),
             underflow=_underflow(bags, rows, in_feature, width, None),
         )
         single = sums_of(terms, magnitude, starts, by)

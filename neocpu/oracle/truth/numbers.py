@@ -66,8 +66,13 @@ class Bounded:
 
     def __add__(self, other: "Bounded") -> "Bounded":
         with np.errstate(invalid="ignore"):
-            error = np.where(_overflow(self) | _overflow(other), np.inf, self.error + other.error)
-            return rounded(self.value + other.value, error, tiny=0.0, basic=True)
+            result = rounded(
+                self.value + other.value, self.error + other.error, tiny=0.0, basic=True
+            )
+            # inf - inf is NaN, whatever the difference
+            opposite = np.signbit(self.value) != np.signbit(other.value)
+            both = _overflow(self) & _overflow(other) & opposite
+            return unsure(_known_beyond(result, self, other), both)
 
     def __sub__(self, other: "Bounded") -> "Bounded":
         return self + -other
@@ -79,9 +84,9 @@ class Bounded:
             error = _times(a, other.error) + _times(b, self.error) + _times(self.error, other.error)
             unknown = _sign_unknown(self, other) | _sign_unknown(other, self)
             error = np.where(unknown, np.inf, _unless_infinite(error, a, b))
-            unknown = np.isinf(self.error + other.error) | _overflow(self) | _overflow(other)
-            error = np.where(unknown, np.inf, error)
-            return rounded(self.value * other.value, error, basic=True)
+            error = np.where(np.isinf(self.error + other.error), np.inf, error)
+            result = rounded(self.value * other.value, error, basic=True)
+            return _known_beyond(result, self, other)
 
     def __truediv__(self, other: "Bounded") -> "Bounded":
         a = np.abs(self.value)
@@ -94,8 +99,9 @@ class Bounded:
             error = np.where(numerator == 0, 0.0, quotient)
             may_be_zero = (other.error > 0) & ~(least > 0)
             error = np.where(may_be_zero, np.inf, _unless_infinite(error, a, b))
-            unknown = np.isinf(self.error + other.error) | _overflow(self) | _overflow(other)
-            return rounded(value, np.where(unknown, np.inf, error), ulps=DIVISION)
+            unknown = np.isinf(self.error + other.error) | _overflow(other)
+            result = rounded(value, np.where(unknown, np.inf, error), ulps=DIVISION)
+            return _known_beyond(result, self)
 
     def sqrt(self) -> "Bounded":
         """Square root of sums of squares: they are at least 0, though their error may say less."""
@@ -104,7 +110,7 @@ class Bounded:
             low = np.sqrt(np.maximum(self.value - self.error, 0))
             high = np.sqrt(self.value + self.error)
             error = np.where(self.error == 0, 0.0, np.maximum(root - low, high - root))
-        return rounded(root, np.where(np.isinf(self.error) | _overflow(self), np.inf, error))
+        return _known_beyond(rounded(root, np.where(np.isinf(self.error), np.inf, error)), self)
 
     def take(self, where: Any) -> "Bounded":
         """Elements by NumPy index."""
@@ -136,13 +142,25 @@ def _overflow(x: Bounded) -> NDArray[np.bool_]:
         return np.isfinite(x.value) & (np.abs(x.value) + x.error > LARGEST)
 
 
+def _beyond(x: Bounded) -> NDArray[np.bool_]:
+    """x surely passes fp32's largest number: infinite in a kernel that rounds it."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.isfinite(x.value) & (np.abs(x.value) - x.error > LARGEST * (1 + U))
+
+
+def _known_beyond(result: Bounded, *operands: Bounded) -> Bounded:
+    """A result, unknown where operands may be infinite, unless it surely is infinite itself."""
+    overflow = np.logical_or.reduce(np.broadcast_arrays(*map(_overflow, operands)))
+    return unsure(result, overflow & ~_beyond(result))
+
+
 def settled(x: Bounded) -> Bounded:
     """x once it is stored as fp32: infinite if it surely passes the largest number.
 
     What perhaps passes it is unknown.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        surely = np.isfinite(x.value) & (np.abs(x.value) - x.error > LARGEST * (1 + U))
+        surely = _beyond(x)
         error = np.where(surely, 0.0, np.where(_overflow(x), np.inf, x.error))
     return Bounded(np.where(surely, np.copysign(np.inf, x.value), x.value), error)
 
@@ -191,12 +209,13 @@ def product(*factors: Bounded, over: tuple[Bounded, ...] = ()) -> Bounded:
         for some in _parts(len(factors), len(over)):
             rest = [most[i] for i in range(len(most)) if i not in some]
             small = math.prod(least[i] for i in some) < SMALL
-            lost = np.maximum(lost, np.where(small, TINY * math.prod(rest), 0.0))
+            lost = np.fmax(lost, np.where(small, TINY * math.prod(rest), 0.0))
             overflow = overflow | (math.prod(most[i] for i in some) > LARGEST)
         steps = len(most) - 1
         zero = np.logical_or.reduce(np.broadcast_arrays(*(high == 0 for high in most)))
         error = result.error + np.where(zero, 0.0, steps * lost * SLACK)
-        error = np.where(overflow & np.isfinite(result.value), np.inf, error)
+        overflow &= np.isfinite(result.value) & ~_beyond(result)
+        error = np.where(overflow, np.inf, error)
     return Bounded(result.value, error)
 
 
@@ -215,13 +234,15 @@ def _parts(factors: int, divisors: int) -> Iterator[tuple[int, ...]]:
 def square_sum(x: Bounded) -> Bounded:
     """Sum of squares over the last axis, in any order: D products and D - 1 additions."""
     with np.errstate(invalid="ignore", over="ignore"):
-        unknown = np.isinf(x.error).any(-1) | _overflow(x).any(-1)
+        unknown = np.isinf(x.error).any(-1)
+        overflow = _overflow(x).any(-1)
         columns = x.value.shape[-1]
         value = np.square(x.value).sum(-1)
         nonzero = np.count_nonzero((x.value != 0) | (x.error != 0), axis=-1)
         error = (2 * _times(np.abs(x.value), x.error) + np.square(x.error)).sum(-1)
         error = np.where(unknown, np.inf, error + TINY * nonzero)
-        return rounded(value, error, ulps=float(gamma(columns + 1)) / ULP)
+        result = rounded(value, error, ulps=float(gamma(columns + 1)) / ULP)
+        return unsure(result, overflow & ~_beyond(result))
 
 
 def mean_square(x: Bounded) -> Bounded:

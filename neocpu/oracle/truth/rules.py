@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.oracle.operator import Value
 from neocpu.oracle.truth.counters import clipped, counted, elapsed, rate_and_keep
 from neocpu.oracle.truth.formats import stored
+from neocpu.oracle.truth.ftrl import proximal
 from neocpu.oracle.truth.numbers import (
+    LARGEST,
     SLACK,
     ULP,
     Bounded,
@@ -110,6 +111,9 @@ def _down(rows: RowUpdate, step: Bounded, keep: Bounded) -> Bounded:
     """keep*w - step; keep is exactly 1 where there is no decoupled decay."""
     if keep is ONE:
         return rows.w - step
+    # w - lr*wd*w is NaN for an infinite w, and infinite where lr*wd*w is
+    lost = np.abs((1 - keep.value) * rows.w.value)
+    keep = unsure(keep, np.isinf(rows.w.value) | (lost > LARGEST))
     if "decay_after_step" in rows.bends:
         return keep * (rows.w - step)
     return keep * rows.w - step
@@ -204,54 +208,10 @@ def exact_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:
 
 
 def ftrl(rows: RowUpdate, h: Hyper) -> Bounded:
-    """n += g^2; z += g - sigma * w; w = (clip(z) - z) / ((beta + sqrt(n)) / lr + lambda2)
-
-    with sigma = (sqrt(n) - sqrt(old n)) / lr and clip(z) the nearest number in [-lambda1, lambda1].
-    """
+    """FTRL-Proximal; decoupled weight decay comes before everything else"""
     g = _regularised(rows, h)
     w = rows.w if h.keep() is ONE else h.keep() * rows.w
-    old_root = _ftrl_root(rows.states["accumulator"], h)
-    n = rows.states["accumulator"] + _square(rows, g)
-    root = _ftrl_root(n, h)
-    # every kernel has equal roots where nothing is added
-    grown = where(_surely_zero(g), Bounded.exactly(np.zeros(g.value.shape)), root - old_root)
-    z = rows.states["linear"] + g
-    if "ftrl_sigma_missing" not in h.bends:
-        z = z - grown / h["learning_rate"] * w
-    rows.states["accumulator"] = n
-    rows.states["linear"] = z
-    if "update_before_state" in h.bends:
-        root = old_root
-    lambda2 = h["lambda2"]
-    if "ftrl_l2_doubled" in h.bends:
-        lambda2 = lambda2 + lambda2
-    step = _outside(z, h) / ((h["beta"] + root) / h["learning_rate"] + lambda2)
-    return step if "ftrl_sign_of_z" in h.bends else -step
-
-
-def _ftrl_root(n: Bounded, h: Hyper) -> Bounded:
-    """sqrt(n)."""
-    if "ftrl_eps_inside_root" in h.bends:
-        n = n + Bounded.exactly(float(np.finfo(np.float32).eps))
-    return n if "root_missing" in h.bends else n.sqrt()
-
-
-def _surely_zero(x: Bounded) -> NDArray[np.bool_]:
-    return (x.value == 0) & (x.error == 0)
-
-
-def _outside(z: Bounded, h: Hyper) -> Bounded:
-    """z - clip(z): how far z is outside [-lambda1, lambda1]; 0 inside."""
-    most = h["lambda1"]
-    inside = np.abs(z.value) + z.error + most.error <= most.value
-    outside = z - most * Bounded.exactly(np.sign(z.value))
-    value = np.where(np.abs(z.value) <= most.value, 0.0, outside.value)
-    if "ftrl_threshold_missing" in h.bends:
-        return outside
-    if "ftrl_threshold_hard" in h.bends:
-        outside = z
-        value = np.where(np.abs(z.value) <= most.value, 0.0, z.value)
-    return Bounded(value, np.where(inside, 0.0, outside.error))
+    return proximal(rows.states, w, g, _square(rows, g), h)
 
 
 def exact_rowwise_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:

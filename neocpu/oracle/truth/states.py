@@ -40,7 +40,7 @@ def layout_of(options: Mapping[str, Value]) -> StateLayout:
     """
     rule = RULES[str(options["optimizer"])]
     row = rule.row_state
-    if options["weight_decay_mode"] == GLOBAL:
+    if options.get("weight_decay_mode") == GLOBAL:
         if rule.name != GLOBAL_RULE:
             raise ValueError(f"weight_decay_mode {GLOBAL} is of {GLOBAL_RULE}, not {rule.name}")
         row = (*row, "prev_iter")

@@ -93,8 +93,10 @@ def sums_of(
     additions = by.additions * np.maximum(count - 1, 0)[:, None]
     others = np.where(count > 0, by.products + divisions, 0)[:, None]
     number = np.isfinite(terms.value)
+    signed = np.where(number, terms.value, 0.0)
     size = segments.reduced(np.add, np.where(number, magnitude, 0.0), 0.0)
-    first_errors = segments.reduced(np.add, terms.error + underflow, 0.0)
+    no_nan = np.where(np.isnan(terms.error), 0.0, terms.error)  # no error times an infinity is none
+    first_errors = segments.reduced(np.add, no_nan + underflow, 0.0)
     smallest = segments.reduced(np.minimum, unit(terms.value), np.inf)
     all_numbers = segments.reduced(np.logical_and, number, True)
     value = _exact(terms.value, segments, all_numbers)
@@ -111,7 +113,9 @@ def sums_of(
             usual += usual_error_of_additions(terms.value, starts, by.additions)
             error = np.fmin(error, usual)
         error = np.where(exact, 0.0, (error + np.abs(value) * FP64_ERROR) * SLACK)
-        one_sign = np.abs(segments.reduced(np.add, terms.value, 0.0)) >= size * (1 - 2.0**-30)
+        # one of both parts: without the other, no partial sum has the wrong infinity
+        of_both = [segments.reduced(np.add, np.fmax(x, 0.0), 0.0) for x in (signed, -signed)]
+        one_sign = np.minimum(*of_both) < LARGEST / 4
         unsettled = ~all_numbers & (np.isinf(first_errors) | (size > LARGEST)) & ~np.isnan(value)
         overflow = all_numbers & (size + error > LARGEST)
         quotient, error = _over(value, error, by.divisors)

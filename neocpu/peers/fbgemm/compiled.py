@@ -9,7 +9,7 @@ gradient of the module's placeholder, is one of the graph's.
     tbe_lookup   pooled output of a module with a fused optimizer; its gradient is
     tbe_update   the update: gradients of the placeholder and of the per-sample weights
     dense_lookup, dense_gradients   the same for rows with a dense gradient
-    nbit_lookup  pooled output of inference tables
+    nbit_lookup  pooled output of inference tables; repairs indices and offsets in place
 """
 
 import itertools
@@ -95,8 +95,8 @@ _LIBRARY.define(
     "-> (Tensor, Tensor)"
 )
 _LIBRARY.define(
-    "nbit_lookup(Tensor indices, Tensor offsets, Tensor? weights, int handle, SymInt[] shape, "
-    "ScalarType dtype) -> Tensor"
+    "nbit_lookup(Tensor(a!) indices, Tensor(b!) offsets, Tensor? weights, int handle, "
+    "SymInt[] shape, ScalarType dtype) -> Tensor"
 )
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-class Move(NamedTuple):
+class RowMove(NamedTuple):
     """An argument whose rows an operator moves.
 
     argument: its place among the operator's arguments. output: the place of the moved rows among
@@ -27,34 +27,34 @@ class Move(NamedTuple):
     rowwise: bool = True
 
 
-_PERMUTED = (Move(2, 1, ((3, None),)), Move(3, 2))
-_BUCKETIZED = (Move(6, 2),)
+_PERMUTED = (RowMove(2, 1, ((3, None),)), RowMove(3, 2))
+_BUCKETIZED = (RowMove(6, 2),)
 # Arguments that each operator moves.
-MOVES: dict[str, tuple[Move, ...]] = {
+MOVES: dict[str, tuple[RowMove, ...]] = {
     "permute_1D_sparse_data": _PERMUTED,
     "permute_2D_sparse_data": _PERMUTED,
     "permute_sparse_data": _PERMUTED,
     "permute_sparse_features": _PERMUTED,
-    "permute_2D_sparse_data_input1D": (Move(2, 1, ((4, None),)), Move(4, 2)),
-    "permute_sequence_embeddings": (Move(2, 1),),
-    "index_select_dim0": (Move(0, -1),),
+    "permute_2D_sparse_data_input1D": (RowMove(2, 1, ((4, None),)), RowMove(4, 2)),
+    "permute_sequence_embeddings": (RowMove(2, 1),),
+    "index_select_dim0": (RowMove(0, -1),),
     "block_bucketize_sparse_features": _BUCKETIZED,
     "block_bucketize_sparse_features_inference": _BUCKETIZED,
-    "block_bucketize_sparse_features_2d_weights": (Move(6, 2, ((7, 1),)),),
-    "bucketize_sparse_features": (Move(4, 2),),
-    "reorder_batched_ad_indices": (Move(1, -1),),
-    "reorder_batched_sequence_embeddings": (Move(1, -1),),
-    "jagged_to_padded_dense": (Move(0, -1, ((3, 0.0),)),),
-    "jagged_to_padded_dense_forward": (Move(0, -1, ((3, 0.0),)),),
-    "dense_to_jagged_forward": (Move(0, -1, rowwise=False),),
-    "jagged_2d_to_dense": (Move(0, -1),),
-    "jagged_1d_to_dense": (Move(0, -1, ((3, 0),)),),
-    "jagged_1d_to_truncated_values": (Move(0, -1),),
-    "jagged_index_select": (Move(0, 0),),
+    "block_bucketize_sparse_features_2d_weights": (RowMove(6, 2, ((7, 1),)),),
+    "bucketize_sparse_features": (RowMove(4, 2),),
+    "reorder_batched_ad_indices": (RowMove(1, -1),),
+    "reorder_batched_sequence_embeddings": (RowMove(1, -1),),
+    "jagged_to_padded_dense": (RowMove(0, -1, ((3, 0.0),)),),
+    "jagged_to_padded_dense_forward": (RowMove(0, -1, ((3, 0.0),)),),
+    "dense_to_jagged_forward": (RowMove(0, -1, rowwise=False),),
+    "jagged_2d_to_dense": (RowMove(0, -1),),
+    "jagged_1d_to_dense": (RowMove(0, -1, ((3, 0),)),),
+    "jagged_1d_to_truncated_values": (RowMove(0, -1),),
+    "jagged_index_select": (RowMove(0, 0),),
 }
 
 
-def _source_rows(operator: Any, inputs: tuple[Any, ...], move: Move, count: Any) -> Tensor:
+def _source_rows(operator: Any, inputs: tuple[Any, ...], move: RowMove, count: Any) -> Tensor:
     """For each moved row of the result, 1 + the row that it came from; 0: none. Flat, int64."""
     values = inputs[move.argument]
     numbers = torch.arange(1, count + 1, device=values.device)
@@ -68,7 +68,7 @@ def _source_rows(operator: Any, inputs: tuple[Any, ...], move: Move, count: Any)
     return moved.reshape(-1)
 
 
-def _gradient(operator: Any, inputs: tuple[Any, ...], move: Move, grad: Tensor) -> Tensor:
+def _gradient(operator: Any, inputs: tuple[Any, ...], move: RowMove, grad: Tensor) -> Tensor:
     """The gradient of a moved argument: of each row, the sum of its copies' gradients."""
     values = inputs[move.argument]
     row_shape = values.shape[1:] if move.rowwise else values.shape[-1:]
@@ -80,7 +80,7 @@ def _gradient(operator: Any, inputs: tuple[Any, ...], move: Move, grad: Tensor) 
     return summed[1:].reshape(values.shape)
 
 
-def _moving(name: str, moves: tuple[Move, ...]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _moving(name: str, moves: tuple[RowMove, ...]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(backward, setup_context) of an operator that moves rows."""
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

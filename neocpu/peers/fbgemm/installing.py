@@ -20,17 +20,37 @@ import torch
 
 from neocpu.peers.fbgemm import names
 from neocpu.peers.fbgemm.dense import DenseTableBatchedEmbeddingBagsCodegen
+from neocpu.peers.fbgemm.inference import IntNBitTableBatchedEmbeddingBagsCodegen
+from neocpu.peers.fbgemm.inference_rows import (
+    align_to_cacheline,
+    round_up,
+    rounded_row_size_in_bytes,
+    unpadded_row_size_in_bytes,
+)
 from neocpu.peers.fbgemm.registration import register
 from neocpu.peers.fbgemm.split import SplitTableBatchedEmbeddingBagsCodegen
 from neocpu.peers.fbgemm.standin import StandIn
 
-# FBGEMM's class names, and our classes.
-CLASSES = {
-    c.__name__: c
-    for c in (SplitTableBatchedEmbeddingBagsCodegen, DenseTableBatchedEmbeddingBagsCodegen)
-}
-# The module that defines FBGEMM's classes.
+# The modules that define FBGEMM's classes.
 TRAINING = "fbgemm_gpu.split_table_batched_embeddings_ops_training"
+INFERENCE = "fbgemm_gpu.split_table_batched_embeddings_ops_inference"
+# Our classes, and where FBGEMM's of the same names are.
+HOMES = {
+    SplitTableBatchedEmbeddingBagsCodegen: TRAINING,
+    DenseTableBatchedEmbeddingBagsCodegen: TRAINING,
+    IntNBitTableBatchedEmbeddingBagsCodegen: INFERENCE,
+}
+CLASSES = {replacement.__name__: replacement for replacement in HOMES}
+# FBGEMM's functions about rows of inference tables.
+FUNCTIONS = {
+    function.__name__: function
+    for function in (
+        align_to_cacheline,
+        round_up,
+        rounded_row_size_in_bytes,
+        unpadded_row_size_in_bytes,
+    )
+}
 # FBGEMM's enums and option records.
 NAMES = {
     name: value
@@ -64,7 +84,7 @@ def install(classes: bool = True, operators: bool = True) -> None:
     _installation = _Installation()
     present = _import()
     if not present:
-        _installation.stand_in = StandIn({**NAMES, **CLASSES})
+        _installation.stand_in = StandIn({**NAMES, **CLASSES, **FUNCTIONS})
         _installation.stand_in.install()
     elif classes:
         _replace_classes(_installation)
@@ -92,6 +112,7 @@ def _import() -> bool:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import_module(TRAINING)
+            import_module(INFERENCE)
     except ImportError:
         return False
     return True
@@ -105,9 +126,9 @@ def _holders(name: str, original: object) -> Iterator[Any]:
 
 
 def _replace_classes(changes: _Installation) -> None:
-    training = import_module(TRAINING)
-    for name, replacement in CLASSES.items():
-        original = getattr(training, name)
+    for replacement, home in HOMES.items():
+        name = replacement.__name__
+        original = getattr(import_module(home), name)
         for module in _holders(name, original):
             changes.attributes.append((module, name, original))
             setattr(module, name, replacement)

@@ -18,12 +18,15 @@ from neocpu.peers.fbgemm.names import (
     EmainplaceModeDefinition,
     EmbeddingLocation,
     EmbOptimType,
+    EnsembleModeDefinition,
+    GlobalWeightDecayDefinition,
     PoolingMode,
     SparseType,
+    WeightDecayMode,
     of,
 )
 from neocpu.peers.fbgemm.options import OptimizerArgs, choose, fp32
-from neocpu.peers.fbgemm.storage import Storage
+from neocpu.peers.fbgemm.storage import StateName, Storage
 
 # Formats of the output.
 OUTPUTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -36,6 +39,7 @@ COUNTED = (
     EmbOptimType.PARTIAL_ROWWISE_ADAM,
     EmbOptimType.PARTIAL_ROWWISE_LAMB,
     EmbOptimType.EMAINPLACE_ROWWISE_ADAGRAD,
+    EmbOptimType.ENSEMBLE_ROWWISE_ADAGRAD,
 )
 
 
@@ -108,6 +112,10 @@ class Module(Storage):
         self.weight_decay_mode = arguments["weight_decay_mode"]
         self.stochastic_rounding = arguments["stochastic_rounding"]
         self.emainplace = arguments["emainplace_mode"] or EmainplaceModeDefinition()
+        self.ensemble = arguments["ensemble_mode"] or EnsembleModeDefinition()
+        decay = arguments["global_weight_decay"] or GlobalWeightDecayDefinition()
+        self.gwd_start_iter = int(decay.start_iter)
+        self.gwd_lower_bound = float(decay.lower_bound)
         extra_config = arguments["extra_optimizer_config"]
         self.writeback = (
             extra_config.writeback_first_feature_only
@@ -124,15 +132,31 @@ class Module(Storage):
         self.use_cpu = True
         self.gather_uvm_cache_stats = bool(arguments["gather_uvm_cache_stats"])
 
+    @property
+    def decays_globally(self) -> bool:
+        """Whether rows that rest decay, too."""
+        return self.choice.decay is WeightDecayMode.DECOUPLE_GLOBAL
+
+    def _make_optimizer_states(
+        self, buffers: dict[str, Tensor], formats: Mapping[str, SparseType]
+    ) -> None:
+        """Register the optimizer's states, in `formats` by prefix where they are not fp32."""
+        extra = {}
+        if self.choice.kind is EmbOptimType.ENSEMBLE_ROWWISE_ADAGRAD:
+            extra["momentum2"] = StateName("sparse_ema", False)
+        if self.decays_globally:
+            extra["prev_iter"] = StateName("prev_iter", True)
+        dtypes = {prefix: form.as_dtype() for prefix, form in formats.items()}
+        self._make_states(self.choice.rule, buffers, extra, dtypes)
+
     def _make_rest(self) -> None:
         """Register what else FBGEMM's state_dict holds."""
         counted = self.choice.rule.endswith("_with_counter") or self.choice.rule.endswith(
             "_with_cowclip"
         )
         self.placeholder_autograd_tensor = nn.Parameter(torch.zeros(0))
-        self.register_buffer(
-            "iter", torch.zeros(1, dtype=torch.int64), persistent=self.choice.kind in COUNTED
-        )
+        persistent = self.choice.kind in COUNTED or self.decays_globally
+        self.register_buffer("iter", torch.zeros(1, dtype=torch.int64), persistent=persistent)
         self.register_buffer("max_counter", torch.ones(1), persistent=counted)
         self.register_buffer("table_wise_cache_miss", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("lxu_cache_weights", torch.zeros(0, 0, dtype=self.weights_host.dtype))
@@ -165,17 +189,18 @@ class Module(Storage):
 
         Order: momentum1, momentum2, prev_iter, row_counter, as far as the optimizer has them.
         """
-        states = [self._split_state(prefix) for prefix in self._prefixes]
+        states = [self.split_state(prefix) for prefix in self._prefixes]
         return [list(table_states) for table_states in zip(*states)]
 
     def get_optimizer_state(self) -> list[dict[str, Tensor]]:
         """The states of every table, by torch's names."""
         names = [state.name for state in self._prefixes.values()]
         table_states = [dict(zip(names, states)) for states in self.split_optimizer_states()]
-        if (
+        adagradw = (
             self.choice.rule.endswith("_with_counter")
             and self.optimizer_args.weight_decay_mode == 3
-        ):
+        )
+        if adagradw or self.decays_globally:
             return [{**states, "iter": self.iter} for states in table_states]
         return table_states
 
@@ -216,13 +241,15 @@ class Module(Storage):
         return self._rate if fp32(self._rate) == written else written
 
     def update_hyper_parameters(self, params_dict: dict[str, float]) -> None:
-        """Set `lr`, `eps`, `beta1`, `beta2` or `weight_decay`.
+        """Set `lr`, `eps`, `beta1`, `beta2`, `weight_decay` or `lower_bound` (DECOUPLE_GLOBAL).
 
         Raises NotImplementedError for other names, as FBGEMM does.
         """
         for name, value in params_dict.items():
             if name == "lr":
                 self.set_learning_rate(value)
+            elif name == "lower_bound":
+                self.gwd_lower_bound = float(value)
             elif name in SETTABLE:
                 setting: dict[str, Any] = {name: value}
                 self.optimizer_args = self.optimizer_args._replace(**setting)

@@ -260,6 +260,25 @@ class UserEnabledConfigDefinition:
     precompute_writeback: bool = False
 
 
+class StepMode(enum.IntEnum):
+    """What becomes of a shadow after an average: NONE sets it to 0, the others keep it."""
+
+    NONE = 0
+    USE_COUNTER = 1
+    USE_ITER = 2
+
+
+@dataclass(frozen=True)
+class EnsembleModeDefinition:
+    """Options of ENSEMBLE_ROWWISE_ADAGRAD: rows have a shadow, averaged and copied back."""
+
+    step_ema: float = 10000
+    step_swap: float = 10000
+    step_start: float = 0
+    step_ema_coef: float = 0.6
+    step_mode: StepMode = StepMode.USE_ITER
+
+
 @dataclass(frozen=True)
 class EmainplaceModeDefinition:
     """Options of EMAINPLACE_ROWWISE_ADAGRAD: the second half of a row follows the first."""

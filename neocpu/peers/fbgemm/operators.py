@@ -34,6 +34,7 @@ class _Registry(dict[str, RegisteredOperator]):
 
 
 OPERATORS: dict[str, RegisteredOperator] = _Registry()
+# Files of this folder that define operators.
 FILES = (
     "sparse",
     "bucketize",
@@ -44,6 +45,7 @@ FILES = (
     "pooled",
     "selects",
     "jagged_math",
+    "fp8",
 )
 
 

@@ -19,16 +19,18 @@ from neocpu.peers.fbgemm.names import (
     CowClipDefinition,
     EmbOptimType,
     LearningRateMode,
+    SparseType,
     WeightDecayMode,
     of,
 )
 
-# Our rule for each optimizer of FBGEMM. EMAINPLACE adds its averaging in the forward pass.
+# Our rule for each optimizer of FBGEMM. EMAINPLACE and ENSEMBLE add averages in the forward pass.
 RULES = {
     EmbOptimType.EXACT_SGD: "exact_sgd",
     EmbOptimType.EXACT_ADAGRAD: "exact_adagrad",
     EmbOptimType.EXACT_ROWWISE_ADAGRAD: "exact_rowwise_adagrad",
     EmbOptimType.EMAINPLACE_ROWWISE_ADAGRAD: "exact_rowwise_adagrad",
+    EmbOptimType.ENSEMBLE_ROWWISE_ADAGRAD: "exact_rowwise_adagrad",
     EmbOptimType.ADAM: "adam",
     EmbOptimType.PARTIAL_ROWWISE_ADAM: "partial_rowwise_adam",
     EmbOptimType.LAMB: "lamb",
@@ -46,7 +48,14 @@ FIXED_MODES = {
 # Rules whose formula in FBGEMM has no weight decay.
 NO_DECAY = ("exact_sgd", "exact_adagrad")
 # Our names of CounterWeightDecayMode's numbers, which agree with WeightDecayMode's first ones.
-MODES = {0: "none", 1: "l2", 2: "decoupled", 3: "adagradw"}
+MODES = {0: "none", 1: "l2", 2: "decoupled", 3: "adagradw", 5: "decoupled"}
+# Optimizers whose states may be narrow, as in FBGEMM, and which of them.
+NARROW_STATES = {
+    EmbOptimType.PARTIAL_ROWWISE_ADAM: ("momentum1", "momentum2"),
+    EmbOptimType.ENSEMBLE_ROWWISE_ADAGRAD: ("momentum2",),
+}
+# Formats that states may have.
+STATE_FORMATS = (SparseType.FP32, SparseType.FP16, SparseType.BF16)
 
 
 class OptimizerArgs(NamedTuple):
@@ -159,10 +168,12 @@ def _refuse(arguments: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecay
         raise ConfigError("weight_decay_mode COUNTER and counter_based_regularization go together")
     if (decay is WeightDecayMode.COWCLIP) != (arguments["cowclip_regularization"] is not None):
         raise ConfigError("weight_decay_mode COWCLIP and cowclip_regularization go together")
-    if decay is WeightDecayMode.DECOUPLE_GLOBAL:
+    if decay is WeightDecayMode.DECOUPLE_GLOBAL and (
+        kind is not EmbOptimType.EXACT_ROWWISE_ADAGRAD or arguments["global_weight_decay"] is None
+    ):
         raise ConfigError(
-            "weight_decay_mode DECOUPLE_GLOBAL, which decays rows in the forward pass, is not in "
-            "neocpu"
+            "weight_decay_mode DECOUPLE_GLOBAL is of EXACT_ROWWISE_ADAGRAD and needs "
+            "global_weight_decay, as in FBGEMM"
         )
     extra_config = arguments["extra_optimizer_config"]
     if extra_config is not None and extra_config.use_rowwise_bias_correction:
@@ -175,10 +186,29 @@ def _refuse(arguments: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecay
         and kind is not EmbOptimType.EXACT_SGD
     ):
         raise ConfigError("use_writeback_bwd_prehook is of EXACT_SGD only, as in FBGEMM")
-    if arguments["ensemble_mode"] is not None:
-        raise ConfigError("ensemble_mode: ENSEMBLE_ROWWISE_ADAGRAD is not in neocpu")
-    if arguments["optimizer_state_dtypes"]:
-        raise ConfigError("optimizer_state_dtypes: optimizer states are fp32 in neocpu")
+    if kind is EmbOptimType.ENSEMBLE_ROWWISE_ADAGRAD and (
+        of(SparseType, arguments["weights_precision"]) is SparseType.INT8
+    ):
+        raise ConfigError("ENSEMBLE_ROWWISE_ADAGRAD: no averages of int8 rows")
+    if arguments["optimizer_state_dtypes"] and kind not in NARROW_STATES:
+        raise ConfigError(
+            f"optimizer_state_dtypes is of {', '.join(k.name for k in NARROW_STATES)}, as in FBGEMM"
+        )
+
+
+def state_formats(arguments: Mapping[str, Any], kind: EmbOptimType) -> dict[str, SparseType]:
+    """Formats of the states that are not fp32, by FBGEMM's prefix. Raises ConfigError."""
+    formats: dict[str, SparseType] = {}
+    for prefix, value in (arguments["optimizer_state_dtypes"] or {}).items():
+        form = of(SparseType, value)
+        if form not in STATE_FORMATS:
+            raise ConfigError(
+                f"optimizer_state_dtypes: {prefix} is {form.value}; choose one of "
+                f"{', '.join(choice.value for choice in STATE_FORMATS)}"
+            )
+        if form is not SparseType.FP32 and prefix in NARROW_STATES.get(kind, ()):
+            formats[prefix] = form
+    return formats
 
 
 def optimizer_of(

@@ -10,8 +10,8 @@ Intended differences from FBGEMM's CPU module, all towards its GPU code or its d
 - An index of -1 reads nothing and gets no update, but counts in the length of its bag.
 - Weight decay, max_norm and stochastic rounding (of rows that are not fp32) are obeyed.
 - `iter` counts updates, not forward passes. Any dimension works, not only multiples of 4.
-- Adam, LAMB, their partial row-wise variants, LARS-SGD, and fp16, bf16, int8 and fp8 (NFP8) rows
-  work.
+- Adam, LAMB, their partial row-wise variants, LARS-SGD, ENSEMBLE_ROWWISE_ADAGRAD, DECOUPLE_GLOBAL,
+  and fp16, bf16, int8 and fp8 (NFP8) rows work.
 """
 
 import uuid
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from neocpu.embedding.bounds import bag_cuts
 from neocpu.errors import ConfigError
-from neocpu.peers.fbgemm import autograd, bounds, compiled, engine
+from neocpu.peers.fbgemm import autograd, averages, bounds, compiled, engine, global_decay
 from neocpu.peers.fbgemm.module import Module
 from neocpu.peers.fbgemm.names import (
     BoundsCheckMode,
@@ -37,8 +37,8 @@ from neocpu.peers.fbgemm.names import (
     WeightDecayMode,
     of,
 )
-from neocpu.peers.fbgemm.narrow import NarrowRows
-from neocpu.peers.fbgemm.options import optimizer_of
+from neocpu.peers.fbgemm.narrow import NarrowRows, TouchedRows
+from neocpu.peers.fbgemm.options import optimizer_of, state_formats
 
 # Arguments that must not be set.
 REFUSED = (
@@ -140,7 +140,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         buffers = dict(arguments["preallocated_host_buffers"] or {})
         dtype = of(SparseType, arguments["weights_precision"]).as_dtype()
         self._make_weights(self.form, dtype, buffers.pop("weights", None))
-        self._make_states(self.choice.rule, buffers)
+        self._make_optimizer_states(buffers, state_formats(arguments, self.choice.kind))
         self._make_rest()
         self.uuid = str(uuid.uuid4())
         self.step = 0
@@ -241,37 +241,51 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         )
 
     def begin(self, batch: engine.FeatureBatch) -> Tensor:
-        """One forward: count it, average halves where the optimizer says so, look up."""
+        """One forward: count it, take the averages that the optimizer asks for, look up."""
         self.step += 1
-        self._average_halves()
+        self._average()
         return self.look_up(batch)
 
     def look_up(self, batch: engine.FeatureBatch) -> Tensor:
         """The pooled output, in the output's format."""
-        return torch.from_numpy(engine.look_up(*self.codes(), self.form, batch)).to(self._output)
+        return torch.from_numpy(engine.look_up(*self._seen(batch))).to(self._output)
 
     def _optimizer(self) -> Any:
         return optimizer_of(self.choice, self.optimizer_args, self.rate(), self.max_counter.item())
 
-    def _average_halves(self) -> None:
-        """Move the second half of each row towards the first (EMAINPLACE_ROWWISE_ADAGRAD).
-
-        FBGEMM does so before the lookup, every `step_ema` updates.
-        """
-        if self.choice.kind is not EmbOptimType.EMAINPLACE_ROWWISE_ADAGRAD or not self.training:
-            return
+    def _average(self) -> None:
+        """The averages that FBGEMM takes before the lookup of a training step, once per update."""
         step = int(self.iter.item()) + 1
-        average = self.emainplace
-        if step % int(average.step_ema) or step < int(average.step_start) or step == self._averaged:
+        if not self.training or step == self._averaged:
             return
         self._averaged = step
-        for table in self.split_embedding_weights():
-            if table.shape[1] % 2:
-                raise ConfigError(
-                    f"dimension {table.shape[1]}: EMAINPLACE_ROWWISE_ADAGRAD needs two halves"
-                )
-            half = table.shape[1] // 2
-            table[:, half:].lerp_(table[:, :half], average.step_ema_coef)
+        if self.choice.kind is EmbOptimType.EMAINPLACE_ROWWISE_ADAGRAD:
+            averages.average_halves(self.split_embedding_weights(), self.emainplace, step)
+        if self.choice.kind is EmbOptimType.ENSEMBLE_ROWWISE_ADAGRAD:
+            weights = self.split_embedding_weights()
+            averages.average_shadows(weights, self.split_state("momentum2"), self.ensemble, step)
+
+    def _decayed(self, table: Any, rows: Any) -> TouchedRows | None:
+        """Rows of lookups i64[n] as a training step sees them if rows that rest decay; else None.
+
+        FBGEMM: DECOUPLE_GLOBAL.
+        """
+        step = int(self.iter.item()) + 1
+        in_force = self.decays_globally and self.optimizer_args.weight_decay > 0
+        if not in_force or not self.training or step < self.gwd_start_iter:
+            return None
+        keep = self._optimizer().hyper(step).keep
+        bound = self.gwd_lower_bound
+        return global_decay.decayed_rows(self, table, rows, step, keep, bound)
+
+    def _seen(self, batch: engine.FeatureBatch) -> tuple[Any, Any, Any, str, engine.FeatureBatch]:
+        """The tables and the batch of a lookup, as the engine's functions take them."""
+        touched = self._decayed(global_decay.lookup_tables(batch), batch.indices)
+        if touched is None:
+            return (*self.codes(), self.form, batch)
+        dims = np.array(self.dims, np.int64)
+        seen_batch = global_decay.renumbered(batch, touched)
+        return touched.flat, touched.heights, dims, "fp32", seen_batch
 
     # ---- backward ----
 
@@ -291,17 +305,20 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         weight_grad = None
         if features is not None:
             weight_grad = torch.from_numpy(
-                engine.weight_gradient(*self.codes(), self.form, batch, gradient, features)
+                engine.weight_gradient(*self._seen(batch), gradient, features)
             )
         self._update_max_counter(step)
         optimizer = self._optimizer()
         gradient = engine.divided(gradient, table_batch)
-        if self.form == "fp32":
+        touched = self._decayed(table_batch.table, table_batch.lookups.rows)
+        if self.form == "fp32" and not self.narrow_states and touched is None:
             engine.update(self.tables(optimizer), table_batch, gradient, step)
         else:
-            decoded = NarrowRows(self, table_batch, optimizer)
+            decoded = NarrowRows(self, table_batch, optimizer, touched)
             engine.update(decoded.tables, decoded.batch, gradient, step)
             decoded.write_back(step, bool(args.stochastic_rounding))
+        if touched is not None:
+            global_decay.note_update(self, touched, step)
         self.iter.fill_(step)
         return weight_grad
 

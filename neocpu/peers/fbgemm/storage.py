@@ -9,6 +9,7 @@ engine takes its arrays from the tensors at every call, so a module may be copie
 its tensors may be replaced.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,12 +97,22 @@ class Storage(Compilable):
         for name in ("weights_dev", "weights_uvm"):
             self.register_buffer(name, torch.empty(0, dtype=dtype))
 
-    def _make_states(self, rule: str, buffers: dict[str, Tensor]) -> None:
+    def _make_states(
+        self,
+        rule: str,
+        buffers: dict[str, Tensor],
+        extra: Mapping[str, StateName],
+        dtypes: Mapping[str, torch.dtype],
+    ) -> None:
         """Register the states of an update rule: from `buffers` by prefix, or zeros.
 
-        Prefixes that the rule does not use get FBGEMM's placeholders.
+        extra : states by prefix that the rule does not know. dtypes : of states that are not fp32.
+        Prefixes that are not used get FBGEMM's placeholders.
         """
-        self._prefixes = state_names(rule)
+        self._rule_prefixes = state_names(rule)
+        states = {**self._rule_prefixes, **extra}
+        self._prefixes = {prefix: states[prefix] for prefix in PREFIXES if prefix in states}
+        self.narrow_states = any(prefix in self._rule_prefixes for prefix in dtypes)
         unknown = sorted(set(buffers) - set(self._prefixes))
         if unknown:
             raise BadArgument(f"preallocated_host_buffers: {unknown[0]!r} is no state of {rule}")
@@ -109,23 +120,25 @@ class Storage(Compilable):
         dims = np.array(self.dims, np.int64)
         rowwise = [prefix for prefix, state in self._prefixes.items() if state.rowwise]
         # The engine wants all numbers of a row side by side, so these states are columns of one.
-        row_states = torch.zeros(int(heights.sum()), len(rowwise))
+        joined = [p for p in rowwise if p in self._rule_prefixes and p not in dtypes]
+        row_states = torch.zeros(int(heights.sum()), len(joined))
         for prefix in PREFIXES:
             if prefix not in self._prefixes:
                 self._make_placeholders(prefix)
                 continue
             sizes = heights if prefix in rowwise else heights * dims
             self._place(prefix, _starts(sizes))
+            dtype = dtypes.get(prefix, torch.float32)
             if prefix in buffers:
                 host = buffers[prefix]
-                check_buffer(prefix, host, int(sizes.sum()), torch.float32)
-            elif prefix in rowwise:
-                host = row_states[:, rowwise.index(prefix)]
+                check_buffer(prefix, host, int(sizes.sum()), dtype)
+            elif prefix in joined:
+                host = row_states[:, joined.index(prefix)]
             else:
-                host = torch.zeros(int(sizes.sum()))
+                host = torch.zeros(int(sizes.sum()), dtype=dtype)
             self.register_parameter(f"{prefix}_host", nn.Parameter(host))
             for part in ("dev", "uvm"):
-                self.register_buffer(f"{prefix}_{part}", torch.empty(0))
+                self.register_buffer(f"{prefix}_{part}", torch.empty(0, dtype=dtype))
 
     def _make_placeholders(self, prefix: str) -> None:
         for part in ("dev", "host", "uvm", "placements", "offsets"):
@@ -151,7 +164,7 @@ class Storage(Compilable):
             for start, h, w in zip(self.weights_physical_offsets, self.rows, self._row_codes)
         ]
 
-    def _split_state(self, prefix: str) -> list[Tensor]:
+    def split_state(self, prefix: str) -> list[Tensor]:
         """A state of every table, in place: [rows] if row-wise, else [rows, columns]."""
         host = getattr(self, f"{prefix}_host").detach()
         starts = getattr(self, f"{prefix}_physical_offsets")
@@ -202,14 +215,22 @@ class Storage(Compilable):
         """Element states, each flat, and row states [rows, n], flat; all of them in place."""
         element_states = [
             self.words(getattr(self, f"{prefix}_host"))
-            for prefix, state in self._prefixes.items()
+            for prefix, state in self._rule_prefixes.items()
             if not state.rowwise
         ]
         return element_states, self._row_states()
 
+    def rule_states(self, rowwise: bool) -> list[Tensor]:
+        """The rule's states by element, or by row, each of all tables, in place."""
+        return [
+            getattr(self, f"{prefix}_host").detach()
+            for prefix, state in self._rule_prefixes.items()
+            if state.rowwise == rowwise
+        ]
+
     def _row_states(self) -> NDArray[np.float32]:
         """Row states [rows, n], flat: the tensors' own memory, after joining them if need be."""
-        names = [f"{prefix}_host" for prefix, state in self._prefixes.items() if state.rowwise]
+        names = [f"{prefix}_host" for prefix, state in self._rule_prefixes.items() if state.rowwise]
         if not names:
             return NONE
         columns = [getattr(self, name).detach() for name in names]

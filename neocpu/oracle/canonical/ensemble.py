@@ -1,0 +1,48 @@
+"""Which bits do rows and their shadow have after an average? torch's `lerp`, in fp32.
+
+Operation by operation `fl(e + fl((1 - c)*fl(w - e)))` where 1 - c < 1/2, else
+`fl(w - fl(fl(w - e)*fl(1 - fl(1 - c))))`; one NumPy program is kernel and twin. What it means:
+`truth/ensemble.py`.
+"""
+
+import numpy as np
+
+from neocpu.oracle.adapters import Array, codes_of
+from neocpu.oracle.canonical import Floats, encoded
+from neocpu.oracle.operator import Value
+from neocpu.oracle.truth.ensemble import due
+from neocpu.oracle.truth.formats import decode
+
+
+def numbers(codes: Array, form: str) -> Floats:
+    """Elements of a format as fp32."""
+    return np.array(codes if form == "fp32" else decode(codes, form), np.float32)
+
+
+def averaged_bits(
+    weights: Array, shadow: Array, options: dict[str, Value], step: int, backend: str
+) -> tuple[Array, Array]:
+    """Weights and shadow, in their formats, after what is due before the lookup of a step."""
+    todo = due(options, step)
+    form = str(options["momentum2_format"])
+    if todo.average:
+        row_format = str(options["weights_format"])
+        seen = numbers(encoded(numbers(weights, row_format), form, backend), form)
+        old = numbers(shadow, form)
+        with np.errstate(all="ignore"):
+            shadow = encoded(_interpolated(old, seen, todo.coefficient), form, backend)
+    if todo.copy:
+        row_format = str(options["weights_format"])
+        weights = encoded(numbers(shadow, form), row_format, backend)
+    if todo.clear:
+        shadow = shadow.copy()
+        codes_of(shadow)[...] = 0
+    return weights, shadow
+
+
+def _interpolated(shadow: Floats, weights: Floats, coefficient: float) -> Floats:
+    share = np.float32(1.0 - coefficient)
+    distance = weights - shadow
+    if share < np.float32(0.5):
+        return shadow + share * distance
+    return weights - distance * (np.float32(1.0) - share)

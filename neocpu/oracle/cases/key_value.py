@@ -1,0 +1,77 @@
+"""Which histories break key-value tables? Cases of `kv_trajectory`."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neocpu.oracle.cases.draw import Draw, Ints
+from neocpu.oracle.operator import Arrays, Case, Value
+from neocpu.oracle.truth.key_store import STRATEGIES
+
+DIM = 8
+STEPS = 8
+SECONDS = 30  # between steps
+ABOUT = {
+    "timestamp": "ids older than 60 s go; those of exactly 60 s stay",
+    "counter": "counts fade by a tenth, rounded down, at every eviction; those of 0 go",
+    "timestamp_and_counter": "only ids that are old and rare go",
+    "l2_weight": "rows shorter than 2 go",
+    "timestamp_threshold": "ids last seen before a moment go",
+}
+
+
+def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
+    """All of them; D is 8, or the next multiple."""
+    dim = -(-DIM // dim_multiple) * dim_multiple
+    for optimizer in ("exact_sgd", "exact_rowwise_adagrad"):
+        for strategy in STRATEGIES:
+            kind = "" if optimizer == "exact_sgd" else f"-{optimizer}"
+            name = f"kv-{strategy.replace('_', '-')}{kind}"
+            options: dict[str, Value] = {
+                "optimizer": optimizer,
+                "learning_rate": 0.0625,
+                "eps": 2.0**-20,
+                "strategy": strategy,
+                "ttl": 60,
+                "min_count": 1 if strategy == "counter" else 2,
+                "decay_rate": 0.9 if strategy == "counter" else 0.75,
+                "min_norm": 2.0,
+            }
+            about = f"{ABOUT[strategy]}; who comes back begins anew ({optimizer})"
+            yield Case(name, "kv_trajectory", _history(seed, name, dim), options, about)
+
+
+def _ids(draw: Draw, count: int) -> Ints:
+    """Raw ids of 63 bits, ascending; the lower 32 bits of two agree."""
+    low = draw.words(count).astype(np.int64)
+    high = draw.words(count).astype(np.int64) & 0x7FFFFFFF
+    ids = high << 32 | low
+    ids[1] = ids[0] ^ (1 << 40)
+    return np.unique(np.concatenate([ids, [0, (1 << 63) - 1]]))
+
+
+def _history(seed: int, name: str, dim: int) -> Arrays:
+    draw = Draw(seed, name)
+    keys = _ids(draw, 40)
+    inputs: Arrays = {
+        "keys": keys,
+        "dims": np.array([dim], np.int64),
+        "weights": draw.floats(keys.size * dim, -4, 1),
+        "training": np.array([1, 1, 0, 1, 1, 0, 1, 1], np.int64),
+        "evict": np.array([0, 1, 0, 1, 1, 1, 0, 1], np.int64),
+        "times": 1_700_000_000 + SECONDS * np.arange(STEPS),
+    }
+    for k in range(STEPS):
+        lengths = draw.whole(6, 0, 5)
+        offsets = np.append(0, np.cumsum(lengths))
+        # a window that moves over the ids and returns to the first ones
+        near = draw.whole(int(offsets[-1]), 0, 18) + (3 * k if k < 6 else 0)
+        ids = keys[near % keys.size]
+        ids[::7] = -1
+        if ids.size > 4:
+            ids[3] = ids[2]  # twice in a batch, counted once
+        inputs[f"step{k}/indices"] = ids
+        inputs[f"step{k}/offsets"] = offsets
+        if inputs["training"][k]:
+            inputs[f"step{k}/grad_output"] = draw.floats((6, dim), -2, 2)
+    return inputs

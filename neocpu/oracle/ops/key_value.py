@@ -1,0 +1,228 @@
+"""What becomes of a table whose rows are born with their ids and evicted? `kv_trajectory`.
+
+Training steps, evaluations and evictions of one key-value table. The rows of all ids that ever
+occur are one ordinary table, whose rows are set back when their ids are evicted: so lookups and
+updates are those of `trajectory`, and only the bookkeeping of truth/key_store.py is new.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from neocpu.oracle.canonical import lookup_bits
+from neocpu.oracle.canonical.update import backward_bits
+from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.ops.backward import BACKWARD, STATES, BoundedTables, step
+from neocpu.oracle.ops.lookup import LOOKUP, looked_up
+from neocpu.oracle.truth.bags import DecodedRows, Ints
+from neocpu.oracle.truth.formats import in_format
+from neocpu.oracle.truth.key_store import KeyStore
+from neocpu.oracle.truth.numbers import Bounded, square_sum
+from neocpu.reference.rules import RULES
+
+OWN_OPTIONS = ("strategy", "ttl", "min_count", "decay_rate", "min_norm")
+
+
+class Step(NamedTuple):
+    """One step of a history."""
+
+    number: int
+    batch: Arrays  # inputs of a lookup or backward; a row number is an id's place among all ids
+    training: bool
+    evicts: bool
+    time: int
+
+
+def _places(inputs: Arrays, ids: Ints) -> Ints:
+    """Where ids stand among all; -1 for pruned lookups. Raises ValueError for an unknown id."""
+    keys = inputs["keys"].astype(np.int64)
+    place = np.searchsorted(keys, ids)
+    known = keys[np.minimum(place, keys.size - 1)] == ids
+    if not (known | (ids == -1)).all():
+        missing = int(ids[~known & (ids != -1)][0])
+        raise ValueError(f"id {missing} is not among the input keys")
+    return np.where(ids == -1, -1, place)
+
+
+def _steps(inputs: Arrays) -> Iterator[Step]:
+    """All steps in order."""
+    shared = {
+        "weights": inputs["weights"],
+        "rows": np.array([inputs["keys"].size], np.int64),
+        "dims": inputs["dims"],
+        "feature_table": np.zeros(1, np.int64),
+    }
+    for k in range(inputs["training"].size):
+        batch = {
+            name: inputs[f"step{k}/{name}"]
+            for name in ("indices", "offsets", "grad_output")
+            if f"step{k}/{name}" in inputs
+        }
+        batch["indices"] = _places(inputs, batch["indices"].astype(np.int64))
+        yield Step(
+            number=k,
+            batch={**shared, **batch},
+            training=bool(inputs["training"][k]),
+            evicts=bool(inputs["evict"][k]),
+            time=int(inputs["times"][k]),
+        )
+
+
+def _rest(options: dict[str, Value]) -> dict[str, Value]:
+    """The options of an ordinary table."""
+    return {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+
+
+def _read_rows(batch: Arrays) -> Ints:
+    """Rows of all lookups of a batch that are not pruned."""
+    rows: Ints = batch["indices"][batch["indices"] >= 0]
+    return rows
+
+
+class _Numbers:
+    """Rows and states of all ids as bounded numbers."""
+
+    def __init__(self, inputs: Arrays, options: dict[str, Value], bends: frozenset[str]) -> None:
+        first = next(_steps(inputs)).batch
+        self.options = BACKWARD.complete(_rest(options))
+        self.bends = bends
+        self.tables = BoundedTables(first, self.options, bends)
+        weights = self.tables.weights
+        self.initial = Bounded(weights.value.copy(), weights.error.copy())
+        self.row_states = RULES[str(self.options["optimizer"])].row_state
+
+    def norms(self) -> Bounded:
+        """Norms of all rows."""
+        shape = (-1, int(self.tables.geometry.dims[0]))
+        weights = self.tables.weights
+        rows = Bounded(weights.value.reshape(shape), weights.error.reshape(shape))
+        return square_sum(rows).sqrt()
+
+    def set_back(self, places: Ints) -> None:
+        """Rows of evicted ids as they began, states 0."""
+        elements = self.tables.elements(0, places)
+        if "kv_row_not_reset" not in self.bends:
+            self.tables.weights.value[elements] = self.initial.value[elements]
+            self.tables.weights.error[elements] = self.initial.error[elements]
+        if "kv_state_not_reset" in self.bends:
+            return
+        for name, state in self.tables.states.items():
+            where = places if name in self.row_states else elements
+            state.value[where] = 0.0
+            state.error[where] = 0.0
+
+
+def _exact(numbers: Ints) -> Truth:
+    return Truth(numbers, np.zeros(numbers.shape), exact=True, format="int64")
+
+
+def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+    numbers = _Numbers(inputs, options, switches)
+    tables = numbers.tables
+    store = KeyStore(options, switches, inputs["keys"].size)
+    keys = inputs["keys"].astype(np.int64)
+    outputs: dict[str, Truth] = {}
+    count = 0
+    for k, batch, training, evicts, time in _steps(inputs):
+        store.seen(_read_rows(batch), time, training)
+        w = tables.weights
+        rows = DecodedRows(w.value, w.error, np.abs(w.value))
+        pooled = looked_up(batch, rows, numbers.options, switches)
+        outputs[f"step{k}/out"] = in_format(pooled, "fp32")
+        if training:
+            count += 1
+            step(tables, batch, {**numbers.options, "step": count}, switches)
+        if evicts:
+            norm = numbers.norms()
+            numbers.set_back(store.evicted(time, norm.value, norm.error))
+        outputs[f"step{k}/kept"] = _exact(keys[store.present])
+    kept = np.flatnonzero(store.present)
+    outputs["counts"] = _exact(store.count[kept])
+    outputs["last_times"] = _exact(store.time[kept])
+    elements = tables.elements(0, kept).reshape(-1)
+    outputs["weights"] = in_format(tables.weights.take(elements), "fp32")
+    for name, state in tables.states.items():
+        where = kept if name in numbers.row_states else elements
+        outputs[name] = in_format(state.take(where), "fp32")
+    return outputs
+
+
+def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+    rest = BACKWARD.complete(_rest(options))
+    lookup_options = LOOKUP.complete({"pooling": options["pooling"]})
+    rule = RULES[str(rest["optimizer"])]
+    keys = inputs["keys"].astype(np.int64)
+    dim = int(inputs["dims"][0])
+    initial = np.array(inputs["weights"], np.float32).reshape(-1, dim)
+    weights = initial.copy()
+    states: Arrays = {
+        **{name: np.zeros((keys.size, dim), np.float32) for name in rule.element_state},
+        **{name: np.zeros((keys.size, 1), np.float32) for name in rule.row_state},
+    }
+    store = KeyStore(options, frozenset(), keys.size)
+    outputs: Arrays = {}
+    count = 0
+    for k, batch, training, evicts, time in _steps(inputs):
+        store.seen(_read_rows(batch), time, training)
+        current = {**batch, "weights": weights.reshape(-1)}
+        outputs[f"step{k}/out"] = lookup_bits(current, lookup_options, backend)["out"]
+        if training:
+            count += 1
+            flat = {name: state.reshape(-1) for name, state in states.items()}
+            updated = backward_bits({**current, **flat}, {**rest, "step": count}, backend)
+            weights = updated["weights"].reshape(-1, dim)
+            states = {name: updated[name].reshape(keys.size, -1) for name in states}
+        if evicts:
+            norm = np.sqrt(np.square(weights.astype(np.float64)).sum(1))
+            gone = store.evicted(time, norm, np.zeros(keys.size))
+            weights[gone] = initial[gone]
+            for state in states.values():
+                state[gone] = 0
+        outputs[f"step{k}/kept"] = keys[store.present]
+    kept = store.present
+    outputs |= {"counts": store.count[kept], "last_times": store.time[kept]}
+    outputs["weights"] = weights[kept].reshape(-1)
+    return outputs | {name: state[kept].reshape(-1) for name, state in states.items()}
+
+
+KV_TRAJECTORY = Operator(
+    name="kv_trajectory",
+    about="A table whose rows are born when training meets their ids, and evicted: lookups, fused "
+    "backwards, evaluations and evictions (FBGEMM: KV-ZCH, tables in DRAM with feature eviction). "
+    "An evaluation reads the initial row of an id that is not there, and changes nothing.",
+    inputs={
+        "keys": Field("all ids that occur, ascending, int64[U]", ("id",)),
+        "dims": Field("columns, int64[1]", ("table",)),
+        "weights": Field("the row that each id begins with, also anew, fp32[U*D]", ("element",)),
+        "training": Field("1: training step, 0: evaluation, int64[K]", ("step",)),
+        "evict": Field("1: the step ends with an eviction, int64[K]", ("step",)),
+        "times": Field("seconds, int64[K]", ("step",)),
+        "step0/indices": Field("ids of all bags, int64[n]; likewise step1/indices, …", ("lookup",)),
+        "step0/offsets": Field("where each bag begins, and the end of the last", ("bag",)),
+        "step0/grad_output": Field("fp32[B, D], of training steps", ("sample", "column"), True),
+    },
+    options={
+        "pooling": "sum",
+        "optimizer": "exact_sgd",
+        "learning_rate": 0.01,
+        "eps": 1e-8,
+        "strategy": "timestamp",
+        "ttl": 60,
+        "min_count": 2,
+        "decay_rate": 1.0,
+        "min_norm": 0.0,
+    },
+    outputs={
+        "out": Field("step0/out, …: pooled rows before the update", ("sample", "column")),
+        "kept": Field("step0/kept, …: ids in the table after the step, ascending", ("id",)),
+        "counts": Field("training steps, faded, of each id that is left, int64", ("id",)),
+        "last_times": Field("when each id that is left last occurred, int64", ("id",)),
+        "weights": Field("rows of the ids that are left, ascending, fp32", ("element",)),
+        **STATES,
+    },
+    run_=_bits,
+    truth_=_truth,
+)
+
+OPERATORS = (KV_TRAJECTORY,)

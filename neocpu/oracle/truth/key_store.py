@@ -1,0 +1,105 @@
+"""Which ids live in a key-value table, and which does an eviction remove?
+
+A key-value table (FBGEMM's KV-ZCH, dynamic embeddings) has a row for each raw id that training has
+met: no id shares another's row. A store counts in how many training steps an id occurred and when
+it occurred last; an eviction asks one strategy of every id that is present:
+
+    timestamp                 time - last > ttl
+    counter                   count := floor(count * decay_rate); count < min_count
+    timestamp_and_counter     both, the decay too
+    l2_weight                 norm of the row < min_norm
+    timestamp_threshold       last < time - ttl, as where a caller names the moment himself
+
+An id that is evicted and comes back begins anew: initial row, states 0, count 0.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.oracle.operator import Value
+from neocpu.oracle.truth.numbers import Real
+
+Ints = NDArray[np.int64]
+STRATEGIES = (
+    "timestamp",
+    "counter",
+    "timestamp_and_counter",
+    "l2_weight",
+    "timestamp_threshold",
+)
+
+
+@dataclass
+class KeyStore:
+    """Which of U known ids are present, with their counts and times, i64[U] each."""
+
+    options: dict[str, Value]
+    bends: frozenset[str]
+    size: int
+    present: NDArray[np.bool_] = field(init=False)
+    count: Ints = field(init=False)
+    time: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.present = np.zeros(self.size, bool)
+        self.count = np.zeros(self.size, np.int64)
+        self.time = np.zeros(self.size, np.int64)
+
+    def seen(self, places: Ints, time: int, training: bool) -> None:
+        """A batch looks some ids up, given by their places among the known ones, in any order."""
+        if not training and "kv_evaluation_counts" not in self.bends:
+            return
+        places, occurrences = np.unique(places, return_counts=True)
+        if not training:
+            places = places[self.present[places]]
+            occurrences = np.ones(places.size, np.int64)
+        if "kv_counts_lookups" not in self.bends:
+            occurrences = np.ones(places.size, np.int64)
+        self.present[places] = True
+        self.count[places] += occurrences
+        self.time[places] = time
+
+    def evicted(self, time: int, norm: Real, norm_error: Real) -> Ints:
+        """Places of the ids that an eviction at a time removes; they are then no longer present.
+
+        norm, norm_error : f64[U], norms of the rows, and how far a correct kernel's may be.
+        Raises ValueError where that leaves open whether a row is shorter than min_norm.
+        """
+        strategy = str(self.options["strategy"])
+        if strategy not in STRATEGIES:
+            raise ValueError(f"strategy is {strategy!r}, not one of {', '.join(STRATEGIES)}")
+        gone = self.present.copy()
+        if "counter" in strategy:
+            gone &= self._rare()
+        if strategy in ("timestamp", "timestamp_and_counter"):
+            gone &= self._old(time)
+        if strategy == "timestamp_threshold":
+            gone &= self.time < time - int(self.options["ttl"])
+        if strategy == "l2_weight":
+            least = float(self.options["min_norm"])
+            if (self.present & (np.abs(norm - least) <= norm_error)).any():
+                raise ValueError("the norm of a row is too near min_norm to say who stays")
+            gone &= norm < least
+        places: Ints = np.flatnonzero(gone)
+        self.present[places] = False
+        self.count[places] = 0
+        self.time[places] = 0
+        return places
+
+    def _old(self, time: int) -> NDArray[np.bool_]:
+        """Ids that did not occur for longer than ttl seconds."""
+        age = time - self.time
+        ttl = int(self.options["ttl"])
+        old: NDArray[np.bool_] = age >= ttl if "kv_ttl_inclusive" in self.bends else age > ttl
+        return old
+
+    def _rare(self) -> NDArray[np.bool_]:
+        """Ids whose count, which fades now, is below min_count."""
+        before = self.count
+        rate = float(self.options["decay_rate"])
+        self.count = np.floor(self.count * rate).astype(np.int64)
+        compared = before if "kv_decay_after_check" in self.bends else self.count
+        rare: NDArray[np.bool_] = compared < int(self.options["min_count"])
+        return rare
