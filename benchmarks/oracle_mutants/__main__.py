@@ -109,7 +109,9 @@ def main(arguments: list[str]) -> int:
         title = trial.top.title if trial.top else ""
         print(f"{number}/{len(names)} {name}: {trial.grade} {title} ({seconds:.1f} s)", flush=True)
     outcome = summary(trials, judged, failures)
+    outcome["left_out"] = [question.name for question in questions if question.name not in right]
     print(text(outcome))
+    print(f"left out, for operators that the kernel lacks: {len(outcome['left_out'])} cases")
     if options.json:
         options.json.write_text(json.dumps(outcome, indent=1))
     return int(bool(failures))

@@ -18,7 +18,7 @@ class Kernel(Gradients, Codecs, Layouts, Scales):
         self.seed = seed
 
     def answers_to(self, question: Question) -> dict[str, Array] | None:
-        """Answers by output; None where the kernel does not have the operator."""
+        """Answers by output; None where the kernel lacks the operator, an option or an output."""
         method = getattr(self, f"op_{question.op}", None)
         if method is None:
             return None
@@ -28,4 +28,6 @@ class Kernel(Gradients, Codecs, Layouts, Scales):
                 answers = method(question)
             except NotImplementedError:
                 return None
-        return {name: answers[name] for name in question.shapes if name in answers}
+        if any(name not in answers for name in question.shapes):
+            return None
+        return {name: answers[name] for name in question.shapes}

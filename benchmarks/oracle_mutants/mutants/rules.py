@@ -278,6 +278,7 @@ bend(
 bend(
     "ftrl_root_before_update",
     STEPS,
+    "update_before_state",
     ftrl_weight=lambda k, u, z, root: Kernel.ftrl_weight(
         k, u, z, k.sqrt(np.maximum(root * root - u.g * u.g, 0))
     ),
