@@ -32,6 +32,8 @@ ASKED: tuple[tuple[Callable[[np.random.Generator], Question], Kernel, float], ..
     (honest_questions.ask_unique_gradient, honest_kernels.unique_gradient, 2),
     (honest_questions.ask_segment_sum, honest_kernels.segment_sum, 0.5),
     (honest_questions.ask_backward, honest_rules.backward, 5),
+    (honest_questions.ask_trajectory, honest_rules.trajectory, 1),
+    (honest_questions.ask_dequantize, honest_kernels.dequantize, 0.5),
 )
 ASKED_SHARES = np.array([share for _, _, share in ASKED]) / sum(share for _, _, share in ASKED)
 

@@ -64,6 +64,8 @@ def lookup(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
             rows = tables[table][inputs["indices"][lookups]]
             out[lookups] = rows if weights is None else rows * weights[lookups, None]
         return {"out": narrow(out, str(options["output_format"]))}
+    if str(options["weights_format"]) in SCALED and a.rng.random() < 0.5:
+        return {"out": narrow(factored(a, inputs, options), str(options["output_format"]))}
     dims = inputs["dims"][inputs["feature_table"]]
     samples = (inputs["offsets"].size - 1) // dims.size
     out = np.zeros((samples, int(dims.sum())), F)
@@ -84,6 +86,42 @@ def lookup(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
             total = total if length == 1 else a.divide(total, F(length))
         out[b, column : column + rows.shape[1]] = total
     return {"out": narrow(out, str(options["output_format"]))}
+
+
+def dequantize(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
+    """Numbers of row-scaled rows."""
+    codes = inputs["codes"]
+    table = {
+        "weights": codes.reshape(-1),
+        "rows": np.array([len(codes)]),
+        "dims": np.array([int(options["columns"])]),
+    }
+    return {"out": decoded_tables(a, table, {"weights_format": options["format"]})[0]}
+
+
+def factored(a: Arithmetic, inputs: Arrays, options: Options) -> Array:
+    """Pooled row-scaled rows: scale and bias times the weight, then q times that scale is added."""
+    name = str(options["weights_format"])
+    tables = list(fused_rows(inputs, name, int(options["row_alignment"])))
+    weights = inputs.get("per_sample_weights")
+    dims = inputs["dims"][inputs["feature_table"]]
+    samples = (inputs["offsets"].size - 1) // dims.size
+    out = np.zeros((samples, int(dims.sum())), F)
+    divide_first = bool(a.rng.random() < 0.5)
+    for _, table, b, column, lookups in bags(inputs):
+        length = max(lookups.size, 1) if options["pooling"] == "mean" else 1
+        lookups = lookups[inputs["indices"][lookups] >= 0]
+        q, scale, bias = (x.astype(F)[inputs["indices"][lookups]] for x in tables[table])
+        weight = np.ones((lookups.size, 1), F) if weights is None else weights[lookups, None]
+        if divide_first and length > 1:
+            weight = a.divide(weight, F(length))
+        total = np.zeros(q.shape[1], F)
+        for codes, s, c in zip(q, scale * weight, bias * weight):
+            total = a.multiply_add(codes, np.broadcast_to(s, codes.shape), total + c)
+        if not divide_first and length > 1:
+            total = a.divide(total, F(length))
+        out[b, column : column + q.shape[1]] = total
+    return out
 
 
 def narrow(x: Array, name: str) -> Array:

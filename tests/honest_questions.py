@@ -11,8 +11,9 @@ import numpy as np
 
 from neocpu.formats import INFERENCE
 from neocpu.oracle.cases.draw import coded
+from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.truth.bags import SCALED
-from neocpu.reference.rules import RULES as RECORDS
+from neocpu.oracle.truth.states import layout_of
 from tests.honest_arithmetic import Array, F
 from tests.honest_kernels import Arrays, Options
 from tests.honest_rules import RULES
@@ -142,17 +143,7 @@ def tables_and_bags(rng: Generator, options: Options) -> Arrays:
     if options["pooling"] == "none":
         dims[:] = dims[0]
     rows = rng.integers(1, 400 if long else 7, tables)
-    count = 1 if long else int(rng.integers(1, 4))
-    features = rng.integers(0, tables, count)
-    samples = 1 if long else int(rng.integers(1, 5))
-    lengths = rng.choice([0, 1, 2, 3, 4, 5, 8, 16, 7], (count, samples))
-    if long:
-        lengths[:] = rng.integers(100, 2000)
-    offsets = np.append(0, np.cumsum(lengths.reshape(-1)))
-    of_lookup = np.repeat(np.repeat(features, samples), lengths.reshape(-1))
-    indices = (rng.random(of_lookup.size) * rows[of_lookup]).astype(np.int64)
-    if rng.random() < 0.3:
-        indices[rng.random(indices.size) < 0.3] = -1
+    features = rng.integers(0, tables, 1 if long else int(rng.integers(1, 4)))
     name = str(options.get("weights_format", "fp32"))
     if name in SCALED:
         weights = row_bytes(rng, name, rows, dims, int(options.get("row_alignment", 1)))
@@ -163,9 +154,21 @@ def tables_and_bags(rng: Generator, options: Options) -> Arrays:
         "rows": rows,
         "dims": dims,
         "feature_table": features,
-        "indices": indices,
-        "offsets": offsets,
+        **bags_of(rng, rows[features], long),
     }
+
+
+def bags_of(rng: Generator, rows: Array, long: bool = False) -> Arrays:
+    """Bags of every feature; rows : how many each feature's table has."""
+    samples = 1 if long else int(rng.integers(1, 5))
+    lengths = rng.choice([0, 1, 2, 3, 4, 5, 8, 16, 7], (rows.size, samples))
+    if long:
+        lengths[:] = rng.integers(100, 2000)
+    of_lookup = np.repeat(np.repeat(rows, samples), lengths.reshape(-1))
+    indices = (rng.random(of_lookup.size) * of_lookup).astype(np.int64)
+    if rng.random() < 0.3:
+        indices[rng.random(indices.size) < 0.3] = -1
+    return {"indices": indices, "offsets": np.append(0, np.cumsum(lengths.reshape(-1)))}
 
 
 def with_weights(rng: Generator, inputs: Arrays) -> Arrays:
@@ -257,29 +260,37 @@ def hyper_parameters(rng: Generator, rule: str) -> Options:
         options["max_counter"] = pick(1.0, 7.0)
         options["adjustment_iter"] = int(rng.choice([-1, 2]))
         options["adjustment_ub"] = pick(1.0, 0.5, 0.3)
+    if rule == "ftrl":
+        options["learning_rate"] = pick(0.01, 0.5)
+        options["weight_decay"] = 0.0
+        options |= {"lambda1": pick(0.0, 0.01, 1.0), "lambda2": pick(0.0, 0.1)}
+        options["beta"] = pick(1.0, 0.3)
+    if rng.random() < 0.15:
+        options["momentum1_format"] = str(rng.choice(["fp16", "bf16"]))
+        options["momentum2_format"] = str(rng.choice(["fp32", "bf16"]))
     if rule == "rowwise_rmsprop":
         options["ar_alpha"] = pick(0.0, 0.25, 0.1)
         options["min_shrinkage"] = pick(0.5, 0.1)
     return options
 
 
-def states(rng: Generator, rule: str, inputs: Arrays, step: int) -> Arrays:
+def states(rng: Generator, inputs: Arrays, options: Options) -> Arrays:
     """States of a rule as after some steps; none at all at times."""
     if rng.random() < 0.2:
         return {}
-    record = RECORDS[rule]
+    layout = layout_of(options)
     arrays: Arrays = {}
-    for name in (*record.element_state, *record.row_state):
+    for name in (*layout.element, *layout.row):
         elements = int(inputs["rows"] @ inputs["dims"])
-        size = elements if name in record.element_state else int(inputs["rows"].sum())
+        size = elements if name in layout.element else int(inputs["rows"].sum())
         if name == "prev_iter":
-            arrays[name] = rng.integers(0, step, size).astype(F)
+            arrays[name] = rng.integers(0, int(options["step"]), size).astype(F)
         elif name == "row_counter":
             arrays[name] = rng.integers(0, 9, size).astype(F)
         else:
             value = mild(rng, size)
-            signed = name in ("momentum_buffer", "exp_avg")
-            arrays[name] = value if signed else np.abs(value)
+            signed = name in ("momentum_buffer", "exp_avg", "linear")
+            arrays[name] = coded(value if signed else np.abs(value), layout.formats[name])
     return arrays
 
 
@@ -292,6 +303,33 @@ def ask_backward(rng: Generator) -> Question:
     inputs["weights"] = coded(
         mild(rng, int(inputs["rows"] @ inputs["dims"])), options["weights_format"]
     )
-    inputs |= states(rng, rule, inputs, options["step"])
+    inputs |= states(rng, inputs, OPERATORS["backward"].complete(options))
     inputs["grad_output"] = gradient_for(rng, inputs, str(options["pooling"]))
     return Question("backward", inputs, options)
+
+
+def ask_trajectory(rng: Generator) -> Question:
+    """Two to four steps on one set of tables, now and then an evaluation."""
+    first = ask_backward(rng)
+    options = {key: v for key, v in first.options.items() if key not in ("learning_rate", "step")}
+    steps = int(rng.integers(2, 5))
+    per_step = ("indices", "offsets", "per_sample_weights", "grad_output")
+    inputs = {key: array for key, array in first.inputs.items() if key not in per_step}
+    inputs["training"] = np.where(rng.random(steps) < 0.8, 1, 0)
+    inputs["learning_rates"] = rng.choice([0.01, 0.1, 1.0], steps)
+    rows = inputs["rows"][inputs["feature_table"]]
+    for k in range(steps):
+        batch = {**inputs, **bags_of(rng, rows)}
+        if "per_sample_weights" in first.inputs:
+            batch["per_sample_weights"] = mild(rng, batch["indices"].size)
+        batch["grad_output"] = gradient_for(rng, batch, str(options["pooling"]))
+        inputs |= {f"step{k}/{key}": batch[key] for key in per_step if key in batch}
+    return Question("trajectory", inputs, options)
+
+
+def ask_dequantize(rng: Generator) -> Question:
+    name = str(rng.choice(["int8", "int4", "int2"]))
+    rows = rng.integers(1, 5, 1)
+    dims = 4 * rng.integers(1, 4, 1)
+    codes = row_bytes(rng, name, rows, dims, 1).reshape(int(rows[0]), -1)
+    return Question("dequantize", {"codes": codes}, {"format": name, "columns": int(dims[0])})

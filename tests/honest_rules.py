@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from neocpu.oracle.cases.draw import coded
+from neocpu.oracle.ops.trajectory import batches
 from neocpu.oracle.truth.bags import tables_of
 from neocpu.oracle.truth.formats import decode
-from neocpu.reference.rules import RULES as RECORDS
+from neocpu.oracle.truth.states import layout_of
 from tests.honest_arithmetic import Arithmetic, Array, F
-from tests.honest_kernels import Arrays, Options, merged, narrow
+from tests.honest_kernels import Arrays, Options, lookup, merged, narrow
 
 
 class Update:
@@ -53,6 +55,15 @@ class Update:
     def moment(self, name: str, beta: str, new: Array) -> Array:
         """beta*state + new, stored."""
         self.states[name] = self.a.multiply_add(self.hyper(beta), self.states[name], new)
+        return self.states[name]
+
+    def faded(self, name: str, beta: str, new: Array) -> Array:
+        """beta*state + (1 - beta)*new, or state + (1 - beta)*(new - state); stored."""
+        share = self.complement(beta)
+        old = self.states[name]
+        if self.a.choose(True, False):
+            return self.moment(name, beta, share * new)
+        self.states[name] = self.a.multiply_add(share, new - old, old)
         return self.states[name]
 
     def mean_square(self) -> Array:
@@ -140,7 +151,7 @@ def exact_rowwise_adagrad_with_cowclip(u: Update) -> Array:
     u.states["sum"] = u.states["sum"] + u.mean_square()
     w_norm = u.a.root(u.a.square_sum(u.w))
     g_norm = u.a.root(u.a.square_sum(u.g))
-    most = np.maximum(u.hyper("weight_norm_coefficient") * w_norm, u.hyper("lower_bound"))
+    most = np.fmax(u.hyper("weight_norm_coefficient") * w_norm, u.hyper("lower_bound"))
     clip = np.fmin(u.a.divide(counter * most, g_norm), u.a.real(1))
     root = u.denominator(u.states["sum"])
     return u.down(u.a.product(clip[:, None], u.lr, u.g, over=(root[:, None],)))
@@ -193,7 +204,7 @@ def adjusted(u: Update, counter: Array, root: Array, plain: Array) -> Array:
 
 def rowwise_rmsprop(u: Update) -> Array:
     gap = elapsed(u)
-    v = u.moment("square_avg", "beta2", u.complement("beta2") * u.mean_square())
+    v = u.faded("square_avg", "beta2", u.mean_square())
     shrink = float(u.options["learning_rate"]) * float(u.options["ar_alpha"])
     one = u.a.real(1)
     keep = one - np.minimum(u.a.number(shrink) * gap, one)
@@ -207,10 +218,13 @@ def rowwise_rmsprop(u: Update) -> Array:
 
 def moments(u: Update, rowwise: bool) -> tuple[Array, tuple[Array, Array]]:
     """Adam's first moment, and what the step divides it by."""
-    m = u.moment("exp_avg", "beta1", u.complement("beta1") * u.g)
-    share = u.complement("beta2")
-    square = share * u.mean_square() if rowwise else u.a.product(share, u.g, u.g)
-    v = u.moment("exp_avg_sq", "beta2", square)
+    m = u.faded("exp_avg", "beta1", u.g)
+    if rowwise:
+        v = u.faded("exp_avg_sq", "beta2", u.mean_square())
+    elif u.a.choose(True, False):
+        v = u.faded("exp_avg_sq", "beta2", u.g * u.g)
+    else:
+        v = u.moment("exp_avg_sq", "beta2", u.a.product(u.complement("beta2"), u.g, u.g))
     correction = u.correction("beta2")
     if u.a.choose(True, False):
         root = u.a.root(u.a.divide(v, correction))
@@ -245,6 +259,21 @@ def partial_rowwise_lamb(u: Update) -> Array:
     return lamb(u, rowwise=True)
 
 
+def ftrl(u: Update) -> Array:
+    old = u.states["accumulator"]
+    n = u.a.multiply_add(u.g, u.g, old)
+    old_root = u.a.root(old)
+    root = np.where(n == old, old_root, u.a.root(n))
+    pull = u.a.product(root - old_root, u.w, over=(u.lr,))
+    linear = u.states["linear"]
+    z = u.a.choose(linear + u.g - pull, linear + (u.g - pull))
+    u.states |= {"accumulator": n, "linear": z}
+    most = u.hyper("lambda1")
+    outside = np.where(np.abs(z) <= most, u.a.real(0), z - np.copysign(most, z))
+    slope = u.a.divide(u.hyper("beta") + root, np.broadcast_to(u.lr, root.shape))
+    return -u.a.divide(outside, slope + u.hyper("lambda2"))
+
+
 def limited(u: Update, w: Array) -> Array:
     """Rows longer than max_norm, scaled down."""
     if not u.options["max_norm"]:
@@ -270,8 +299,32 @@ RULES = {
         partial_rowwise_adam,
         lamb,
         partial_rowwise_lamb,
+        ftrl,
     )
 }
+
+
+def trajectory(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
+    """Lookups and updates in turn, from what the step before has stored."""
+    name = str(options["weights_format"])
+    layout = layout_of(options)
+    state: Arrays = {"weights": inputs["weights"]}
+    state |= {key: inputs[key] for key in layout.formats if key in inputs}
+    forward = {**options, "output_format": "fp32", "row_alignment": 1}
+    outputs: Arrays = {}
+    count = 0
+    for k, batch in enumerate(batches(inputs)):
+        step_inputs = {**batch, **state}
+        outputs[f"step{k}/out"] = lookup(a, step_inputs, forward)["out"]
+        if not inputs["training"][k]:
+            continue
+        count += 1
+        rate = float(inputs["learning_rates"][k])
+        new = backward(a, step_inputs, {**options, "learning_rate": rate, "step": count})
+        outputs |= {f"step{k}/{key}": array for key, array in new.items()}
+        formats = {"weights": name, **layout.formats}
+        state = {key: coded(array.astype(F), formats[key]) for key, array in new.items()}
+    return outputs
 
 
 def backward(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
@@ -279,18 +332,17 @@ def backward(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
     tables = tables_of(inputs)
     name = str(options["weights_format"])
     weights = decode(inputs["weights"].reshape(-1), name).astype(F)
-    record = RECORDS[str(options["optimizer"])]
-    sizes = {state: int(tables.first_element[-1]) for state in record.element_state}
-    sizes |= {state: int(tables.first_row[-1]) for state in record.row_state}
-    states = {
-        state: np.array(inputs.get(state, np.zeros(size)), F).reshape(-1)
-        for state, size in sizes.items()
-    }
+    layout = layout_of(options)
+    sizes = {state: int(tables.first_element[-1]) for state in layout.element}
+    sizes |= {state: int(tables.first_row[-1]) for state in layout.row}
+    states = {state: np.zeros(size, F) for state, size in sizes.items()}
+    for state in states.keys() & inputs.keys():
+        states[state] = decode(inputs[state], layout.formats[state]).astype(F)
     for table, (rows, g) in merged(a, inputs, options).items():
         columns = np.arange(int(tables.dims[table]))
         elements = int(tables.first_element[table]) + rows[:, None] * columns.size + columns
         places = {
-            state: tables.first_row[table] + rows if state in record.row_state else elements
+            state: tables.first_row[table] + rows if state in layout.row else elements
             for state in states
         }
         old = {state: states[state][place] for state, place in places.items()}
@@ -298,5 +350,6 @@ def backward(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
         w = RULES[str(options["optimizer"])](update)
         weights[elements] = narrow(limited(update, w).astype(F), name)
         for state, place in places.items():
-            states[state][place] = update.states[state].astype(F)
+            new = update.states[state].astype(F)
+            states[state][place] = narrow(new, layout.formats[state])
     return {"weights": weights, **states}

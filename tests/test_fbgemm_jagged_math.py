@@ -123,3 +123,19 @@ def test_two_dense_tensors_and_two_jagged_dimensions() -> None:
     actual = OPERATORS[name].function(values, offsets, dense[0], values)
     for a, b in zip(actual, expected):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_arrays_without_rows_columns_or_bags() -> None:
+    none = torch.tensor([0])
+    offsets = torch.tensor([0, 2, 2])
+    for name, arguments in (
+        ("batched_dense_vec_jagged_2d_mul", (torch.ones(2, 3), torch.ones(2, 0), offsets)),
+        ("batched_dense_vec_jagged_2d_mul", (torch.ones(0, 3), torch.ones(0, 4), none)),
+        ("jagged_dense_bmm_forward", (torch.ones(2, 0), offsets, torch.ones(2, 0, 3), 2)),
+        ("jagged_dense_bmm_forward", (torch.ones(0, 4), none, torch.ones(0, 4, 3), 2)),
+        ("jagged_jagged_bmm", (torch.ones(2, 0), torch.ones(2, 3), offsets, 2)),
+        ("jagged_jagged_bmm", (torch.ones(0, 4), torch.ones(0, 3), torch.tensor([0, 0]), 2)),
+    ):
+        expected = getattr(torch.ops.fbgemm, name)(*arguments)
+        actual = OPERATORS[name].function(*arguments)
+        torch.testing.assert_close(actual, expected)

@@ -14,10 +14,21 @@ from neocpu.oracle.operator import Arrays, Case, Truth
 from neocpu.oracle.ops import OPERATORS, operator
 from neocpu.oracle.truth.formats import decode
 
-CASES = {case.name: case for case in all_cases()}
+ALL = list(all_cases())
+CASES = {case.name: case for case in ALL}
 OF_TABLES = {
     name for name, case in CASES.items() if case.op in ("lookup", "weight_gradient", "backward")
 }
+
+
+# Its kernel is compiled for other tests, too.
+ROWWISE_INT8 = next(
+    name
+    for name, case in CASES.items()
+    if case.options.get("weights_format") == "int8"
+    and case.options.get("optimizer") == "exact_rowwise_adagrad"
+    and "max_norm" not in case.options
+)
 
 
 def outside(truth: Truth, answer: np.ndarray) -> np.ndarray:
@@ -54,14 +65,24 @@ def check(case: Case, backend: str) -> None:
             assert all(isinstance(v, int) for v in op.locate(case, name, last).values())
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_our_twins_lie_within_the_bounds(name: str) -> None:
-    check(CASES[name], "reference")
+@pytest.mark.parametrize("op", OPERATORS)
+def test_our_twins_lie_within_the_bounds(op: str) -> None:
+    for case in CASES.values():
+        if case.op == op:
+            check(case, "reference")
 
 
 @pytest.mark.parametrize(
     "name",
-    ["lookup-weighted", "lookup-specials", "lookup-sequence", "backward-skewed", "backward-mean"],
+    [
+        "lookup-weighted",
+        "lookup-specials",
+        "lookup-sequence",
+        "lookup-long-bag",
+        "backward-skewed",
+        "backward-mean",
+        ROWWISE_INT8,
+    ],
 )
 def test_our_kernels_lie_within_the_bounds_and_give_the_bits_of_their_twins(name: str) -> None:
     case = CASES[name]
@@ -79,23 +100,18 @@ def test_our_kernels_lie_within_the_bounds_and_give_the_bits_of_their_twins(name
 def test_there_are_enough_cases_of_every_operator() -> None:
     count = Counter(case.op for case in CASES.values())
     assert count.keys() == OPERATORS.keys(), "an operator without a case"
-    assert 100 <= len(CASES) <= 400
-    assert len(CASES) == sum(1 for _ in all_cases()), "two cases of one name"
+    assert 300 <= len(CASES) <= 900
+    assert len(CASES) == len(ALL), "two cases of one name"
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_case_describes_itself(name: str) -> None:
-    case = CASES[name]
-    assert "/" not in name and case.about and len(case.about) < 160
-    op = operator(case.op)
-    op.complete(case.options)
-    for name_of_input in case.inputs:
-        assert name_of_input in op.inputs or name_of_input.split("/")[-1] in (
-            "indices",
-            "offsets",
-            "grad_output",
-            "per_sample_weights",
-        )
+def test_a_case_describes_itself() -> None:
+    for name, case in CASES.items():
+        assert "/" not in name and case.about and len(case.about) < 200, name
+        op = operator(case.op)
+        op.complete(case.options)
+        by_step = {"indices", "offsets", "grad_output", "per_sample_weights"}
+        names = {key for key in case.inputs if key.split("/")[-1] not in by_step}
+        assert names <= op.inputs.keys(), name
 
 
 def digest(case: Case) -> str:
@@ -119,16 +135,18 @@ def shapes(inputs: Arrays) -> dict[str, tuple[str, int]]:
 
 
 def test_another_seed_asks_the_same_questions_with_other_numbers() -> None:
-    cases_of_seed_1 = {case.name: case for case in all_cases(seed=1)}
-    assert cases_of_seed_1.keys() == CASES.keys()
+    ops = ("lookup", "weight_gradient", "backward", "trajectory", "round", "quantize")
+    of_seed_0 = {name: case for name, case in CASES.items() if case.op in ops}
+    cases_of_seed_1 = {case.name: case for case in all_cases(ops, seed=1)}
+    assert cases_of_seed_1.keys() == of_seed_0.keys()
     assert all(
         shapes(case.inputs) == shapes(CASES[name].inputs) for name, case in cases_of_seed_1.items()
     )
     changed = [
         name for name, case in cases_of_seed_1.items() if digest(case) != digest(CASES[name])
     ]
-    assert len(changed) > len(CASES) / 2
-    for name in changed[::9]:
+    assert len(changed) > len(of_seed_0) / 2
+    for name in changed[::19]:
         check(cases_of_seed_1[name], "reference")
 
 
@@ -136,13 +154,13 @@ def dims(case: Case) -> list[int]:
     return [int(dim) for dim in case.inputs.get("dims", ())]
 
 
-@pytest.mark.parametrize("multiple", [1, 4, 8])
+@pytest.mark.parametrize("multiple", [1, 8])
 def test_rows_have_the_multiple_of_columns_that_was_asked_for(multiple: int) -> None:
     cases = list(all_cases(["lookup", "weight_gradient", "backward"], dim_multiple=multiple))
     assert [case.name for case in cases] == [name for name in CASES if name in OF_TABLES]
     assert all(dim % multiple == 0 for case in cases for dim in dims(case))
     widths = {dim for case in cases for dim in dims(case)}
-    assert multiple in widths and max(widths) > 1024
+    assert multiple in widths and max(widths) == 2048
     if multiple == 1:
         assert {1, 3, 5, 7, 31, 33, 255, 257} <= widths
         for case in cases[::20]:
@@ -153,11 +171,11 @@ def test_cases_of_some_operators_only() -> None:
     assert {case.op for case in all_cases(["unique", "round"])} == {"unique", "round"}
 
 
-def test_all_cases_and_their_truths_are_made_in_seconds() -> None:
+def test_the_truths_of_all_cases_are_made_in_seconds() -> None:
     start = time.process_time()
-    for case in all_cases():
+    for case in ALL:
         operator(case.op).truth(case.inputs, case.options)
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 10
 
 
 def test_unknown_names_are_refused_with_what_exists() -> None:

@@ -13,7 +13,9 @@ from neocpu.cli.targets import check_target, force_option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from neocpu.oracle.checking import Judgement
     from neocpu.oracle.operator import Case
+    from neocpu.oracle.report import Report
 
 FILE = click.Path(path_type=Path)
 GOLDEN = Path("data") / "oracle-golden.h5"
@@ -153,6 +155,11 @@ def _mirrors(case: "Case") -> "Iterator[str]":
     is_flag=True,
     help="Write the flat binary twin, for C, C++ and CUDA (`neocpu oracle include`).",
 )
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Only a few small cases of each operator, which have every option and shape among them.",
+)
 @force_option("SUITE.h5")
 def export(
     suite: Path | None,
@@ -162,6 +169,7 @@ def export(
     dim_multiple: int,
     golden: bool,
     flat: bool,
+    quick: bool,
     force: bool,
 ) -> None:
     """Write cases with their answers and bounds to one self-describing HDF5 file."""
@@ -169,16 +177,20 @@ def export(
     from rich.progress import track
 
     from neocpu.errors import ConfigError
+    from neocpu.oracle.facets import telling_cases
     from neocpu.oracle.flat import write_flat
+    from neocpu.oracle.ops import OPERATORS
     from neocpu.oracle.suite import ask, golden_cases, write_suite
 
     if golden == (suite is not None) or (
-        golden and (ops or patterns or seed or flat or dim_multiple != 4)
+        golden and (ops or patterns or seed or flat or quick or dim_multiple != 4)
     ):
         raise ConfigError("give a file to write, or --golden alone")
     if suite is not None:
         check_target(suite, force)
     chosen = golden_cases() if golden else _cases(ops, patterns, seed, dim_multiple)
+    if quick:
+        chosen = telling_cases(chosen, lambda case: OPERATORS[case.op].complete(case.options))
     path = GOLDEN if suite is None else suite
     screen = Console(stderr=True)
     cases = track(
@@ -217,6 +229,15 @@ def include() -> None:
 @click.option(
     "--html", "as_html", type=FILE, metavar="FILE", help="Write the report as one HTML page."
 )
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to look for what explains wrong answers; the verdicts come first.",
+)
+@click.option("--quick", is_flag=True, help="Verdicts only, no explanations.")
 @force_option("a report")
 def check(
     suite: Path,
@@ -226,11 +247,13 @@ def check(
     warnings_fail: bool,
     as_json: Path | None,
     as_html: Path | None,
+    budget: float,
+    quick: bool,
     force: bool,
 ) -> int:
     """Compare ANSWERS (HDF5, npz, safetensors) with a suite; exit status 1 if one is wrong."""
     from neocpu.oracle.answers import read_answers
-    from neocpu.oracle.checking import check_suite
+    from neocpu.oracle.checking import judge_suite
     from neocpu.oracle.flat import open_suite
 
     for report_path in (as_json, as_html):
@@ -239,8 +262,13 @@ def check(
     if as_json is not None and as_json == as_html:
         raise click.UsageError(f"{as_json}: --json and --html cannot write the same file")
     with open_suite(suite) as questions, read_answers(answers) as answer_arrays:
-        report = check_suite(questions, answer_arrays, bits, preset, warnings_fail)
-    click.secho(str(report), fg="green" if report else None)
+        judgement = judge_suite(questions, answer_arrays, bits, preset, warnings_fail)
+    report = judgement.report
+    click.secho(report.verdicts(), fg="green" if report else None)
+    if report.failures and budget and not quick:
+        report = _explained(judgement, budget)
+        for line in report.explanations():
+            click.secho(line, bold=not line.startswith(" "))
     status = 0 if report else 1
     for path, write in ((as_json, report.to_json), (as_html, report.to_html)):
         if path is not None:
@@ -251,3 +279,21 @@ def check(
                 click.echo(f"neocpu: {path}: cannot be written: {error.strerror}", err=True)
                 status = 1
     return status
+
+
+def _explained(judgement: "Judgement", budget: float) -> "Report":
+    """The report with explanations; on a terminal, with a bar of what is being tried."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    screen = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=screen, transient=True, disable=not screen.is_terminal
+    ) as progress:
+        task = progress.add_task("explaining")
+
+        def show(phase: str, done: int, total: int) -> None:
+            progress.update(task, description=phase, completed=done, total=total)
+
+        return judgement.explained(budget, show)

@@ -5,7 +5,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from neocpu.errors import OracleError
 from neocpu.oracle.adapters import Array, arrays
 from neocpu.oracle.answers import REPEATS, Answers
 from neocpu.oracle.compare import Verdict, compare, one_run
-from neocpu.oracle.diagnose import Diagnosis, diagnose
+from neocpu.oracle.diagnose import BUDGET, Investigation, Progress
+from neocpu.oracle.evidence import CaseTrial
+from neocpu.oracle.findings import Diagnosis
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
 from neocpu.oracle.operator import Case, Operator, Truth, Value
 from neocpu.oracle.ops import OPERATORS
@@ -60,20 +62,50 @@ def check_suite(
     bits: bool = False,
     preset: str | None = None,
     strict: bool = False,
+    budget: float = BUDGET,
 ) -> Report:
-    """Compare all answers there are with a suite.
+    """Compare all answers there are with a suite, and explain what is wrong.
 
     preset : a peer's semantics.
     bits : ask for the canonical bits, or those of the preset's mirror. A case that the mirror does
         not cover is judged within bounds, and says so.
     strict : a warning fails the check.
+    budget : seconds for explanations; 0: verdicts only.
     Raises OracleError for unreadable files or an unknown preset.
     """
+    judgement = judge_suite(suite, answers, bits, preset, strict)
+    return judgement.explained(budget) if budget > 0 else judgement.report
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Verdicts, and what explanations are sought in."""
+
+    report: Report
+    trials: tuple[CaseTrial, ...]  # of all cases that were answered
+
+    def explained(self, budget: float = BUDGET, progress: Progress | None = None) -> Report:
+        """The report with explanations, sought for so many seconds."""
+        if not self.report.failures:
+            return self.report
+        search = Investigation(self.trials, budget, *([progress] if progress else []))
+        return self.report.explained_by(search.run())
+
+
+def judge_suite(
+    suite: Mapping[str, Any],
+    answers: Answers,
+    bits: bool = False,
+    preset: str | None = None,
+    strict: bool = False,
+) -> Judgement:
+    """The verdicts on all answers there are, without explanations; as check_suite."""
     find_preset(preset)
     keys_of_case: dict[str, list[str]] = {}
     for key in answers:
         keys_of_case.setdefault(key.split("/", 1)[0], []).append(key)
     outcomes = []
+    trials = []
     unknown = []
     for name in suite:
         if name not in keys_of_case:
@@ -90,31 +122,49 @@ def check_suite(
         canonical = {}
         if bits:
             canonical = {output: e.canonical for output, e in question.outputs.items()}
-        outcomes.append(_check_case(question.case, truths, case_answers, canonical, bits, preset))
+        outcome, trial = _judged(question.case, truths, case_answers, canonical, bits, preset)
+        outcomes.append(outcome)
+        trials.append(trial)
     for name in sorted(set(keys_of_case) - set(suite)):
         outputs = [key.split("/", 1)[-1] for key in keys_of_case[name]]
         valid_keys = [f"{case}/{output}" for case in suite for output in outputs]
         unknown += [f"{key}{nearest_name(key, valid_keys)}" for key in keys_of_case[name]]
-    return Report(
+    report = Report(
         cases=tuple(judged_by_seed(outcomes)),
         unknown=tuple(unknown),
         unanswered=tuple(name for name in suite if name not in keys_of_case),
         preset=preset or "",
         bits=bits,
         source=answers.source,
+        unsought=True,
         strict=strict,
     )
+    return Judgement(report, _with_verdicts(trials, report.cases))
 
 
-def _check_case(
+def _with_verdicts(
+    trials: Iterable[CaseTrial], outcomes: Iterable[CaseOutcome]
+) -> tuple[CaseTrial, ...]:
+    """Trials of what was answered, with what the verdicts on all cases say of them."""
+    judged = []
+    for trial, outcome in zip(trials, outcomes):
+        mistakes = {m.name: m for verdict in outcome.verdicts for m in verdict.mistakes}
+        proved = [Diagnosis((m.name,), "mistake", m.about, m.fix) for m in mistakes.values()]
+        if trial.answers:
+            failed = outcome.status == "failed"
+            judged.append(replace(trial, failed=failed, proved=tuple(proved)))
+    return tuple(judged)
+
+
+def _judged(
     case: Case,
     truths: dict[str, Truth],
     answers: Mapping[str, Array],
     canonical: Mapping[str, Array | None],
     bits: bool,
     preset: str | None,
-) -> CaseOutcome:
-    """One case: a verdict per output, and explanations if one is wrong.
+) -> tuple[CaseOutcome, CaseTrial]:
+    """One case: a verdict per output, and the trial in which explanations are sought.
 
     answers : by output; with REPEATS at the end of the name where all runs have one seed.
     canonical : neocpu's bits, where these are asked for.
@@ -140,21 +190,17 @@ def _check_case(
             verdicts.append(replace(verdict, output=output + REPEATS))
         elif output not in answers:
             verdicts.append(Verdict(output, "missing", "no answer"))
-    wrong = [verdict.output for verdict in verdicts if verdict.status in ("failed", "malformed")]
-    diagnoses = []
-    if wrong:
+    outcome = CaseOutcome(case, tuple(verdicts), (), note)
+    by_output: Mapping[str, Array] = answers
+    if outcome.status == "failed":
         # of two answers to one output a wrong one is explained
+        wrong = {v.output for v in verdicts if v.status in ("failed", "malformed")}
         order = sorted(answers, key=wrong.__contains__)
         by_output = {name.removesuffix(REPEATS): answers[name] for name in order}
-        diagnoses = _shown_by_verdicts(verdicts)
-        diagnoses += diagnose(op, case, truths, one_run(truths, by_output), switches)
-    return CaseOutcome(case, tuple(verdicts), tuple(diagnoses), note)
-
-
-def _shown_by_verdicts(verdicts: Iterable[Verdict]) -> list[Diagnosis]:
-    """The mistakes that verdicts prove, each once."""
-    mistakes = {m.name: m for verdict in verdicts for m in verdict.mistakes}
-    return [Diagnosis((m.name,), "mistake", m.about, m.fix) for m in mistakes.values()]
+    else:
+        by_output = {name: array for name, array in answers.items() if name in truths}
+    runs = one_run(truths, by_output)
+    return outcome, CaseTrial(op, case, truths, runs, outcome.status == "failed", switches)
 
 
 def _mirrored(case: Case, preset: str) -> tuple[Mapping[str, Array | None], str]:
@@ -200,6 +246,7 @@ def check(
     preset: str | None = None,
     strict: bool = False,
     runs: str = "seeds",
+    budget: float = BUDGET,
 ) -> Report:
     """Is this answer right?
 
@@ -209,6 +256,7 @@ def check(
     strict : not if there is a warning, either.
     runs : "seeds" if such runs of an output that is rounded stochastically have a seed each,
         "repeats" if all have the one of the options.
+    budget : seconds for explanations of a wrong answer.
     Returns a Report: true when all that was answered is right; str(report) says what is wrong.
     Raises OracleError for an unknown operator, option, preset or output, or where nothing was
     answered.
@@ -233,8 +281,8 @@ def check(
         stochastic = {o for o in answers if truths[o].probability is not None}
         answers = {o + REPEATS if o in stochastic else o: x for o, x in answers.items()}
     case = Case("this call", op, input_arrays, complete, "")
-    outcome = _check_case(case, dict(truths), answers, canonical, bits, preset)
-    return Report(
+    outcome, trial = _judged(case, dict(truths), answers, canonical, bits, preset)
+    report = Report(
         cases=tuple(judged_by_seed([outcome])),
         unknown=(),
         unanswered=(),
@@ -243,6 +291,7 @@ def check(
         source="this call",
         strict=strict,
     )
+    return Judgement(report, _with_verdicts([trial], report.cases)).explained(budget)
 
 
 def _named_answers(

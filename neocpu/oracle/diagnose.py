@@ -1,185 +1,215 @@
-"""Which mistake explains a wrong answer? The switch, or pair of switches, whose model gives it.
+"""Which mistake explains wrong answers? The switches whose bent truth predicts them, in all cases.
 
-A switch explains an answer when the truth under that switch agrees with *all* outputs that were
-answered, and the plain truth does not. Explanations are ranked by how many elements equal the
-rounded reference bit for bit. Besides, the pattern of the numbers is looked at (patterns.py).
+    failed cases ──► single switches ──► their evidence over all cases, passed ones too
+                 ──► pairs, of what remains ──► mirrors, patterns ──► what failed has in common
+
+What explained an earlier case is tried first on the next one. Everything but the verdicts has a
+budget in seconds; what it did not suffice for is told.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import combinations
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
-import numpy as np
+from neocpu.oracle.conclusion import Conclusion
+from neocpu.oracle.evidence import CaseTrial, agreement
+from neocpu.oracle.facets import Separation
+from neocpu.oracle.findings import EXACT, Diagnosis, Evidence, Finding, joined
+from neocpu.oracle.patterns import patterns_of
+from neocpu.oracle.semantics import switches_for
 
-from neocpu.oracle.adapters import Array
-from neocpu.oracle.compare import agrees, judge, malformed, numbers, same_bits
-from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
-from neocpu.oracle.operator import Case, Operator, Truth
-from neocpu.oracle.patterns import first_pattern
-from neocpu.oracle.semantics import SWITCHES, switches_for
-from neocpu.oracle.truth.formats import FORMATS, nearest
+BUDGET = 20.0  # seconds
+# Shares of the budget after which the next phase begins.
+SINGLES_END = 0.55
+EVIDENCE_END = 0.75
+PAIRS_END = 0.92
+MOST_PAIRS = 300  # that are tried on one case
+HOPELESS = 6  # passed cases against an explanation, beyond which no more are asked
 
-MOST_PAIRS = 200  # of switches that are tried on one answer
-
-Truths = Mapping[str, Truth]
-Answers = Mapping[str, Array]
+Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 
 
 @dataclass(frozen=True)
-class Diagnosis:
-    """One explanation of a wrong answer."""
+class Explanations:
+    """What was found out about the failed cases of a check."""
 
-    names: tuple[str, ...]  # of switches, a preset, or a pattern
-    kind: str  # mistake, quirk, mirror (a peer's bits), or pattern (not proved by a model)
-    about: str
-    fix: str = ""
-
-    @property
-    def title(self) -> str:
-        """All names, for people."""
-        return " + ".join(self.names)
+    findings: tuple[Finding, ...] = ()  # strong ones first, those of more cases first
+    diagnoses: dict[str, tuple[Diagnosis, ...]] = field(default_factory=dict)  # by case
+    common: dict[str, Separation] = field(default_factory=dict)  # by operator, of what remains
+    untried: tuple[str, ...] = ()  # what the budget did not suffice for
 
 
-def _explains(truths: Truths, answers: Answers) -> bool:
-    return all(name in truths and agrees(truths[name], answer) for name, answer in answers.items())
+def _no_progress(phase: str, done: int, total: int) -> None:
+    """Nobody watches."""
 
 
-def _share_of_equal_elements(truths: Truths, answers: Answers) -> float:
-    """Share of elements that are the rounded reference.
-
-    Of two explanations that both hold within bounds, the one with the larger share is more likely.
-    """
-    equal = count = 0
-    for name, answer in answers.items():
-        truth = truths[name]
-        x = numbers(truth, answer)
-        ref = truth.reference if truth.exact else nearest(truth.reference, FORMATS[truth.format])
-        with np.errstate(invalid="ignore"):
-            equal += int(((x == ref) | ((x != x) & (ref != ref))).sum())
-        count += x.size
-    return equal / max(count, 1)
+class _BudgetSpentError(Exception):
+    """There is no time for more pairs."""
 
 
-def _truth_under(op: Operator, case: Case, switches: frozenset[str]) -> Truths | None:
-    """The truth under some switches; None where they ask for an input that the case lacks."""
-    try:
-        with np.errstate(all="ignore"):
-            return op.truth(case.inputs, case.options, switches)
-    except (IndexError, KeyError, ValueError, ZeroDivisionError, ArithmeticError):
-        return None
+class Investigation:
+    """The search for explanations of all failed cases of a check."""
 
+    def __init__(
+        self, trials: Sequence[CaseTrial], budget: float = BUDGET, progress: Progress = _no_progress
+    ) -> None:
+        self._start = time.monotonic()
+        self._budget = budget
+        self._progress = progress
+        self._untried: list[str] = []
+        self._ops: dict[str, list[CaseTrial]] = {}
+        for trial in sorted(trials, key=lambda trial: trial.size):
+            self._ops.setdefault(trial.op.name, []).append(trial)
+        # explanations of each operator that explain a failed case, the best known first
+        self._evidence: dict[str, dict[tuple[str, ...], Evidence]] = {op: {} for op in self._ops}
 
-def _differ(plain: Truths, bent: Truths) -> bool:
-    """Does a switch change what a case must give, or how it is rounded?"""
-    return any(name not in bent or not _same_truth(plain[name], bent[name]) for name in plain)
+    def run(self) -> Explanations:
+        """All phases, as far as the budget goes."""
+        self._singles()
+        self._weigh(EVIDENCE_END)
+        self._pairs()
+        self._weigh(1.0)
+        findings: list[Finding] = []
+        common: dict[str, Separation] = {}
+        for op, trials in self._ops.items():
+            conclusion = Conclusion(trials, self._evidence[op])
+            findings += conclusion.findings
+            if conclusion.common is not None:
+                common[op] = conclusion.common
+        all_findings = joined(findings)
+        return Explanations(
+            findings=all_findings,
+            diagnoses=_by_case(all_findings),
+            common=common,
+            untried=tuple(self._untried),
+        )
 
+    def _over(self, share: float) -> bool:
+        """Is this share of the budget spent?"""
+        return time.monotonic() - self._start > share * self._budget
 
-def _same_truth(a: Truth, b: Truth) -> bool:
-    """Do two truths ask for the same answer, rounded the same way?"""
-    for part in ("reference", "lower", "upper", "probability"):
-        x = getattr(a, part)
-        y = getattr(b, part)
-        if x is y:
-            continue
-        if x is None or y is None or not np.array_equal(x, y, equal_nan=not a.exact):
+    def _failures(self) -> list[CaseTrial]:
+        """All failed cases that switches may explain, the quick ones first."""
+        failures = [trial for trials in self._ops.values() for trial in trials if trial.failed]
+        return sorted(failures, key=lambda trial: trial.size)
+
+    def _singles(self) -> None:
+        """Single switches: those that explained an earlier case of the operator, else all."""
+        failures = self._failures()
+        skipped = 0
+        for number, trial in enumerate(failures):
+            self._progress("single switches", number, len(failures))
+            if self._over(SINGLES_END):
+                skipped += 1
+                continue
+            if trial.preset and agrees_exactly(trial):
+                self._note(trial, EXACT)
+                continue
+            before = list(self._evidence[trial.op.name])
+            explained = [names for names in before if self._note(trial, names)]
+            if explained:
+                continue
+            for switch in switches_for(trial.op.name):
+                if (switch.name,) not in before and switch.name not in trial.preset:
+                    self._note(trial, (switch.name,))
+        if skipped:
+            self._untried.append(f"single switches were not tried on {skipped} failed cases")
+
+    def _note(self, trial: CaseTrial, names: tuple[str, ...]) -> bool:
+        """Does the explanation explain the case? It is then kept, with what the case says of it."""
+        evidence = self._evidence[trial.op.name]
+        effect = trial.effect(names)
+        if effect is None:
             return False
-    return True
+        if names in evidence or effect.explains:
+            known = evidence.setdefault(names, Evidence(names))
+            known.add(trial.case.name, trial.failed, effect)
+        return effect.explains
+
+    def _weigh(self, until: float) -> None:
+        """Ask all cases of its operator about every explanation; failed ones first."""
+        unasked = 0
+        for op, trials in self._ops.items():
+            failed_first = sorted(trials, key=lambda trial: (not trial.failed, trial.size))
+            ranked = sorted(self._evidence[op].values(), key=lambda e: -len(e.explained))
+            for number, evidence in enumerate(ranked):
+                self._progress(f"evidence in {op}", number, len(ranked))
+                for trial in failed_first:
+                    if len(evidence.refuting) > max(HOPELESS, len(evidence.explained)):
+                        break
+                    if self._over(until):
+                        unasked += 1
+                        break
+                    self._note(trial, evidence.names)
+        if unasked and until == 1.0:
+            self._untried.append(f"{unasked} explanations were not tested on all cases")
+
+    def _pairs(self) -> None:
+        """Pairs of switches, on what no single switch explains."""
+        explained = {
+            case
+            for evidence in self._evidence.values()
+            for known in evidence.values()
+            for case in known.explained
+        }
+        failures = [
+            trial
+            for trial in self._failures()
+            if trial.case.name not in explained
+            and not patterns_of(trial.case, trial.truths, trial.answers)
+        ]
+        skipped = 0
+        for number, trial in enumerate(failures):
+            self._progress("pairs of switches", number, len(failures))
+            known = [names for names in self._evidence[trial.op.name] if len(names) == 2]
+            by_known = [names for names in known if self._note(trial, names)]
+            if by_known:
+                continue
+            try:
+                for names in islice(self._pairs_of(trial), MOST_PAIRS):
+                    self._note(trial, names)
+            except _BudgetSpentError:
+                skipped += 1
+        if skipped:
+            self._untried.append(f"not all pairs of switches were tried on {skipped} failed cases")
+
+    def _pairs_of(self, trial: CaseTrial) -> Iterator[tuple[str, ...]]:
+        """Pairs of switches that change a case, of which one makes some wrong elements right.
+
+        Those that make more of them right first. Raises _BudgetSpentError.
+        """
+        active: list[tuple[int, str]] = []
+        for switch in switches_for(trial.op.name):
+            if self._over(PAIRS_END):
+                raise _BudgetSpentError
+            effect = None if switch.name in trial.preset else trial.effect((switch.name,))
+            if effect is not None and effect.apart:
+                active.append((effect.predicted, switch.name))
+        active.sort(key=lambda pair: -pair[0])
+        for i, (predicted, first) in enumerate(active):
+            if not predicted:
+                return
+            for _, second in active[i + 1 :]:
+                if self._over(PAIRS_END):
+                    raise _BudgetSpentError
+                yield first, second
 
 
-def by_switches(
-    op: Operator, case: Case, answers: Answers, preset: frozenset[str]
-) -> list[Diagnosis]:
-    """All single switches that explain the answer, best first; if there are none, all pairs."""
-    plain = _truth_under(op, case, preset)
-    if plain is None or _explains(plain, answers):
-        return []
-    active: list[str] = []
-    explanations: list[tuple[float, tuple[str, ...]]] = []
-    for switch in switches_for(op.name):
-        if switch.name in preset:
-            continue
-        bent = _truth_under(op, case, preset | {switch.name})
-        if bent is None or not _differ(plain, bent):
-            continue
-        active.append(switch.name)
-        if _explains(bent, answers):
-            explanations.append((_share_of_equal_elements(bent, answers), (switch.name,)))
-    if not explanations:
-        for pair in list(combinations(active, 2))[:MOST_PAIRS]:
-            bent = _truth_under(op, case, preset | set(pair))
-            if bent is not None and _explains(bent, answers):
-                explanations.append((_share_of_equal_elements(bent, answers), pair))
-    explanations.sort(key=lambda explanation: -explanation[0])
-    return [_switch_diagnosis(names) for _, names in explanations]
-
-
-def _switch_diagnosis(names: tuple[str, ...]) -> Diagnosis:
-    switches = [SWITCHES[name] for name in names]
-    kind = "mistake" if any(s.kind == "mistake" for s in switches) else "quirk"
-    fix = "; ".join(s.fix for s in switches if s.fix)
-    return Diagnosis(names, kind, "; and ".join(s.about for s in switches), fix)
-
-
-def by_mirror(case: Case, truths: Truths, answers: Answers) -> list[Diagnosis]:
-    """One diagnosis with all peers whose bits the answers are; none if there is no such peer."""
-    equal = []
-    for mirror in mirrors_of(case.op):
-        try:
-            bits = mirror_bits(mirror.preset, case.op, case.inputs, case.options)
-        except (NoMirror, IndexError, KeyError, ValueError):
-            continue
-        if all(
-            name in bits and same_bits(truths[name], bits[name], answer)
-            for name, answer in answers.items()
-        ):
-            equal.append(mirror)
-    if not equal:
-        return []
-    calls = "; ".join(f"{mirror.preset}, {mirror.call}" for mirror in equal)
-    return [Diagnosis((equal[0].preset,), "mirror", f"these are the bits of {calls}")]
-
-
-def by_pattern(case: Case, truths: Truths, answers: Answers) -> list[Diagnosis]:
-    """What the numbers themselves show, for outputs that are wrong: one diagnosis per pattern."""
-    diagnoses: dict[str, Diagnosis] = {}
-    for output, answer in answers.items():
-        truth = truths[output]
-        if malformed(truth, answer):
-            continue
-        x = numbers(truth, answer)
-        if x.shape != np.shape(truth.reference) or judge(truth, x)[0].all():
-            continue
-        pattern = first_pattern(case, output, truth, x)
-        if pattern is not None:
-            diagnosis = Diagnosis((pattern.name,), "pattern", pattern.about, pattern.fix)
-            diagnoses.setdefault(pattern.name, diagnosis)
-    return list(diagnoses.values())
-
-
-def diagnose(
-    op: Operator,
-    case: Case,
-    truths: Truths,
-    answers: Answers,
-    preset: frozenset[str] = frozenset(),
-) -> list[Diagnosis]:
-    """Explanations of a failed answer, best first; empty where none is known.
-
-    truths : under the switches of the preset.
-    """
-    readable = {
-        name: answer
-        for name, answer in answers.items()
-        if name in truths and not malformed(truths[name], answer)
-    }
-    if not readable:
-        return []
-    exact = _truth_under(op, case, frozenset()) if preset else None
-    if exact is not None and _explains(exact, readable) and not _explains(truths, readable):
-        about = "the answer follows the exact model, from which the preset departs here"
-        return [Diagnosis(("exact",), "quirk", about)]
+def agrees_exactly(trial: CaseTrial) -> bool:
+    """Does an answer that fails by a preset follow the exact model?"""
+    exact = trial.truth_under(frozenset())
     return (
-        by_switches(op, case, readable, preset)
-        + by_mirror(case, truths, readable)
-        + by_pattern(case, truths, readable)
+        exact is not None
+        and agreement(exact, trial.answers)
+        and not agreement(trial.truths, trial.answers)
     )
+
+
+def _by_case(findings: Sequence[Finding]) -> dict[str, tuple[Diagnosis, ...]]:
+    """The diagnoses of each case, in the order of the findings."""
+    cases: dict[str, tuple[Diagnosis, ...]] = {}
+    for finding in findings:
+        for name in finding.cases:
+            cases[name] = (*cases.get(name, ()), finding.diagnosis)
+    return cases

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from neocpu.oracle.compare import Verdict
 from neocpu.oracle.operator import Case
-from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, described, ranked
+from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, described, told
 
 # |error| / bound beyond which an element has this colour; the first is right.
 SCALE = (
@@ -52,7 +52,8 @@ tr+tr td{border-top:1px solid #eee}
 .failed{color:#b3261e;font-weight:600}
 .unanswered{color:#666}
 .jump{display:flex;flex-wrap:wrap;gap:.1rem 1.2rem;margin:.3rem 0 1rem}
-.why{background:#fbf4e6;border-left:4px solid #ee9b4a;padding:.5rem .8rem;margin:.6rem 0}
+.why{background:#fbf4e6;border-left:4px solid #ee9b4a;padding:.5rem .8rem;margin:.6rem 0;
+  list-style:none}
 .why b{font-family:monospace}
 .maps{display:flex;flex-wrap:wrap;gap:1rem 2rem;margin:.6rem 0}
 figure{margin:0;max-width:100%}
@@ -70,7 +71,6 @@ svg{border:1px solid #b9c4bc;max-width:100%;height:auto;display:block}
 def page(check: CheckOutcome) -> str:
     """The whole page as text."""
     headline = escape(check.headline())
-    explained = dict(check.likely())
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
@@ -79,7 +79,7 @@ def page(check: CheckOutcome) -> str:
         f"<p>Answers: <code>{escape(check.source)}</code></p>",
         *_unknown(check),
         *_summary(check),
-        *(_failure(outcome, explained) for outcome in check.failures),
+        *(_failure(outcome) for outcome in check.failures),
         _table(check),
         "</body></html>",
     ]
@@ -96,13 +96,9 @@ def _summary(check: CheckOutcome) -> Iterator[str]:
     """Likely causes, links to the failed cases, and the key of the maps."""
     if not check.failures:
         return
-    failed = len(check.failures)
-    causes = "".join(
-        f"<li><code>{escape(names)}</code> explains {count} of {failed}</li>"
-        for names, count in check.likely()[:5]
-    )
-    causes = causes or "<li>none that is known</li>"
-    yield f"<p>Likely causes of the failed cases:</p><ul>{causes}</ul>"
+    conclusion = "".join(f"<li>{escape(line.strip())}</li>" for line in check.conclusion())
+    if conclusion:
+        yield f'<ul class="why">{conclusion}</ul>'
     names = [escape(outcome.case.name) for outcome in check.failures]
     links = "".join(f'<a href="#{name}">{name}</a>' for name in names)
     yield f'<p>Failed:</p><div class="jump">{links}</div>'
@@ -112,14 +108,14 @@ def _summary(check: CheckOutcome) -> Iterator[str]:
     yield f'<p class="key">Maps show |error| / bound, rows downwards:{colours}</p>'
 
 
-def _failure(outcome: CaseOutcome, explained: dict[str, int]) -> str:
+def _failure(outcome: CaseOutcome) -> str:
     """The section of a failed case."""
     case = outcome.case
     name = escape(case.name)
     parts = [f'<h2 id="{name}">{name} <small>({escape(case.op)})</small></h2>']
     if case.about:
         parts.append(f"<p>{escape(case.about)}</p>")
-    for diagnosis in ranked(outcome, explained)[:3]:
+    for diagnosis in told(outcome)[:3]:
         fix = f"<br>{escape(diagnosis.fix)}" if diagnosis.fix else ""
         parts.append(
             f'<div class="why"><b>{escape(diagnosis.title)}</b> ({diagnosis.kind}): '

@@ -5,11 +5,13 @@ CaseOutcome              one case: its verdicts, and what explains a failure
 CheckOutcome             all cases; `Report` (report.py) adds text, JSON and HTML
 """
 
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from neocpu.oracle.compare import Verdict, WrongElement, as_text
-from neocpu.oracle.diagnose import Diagnosis
+from neocpu.oracle.diagnose import Explanations
+from neocpu.oracle.facets import Separation
+from neocpu.oracle.findings import Diagnosis, Finding
 from neocpu.oracle.operator import Case
 
 # Beyond so many ulps the reference is next to 0, and a distance in ulps says nothing.
@@ -44,6 +46,10 @@ class CheckOutcome:
     preset: str = ""
     bits: bool = False
     source: str = ""
+    findings: tuple[Finding, ...] = ()  # explanations of failed cases, strong ones first
+    common: tuple[tuple[str, Separation], ...] = ()  # of what is unexplained, by operator
+    untried: tuple[str, ...] = ()  # what the search had no time for
+    unsought: bool = False  # nobody looked for explanations
     strict: bool = False  # a warning fails the check
 
     @property
@@ -71,11 +77,57 @@ class CheckOutcome:
         return [outcome for outcome in self.cases if outcome.status == "failed"]
 
     def likely(self) -> list[tuple[str, int]]:
-        """Explanations by how many failed cases they explain, most first."""
-        counts = Counter(
-            diagnosis.title for outcome in self.failures for diagnosis in outcome.diagnoses
+        """Strong explanations by how many failed cases they explain, most first."""
+        return [(finding.title, len(finding.cases)) for finding in self.findings if finding.strong]
+
+    @property
+    def unexplained(self) -> list[str]:
+        """Failed cases without a strong explanation."""
+        explained = {name for finding in self.findings if finding.strong for name in finding.cases}
+        return [o.case.name for o in self.failures if o.case.name not in explained]
+
+    def explained_by(self, explanations: Explanations) -> Self:
+        """The same outcome with its explanations."""
+        cases = tuple(
+            replace(outcome, diagnoses=explanations.diagnoses.get(outcome.case.name, ()))
+            for outcome in self.cases
         )
-        return counts.most_common()
+        return replace(
+            self,
+            cases=cases,
+            findings=explanations.findings,
+            common=tuple(explanations.common.items()),
+            untried=explanations.untried,
+            unsought=False,
+        )
+
+    def conclusion(self) -> list[str]:
+        """What explains the failures, in a line or a few: strong findings, or what is in common."""
+        failed = len(self.failures)
+        if not failed or self.unsought:
+            return []
+        lines = []
+        for finding in self.findings:
+            if not finding.strong:
+                continue
+            count = len(finding.cases)
+            share = f"{count} of {failed} failures are"
+            if count == failed:
+                share = f"all {failed} failures are" if failed > 1 else "the failure is"
+            diagnosis = finding.diagnosis
+            lines.append(
+                f"{share} explained by {finding.title} ({diagnosis.kind}): {diagnosis.about}"
+            )
+            if diagnosis.fix:
+                lines.append(f"  {diagnosis.fix}")
+            if finding.equally:
+                lines.append(f"  these cases cannot tell it from {', '.join(finding.equally)}")
+        rest = len(self.unexplained)
+        if rest:
+            share = "it" if failed == 1 else f"{rest} of {failed} failures"
+            lines.append(f"no known mistake explains {share}")
+        lines += [f"  {op}: {separation}" for op, separation in self.common]
+        return lines + [f"not tried: {what}" for what in self.untried]
 
     def headline(self) -> str:
         """Counts in one line."""
@@ -105,12 +157,6 @@ def described(wrong: WrongElement) -> str:
     return f"{where or f'index {list(wrong.index)}'}: {as_text(wrong.theirs)}, expected {expected}"
 
 
-def ranked(outcome: CaseOutcome, explained: dict[str, int]) -> list[Diagnosis]:
-    """A case's explanations, proved ones first, then those that explain more of the failed cases.
-
-    explained : how many failed cases each explanation (by title) explains.
-    """
-    return sorted(
-        outcome.diagnoses,
-        key=lambda diagnosis: (diagnosis.kind == "pattern", -explained.get(diagnosis.title, 0)),
-    )
+def told(outcome: CaseOutcome) -> list[Diagnosis]:
+    """The explanations of a case that are strong enough to be told."""
+    return [diagnosis for diagnosis in outcome.diagnoses if diagnosis.strong]

@@ -1,21 +1,26 @@
 """What do wrong numbers show by themselves, where no model of a mistake explains them?
 
-Never written, the old state, scaled, transposed or permuted, the tail of a row missing, rounded in
-another way. A pattern looks at one output; it is a hint, not a proof.
+Never written, the old state, scaled, transposed or permuted, the tail of a row missing, rounded to
+another format. A pattern looks at one output; it is a hint, not a proof. Only `rounding_of_all`
+looks at all failed cases at once: errors that are rounding show in all of them, in both directions.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.oracle.adapters import Array
-from neocpu.oracle.compare import judge, numbers
+from neocpu.oracle.compare import judge, malformed, numbers
 from neocpu.oracle.operator import Case, Truth
-from neocpu.oracle.truth.formats import FORMATS, nearest, quantum
+from neocpu.oracle.truth.formats import FORMATS, above, below, nearest, quantum
 
 LARGEST_FACTOR = 128  # world sizes, batches, lengths that people multiply by or forget
+MOST_ULPS = 64  # of an error that may be rounding
+VECTORS = (2, 4, 8, 16, 32, 64, 128)  # columns that a kernel takes at once
+LEAST_ELEMENTS = 8  # wrong ones, without which nothing is said of their signs
 
 
 class Pattern(NamedTuple):
@@ -71,6 +76,8 @@ def constant_factor(case: Case, output: str, truth: Truth, x: Array) -> Pattern 
     )
     if use.sum() < 3:
         return None
+    if (~judge(truth, x)[0] & ~use).any():
+        return None
     factor = _simple_factor(float(np.median(ref[use] / x[use])))
     if factor is None:
         return None
@@ -104,6 +111,8 @@ def rearranged(case: Case, output: str, truth: Truth, x: Array) -> Pattern | Non
     ref = truth.reference
     if x.ndim != 2 or min(x.shape) < 2 or x.shape != ref.shape:
         return None
+    if np.allclose(x, ref, rtol=1e-5, atol=0, equal_nan=True):
+        return None  # nothing is in another place
     if judge(truth, x.reshape(x.shape[::-1]).T)[0].all():
         return Pattern(
             name="transposed",
@@ -125,31 +134,57 @@ def rearranged(case: Case, output: str, truth: Truth, x: Array) -> Pattern | Non
 
 
 def tail_missing(case: Case, output: str, truth: Truth, x: Array) -> Pattern | None:
-    """Only the last columns are wrong: the tail of a row that is no multiple of a vector."""
-    if x.ndim != 2 or x.shape[0] < 2 or not x.size:
+    """Only the last columns of rows are wrong: those after a number, or after vectors."""
+    blocks = [np.asarray(block.any(0)) for block in _by_row(case, ~judge(truth, x)[0])]
+    wrong = [(block.size, int(np.argmax(block))) for block in blocks if block.any()]
+    right = [block.size for block in blocks if block.size and not block.any()]
+    if not wrong or any(first == 0 for _, first in wrong):
         return None
-    wrong = ~judge(truth, x)[0]
-    columns = np.flatnonzero(wrong.any(0))
-    if not columns.size or columns[0] == 0 or columns[-1] != x.shape[1] - 1 or columns[0] % 4:
+    if not all(bool(block[-1:].any()) for block in blocks if block.any()):
+        return None
+    where = ""
+    firsts = {first for _, first in wrong}
+    first = min(firsts)
+    if len(firsts) == 1 and first % 4 == 0 and all(width <= first for width in right):
+        where = f"from column {first} on"
+    for vector in VECTORS:
+        if all(c == width // vector * vector for width, c in wrong) and not any(
+            width % vector for width in right
+        ):
+            where = f"after the last whole {vector} columns of a row"
+    if not right and all(c == width - 1 for width, c in wrong):
+        where = "in the last column of rows"
+    if not where:
         return None
     return Pattern(
         name="tail_of_row",
-        about=f"{output} is wrong in columns {columns[0]} to {columns[-1]} only",
+        about=f"{output} is wrong {where} only",
         fix="the columns after the last whole vector, warp or block are not handled",
     )
 
 
-def only_rounding(case: Case, output: str, truth: Truth, x: Array) -> Pattern | None:
-    """Every error is a few units in the last place: another rounding, order or precision."""
+def _by_row(case: Case, wrong: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
+    """Which elements of an output are wrong, [rows, columns], by feature or by table."""
+    dims = case.inputs.get("dims")
+    rows = case.inputs.get("rows")
+    features = case.inputs.get("feature_table")
+    if dims is None or rows is None or features is None:
+        return
+    widths = dims[features]
+    if wrong.ndim == 2 and wrong.shape[1] == widths.sum():
+        yield from np.split(wrong, np.cumsum(widths)[:-1], axis=1)
+    elif wrong.ndim == 2:
+        yield wrong
+    elif wrong.ndim == 1 and wrong.size == (rows * dims).sum():
+        for table, count, dim in zip(np.split(wrong, np.cumsum(rows * dims)[:-1]), rows, dims):
+            yield table.reshape(int(count), int(dim))
+
+
+def narrowed(case: Case, output: str, truth: Truth, x: Array) -> Pattern | None:
+    """All numbers are neighbours of the truth in a narrower format."""
     if truth.exact:
         return None
-    ref = truth.reference
     form = FORMATS[truth.format]
-    with np.errstate(invalid="ignore"):
-        right = judge(truth, x)[0]
-        ulps = np.abs(x - ref)[~right] / quantum(ref[~right], form)
-    if not ulps.size or not np.isfinite(ulps).all():
-        return None
     for name in ("bf16", "fp16"):
         if FORMATS[name].precision < form.precision and _rounded_to(truth, x, name):
             return Pattern(
@@ -157,30 +192,24 @@ def only_rounding(case: Case, output: str, truth: Truth, x: Array) -> Pattern | 
                 about=f"{output} holds {name} numbers only",
                 fix=f"keep sums and results in {form.name}",
             )
-    if ulps.max() <= 1.0 and form.precision < 24:
-        return Pattern(
-            name="rounding_mode",
-            about=f"{output} is off by at most one unit in the last place",
-            fix="round to nearest, ties to even",
-        )
-    if ulps.max() <= 64:
-        most = f"{ulps.max():.3g} units in the last place"
-        return Pattern(
-            name="rounding",
-            about=f"{output} is off by at most {most}: rounding, not logic",
-            fix="sum in a wider type, or in fewer roundings",
-        )
     return None
 
 
 def _rounded_to(truth: Truth, x: Array, name: str) -> bool:
-    """Are all numbers of a narrow format, and within one of its units of the reference?"""
+    """Are all numbers of a narrow format, and next to the reference in it?"""
     form = FORMATS[name]
     if not np.array_equal(nearest(x, form), x):
         return False
-    ref = truth.reference
-    near: NDArray[np.bool_] = np.abs(x - ref) <= quantum(ref, form) + truth.bound
-    return bool(near[np.isfinite(ref)].all())
+    return bool(_neighbours(truth, x, name)[np.isfinite(truth.reference)].all())
+
+
+def _neighbours(truth: Truth, x: Array, name: str) -> NDArray[np.bool_]:
+    """Which numbers are one of the two of a format around the reference, give or take its bound."""
+    form = FORMATS[name]
+    with np.errstate(invalid="ignore"):
+        lowest = below(truth.reference - truth.bound, form)
+        highest = above(truth.reference + truth.bound, form)
+        return np.asarray((x >= lowest) & (x <= highest))
 
 
 # The first one that fits is reported.
@@ -190,14 +219,92 @@ RECOGNISERS: tuple[Recogniser, ...] = (
     constant_factor,
     rearranged,
     tail_missing,
-    only_rounding,
+    narrowed,
 )
 
+Truths = Mapping[str, Truth]
+Answers = Mapping[str, Array]
 
-def first_pattern(case: Case, output: str, truth: Truth, x: Array) -> Pattern | None:
-    """The first pattern that the numbers x of a wrong output show."""
-    for recogniser in RECOGNISERS:
-        pattern = recogniser(case, output, truth, x)
-        if pattern is not None:
-            return pattern
-    return None
+
+def _wrong_outputs(
+    truths: Truths, answers: Answers
+) -> Iterator[tuple[str, Truth, Array, NDArray[np.bool_]]]:
+    """Outputs that are wrong: name, truth, numbers, and which elements are right."""
+    for output, answer in answers.items():
+        truth = truths[output]
+        if malformed(truth, answer):
+            continue
+        x = numbers(truth, answer)
+        if x.shape != np.shape(truth.reference):
+            continue
+        right = judge(truth, x)[0]
+        if not right.all():
+            yield output, truth, x, right
+
+
+def unwritten(case: Case, truths: Truths, answers: Answers) -> Pattern | None:
+    """Outputs that are wrong because they are zero, NaN or what came in, all of them."""
+    patterns = []
+    for output, truth, x, _ in _wrong_outputs(truths, answers):
+        pattern = never_written(case, output, truth, x) or old_state(case, output, truth, x)
+        if pattern is None:
+            return None
+        patterns.append(pattern)
+    return patterns[0] if patterns else None
+
+
+def patterns_of(case: Case, truths: Truths, answers: Answers) -> list[Pattern]:
+    """The pattern of each wrong output; none where one of them shows nothing."""
+    patterns = []
+    for output, truth, x, _ in _wrong_outputs(truths, answers):
+        fitting = (recogniser(case, output, truth, x) for recogniser in RECOGNISERS)
+        pattern = next((p for p in fitting if p is not None), None)
+        if pattern is None:
+            return []
+        patterns.append(pattern)
+    return patterns
+
+
+def rounding_of_all(cases: Sequence[tuple[Case, Truths, Answers]]) -> Pattern | None:
+    """Another rounding, order or precision: a few last places in every wrong element, both ways.
+
+    cases : all failed ones of an operator. Errors that go one way, such as toward zero, or always
+        against the step of an update, are logic.
+    """
+    count = 0
+    largest = 0.0
+    narrow = True
+    signs = np.zeros(3)  # of the errors: upward, away from zero, along the step of an update
+    for case, truths, answers in cases:
+        for output, truth, x, right in _wrong_outputs(truths, answers):
+            wrong = ~right
+            if truth.exact or not np.isfinite(x[wrong]).all():
+                return None
+            form = FORMATS[truth.format]
+            ref = truth.reference[wrong]
+            error = x[wrong] - ref
+            largest = max(largest, float((np.abs(error) / quantum(ref, form)).max()))
+            narrow &= form.precision < 24 and bool(_neighbours(truth, x, truth.format).all())
+            count += error.size
+            step = np.zeros(1)
+            before = case.inputs.get(output)
+            if before is not None and before.size == x.size:
+                step = ref - numbers(truth, before)[wrong]
+            way = np.sign(error)
+            signs += [way.sum(), (way * np.sign(ref)).sum(), (way * np.sign(step)).sum()]
+    if count < LEAST_ELEMENTS or not np.isfinite(largest):
+        return None
+    if narrow:
+        return Pattern(
+            name="rounding_mode",
+            about="what is wrong is the other neighbour of the exact number",
+            fix="round to nearest, ties to even",
+        )
+    if largest > MOST_ULPS or np.abs(signs).max() > 3 * math.sqrt(count):
+        return None
+    most = f"{largest:.3g} units in the last place"
+    return Pattern(
+        name="rounding",
+        about=f"all errors are at most {most}, up and down: rounding, not logic",
+        fix="sum in a wider type, or in fewer roundings",
+    )

@@ -1,23 +1,31 @@
 """What does a check tell? A record that is true when all is right, as text, JSON or HTML.
 
 JSON: {"format": "neocpu-oracle-report", "version": 1, "passed", "counts": {"passed", "failed",
-"unanswered"}, "preset", "bits", "answers", "unknown": [keys], "likely": [{"names", "explains"}],
+"unanswered"}, "preset", "bits", "answers", "unknown": [keys],
+"likely": [{"names", "explains": count}], "unexplained": [cases], "not_tried": [sentences],
+"findings": [{"names", "kind", "about", "fix", "strength": strong or weak, "where",
+"explains": [cases], "contradicted_by": [failed cases], "refuted_by": [passed cases], "equally":
+[explanations that explain the same]}], "common": [{"op", "about", "failed", "passed",
+"exceptions"}],
 "cases": [{"name", "op", "about", "status", "outputs": [{"output", "status", "message", "elements",
-"wrong", "worst_ratio", "first", "worst", "warnings", "untested", "mistakes": [{"name", "about",
-"fix"}]}], "diagnoses": [{"names", "kind", "about", "fix"}], "note"}]}; first and worst: {"index",
-"place", "theirs", "reference", "bound", "ulps"} or null.
+"wrong", "worst_ratio", "first", "worst", "warnings", "untested", "mistakes": [{"name",
+"about", "fix"}]}], "diagnoses": [{"names", "kind",
+"about", "fix", "strong"}], "note"}]}; first and worst: {"index", "place", "theirs", "reference",
+"bound", "ulps"} or null.
 Numbers that JSON lacks are the strings "nan", "inf", "-inf".
 """
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from neocpu.oracle.findings import Finding
 from neocpu.oracle.html_page import page
-from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, described, ranked
+from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, described
 
-EXPLANATIONS_SHOWN = 3
+CASES_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,10 @@ class Report(CheckOutcome):
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
+        return "\n".join([self.verdicts(), *self.explanations()])
+
+    def verdicts(self) -> str:
+        """Counts, notes, and of each failed case what is wrong where: all but explanations."""
         lines = [self.headline()]
         lines += [f"  unknown answer {key}" for key in self.unknown]
         lines += [f"  {outcome.case.name} {outcome.note}" for outcome in self.cases if outcome.note]
@@ -39,12 +51,23 @@ class Report(CheckOutcome):
                 name = f"{outcome.case.name}/{verdict.output}"
                 lines += [f"  warning: {name}: {warning}" for warning in verdict.warnings]
                 lines += [f"  not tested: {name}: {what}" for what in verdict.untested]
-        explained = dict(self.likely())
         for outcome in self.failures:
             about = f": {outcome.case.about}" if outcome.case.about else ""
             lines.append(f"FAILED {outcome.case.name}{about}")
-            lines += [f"  {line}" for line in failure_lines(outcome, explained)]
+            lines += [f"  {line}" for line in failure_lines(outcome)]
         return "\n".join(lines)
+
+    def explanations(self) -> list[str]:
+        """What explains the failures, and which cases each explanation explains."""
+        lines = self.conclusion()
+        if len(self.failures) < 2 or self.unsought:
+            return lines
+        for finding in self.findings:
+            if finding.strong and len(finding.cases) < len(self.failures):
+                lines.append(f"  {finding.title}: {_named(finding.cases)}")
+        if self.unexplained and len(self.unexplained) < len(self.failures):
+            lines.append(f"  unexplained: {_named(self.unexplained)}")
+        return lines
 
     def to_json(self) -> str:
         """The report as JSON; schema in this file's head."""
@@ -60,6 +83,10 @@ class Report(CheckOutcome):
             "answers": self.source,
             "unknown": list(self.unknown),
             "likely": [{"names": names, "explains": count} for names, count in self.likely()],
+            "findings": [_finding_json(finding) for finding in self.findings],
+            "common": [{"op": op, **asdict(separation)} for op, separation in self.common],
+            "unexplained": self.unexplained,
+            "not_tried": list(self.untried),
             "cases": cases,
         }
         return json.dumps(_json_value(whole), indent=1, allow_nan=False)
@@ -101,8 +128,29 @@ def _json_value(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def failure_lines(outcome: CaseOutcome, explained: dict[str, int]) -> list[str]:
-    """The lines about a failed case: first wrong element, how many, and what explains them."""
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "names": list(finding.diagnosis.names),
+        "kind": finding.diagnosis.kind,
+        "about": finding.diagnosis.about,
+        "fix": finding.diagnosis.fix,
+        "strength": "strong" if finding.strong else "weak",
+        "where": finding.where,
+        "explains": list(finding.cases),
+        "contradicted_by": list(finding.contradicted),
+        "refuted_by": list(finding.refuted),
+        "equally": list(finding.equally),
+    }
+
+
+def _named(cases: Sequence[str]) -> str:
+    """Some names of cases, and how many more there are."""
+    more = f" and {len(cases) - CASES_NAMED} more" if len(cases) > CASES_NAMED else ""
+    return ", ".join(cases[:CASES_NAMED]) + more
+
+
+def failure_lines(outcome: CaseOutcome) -> list[str]:
+    """The lines about a failed case: first wrong element, and how many."""
     lines = []
     for verdict in outcome.verdicts:
         if verdict.status not in ("failed", "malformed"):
@@ -115,8 +163,4 @@ def failure_lines(outcome: CaseOutcome, explained: dict[str, int]) -> list[str]:
                 worst = f"worst error {verdict.worst_ratio:.3g} x bound"
             lines.append(f"{verdict.output}: {verdict.wrong} of {verdict.elements} wrong, {worst}")
             lines.append(f"  first at {described(verdict.first)}")
-    for diagnosis in ranked(outcome, explained)[:EXPLANATIONS_SHOWN]:
-        lines.append(f"explained by {diagnosis.title} ({diagnosis.kind}): {diagnosis.about}")
-        if diagnosis.fix:
-            lines.append(f"  {diagnosis.fix}")
-    return lines if outcome.diagnoses else [*lines, "no known mistake explains it"]
+    return lines

@@ -12,7 +12,7 @@ import numpy as np
 
 from neocpu.oracle import stochastic
 from neocpu.oracle.compare import Verdict
-from neocpu.oracle.diagnose import Diagnosis
+from neocpu.oracle.findings import Diagnosis
 from neocpu.oracle.mistakes import Mistake
 from neocpu.oracle.operator import Case, Value
 from neocpu.oracle.outcome import CaseOutcome

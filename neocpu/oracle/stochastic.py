@@ -39,6 +39,7 @@ FALSE_ALARM = REPORT_FALSE_ALARM / OUTPUTS  # chance for one output
 TESTS = 1000  # scores of one output, at most
 RESOLUTION = 2.0**-13  # what a right kernel's probability may be off
 LEVELS = 1 << 13  # different probabilities; if there are more, they are grouped
+MOST_OUTSIDE = 0.01  # of the elements, so that the others are still judged
 SURELY = 1.5  # an effect counts as visible where its mean score is so many times the limit
 BIASES = (0.05, 0.1, 0.15, 0.25, 0.4, 0.6, 0.8)
 
@@ -91,7 +92,8 @@ class _Levels:
 def draws_of(case: Case, truth: Truth, x: NDArray[np.float64]) -> Draws | None:
     """The roundings that an answer shows; x may have one more leading axis, of seeds.
 
-    None where the truth has no probabilities. Elements that are neither neighbour are left out.
+    None where the truth has no probabilities. Elements that are neither neighbour are left out;
+    None, too, where they are many, since what is left was not chosen by chance.
     """
     if truth.probability is None or truth.lower is None or truth.upper is None:
         return None
@@ -103,8 +105,10 @@ def draws_of(case: Case, truth: Truth, x: NDArray[np.float64]) -> Draws | None:
     runs = x.reshape(-1, chance.size)
     with np.errstate(invalid="ignore"):
         between = np.isfinite(chance) & (chance > 0) & (chance < 1)
-        between &= ((runs == low) | (runs == high)).all(0)
-    chosen = np.flatnonzero(between)
+        neighbours = ((runs == low) | (runs == high)).all(0)
+    if (between & ~neighbours).sum() > MOST_OUTSIDE * between.sum():
+        return None
+    chosen = np.flatnonzero(between & neighbours)
     step = high[chosen] - low[chosen]
     # the bound is one step beside the error of the number that is rounded
     slack = np.maximum(bound[chosen] - step, 0.0) / step + RESOLUTION

@@ -4,7 +4,7 @@ Permuted and selected embeddings, products on jagged data, maximum pooling, fp8 
 many operators share are in `switches.py`.
 """
 
-from neocpu.oracle.switches import MAXIMA, Switch
+from neocpu.oracle.switch import MAXIMA, Switch
 
 COPIES = ("permute_pooled", "permute_multi_embedding", "group_index_select")
 KEYED = "keyed_jagged_index_select"

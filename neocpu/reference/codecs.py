@@ -8,6 +8,7 @@ modes, and the index of all codecs (`CODECS`), as plain data that needs no compi
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -142,8 +143,13 @@ CODECS = {name: _small(name) for name in LAYOUTS} | {
 
 
 def _magnitudes(layout):
-    """Values f64 of the codes 0, 1, … up to the largest finite one."""
-    bits, mantissa, bias, kind, limit = (int(w) for w in layout)
+    """Values f64 of the codes 0, 1, … up to the largest finite one; not to be written to."""
+    return _magnitudes_of(*(int(word) for word in layout))
+
+
+@cache
+def _magnitudes_of(bits, mantissa, bias, kind, limit):
+    """`_magnitudes` of the words of a layout."""
     last = (1 << (bits - 1)) - 1
     top = {0: last - 1, 1: last - (1 << mantissa), 2: last}[kind]
     code = np.arange(top + 1)

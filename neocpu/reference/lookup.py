@@ -88,9 +88,12 @@ def pooled_rows(table, entries, bags, mean, lines, out):
     weights = bags.weights
     for k, lo, hi, line in _bags(entries, bags.offsets, lines, out):
         kept = np.flatnonzero(rows[lo:hi] >= 0) + lo
+        line[:] = 0.0
+        if not kept.size:
+            continue
         terms = _rows_of(table, entries, k, rows[kept])
         terms = terms * weights[kept, None] if weights.size else terms
-        line[:] = [exact_sum(column) for column in terms.T] if kept.size else 0.0
+        line[:] = [exact_sum(column) for column in terms.T]
         line[:] = _one_nan(line / np.float32(max(hi - lo, 1))) if mean else _one_nan(line)
 
 

@@ -62,7 +62,11 @@ def words_of_terms(terms):
 
 def round_bag(terms, bag, out, acc):
     """out[:width] = exact sum of one bag, rounded once; shapes as in the kernel."""
-    out[: bag.width] = [exact_sum(column) for column in terms_of_bag(terms, *bag).T]
+    rows = terms_of_bag(terms, *bag)
+    if len(rows) == 1:  # its own sum, but for -0
+        out[: bag.width] = rows[0] + np.float32(0)
+    else:
+        out[: bag.width] = [exact_sum(column) for column in rows.T]
 
 
 def sum_bag(terms, bag, out, acc):

@@ -84,15 +84,12 @@ def elementwise_bits(inputs: Arrays, options: dict[str, Value], backend: str) ->
     dense = np.asarray(inputs["dense"], np.float32)
     inside, place = _inside(inputs)
     if options["operation"] == "add":
-        out: Floats = dense.copy()
-        out[place] += x[inside]
-    elif options["operation"] == "add_jagged":
-        out = x.copy()
-        out[inside] += dense[place]
-    else:
-        out = np.zeros(x.shape, np.float32)
-        out[inside] = x[inside] * dense[place]
-    return {"out": out}
+        out: Floats = dense + np.float32(0)  # padding is +0: the sum is never -0
+        out[place] = dense[place] + x[inside]
+        return {"out": out}
+    beside = np.zeros(x.shape, np.float32)  # what stands beside each row: 0 beyond the array
+    beside[inside] = dense[place]
+    return {"out": x * beside if options["operation"] == "mul" else x + beside}
 
 
 def elementwise_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:

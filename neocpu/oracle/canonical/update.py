@@ -17,8 +17,9 @@ from neocpu.oracle.canonical import (
     gradient_start,
     lookups_of,
 )
+from neocpu.oracle.canonical.scaled import ScaledTables
 from neocpu.oracle.operator import Arrays, Value
-from neocpu.oracle.truth.bags import JaggedBatch, TableGeometry
+from neocpu.oracle.truth.bags import SCALED, JaggedBatch, TableGeometry
 from neocpu.oracle.truth.formats import decode, joined_halves
 from neocpu.oracle.truth.states import StateLayout, layout_of
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
@@ -91,11 +92,16 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     if rule.row_state:
         row_states = np.stack([states[name] for name in rule.row_state], axis=1).reshape(-1)
     name = str(options["weights_format"])
+    fused_name = "update" if name == "fp32" or name in SCALED else "narrow"
+    fused = backend_module(fused_name, backend).fused(rule, bool(optimizer.max_norm))
     weights = np.array(inputs["weights"]).reshape(-1)
     halves = np.array(inputs.get("weights_low", ()), np.uint16).reshape(-1)
     places = places_of(tables, int(options["seed"]))
     table: Any = weights
-    if name != "fp32":
+    scaled = ScaledTables(inputs, options, tables, backend) if name in SCALED else None
+    if scaled is not None:
+        table = scaled.numbers
+    elif name != "fp32":
         table = CodedTable(
             codes=weights.view(FORMATS[name].dtype),
             low=halves,
@@ -104,13 +110,14 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
             step=int(options["step"]),
             rows=segments.unique,
         )
-    module = backend_module("update" if name == "fp32" else "narrow", backend)
-    fused = module.fused(rule, bool(optimizer.max_norm))
     with np.errstate(all="ignore"):
         fused(table, element_states, row_states, places, segments, gradient, hyper)
     for k, state in enumerate(rule.row_state):
         states[state] = row_states.reshape(-1, len(rule.row_state))[:, k].copy()
     stored = {name: encoded(x, layout.formats[name], backend) for name, x in states.items()}
+    if scaled is not None:
+        scaled.encode(segments)
+        return {**scaled.outputs(), **stored}
     outputs: Arrays = {"weights": weights, **stored}
     if halves.size:
         outputs["joined"] = joined_halves(weights, halves)

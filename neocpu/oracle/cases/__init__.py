@@ -8,19 +8,24 @@ from collections.abc import Iterable, Iterator
 from neocpu.oracle.cases import (
     backward,
     codecs,
+    counters,
     fp8_rows,
     jagged,
     key_value,
+    large,
     layout,
     long,
     lookup,
+    lookup_cover,
     maximum,
     moves,
     nvfp4,
     optimizers,
     scale,
+    sequence,
     stochastic,
     trajectory,
+    update_cover,
     weight_gradient,
 )
 from neocpu.oracle.operator import Case
@@ -30,8 +35,12 @@ __all__ = ["DIM_MULTIPLE", "Case", "all_cases"]
 MODULES = (
     lookup,
     weight_gradient,
+    lookup_cover,
     backward,
+    counters,
+    update_cover,
     trajectory,
+    large,
     layout,
     codecs,
     jagged,
@@ -44,6 +53,7 @@ MODULES = (
     maximum,
     fp8_rows,
     long,
+    sequence,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.

@@ -15,7 +15,7 @@ from neocpu.oracle.cases.draw import (
     ragged,
     tables,
 )
-from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, dyadic, plain, states
+from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, dyadic, halves, plain, states
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.reference.rules import RULES
 
@@ -294,9 +294,7 @@ def _formats(recipe: Recipe) -> Iterator[Case]:
             )
     for rule in ("exact_sgd", "exact_rowwise_adagrad"):
         split = plain(recipe, f"split-{rule}", rule)
-        bits = split["weights"].view("<u4")
-        split["weights"] = (bits >> 16).astype("<u2").view([("bf16", "<u2")])
-        split["weights_low"] = bits.astype("<u2")
+        split |= halves(split["weights"])
         about = (
             f"split weights with {rule}: bf16 rows, their lower halves beside them, updated as fp32"
         )

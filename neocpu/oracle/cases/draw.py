@@ -36,6 +36,10 @@ class Recipe(NamedTuple):
         """`width` of each."""
         return tuple(map(self.width, columns))
 
+    def tail(self, columns: int) -> int:
+        """The first width above so many columns: a tail of one vector beside a power of two."""
+        return self.width(columns + 1)
+
     def tails(self) -> tuple[int, ...]:
         """Widths around vectors, warps and blocks that are a multiple of none of them.
 
@@ -43,8 +47,8 @@ class Recipe(NamedTuple):
         """
         if self.dim_multiple == 1:
             return (1, 2, 3, 5, 7, 12, 31, 33, 63, 65, 127, 129, 255, 257)
-        odd = (1, 3, 5, 7, 9, 15, 17, 31, 33, 63, 65, 257)
-        return tuple(self.dim_multiple * number for number in odd)
+        odd = (1, 3, 5, 7, 9, 15, 17, 31, 33, 63, 65)
+        return (*(self.dim_multiple * number for number in odd), self.tail(1024))
 
 
 class Draw:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from neocpu.oracle.cases.draw import Draw
-from neocpu.oracle.operator import Case
+from neocpu.oracle.operator import Case, Value
 
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
@@ -31,5 +31,5 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
         special[0, 3] = np.nan
         special[1, 2] = np.inf
         about = f"{name} format: of rows with NaN or infinity only the others are judged"
-        options = {"backward": backward}
+        options: dict[str, Value] = {"backward": backward}
         yield Case(f"fp8-rowwise-{name}-specials", "fp8_rowwise", {"x": special}, options, about)

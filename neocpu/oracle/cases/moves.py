@@ -9,6 +9,7 @@ from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.moves import OPERATORS
 from neocpu.oracle.truth import moves
 
+ODD = 3  # columns where odd widths are allowed
 ROUNDED = ("regroup-duplicates", "keyed-select")  # gradients of 24 bits
 BY_NAME = {op.name: op for op in OPERATORS}
 
@@ -16,7 +17,7 @@ BY_NAME = {op.name: op for op in OPERATORS}
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
     for make in (_pooled, _regrouped, _selected, _keyed):
-        yield from make(seed, dim_multiple)
+        yield from make(seed, dim_multiple if dim_multiple > 1 else ODD)
 
 
 def _both(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from neocpu.oracle.cases.draw import Draw, Recipe, bags, coded, gradient, ragged, tables
-from neocpu.oracle.cases.updates import EXACT, states
+from neocpu.oracle.cases.updates import EXACT, coded_states, states
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.backward import HYPER
 from neocpu.oracle.truth.states import GLOBAL, layout_of
@@ -86,12 +86,6 @@ def _ftrl(recipe: Recipe) -> Iterator[Case]:
         )
 
 
-def _coded_states(inputs: Arrays, options: dict[str, Value]) -> Arrays:
-    """The inputs with their states in the formats of the options."""
-    formats = layout_of({**HYPER, **options}).formats
-    return inputs | {name: coded(inputs[name], form) for name, form in formats.items()}
-
-
 def _narrow_states(recipe: Recipe) -> Iterator[Case]:
     for rule, first, second in (
         ("partial_rowwise_adam", "bf16", "fp32"),
@@ -108,7 +102,7 @@ def _narrow_states(recipe: Recipe) -> Iterator[Case]:
         name = f"{rule}-states-{first}-{second}"
         yield _backward(
             name,
-            _coded_states(_inputs(recipe, name, rule), options),
+            coded_states(_inputs(recipe, name, rule), options),
             f"states of {rule} in {first} and {second}: update in fp32, store to nearest",
             **options,
         )

@@ -1,14 +1,26 @@
 """What do the cases of updates share? Hyper-parameters, states, and tables with a gradient.
 
 Hyper-parameters are fp32 numbers (1 - 2^-10, not 0.999), so that a kernel's rounding of them cannot
-explain an error.
+explain an error; `update_cover.py` has others.
 """
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Pick, Recipe, bags, gradient, ragged, skewed, tables
+from neocpu.oracle.cases.draw import (
+    Draw,
+    Floats,
+    Pick,
+    Recipe,
+    bags,
+    coded,
+    gradient,
+    ragged,
+    skewed,
+    tables,
+)
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.ops.backward import HYPER
+from neocpu.oracle.truth.states import layout_of
 from neocpu.reference.rules import RULES
 
 EXACT: dict[str, Value] = {
@@ -82,3 +94,18 @@ def dyadic(
     inputs = tables(draw, (rows,), recipe.widths(width), exact=True)
     inputs |= bags(draw, inputs, [lengths], pick=pick)
     return {**inputs, "grad_output": gradient(draw, inputs, exact=True)}
+
+
+def halves(weights: Floats) -> Arrays:
+    """fp32 rows as split-SGD keeps them: bf16 rows, and their lower halves."""
+    bits = weights.view("<u4")
+    upper = (bits >> 16).astype("<u2").view([("bf16", "<u2")])
+    return {"weights": upper, "weights_low": bits.astype("<u2")}
+
+
+def coded_states(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    """The inputs with their states in the formats of the options."""
+    formats = layout_of({**HYPER, **options}).formats
+    return inputs | {
+        name: coded(inputs[name], form) for name, form in formats.items() if name in inputs
+    }

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.oracle.mirrors import codes, fbgemm, maximum, torch, torchrec
+from neocpu.oracle.mirrors import codes, fbgemm, jagged, maximum, torch, torchrec
 from neocpu.oracle.mirrors.order import NoMirror
 from neocpu.oracle.operator import Arrays, Options, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.ops.backward import STATES
 from neocpu.oracle.ops.trajectory import batches
+from neocpu.oracle.truth.states import GLOBAL
 
 __all__ = ["MIRRORS", "Mirror", "NoMirror", "mirror_bits", "mirrors_of"]
 
@@ -94,6 +95,39 @@ _ALL = (
         "Fused…RowwiseQuantized…ToFloat",
         codes.fbgemm_dequantize,
     ),
+    *(
+        Mirror("fbgemm_cpu", op, call, jagged.one_answer(op))
+        for op, call in (
+            ("permute_pooled", "permute_pooled_embs, permute_duplicate_pooled_embs"),
+            ("permute_multi_embedding", "permute_multi_embedding"),
+            ("group_index_select", "group_index_select_dim0, batch_index_select_dim0"),
+            ("jagged_dense_elementwise", "jagged_dense_elementwise_…"),
+            ("jagged_dense_elementwise_backward", "its gradient"),
+        )
+    ),
+    Mirror("fbgemm_cpu", "permute_pooled_backward", "its gradient", jagged.permute_pooled_backward),
+    Mirror(
+        "fbgemm_cpu",
+        "permute_multi_embedding_backward",
+        "its gradient",
+        jagged.permute_multi_embedding_backward,
+    ),
+    Mirror(
+        "fbgemm_cpu",
+        "group_index_select_backward",
+        "its gradient",
+        jagged.group_index_select_backward,
+    ),
+    *(
+        Mirror("fbgemm_cpu", op, call, jagged.products(op))
+        for op, call in (
+            ("jagged_dense_bmm", "jagged_dense_bmm"),
+            ("jagged_dense_bmm_backward", "its gradients"),
+            ("jagged_jagged_bmm", "jagged_jagged_bmm"),
+            ("jagged_jagged_bmm_backward", "its gradients"),
+            ("dense_vec_jagged_mul", "batched_dense_vec_jagged_2d_mul"),
+        )
+    ),
     Mirror("torch", "lookup", "F.embedding_bag, F.embedding", torch.lookup),
     Mirror("torch", "backward", "its dense gradient, then a step of torch.optim", torch.backward),
     Mirror("torch", "trajectory", "both, step by step", _trajectory(torch.lookup, torch.backward)),
@@ -132,10 +166,22 @@ def mirrors_of(op: str) -> tuple[Mirror, ...]:
     return tuple(m for m in MIRRORS.values() if m.op == op)
 
 
+def _refuse_memories(options: dict[str, Value]) -> None:
+    """Raises NoMirror for memories of rows and states that no peer has on a CPU."""
+    if options.get("weight_decay_mode") == GLOBAL:
+        raise NoMirror("no peer decays rows that rest on a CPU")
+    if options.get("step_ema") or options.get("step_swap"):
+        raise NoMirror("no peer keeps averages of rows on a CPU")
+    if any(options.get(f"momentum{k}_format", "fp32") != "fp32" for k in (1, 2)):
+        raise NoMirror("optimizer states of narrow formats are not mirrored")
+
+
 def mirror_bits(preset: str, op: str, inputs: Arrays, options: Options) -> Arrays:
     """The peer's bits. Raises NoMirror, with the reason, where they are not known."""
     mirror = MIRRORS.get((preset, op))
     if mirror is None:
         raise NoMirror(f"{preset} has no bit mirror of {op}")
+    complete = OPERATORS[op].complete(options)
+    _refuse_memories(complete)
     with np.errstate(all="ignore"):
-        return mirror.compute(dict(inputs), OPERATORS[op].complete(options))
+        return mirror.compute(dict(inputs), complete)

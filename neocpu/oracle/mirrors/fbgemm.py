@@ -46,7 +46,7 @@ def _bounded(inputs: Arrays, options: dict[str, Value]) -> Arrays:
 
     FBGEMM writes that into the caller's array.
     """
-    if options.get("bounds_check", "fatal") == "fatal":
+    if options.get("bounds_check", "fatal") == "fatal" or "batch_sizes" in inputs:
         return inputs
     feature_table = inputs["feature_table"]
     batch = (inputs["offsets"].size - 1) // max(feature_table.size, 1)

@@ -13,12 +13,14 @@ from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.canonical.update import unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
-from neocpu.oracle.truth.bags import Ints, TableGeometry, bags_of, only, rows_of, tables_of
+from neocpu.oracle.truth.bags import SCALED, Ints, TableGeometry, bags_of, only, rows_of, tables_of
+from neocpu.oracle.truth.bends import flushed_bounded
 from neocpu.oracle.truth.formats import FORMATS, decode, in_format, joined_halves, stored
 from neocpu.oracle.truth.global_decay import factors, is_active
 from neocpu.oracle.truth.lookups import MergedGradients, merged
 from neocpu.oracle.truth.numbers import Bounded, Real
 from neocpu.oracle.truth.rules import RULES, Hyper, RowUpdate, limited
+from neocpu.oracle.truth.scaled import stored_tables
 from neocpu.oracle.truth.states import layout_of
 from neocpu.oracle.truth.sums import segment_sums
 
@@ -73,6 +75,12 @@ STATES = {
     "prev_iter": Field("step of a row's last update, fp32 per row; 0: never", ("element",), True),
     "row_counter": Field("how often a row was updated, fp32 per row", ("element",), True),
 }
+# Row-scaled rows after the step, which are judged by their parts.
+SCALED_OUTPUTS = {
+    "codes": Field("int8, int4: codes of all elements, whole numbers as fp32", ("element",), True),
+    "scale": Field("int8, int4: scale of each row, fp32 or fp16", ("row",), True),
+    "bias": Field("int8, int4: bias of each row, fp32 or fp16", ("row",), True),
+}
 
 
 class BoundedTables:
@@ -80,7 +88,7 @@ class BoundedTables:
 
     def __init__(self, inputs: Arrays, options: dict[str, Value], bends: frozenset[str]) -> None:
         self.geometry: TableGeometry = tables_of(inputs)
-        rows = rows_of(inputs, options)
+        rows = rows_of(inputs, options, bends)
         value = rows.value
         if "weights_low" in inputs and "low_half_ignored" not in bends:
             value = decode(joined_halves(inputs["weights"], inputs["weights_low"]), "fp32")
@@ -88,10 +96,13 @@ class BoundedTables:
         self.layout = layout_of(options)
         sizes = {name: int(self.geometry.first_element[-1]) for name in self.layout.element}
         sizes |= {name: int(self.geometry.first_row[-1]) for name in self.layout.row}
+        if sizes and "states_ignored" in bends:
+            inputs = {name: array for name, array in inputs.items() if name not in sizes}
         self.states = {
             name: Bounded.exactly(_initial_state(inputs, name, size, self.layout.formats[name]))
             for name, size in sizes.items()
         }
+        self.touched = np.zeros(int(self.geometry.first_row[-1]), bool)  # rows that were updated
         # the tables whose row-wise AdaGrad decays weights on FBGEMM's CPU
         shared = np.bincount(inputs["feature_table"], minlength=self.geometry.rows.size) > 1
         compiled = inputs["weights"].dtype != np.float32 or options["pooling"] == "none"
@@ -138,30 +149,48 @@ class BoundedTables:
             bends |= {"weight_decay_ignored"}
         elements = self.elements(table, merged_gradients.rows)
         rows = self.geometry.first_row[table] + merged_gradients.rows
+        self.touched[rows] = True
         gradient = merged_gradients.gradient
+        states = {
+            name: state.take(rows if name in self.layout.row else elements)
+            for name, state in self.states.items()
+        }
         update = RowUpdate(
-            w=self.weights.take(elements),
+            w=flushed_bounded(self.weights.take(elements), bends),
             g=-gradient if "sign_flipped" in bends else gradient,
-            states={
-                name: state.take(rows if name in self.layout.row else elements)
-                for name, state in self.states.items()
-            },
+            states={name: flushed_bounded(state, bends) for name, state in states.items()},
             bends=bends,
             formats=self.layout.formats,
+            rest=self._rest(table, elements) if "norm_over_table" in bends else 0.0,
         )
         if "squares_before_merge" in bends:
             update.squares = _summed_squares(merged_gradients)
         hyper = Hyper(options, bends)
         if is_active(options):
-            if not bends & {"global_decay_not_kept", "weight_decay_ignored"}:
+            if not ("global_decay_not_kept" in bends or "weight_decay_ignored" in bends):
                 update.w = factors(update.states["prev_iter"], options, bends).column() * update.w
             update.states["prev_iter"] = Bounded.exactly(np.full(rows.size, float(hyper.step)))
-        w = limited(RULES[str(options["optimizer"])](update, hyper), hyper)
+        if options["max_norm"] and "max_norm_before_step" in bends:
+            update.w = limited(update.w, hyper, update.rest)
+            w = RULES[str(options["optimizer"])](update, hyper)
+        else:
+            w = limited(RULES[str(options["optimizer"])](update, hyper), hyper, update.rest)
+        w = flushed_bounded(w, bends)
         w = stored(w, str(options["weights_format"]), rounding_of(options, bends))
+        if self.states and "states_not_stored" in bends:
+            update.states = states
         for name, state in update.states.items():
+            state = flushed_bounded(state, bends)
             places = rows if name in self.layout.row else elements
             _put(self.states[name], places, stored(state, "fp32"))
         _put(self.weights, elements, w)
+
+    def _rest(self, table: int, elements: Ints) -> float:
+        """Sum of squares of the elements of a table that are not updated."""
+        first, end = self.geometry.first_element[table : table + 2]
+        squares = np.square(self.weights.value)
+        with np.errstate(invalid="ignore"):
+            return float(squares[first:end].sum() - squares[elements].sum())
 
     def round_states(self) -> None:
         """States as kernels have stored them, in their formats."""
@@ -247,15 +276,25 @@ def _backward_truth(
     # narrow rows: the truth wants the numbers before they are rounded
     step(tables, inputs, {**options, "weights_format": "fp32"}, switches)
     rounding = "toward_zero" if "weights_low" in inputs else rounding_of(options, switches)
-    weights = in_format(tables.weights, str(options["weights_format"]), rounding)
+    outputs = _weight_truths(tables, inputs, options, rounding)
+    if "weights_low" in inputs:
+        outputs["joined"] = in_format(tables.weights, "fp32")
+    return outputs | tables.state_truths()
+
+
+def _weight_truths(
+    tables: BoundedTables, inputs: Arrays, options: dict[str, Value], rounding: str
+) -> dict[str, Truth]:
+    """The rows after the step: numbers of a format, or the parts of row-scaled rows."""
+    name = str(options["weights_format"])
+    if name in SCALED:
+        return stored_tables(inputs, name, tables.weights, tables.touched, rounding)
+    weights = in_format(tables.weights, name, rounding)
     if options["rounding"] == "fbgemm" and weights.probability is not None:
         # 13 bits below fp16's normal numbers: either neighbour of a subnormal, no certain chance
         normal = np.abs(tables.weights.value) >= 2.0 ** FORMATS["fp16"].smallest
         weights = replace(weights, probability=np.where(normal, weights.probability, np.nan))
-    outputs = {"weights": weights}
-    if "weights_low" in inputs:
-        outputs["joined"] = in_format(tables.weights, "fp32")
-    return outputs | tables.state_truths()
+    return {"weights": weights}
 
 
 def _unique_truth(
@@ -283,11 +322,14 @@ def locate(
 ) -> dict[str, int]:
     """Table, row and column of an element of the weights or of a state."""
     name = output.rsplit("/", 1)[-1]
-    if name not in STATES and name not in ("weights", "joined", "sparse_ema"):
+    if name not in STATES and name not in ("weights", "joined", "sparse_ema", *SCALED_OUTPUTS):
         return {}
     tables = tables_of(inputs)
     number = index[0] if index else 0
-    if "optimizer" in options and name in layout_of(options).row:
+    by_row: tuple[str, ...] = ("scale", "bias")
+    if "optimizer" in options:
+        by_row += layout_of(options).row
+    if name in by_row:
         table = int(np.searchsorted(tables.first_row, number, side="right")) - 1
         return {"table": table, "row": number - int(tables.first_row[table])}
     table = int(np.searchsorted(tables.first_element, number, side="right")) - 1
@@ -313,9 +355,12 @@ BACKWARD = Operator(
     },
     options={**POOLING, **HYPER, "step": 1, **STORE},
     outputs={
-        "weights": Field("all tables after the step, as the input", ("element",)),
+        "weights": Field(
+            "all tables after the step, as the input; not of int8 and int4 rows", ("element",), True
+        ),
         **STATES,
         "joined": Field("split-SGD: both halves as fp32", ("element",), True),
+        **SCALED_OUTPUTS,
     },
     run_=backward_bits,
     truth_=_backward_truth,

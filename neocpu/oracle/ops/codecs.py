@@ -15,7 +15,7 @@ from neocpu.formats import FORMATS, WIRES
 from neocpu.oracle.canonical import backend_module
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of
-from neocpu.oracle.truth.bags import fused_rows
+from neocpu.oracle.truth.bags import rows_of
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.numbers import TINY, Bounded, U
 from neocpu.reference.codecs import CODECS, LAYOUTS, ROUNDINGS
@@ -77,11 +77,11 @@ def _quantize_truth(
 ) -> dict[str, Truth]:
     out = _quantize_bits(inputs, options, "reference")["codes"]
     name = str(options["format"])
-    if switches and name in ("int8", "int8_gpu"):
+    if name in ("int8", "int8_gpu"):
         gpu = (name == "int8_gpu") != ("int8_epsilon_swapped" in switches)
-        out = int8_rows(
-            np.asarray(inputs["x"], np.float32), gpu, rounding_of({}, switches), out.shape[1]
-        )
+        rounding = rounding_of({}, switches)
+        if switches:
+            out = int8_rows(np.asarray(inputs["x"], np.float32), gpu, rounding, out.shape[1])
     return {"codes": Truth(out, np.zeros(out.shape), exact=True, format="uint8")}
 
 
@@ -136,12 +136,11 @@ def _dequantize_truth(
         "rows": np.array([len(codes)]),
         "dims": np.array([columns]),
     }
-    q, scale, bias = next(fused_rows(table, "int8" if name == "int8_gpu" else name))
-    with np.errstate(invalid="ignore", over="ignore"):
-        value = q * scale + bias
-        size = np.abs(q * scale) + np.abs(bias)
-        error = np.where(np.isfinite(value), 2 * U * size + TINY, 0.0)
-    return {"out": in_format(Bounded(value, error), "fp32")}
+    form = "int8" if name == "int8_gpu" else name
+    rows = rows_of(table, {"weights_format": form}, switches)
+    shape = (len(codes), columns)
+    numbers = Bounded(rows.value.reshape(shape), rows.error.reshape(shape))
+    return {"out": in_format(numbers, "fp32")}
 
 
 ROUND = Operator(

@@ -45,7 +45,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     form = _form(options)
     scale = _scales(x, form.largest, switches)
     # infinities make a scale of 0 and codes that nobody promises
-    known = np.isfinite(x).all(1)
+    known = np.asarray(np.isfinite(x).all(1))
     scaled = Bounded.exactly(x) * scale.column()
     error = np.where(known[:, None] & np.isfinite(scaled.value), scaled.error, np.inf)
     to_nearest = ROUNDINGS[rounding_of({}, switches)]

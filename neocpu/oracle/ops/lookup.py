@@ -88,7 +88,7 @@ def rounding_of(options: Mapping[str, Value], switches: frozenset[str]) -> str:
 def _lookup_truth(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
-    out = looked_up(inputs, rows_of(inputs, options), options, switches)
+    out = looked_up(inputs, rows_of(inputs, options, switches), options, switches)
     form = str(options["output_format"])
     rounding = rounding_of({}, switches)
     if form == "bf16" and "bf16_output_half_up" in switches:
@@ -100,7 +100,7 @@ def _weight_truth(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
     bags = bags_of(inputs, options, switches)
-    rows = rows_of(inputs, options)
+    rows = rows_of(inputs, options, switches)
     gradient = weight_gradients(bags, inputs, rows, options, switches)
     return {"per_sample_weights_grad": in_format(gradient, "fp32")}
 

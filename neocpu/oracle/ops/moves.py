@@ -12,7 +12,7 @@ from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.layout import as_truth
 from neocpu.oracle.truth import moves
 from neocpu.oracle.truth.formats import in_format
-from neocpu.oracle.truth.moves import MoveOf, scattered
+from neocpu.oracle.truth.moves import CopyMapOf, scattered
 
 PERMUTE = {
     "dims": Field("columns of each feature, int64[F]", ("feature",)),
@@ -56,7 +56,7 @@ def _pair(
 
     fields : of the input (and its gradient), of the output (and its gradient).
     """
-    move_of: MoveOf = getattr(moves, name)
+    move_of: CopyMapOf = getattr(moves, name)
     gradient = f"{values}_grad"
 
     def copy(arrays: Arrays, chosen: dict[str, Value], switches: frozenset[str]) -> Arrays:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from neocpu.formats import FORMATS, INFERENCE
 from neocpu.oracle.adapters import codes_of
 from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.truth.bends import bent_limits, limits_by_table
 from neocpu.oracle.truth.formats import decode
 from neocpu.oracle.truth.numbers import LARGEST, SLACK, TINY, Real, U
 
@@ -83,10 +84,19 @@ class DecodedRows(NamedTuple):
     value: Real
     error: Real  # how far a correct kernel's decoded number may be from it
     magnitude: Real  # what an element counts in the bound of a sum: |q*scale| + |bias|, or |value|
-    scaled: bool = False  # rows are q*scale + bias
+    # of rows q*scale + bias: the smallest of |scale| and |bias| that is not 0, and the largest of
+    # these and |q*scale|; kernels may multiply each by itself
+    parts: tuple[Real, Real] | None = None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether rows are q*scale + bias."""
+        return self.parts is not None
 
 
-def rows_of(inputs: Arrays, options: dict[str, Value]) -> DecodedRows:
+def rows_of(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str] = frozenset()
+) -> DecodedRows:
     """All rows of all tables, decoded.
 
     Rows of row-scaled formats are q*scale + bias, which kernels compute with one rounding or two;
@@ -100,8 +110,12 @@ def rows_of(inputs: Arrays, options: dict[str, Value]) -> DecodedRows:
     values = []
     magnitudes = []
     errors = []
+    smallest = []
+    largest = []
     with np.errstate(invalid="ignore", over="ignore"):
-        for q, scale, bias in fused_rows(inputs, name, int(options.get("row_alignment", 1))):
+        for q, scale, bias in fused_rows(
+            inputs, name, int(options.get("row_alignment", 1)), switches
+        ):
             product = q * scale
             value = product + bias
             magnitude = np.abs(product) + np.abs(bias)
@@ -109,13 +123,25 @@ def rows_of(inputs: Arrays, options: dict[str, Value]) -> DecodedRows:
             error = np.where(exact, 0.0, (2 * U * SLACK) * magnitude + TINY)
             values.append(value.reshape(-1))
             magnitudes.append(magnitude.reshape(-1))
-            errors.append(np.where(magnitude > LARGEST, np.inf, error).reshape(-1))
+            # q*scale alone may be infinite, fused with the bias it is not
+            perhaps = (magnitude > LARGEST) & (np.abs(value) <= LARGEST * (1 + 4 * U))
+            error = np.where(perhaps, np.inf, np.where(np.isfinite(value), error, 0.0))
+            errors.append(error.reshape(-1))
+            parts = (np.abs(product), np.abs(scale), np.abs(bias))
+            low = [np.where(part == 0, np.inf, part) for part in parts[1:]]
+            smallest.append(np.broadcast_to(np.minimum(*low), q.shape).reshape(-1))
+            largest.append(np.maximum(parts[0], np.maximum(*parts[1:])).reshape(-1))
     return DecodedRows(
-        np.concatenate(values), np.concatenate(errors), np.concatenate(magnitudes), scaled=True
+        value=np.concatenate(values),
+        error=np.concatenate(errors),
+        magnitude=np.concatenate(magnitudes),
+        parts=(np.concatenate(smallest), np.concatenate(largest)),
     )
 
 
-def fused_rows(inputs: Arrays, name: str, alignment: int = 1) -> Iterator[tuple[Real, Real, Real]]:
+def fused_rows(
+    inputs: Arrays, name: str, alignment: int = 1, switches: frozenset[str] = frozenset()
+) -> Iterator[tuple[Real, Real, Real]]:
     """Codes [rows, D], scales [rows, 1] and biases [rows, 1] of every table, by table.
 
     name : the row-scaled format.
@@ -135,8 +161,17 @@ def fused_rows(inputs: Arrays, name: str, alignment: int = 1) -> Iterator[tuple[
         parts = (row[:, :split], row[:, split:])
         header, codes = parts if header_first else reversed(parts)
         scale_and_bias = header.copy().view(dtype).astype(np.float64)
-        unpacked = (codes[:, :, None] >> shift) & ((1 << bits) - 1)
+        if "scale_and_bias_swapped" in switches:
+            scale_and_bias = scale_and_bias[:, ::-1]
+        if "scale_missing" in switches:
+            scale_and_bias[:, 0] = 1.0
+        if "row_bias_missing" in switches:
+            scale_and_bias[:, 1] = 0.0
+        places = shift[::-1] if bits < 8 and "high_code_first" in switches else shift
+        unpacked = (codes[:, :, None] >> places) & ((1 << bits) - 1)
         q = unpacked.reshape(rows, code_bytes * 8 // bits)[:, :columns].astype(np.float64)
+        if "codes_signed" in switches:
+            q = np.where(q >= 1 << (bits - 1), q - (1 << bits), q)
         yield q, scale_and_bias[:, :1], scale_and_bias[:, 1:2]
 
 
@@ -164,6 +199,8 @@ def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
     feature = np.repeat(np.arange(features.size), batch_sizes)
     sample = np.concatenate([np.arange(b) for b in batch_sizes] or [np.empty(0, np.int64)])
     first, end = _bag_limits(offsets, switches)
+    first, end = bent_limits(first, end, switches)
+    first, end = limits_by_table(first, end, features[feature], sample, switches)
     length = np.maximum(end - first, 0)
     bag = np.repeat(np.arange(length.size), length)
     in_bag = np.arange(bag.size) - np.repeat(np.cumsum(length) - length, length)
@@ -172,9 +209,13 @@ def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
     if "per_sample_weights" in inputs and "weights_ignored" not in switches:
         weights = inputs["per_sample_weights"].astype(np.float64)
         weight = weights[in_bag if "weights_restart" in switches else position]
+        weight = weight * weight if "weights_twice" in switches else weight
     table = features[feature[bag]]
     row = _checked(indices[position], tables.rows[table], options, switches)
     reads = row >= 0
+    if "bag_deduplicated" in switches:
+        first_of_row = np.unique(np.stack([bag, table, row]), axis=1, return_index=True)[1]
+        reads = reads & np.isin(np.arange(row.size), first_of_row)
     dims = tables.dims[features]
     return JaggedBatch(
         tables=tables,
@@ -225,6 +266,7 @@ def _bag_limits(offsets: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
 def _checked(row: Ints, rows: Ints, options: dict[str, Value], switches: frozenset[str]) -> Ints:
     """Row numbers; -1 where nothing is read: pruned lookups, and those out of range."""
     outside = (row < -1) | (row >= rows)
+    pruned = row == -1
     if outside.any() and not switches and options.get("bounds_check", "fatal") == "fatal":
         first = int(np.flatnonzero(outside)[0])
         raise ValueError(
@@ -234,9 +276,13 @@ def _checked(row: Ints, rows: Ints, options: dict[str, Value], switches: frozens
         row = np.where(outside, 0, row)
     elif "out_of_bounds_wraps" in switches:
         row = np.where(outside, row % np.maximum(rows, 1), row)
+    elif "out_of_bounds_clamped" in switches:
+        row = np.where(outside, np.clip(row, 0, rows - 1), row)
     else:
         row = np.where(outside, -1, row)
-    return np.where(row == -1, rows - 1, row) if "pruned_reads_last_row" in switches else row
+    if "pruned_reads_row_0" in switches:
+        row = np.where(pruned, 0, row)
+    return np.where(pruned, rows - 1, row) if "pruned_reads_last_row" in switches else row
 
 
 def _columns(features: Ints, dims: Ints, switches: frozenset[str]) -> Ints:

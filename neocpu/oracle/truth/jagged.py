@@ -155,7 +155,7 @@ def dense_vec_jagged_mul(
 ) -> Products:
     """Vector [L] of each bag and head times the bag's rows of that head: [B*H, D]."""
     h = _heads(inputs, options, switches)
-    by_head = inputs["values"].reshape(-1, h.width)
+    by_head = inputs["values"].reshape(len(inputs["values"]) * h.heads, h.width)
     picks = []
     factors = []
     for number, (first, length) in enumerate(zip(h.rows.first.tolist(), h.rows.lengths.tolist())):
@@ -294,6 +294,8 @@ def elementwise(inputs: Arrays, options: dict[str, Value], switches: frozenset[s
     beyond_kept = (options["operation"] == "add_jagged") != ("beyond_dense_swapped" in switches)
     out = Bounded.exactly(x.value.copy() if beyond_kept else np.zeros(x.value.shape))
     multiplied = options["operation"] == "mul"
+    if multiplied:  # beyond the array some multiply by 0: infinity and NaN become NaN
+        out.error[~np.isfinite(x.value)] = np.inf
     counted = x.take(inside)
     _put(out, inside, counted * dense.take(place) if multiplied else counted + dense.take(place))
     return out

@@ -61,14 +61,12 @@ def permute(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
     lengths = inputs["lengths"]
     samples = lengths.shape[1]
     bags = _bags(lengths)
-    order = [
-        j
-        for f in inputs["permute"].tolist()
-        for bag in bags[f * samples : (f + 1) * samples]
-        for j in bag
-    ]
+    keys = inputs["permute"]
+    if "permutation_inverted" in switches and np.unique(keys).size == keys.size == len(lengths):
+        keys = np.argsort(keys, kind="stable")
+    order = [j for f in keys.tolist() for bag in bags[f * samples : (f + 1) * samples] for j in bag]
     return {
-        "lengths": lengths[inputs["permute"]].astype(np.int64),
+        "lengths": lengths[keys].astype(np.int64),
         **_take(inputs, "indices", order),
         **_take(inputs, "per_sample_weights", order),
     }
@@ -247,6 +245,8 @@ def bounds_check(inputs: Arrays, options: dict[str, Value], switches: frozenset[
                 checked[j] = 0
             elif "out_of_bounds_wraps" in switches:
                 checked[j] %= rows[t]
+            elif "out_of_bounds_clamped" in switches:
+                checked[j] = min(max(checked[j], 0), rows[t] - 1)
             else:
                 checked[j] = -1
     if sum(count) and options["bounds_check"] == "fatal":

@@ -11,8 +11,9 @@ import numpy as np
 
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import DecodedRows, Ints, JaggedBatch
+from neocpu.oracle.truth.bends import flushed, flushed_bounded, kept_duplicates
 from neocpu.oracle.truth.formats import FORMATS, nearest
-from neocpu.oracle.truth.numbers import TINY, Bounded, Real, U
+from neocpu.oracle.truth.numbers import LARGEST, SMALL, TINY, Bounded, Real, U
 from neocpu.oracle.truth.sums import FP64_ERROR, Roundings, roundings_of_division, sums_of
 from neocpu.oracle.truth.underflow import losses
 
@@ -40,9 +41,11 @@ def divisor(bags: JaggedBatch, options: dict[str, Value], switches: frozenset[st
     if "mean_counts_kept" in switches:
         length = np.maximum(np.bincount(bags.bag, minlength=length.size), 1).astype(np.float64)
     if bags.weight is not None:
-        if "weighted_mean_by_weights" in switches:
+        if "weighted_mean_by_weights" in switches or "weighted_mean_by_plain_weights" in switches:
             weight_sums = np.bincount(bags.bag, bags.weight, minlength=length.size)
-            length = np.asarray(weight_sums + 1e-6, np.float64)
+            length = np.asarray(weight_sums, np.float64)
+            if "weighted_mean_by_weights" in switches:
+                length = length + 1e-6
         if "weighted_mean_not_divided" in switches:
             return None
     elif "mean_divisor_plus_1e6" in switches:
@@ -79,12 +82,18 @@ def _underflow(
 
     In units of the terms before their sum is divided.
     """
-    x = rows.value[_elements(bags, lookups, width)]
+    elements = _elements(bags, lookups, width)
     y = None if bags.weight is None else bags.weight[lookups, None]
-    if divisors is None:
-        return losses(x, y, None, _coarse(rows))
-    by = divisors[bags.bag[lookups], None]
-    return losses(x, y, by, _coarse(rows)) * np.abs(by)
+    by = None if divisors is None else divisors[bags.bag[lookups], None]
+    lost = losses(rows.value[elements], y, by, _coarse(rows))
+    if rows.parts is not None and (y is not None or by is not None):
+        weight = np.ones((lookups.size, 1)) if y is None else np.abs(y)
+        smallest, largest = (part[elements] for part in rows.parts)
+        with np.errstate(invalid="ignore", over="ignore"):
+            small = smallest * weight < SMALL * (1.0 if by is None else np.abs(by))
+            lost = np.maximum(lost, np.where(small & (weight != 0), SCALED_LOSS, 0.0))
+            lost = np.where(largest * weight > LARGEST / 2, np.inf, lost)
+    return lost if by is None else lost * np.abs(by)
 
 
 def _coarse(rows: DecodedRows) -> float:
@@ -106,7 +115,7 @@ def pooled(
     """Pooled rows of every feature, [B_f, D_f] each, before they are rounded to the output."""
     divisors = divisor(bags, options, switches)
     divisions = np.broadcast_to(roundings_of_division(divisors), bags.length.shape)
-    if "weighted_mean_by_weights" in switches:
+    if "weighted_mean_by_weights" in switches or "weighted_mean_by_plain_weights" in switches:
         divisions = divisions + bags.length  # the divisor is a sum, too
     bag_limits = np.append(0, np.cumsum(bags.batch_sizes))
     features = []
@@ -115,8 +124,7 @@ def pooled(
         lookups = np.arange(*np.searchsorted(bags.bag, (first_bag, end_bag)))
         width = int(bags.dims[f])
         terms, magnitude = _terms(bags, rows, lookups, width)
-        if "subnormals_flushed" in switches:
-            terms = Bounded(flushed(terms.value), terms.error)
+        terms = flushed_bounded(terms, switches)
         starts = np.searchsorted(bags.bag[lookups], np.arange(first_bag, end_bag + 1))
         by = Roundings(
             products=_products(bags, rows),
@@ -130,6 +138,10 @@ def pooled(
             sums = _summed_narrow(terms.value, starts, str(options["output_format"]))
             if by.divisors is not None:
                 sums = sums / Bounded.exactly(by.divisors[:, None])
+        if "accumulator_kept" in switches:
+            count = np.ones((1, 1)) if by.divisors is None else by.divisors[:, None]
+            kept = np.cumsum(sums.value * count, 0) / count
+            sums = Bounded(kept, np.cumsum(sums.error * count, 0) / count + U * np.abs(kept))
         features.append(sums)
     return features
 
@@ -143,11 +155,6 @@ def _summed_narrow(terms: Real, starts: Ints, name: str) -> Bounded:
         with np.errstate(invalid="ignore"):
             out[longer] = nearest(out[longer] + terms[starts[longer] + k], FORMATS[name])
     return Bounded.exactly(out)
-
-
-def flushed(x: Real) -> Real:
-    """x with subnormals (of fp32) as 0."""
-    return np.where(np.abs(x) < 2.0**-126, 0.0, x)
 
 
 def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
@@ -172,7 +179,12 @@ def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
 
 
 def gradients(
-    bags: JaggedBatch, inputs: Arrays, options: dict[str, Value], f: int, lookups: Ints
+    bags: JaggedBatch,
+    inputs: Arrays,
+    options: dict[str, Value],
+    f: int,
+    lookups: Ints,
+    switches: frozenset[str] = frozenset(),
 ) -> Real:
     """Gradient rows [m, D] that reach some lookups of feature f, not yet divided or weighted."""
     gradient = np.asarray(inputs["grad_output"], np.float64)
@@ -184,6 +196,8 @@ def gradients(
         rows: Real = gradient[bags.position[lookups, None], columns]
         return rows
     sample = bags.sample[bags.bag[lookups]]
+    if "gradient_of_next_sample" in switches:
+        sample = np.minimum(sample + 1, bags.batch_sizes[f] - 1)
     if gradient.ndim == 1:  # variable batches: one flat array, feature-major
         first = int((bags.batch_sizes * bags.dims)[:f].sum())
         rows = gradient[first + sample[:, None] * bags.dims[f] + columns]
@@ -226,10 +240,12 @@ def _lookup_gradients(
     """
     feature = bags.feature[bags.bag[lookups]]
     terms = np.empty((lookups.size, int(bags.dims[feature[0]])))
-    if "clip_after_merge" in switches:
+    clips = bool(options.get("max_gradient", 0.0))
+    if clips and ("clip_after_merge" in switches or "clip_ignored" in switches):
         options = {**options, "max_gradient": 0.0}
     for f in np.unique(feature).tolist():
-        terms[feature == f] = gradients(bags, inputs, options, f, lookups[feature == f])
+        in_feature = feature == f
+        terms[in_feature] = gradients(bags, inputs, options, f, lookups[in_feature], switches)
     divisors = _backward_divisor(bags, options, switches)
     weight = None
     if bags.weight is not None and "gradient_without_weights" not in switches:
@@ -264,25 +280,27 @@ def _merged_table(
     rows, first = np.unique(bags.row[lookups], return_index=True)
     starts = np.append(first, lookups.size)
     divisions = np.maximum.reduceat(roundings, first)
-    kept = None
-    if "last_duplicate_wins" in switches:
-        kept = starts[1:] - 1
-    elif "first_duplicate_wins" in switches:
-        kept = first
+    kept = kept_duplicates(starts, switches)
     if kept is not None:
+        segment = np.repeat(np.arange(rows.size), np.diff(starts))[kept]
         terms = terms[kept]
         error = error[kept]
         underflow = underflow[kept]
         roundings = roundings[kept]
-        starts = np.arange(rows.size + 1)
-    if "subnormals_flushed" in switches:
-        terms = flushed(terms)
+        starts = np.append(0, np.cumsum(np.bincount(segment, minlength=rows.size)))
+    terms = flushed(terms, switches)
+    for name in ("fp16", "bf16"):
+        if f"gradients_in_{name}" in switches:
+            terms = nearest(terms, FORMATS[name])
     weighted = bags.weight is not None and "gradient_without_weights" not in switches
     by = Roundings(products=int(weighted), underflow=underflow, divisions=divisions)
     exact_terms = Bounded(terms, error)
     total = sums_of(exact_terms, np.abs(terms), starts, by, PROBABLE in switches)
     each = Roundings(products=int(weighted), underflow=underflow, divisions=roundings)
     single = sums_of(exact_terms, np.abs(terms), np.arange(len(terms) + 1), each)
+    for name in ("fp16", "bf16"):
+        if f"merged_in_{name}" in switches:
+            total = _summed_narrow(terms, starts, name)
     if "duplicates_averaged" in switches:
         count = np.diff(starts)[:, None]
         total = Bounded(total.value / count, total.error / count + np.abs(total.value) * U)
@@ -313,7 +331,7 @@ def weight_gradients(
         lookups = np.flatnonzero(bags.feature[bags.bag] == f)
         bag = bags.bag[lookups]
         elements = _elements(bags, lookups, int(bags.dims[f]))
-        gradient = gradients(bags, inputs, options, f, lookups)
+        gradient = gradients(bags, inputs, options, f, lookups, switches)
         if "gradient_without_grad_output" in switches:
             gradient = np.ones_like(gradient)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -337,7 +355,8 @@ def weight_gradients(
         sums = sums_of(flat, magnitude.reshape(-1, 1), starts, by, PROBABLE in switches)
         if "weight_gradient_times_weight" in switches and bags.weight is not None:
             weight = bags.weight[lookups, None]
-            sums = Bounded(sums.value * weight, sums.error * np.abs(weight))
+            times = sums.value * weight
+            sums = Bounded(times, sums.error * np.abs(weight) + U * np.abs(times))
         value[bags.position[lookups]] = sums.value[:, 0]
         error[bags.position[lookups]] = sums.error[:, 0]
     return Bounded(value, error)

@@ -18,17 +18,17 @@ from neocpu.oracle.truth.sums import segment_sums
 
 
 @dataclass(frozen=True)
-class Move:
+class CopyMap:
     """Where the elements of an output come from."""
 
     source: Ints  # i64[output's shape]
     shape: tuple[int, ...]  # of the input
 
 
-MoveOf = Callable[[Arrays, dict[str, Value], frozenset[str]], Move]
+CopyMapOf = Callable[[Arrays, dict[str, Value], frozenset[str]], CopyMap]
 
 
-def permute_pooled(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Move:
+def permute_pooled(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> CopyMap:
     """Columns of features in another order (permute_pooled_embs)."""
     dims = inputs["dims"].astype(np.int64)
     permute = inputs["permute"].astype(np.int64)
@@ -39,12 +39,12 @@ def permute_pooled(inputs: Arrays, options: dict[str, Value], switches: frozense
     columns = ranges(first[permute], dims[permute])
     samples = len(inputs["pooled" if "pooled" in inputs else "grad_output"])
     width = int(first[-1])
-    return Move(np.arange(samples)[:, None] * width + columns, (samples, width))
+    return CopyMap(np.arange(samples)[:, None] * width + columns, (samples, width))
 
 
 def permute_multi_embedding(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Move:
+) -> CopyMap:
     """Columns of several tensors into other tensors (permute_multi_embedding).
 
     permutes : i32[P, 6]; input tensor, output tensor, first column there and there, columns; the
@@ -64,10 +64,12 @@ def permute_multi_embedding(
             from_column = min(to_column, int(widths[from_tensor]) - length)
         from_place = input_start[from_tensor] + sample * widths[from_tensor] + from_column
         source[to_place] = from_place + columns
-    return Move(source, (int(input_start[-1]),))
+    return CopyMap(source, (int(input_start[-1]),))
 
 
-def group_index_select(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Move:
+def group_index_select(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> CopyMap:
     """Rows by number out of each of several matrices (group_, batch_index_select_dim0)."""
     rows = inputs["rows"].astype(np.int64)
     dims = inputs["dims"].astype(np.int64)
@@ -81,12 +83,12 @@ def group_index_select(inputs: Arrays, options: dict[str, Value], switches: froz
     order = np.arange(select.size)
     if options["interleaved"]:
         order = order.reshape(rows.size, -1).T.reshape(-1)
-    return Move(ranges(row_start[order], dims[matrix[order]]), (int((rows * dims).sum()),))
+    return CopyMap(ranges(row_start[order], dims[matrix[order]]), (int((rows * dims).sum()),))
 
 
 def keyed_jagged_index_select(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Move:
+) -> CopyMap:
     """The bags of some samples, key by key (keyed_jagged_index_select_dim1)."""
     lengths = inputs["lengths"].astype(np.int64)
     keys, samples = lengths.shape
@@ -96,10 +98,10 @@ def keyed_jagged_index_select(
     first = np.tile(select, keys) if "samples_of_first_key" in switches else bags
     count = int(starts[-1])
     source = ranges(starts[first], lengths.reshape(-1)[bags])
-    return Move(np.minimum(source, count - 1), (count,))
+    return CopyMap(np.minimum(source, count - 1), (count,))
 
 
-def scattered(move: Move, gradient: Arrays, switches: frozenset[str]) -> Bounded:
+def scattered(move: CopyMap, gradient: Arrays, switches: frozenset[str]) -> Bounded:
     """Gradients of the input: [shape]; those of places that hold the same element added up."""
     terms = np.asarray(gradient["grad_output"], np.float64).reshape(-1)
     source = move.source.reshape(-1)

@@ -66,9 +66,9 @@ class Bounded:
 
     def __add__(self, other: "Bounded") -> "Bounded":
         with np.errstate(invalid="ignore"):
-            result = rounded(
-                self.value + other.value, self.error + other.error, tiny=0.0, basic=True
-            )
+            total = self.value + other.value
+            error = self.error + other.error + _lost_in_fp64(self.value, other.value, total)
+            result = rounded(total, error, tiny=0.0, basic=True)
             # inf - inf is NaN, whatever the difference
             opposite = np.signbit(self.value) != np.signbit(other.value)
             both = _overflow(self) & _overflow(other) & opposite
@@ -119,6 +119,13 @@ class Bounded:
     def column(self) -> "Bounded":
         """[U] as [U, 1]: a row scalar beside a row's elements."""
         return Bounded(self.value[..., None], self.error[..., None])
+
+
+def _lost_in_fp64(a: Real, b: Real, total: Real) -> Real:
+    """|a + b - total|, exactly (Knuth's TwoSum)."""
+    back = total - a
+    lost = np.abs((a - (total - back)) + (b - back))
+    return np.where(np.isfinite(lost), lost, 0.0)
 
 
 def _times(a: Real, b: Real) -> Real:

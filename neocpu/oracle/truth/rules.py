@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from neocpu.oracle.operator import Value
+from neocpu.oracle.truth.bends import padded_width
 from neocpu.oracle.truth.counters import clipped, counted, elapsed, rate_and_keep
 from neocpu.oracle.truth.formats import stored
 from neocpu.oracle.truth.ftrl import proximal
@@ -44,6 +45,7 @@ class RowUpdate:
     squares: Bounded | None = None  # [U, D]: g*g summed by lookup, if squared before merging
     bends: frozenset[str] = frozenset()  # switches
     formats: Mapping[str, str] = field(default_factory=dict)  # of states that are not fp32
+    rest: float = 0.0  # sum of squares of the table's other rows, where a switch asks for it
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,23 @@ class Hyper:
         adagrad = "adagrad" in str(self.options["optimizer"])
         if name == "eps" and adagrad and "adagrad_eps_1e10" in self.bends:
             return Bounded.constant(1e-10)
-        return Bounded.constant(float(self.options[name]))
+        if name in ("beta1", "beta2") and "betas_swapped" in self.bends:
+            name = "beta2" if name == "beta1" else "beta1"
+        number = Bounded.constant(self.number(name))
+        return number * number if name == "learning_rate" and self._twice else number
+
+    @property
+    def _twice(self) -> bool:
+        return "rate_twice" in self.bends
+
+    def number(self, name: str) -> float:
+        """A hyper-parameter as a kernel reads it."""
+        number = float(self.options[name])
+        if name == "learning_rate" and "rate_missing" in self.bends:
+            return 1.0
+        if name == "weight_decay" and "decay_sign_flipped" in self.bends:
+            number = -number
+        return float(np.float16(number)) if "hyper_in_fp16" in self.bends else number
 
     @property
     def mode(self) -> str:
@@ -73,6 +91,8 @@ class Hyper:
     def step(self) -> int:
         """The number of the step, from 1."""
         step = int(self.options["step"])
+        if step > 1 and "step_always_1" in self.bends:
+            return 1
         step -= "step_counted_late" in self.bends
         step += "step_counted_early" in self.bends
         return step
@@ -81,11 +101,15 @@ class Hyper:
         """1 - lr*wd of decoupled weight decay, else exactly 1."""
         if self.mode not in ("decoupled", GLOBAL):
             return ONE
-        share = float(self.options["learning_rate"]) * float(self.options["weight_decay"])
+        share = self.number("weight_decay")
+        if "decay_without_rate" not in self.bends:
+            share *= self.number("learning_rate")
         return Bounded(np.asarray(1 - share), np.asarray(ULP * (1 + abs(share))))
 
     def complement(self, name: str) -> Bounded:
         """1 - beta, by kernels that know beta in fp32."""
+        if name == "beta1" and "moment_not_weighted" in self.bends:
+            return ONE
         beta = self[name]
         value = np.asarray(1 - beta.value)
         rounding = np.abs(value.astype(np.float32) - value)
@@ -93,7 +117,8 @@ class Hyper:
 
     def correction(self, name: str) -> Bounded:
         """1 - beta^t, by kernels that take the power in fp32."""
-        if "bias_correction_missing" in self.bends:
+        moment = "first" if name == "beta1" else "second"
+        if "bias_correction_missing" in self.bends or f"{moment}_correction_missing" in self.bends:
             return ONE
         beta = self[name]
         t = self.step
@@ -131,6 +156,8 @@ def _root(state: Bounded, h: Hyper, correction: Bounded = ONE) -> Bounded:
         if correction is not ONE:
             quotient = state.sqrt() / correction.sqrt()
             root = Bounded(root.value, np.maximum(root.error, quotient.error))
+    if "eps_as_floor" in h.bends:
+        return larger(root, h["eps"])
     return root if "eps_missing" in h.bends else root + h["eps"]
 
 
@@ -147,15 +174,39 @@ def _mean(rows: RowUpdate, g: Bounded) -> Bounded:
     """Mean over the columns of g*g."""
     if "square_sum_not_mean" in rows.bends:
         return square_sum(g)
+    if "decay_not_in_state" in rows.bends:
+        g = rows.g
+    columns = g.value.shape[-1]
+    width = Bounded.exactly(float(padded_width(columns, rows.bends)))
     if rows.squares is not None:
-        total = Bounded(rows.squares.value.sum(-1), rows.squares.error.sum(-1))
-        return total / Bounded.exactly(float(g.value.shape[-1]))
-    return mean_square(g)
+        return Bounded(rows.squares.value.sum(-1), rows.squares.error.sum(-1)) / width
+    return square_sum(g) / width if width.value != columns else mean_square(g)
 
 
 def _square(rows: RowUpdate, g: Bounded) -> Bounded:
     """g*g of each element."""
-    return rows.squares if rows.squares is not None else g * g
+    if rows.squares is not None:
+        return rows.squares
+    return rows.g * rows.g if "decay_not_in_state" in rows.bends else g * g
+
+
+def _square_sum(x: Bounded, rows: RowUpdate, rest: float = 0.0) -> Bounded:
+    """Square of the norm of each row."""
+    return _of_table(square_sum(x), rows.bends, rest)
+
+
+def _of_table(squares: Bounded, bends: frozenset[str], rest: float) -> Bounded:
+    """Squares of the norms of rows; with a switch, of their whole table instead.
+
+    rest : what the other rows of the table add.
+    """
+    if "norm_over_table" not in bends or not squares.value.size:
+        return squares
+    shape = squares.value.shape
+    count = float(squares.value.size)
+    total = squares.value.sum() + rest
+    error = squares.error.sum() + total * ULP * count
+    return Bounded(np.full(shape, total), np.full(shape, error))
 
 
 def exact_sgd(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -168,6 +219,8 @@ def momentum_sgd(rows: RowUpdate, h: Hyper) -> Bounded:
     g = _regularised(rows, h)
     scale = h.complement("momentum") * g if "momentum_dampened" in h.bends else g
     m = _accumulate(rows, "momentum_buffer", h["momentum"] * rows.states["momentum_buffer"] + scale)
+    if "nesterov" in h.bends:
+        m = g + h["momentum"] * m
     return _down(rows, h["learning_rate"] * m, h.keep())
 
 
@@ -176,8 +229,8 @@ def lars_sgd(rows: RowUpdate, h: Hyper) -> Bounded:
 
     and w -= m.
     """
-    g_norm = square_sum(rows.g).sqrt()
-    w_norm = square_sum(rows.w).sqrt()
+    g_norm = _square_sum(rows.g, rows).sqrt()
+    w_norm = _square_sum(rows.w, rows, rows.rest).sqrt()
     decay = Bounded.exactly(np.zeros(w_norm.value.shape))
     if h.mode == "l2":
         decay = h["weight_decay"] * w_norm
@@ -190,7 +243,9 @@ def lars_sgd(rows: RowUpdate, h: Hyper) -> Bounded:
 
 def _ratio(above: Bounded, below: Bounded, norms: tuple[Bounded, Bounded], h: Hyper) -> Bounded:
     """above / below, or 1 where a norm is 0."""
-    ratio = above / below
+    if "ratio_missing" in h.bends:
+        return Bounded.exactly(np.ones(above.value.shape))
+    ratio = below / above if "ratio_inverted" in h.bends else above / below
     if "ratio_unguarded" in h.bends:
         return ratio
     zero = (norms[0].value == 0) | (norms[1].value == 0)
@@ -243,8 +298,11 @@ def exact_rowwise_adagrad_with_cowclip(rows: RowUpdate, h: Hyper) -> Bounded:
     s = _accumulate(rows, "sum", states["sum"] + _mean(rows, g))
     states["prev_iter"] = Bounded.exactly(np.full(counter.value.shape, float(h.step)))
     states["row_counter"] = counter
-    most = larger(h["weight_norm_coefficient"] * square_sum(rows.w).sqrt(), h["lower_bound"])
-    clip = clipped(counter * most, square_sum(g).sqrt())
+    w_norm = _square_sum(rows.w, rows, rows.rest).sqrt()
+    most = larger(h["weight_norm_coefficient"] * w_norm, h["lower_bound"])
+    clip = clipped(counter * most, _square_sum(g, rows).sqrt())
+    if "cowclip_ignored" in h.bends:
+        clip = Bounded.exactly(np.ones(clip.value.shape))
     step = product(clip.column(), h["learning_rate"], g, over=(_root(s, h).column(),))
     return _down(rows, step, h.keep())
 
@@ -259,6 +317,8 @@ def rowwise_rmsprop(rows: RowUpdate, h: Hyper) -> Bounded:
     gap = Bounded.exactly(elapsed(states["prev_iter"], h.step))
     shrink = Bounded.constant(float(h.options["learning_rate"]) * float(h.options["ar_alpha"]))
     keep = larger(ONE - smaller(shrink * gap, ONE), h["min_shrinkage"])
+    if "shrinkage_ignored" in h.bends:
+        keep = Bounded.exactly(np.ones(keep.value.shape))
     v = _accumulate(rows, "square_avg", _faded(h, "beta2", states["square_avg"], _mean(rows, g)))
     states["prev_iter"] = Bounded.exactly(np.full(gap.value.shape, float(h.step)))
     w = rows.w if h.mode != "decoupled" else h.keep() * rows.w
@@ -275,7 +335,9 @@ def _faded(
     rest = h.complement(name)
     faded = h[name] * old + (rest * new if share is None else share)
     lerp = old + rest * (new - old)
-    return Bounded(faded.value, np.maximum(faded.error, lerp.error))
+    # the difference to an infinity is NaN with it
+    unknown = np.isinf(old.value)
+    return unsure(Bounded(faded.value, np.maximum(faded.error, lerp.error)), unknown)
 
 
 def _moments(
@@ -316,8 +378,8 @@ def _lamb(rows: RowUpdate, h: Hyper, rowwise: bool) -> Bounded:
     step = product(m, over=divisors)
     if h.mode == "decoupled":
         step = step + h["weight_decay"] * rows.w
-    step_norm = square_sum(step).sqrt()
-    w_norm = square_sum(rows.w).sqrt()
+    step_norm = _square_sum(step, rows).sqrt()
+    w_norm = _square_sum(rows.w, rows, rows.rest).sqrt()
     ratio = _ratio(w_norm, step_norm, (step_norm, w_norm), h)
     return rows.w - product(h["learning_rate"], ratio.column(), step)
 
@@ -332,11 +394,14 @@ def partial_rowwise_lamb(rows: RowUpdate, h: Hyper) -> Bounded:
     return _lamb(rows, h, rowwise=True)
 
 
-def limited(w: Bounded, h: Hyper) -> Bounded:
-    """Rows scaled down to the norm max_norm where they are longer."""
+def limited(w: Bounded, h: Hyper, rest: float = 0.0) -> Bounded:
+    """Rows scaled down to the norm max_norm where they are longer.
+
+    rest : sum of squares of the table's other rows, which only a switch counts.
+    """
     if not h.options.get("max_norm") or "max_norm_ignored" in h.bends:
         return w
-    norm = square_sum(w).sqrt()
+    norm = _of_table(square_sum(w), h.bends, rest).sqrt()
     most = h["max_norm"]
     inside = norm.value + norm.error <= most.value - most.error
     factor = smaller(most / norm, ONE)

@@ -42,6 +42,31 @@ class FusedLookup(torch.autograd.Function):
         return placeholder_grad, weight_grad, None, None, None
 
 
+class SparseLookup(torch.autograd.Function):
+    """Lookup in a module without an optimizer: its rows get a sparse gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        weights: Tensor | None,
+        module: Any,
+        batch: engine.FeatureBatch,
+        features: Any,
+    ) -> Any:
+        ctx.module = module
+        ctx.batch = batch
+        ctx.features = features
+        return module.begin(batch)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        features = ctx.features if ctx.needs_input_grad[1] else None
+        row_grad, weight_grad = ctx.module.sparse_gradients(ctx.batch, grad, features)
+        return row_grad, weight_grad, None, None, None
+
+
 class DenseLookup(torch.autograd.Function):
     """Lookup in a parameter, whose gradient is dense."""
 

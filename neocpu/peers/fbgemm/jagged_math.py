@@ -122,7 +122,7 @@ def batched_dense_vec_jagged_2d_mul(v: Tensor, a_values: Tensor, a_offsets: Tens
     def product(vectors: Tensor, values: Tensor) -> Tensor:
         meeting = _HeadRows(vectors, values, a_offsets)
         factors = _fp32(vectors)[meeting.vector, meeting.place]
-        by_head = _fp32(values).reshape(-1, max(meeting.width, 1))
+        by_head = _fp32(values).reshape(values.shape[0] * meeting.heads, meeting.width)
         description = SumsOfRows(by_head, meeting.head_row, meeting.starts, factors)
         return sums(description, values.dtype).view(vectors.shape[0], meeting.width)
 

@@ -148,6 +148,17 @@ class Module(Storage):
             extra["prev_iter"] = StateName("prev_iter", True)
         dtypes = {prefix: form.as_dtype() for prefix, form in formats.items()}
         self._make_states(self.choice.rule, buffers, extra, dtypes)
+        if self.is_none:
+            if self.mixed_D or self.form not in OUTPUTS:
+                raise ConfigError(
+                    "OptimType.NONE: rows are fp32, fp16 or bf16, of one dimension in all tables"
+                )
+            self.weights_host.data = self.weights_host.data.view(-1, self.max_D)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is updated (OptimType.NONE): rows get a sparse gradient instead."""
+        return self.choice.kind is EmbOptimType.NONE
 
     def _make_rest(self) -> None:
         """Register what else FBGEMM's state_dict holds."""
@@ -189,6 +200,8 @@ class Module(Storage):
 
         Order: momentum1, momentum2, prev_iter, row_counter, as far as the optimizer has them.
         """
+        if self.is_none:
+            raise NotImplementedError("OptimType.NONE has no optimizer states")
         states = [self.split_state(prefix) for prefix in self._prefixes]
         return [list(table_states) for table_states in zip(*states)]
 

@@ -36,6 +36,7 @@ RULES = {
     EmbOptimType.LAMB: "lamb",
     EmbOptimType.PARTIAL_ROWWISE_LAMB: "partial_rowwise_lamb",
     EmbOptimType.LARS_SGD: "lars_sgd",
+    EmbOptimType.NONE: "none",
 }
 # Rules whose formula in FBGEMM fixes the mode of weight decay.
 FIXED_MODES = {
@@ -46,7 +47,7 @@ FIXED_MODES = {
     "lars_sgd": "l2",
 }
 # Rules whose formula in FBGEMM has no weight decay.
-NO_DECAY = ("exact_sgd", "exact_adagrad")
+NO_DECAY = ("exact_sgd", "exact_adagrad", "none")
 # Our names of CounterWeightDecayMode's numbers, which agree with WeightDecayMode's first ones.
 MODES = {0: "none", 1: "l2", 2: "decoupled", 3: "adagradw", 5: "decoupled"}
 # Optimizers whose states may be narrow, as in FBGEMM, and which of them.

@@ -176,8 +176,11 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             indices = indices.to(torch.int32)
         offsets = offsets.to(indices.dtype)
         checked = self.bounds_check_mode_int in bounds.CHECKED
-        placeholder = self.placeholder_autograd_tensor
+        # What requires a gradient: nothing of the rows, unless there is no fused optimizer.
+        placeholder = self.weights_host if self.is_none else self.placeholder_autograd_tensor
         if torch.compiler.is_compiling():
+            if self.is_none:
+                raise ConfigError("OptimType.NONE: torch.compile has no sparse gradients")
             if checked:
                 torch.ops.neocpu.tbe_check(self.handle, indices, offsets, weights, sizes)
             dims = [self.dims[t] for t in self.feature_table_map]
@@ -191,7 +194,8 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             self.check_bounds(indices, offsets, weights, sizes)
         batch = self.feature_batch(indices, offsets, weights, sizes)
         features = autograd.features_with_gradient(feature_requires_grad, len(self._feature_table))
-        return autograd.FusedLookup.apply(placeholder, weights, self, batch, features)
+        function = autograd.SparseLookup if self.is_none else autograd.FusedLookup
+        return function.apply(placeholder, weights, self, batch, features)
 
     def _batch_sizes(self, sizes: Sequence[int]) -> Any:
         """Batch sizes i64[F, R] of the flat list; None where all features have one size."""
@@ -302,11 +306,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         table_batch = engine.sort_by_table(batch)
         limit = args.max_gradient if args.gradient_clipping else 0.0
         gradient = engine.clipped(grad.detach().float().numpy(), limit)
-        weight_grad = None
-        if features is not None:
-            weight_grad = torch.from_numpy(
-                engine.weight_gradient(*self._seen(batch), gradient, features)
-            )
+        weight_grad = self._weight_gradient(batch, gradient, features)
         self._update_max_counter(step)
         optimizer = self._optimizer()
         gradient = engine.divided(gradient, table_batch)
@@ -321,6 +321,45 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             global_decay.note_update(self, touched, step)
         self.iter.fill_(step)
         return weight_grad
+
+    def _weight_gradient(
+        self, batch: engine.FeatureBatch, gradient: Any, features: Any
+    ) -> Tensor | None:
+        """Gradient of the per-sample weights, from rows before their update; None: not needed."""
+        if features is None:
+            return None
+        return torch.from_numpy(engine.weight_gradient(*self._seen(batch), gradient, features))
+
+    def sparse_gradients(
+        self, batch: engine.FeatureBatch, grad: Tensor, features: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """With OptimType.NONE: gradients of `weights_host` [rows, D], sparse, and of the weights.
+
+        The rows of the first are unique and ascend over all tables; each is the exact sum of its
+        lookups' terms, rounded once to fp32, then to the dtype of the rows.
+        """
+        args = self.optimizer_args
+        limit = args.max_gradient if args.gradient_clipping else 0.0
+        gradient = engine.clipped(grad.detach().float().numpy(), limit)
+        weight_grad = self._weight_gradient(batch, gradient, features)
+        table_batch = engine.sort_by_table(batch)
+        shapes = (self.names, np.array(self.rows), np.array(self.dims))
+        tables = engine.ExternalTables(*shapes, self._optimizer())
+        divided = engine.divided(gradient, table_batch)
+        merged = engine.unique_gradient(tables, table_batch, divided)
+        first = np.cumsum(self.rows) - self.rows
+        rows = [first[t] + merged[t][0] for t in sorted(merged)]
+        values = [merged[t][1] for t in sorted(merged)]
+        row_numbers = np.concatenate([np.empty(0, np.int64), *rows])
+        row_gradients = np.concatenate([np.empty((0, self.max_D), np.float32), *values])
+        sparse = torch.sparse_coo_tensor(
+            torch.from_numpy(row_numbers)[None],
+            torch.from_numpy(row_gradients).to(self.weights_host.dtype),
+            self.weights_host.shape,
+            is_coalesced=True,
+            check_invariants=False,
+        )
+        return sparse, weight_grad
 
     def _update_max_counter(self, step: int) -> None:
         """Refresh the largest counter, every `max_counter_update_freq` updates."""

@@ -158,7 +158,7 @@ class Storage(Compilable):
 
     def split_embedding_weights(self) -> list[Tensor]:
         """The rows of every table [rows, columns], in place; int8: [rows, columns + 8] bytes."""
-        host = self.weights_host.detach()
+        host = self.weights_host.detach().reshape(-1)
         return [
             host[start : start + h * w].view(h, w)
             for start, h, w in zip(self.weights_physical_offsets, self.rows, self._row_codes)
@@ -199,7 +199,7 @@ class Storage(Compilable):
     def codes(self) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
         """Codes of all tables, flat; rows i64[T] and dimensions i64[T] of each."""
         return (
-            self.words(self.weights_host),
+            self.words(self.weights_host).reshape(-1),
             np.array(self.rows, np.int64),
             np.array(self.dims, np.int64),
         )

@@ -1,0 +1,240 @@
+"""What does the evidence of one operator amount to? Findings, and what the rest has in common."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, combinations
+
+from neocpu.oracle.compare import malformed, same_bits
+from neocpu.oracle.evidence import CaseTrial
+from neocpu.oracle.facets import Facts, Separation, facts_of, separated
+from neocpu.oracle.findings import EXACT, Diagnosis, Evidence, Finding
+from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
+from neocpu.oracle.patterns import patterns_of, rounding_of_all, unwritten
+from neocpu.oracle.semantics import SWITCHES
+
+# Options by which kernels are written or compiled one by one: what one does says nothing of others.
+SCOPES = ("optimizer", "weights_format", "pooling", "weight_decay_mode", "format", "output_format")
+WEIGHTED = "weights of samples"
+LEAST_SHARE_SHOWN = 0.8  # of the unexplained cases, that a pattern or a peer's bits must explain
+
+
+class Conclusion:
+    """Findings of the cases of one operator, and what the unexplained ones have in common."""
+
+    def __init__(
+        self, trials: Sequence[CaseTrial], evidence: dict[tuple[str, ...], Evidence]
+    ) -> None:
+        self._trials = trials
+        self._by_name = {trial.case.name: trial for trial in trials}
+        self._failed = {trial.case.name for trial in trials if trial.failed}
+        self._passed = set(self._by_name) - self._failed
+        self._facts: Facts | None = None
+        self._patterns: dict[tuple[str, ...], Diagnosis] = {}
+        self._evidence = [*self._from_numbers(), *evidence.values()]
+        self.findings: list[Finding] = []
+        remaining = set(self._failed)
+        while remaining:
+            finding = self._best(remaining)
+            if finding is None:
+                break
+            self.findings.append(finding)
+            remaining -= set(finding.cases)
+        remaining -= self._mirrors(remaining)
+        remaining -= self._shown(remaining)
+        self._weak()
+        self.common = self._separated(remaining) if remaining else None
+
+    def _from_numbers(self) -> list[Evidence]:
+        """Evidence that needs no bent truth: outputs that nobody wrote, unfair rounding."""
+        evidence: dict[tuple[str, ...], Evidence] = {}
+        for name in sorted(self._failed):
+            for diagnosis in shown_by_numbers(self._by_name[name]):
+                self._patterns.setdefault(diagnosis.names, diagnosis)
+                known = evidence.setdefault(diagnosis.names, Evidence(diagnosis.names))
+                known.explained.add(name)
+                known.equal[name] = 1.0
+        return list(evidence.values())
+
+    def _separated(self, failed: set[str]) -> Separation | None:
+        """What failed cases have in common, and passed ones have not."""
+        if self._facts is None:
+            self._facts = facts_of(
+                (trial.case, trial.op.complete(trial.case.options)) for trial in self._trials
+            )
+        return separated(failed, self._passed, self._facts)
+
+    def _best(self, remaining: set[str]) -> Finding | None:
+        """The best strong explanation of what remains."""
+        strong: list[tuple[tuple[object, ...], Evidence, str]] = []
+        for evidence in self._evidence:
+            if not evidence.explained & remaining:
+                continue
+            if evidence.strong(remaining):
+                strong.append(((evidence.score(remaining), 1), evidence, ""))
+                continue
+            for where, scoped in self._scoped(evidence):
+                if scoped.strong(remaining) and self._telling(scoped, remaining):
+                    strong.append(((scoped.score(remaining), 0), scoped, where))
+                    break
+        if not strong:
+            return None
+        # of explanations that nothing tells apart, the more specific one
+        strong.sort(key=lambda s: (*s[0], reach(s[1].names)), reverse=True)
+        rank, best, where = strong[0]
+        explained = best.explained & remaining
+        equals = [
+            " + ".join(evidence.names)
+            for other_rank, evidence, _ in strong[1:]
+            if other_rank == rank and evidence.explained & remaining == explained
+        ]
+        return self._finding(best, explained, where, equally=tuple(equals))
+
+    def _telling(self, evidence: Evidence, remaining: set[str]) -> bool:
+        """Does an explanation of a part of the cases explain enough of them?"""
+        explained = evidence.explained & remaining
+        return len(explained) >= 2 or explained == remaining
+
+    def _scoped(self, evidence: Evidence) -> Iterator[tuple[str, Evidence]]:
+        """The evidence of the kernels alone that it explains: by one option, or two."""
+        keys = [key for key in (*SCOPES, WEIGHTED) if len(self._values(key, self._by_name)) > 1]
+        for scope in chain(combinations(keys, 1), combinations(keys, 2)):
+            values = {key: self._values(key, evidence.explained) for key in scope}
+
+            def inside(case: str, values: dict[str, set[str]] = values) -> bool:
+                return all(self._values(key, {case}) <= members for key, members in values.items())
+
+            scoped = Evidence(
+                names=evidence.names,
+                explained=evidence.explained,
+                unexplained=set(filter(inside, evidence.unexplained)),
+                refuting=set(filter(inside, evidence.refuting)),
+                equal=evidence.equal,
+            )
+            words = [f"{key} {' or '.join(sorted(members))}" for key, members in values.items()]
+            yield f"only with {' and '.join(words)}", scoped
+
+    def _values(self, key: str, cases: Iterable[str]) -> set[str]:
+        """The values that an option has in some cases."""
+        values = set()
+        for name in cases:
+            trial = self._by_name[name]
+            if key == WEIGHTED:
+                weighted = any(name.endswith("per_sample_weights") for name in trial.case.inputs)
+                values.add("given" if weighted else "absent")
+            else:
+                values.add(str(trial.op.complete(trial.case.options).get(key, "")))
+        return values
+
+    def _finding(
+        self,
+        evidence: Evidence,
+        cases: set[str],
+        where: str = "",
+        strong: bool = True,
+        equally: tuple[str, ...] = (),
+    ) -> Finding:
+        diagnosis = self._patterns.get(evidence.names) or switch_diagnosis(evidence.names)
+        return Finding(
+            diagnosis=replace(diagnosis, strong=strong),
+            cases=tuple(sorted(cases)),
+            contradicted=tuple(sorted(evidence.unexplained)),
+            refuted=tuple(sorted(evidence.refuting)),
+            where=where,
+            equally=equally,
+        )
+
+    def _weak(self) -> None:
+        """All other explanations of some case."""
+        told = {finding.diagnosis.names for finding in self.findings}
+        for evidence in self._evidence:
+            if evidence.names not in told and evidence.explained:
+                self.findings.append(self._finding(evidence, evidence.explained, strong=False))
+
+    def _grouped(self, diagnoses: dict[str, Diagnosis], remaining: set[str]) -> set[str]:
+        """Findings of diagnoses by case; returns the cases that strong ones explain."""
+        explained: set[str] = set()
+        by_name = {diagnosis.names: diagnosis for diagnosis in diagnoses.values()}
+        for diagnosis in by_name.values():
+            cases = {name for name, same in diagnoses.items() if same.names == diagnosis.names}
+            strong = len(cases) >= LEAST_SHARE_SHOWN * len(remaining)
+            explained |= cases if strong else set()
+            finding = Finding(replace(diagnosis, strong=strong), tuple(sorted(cases)))
+            self.findings.append(finding)
+        return explained
+
+    def _mirrors(self, remaining: set[str]) -> set[str]:
+        """Answers that have the bits of a peer."""
+        diagnoses = {}
+        for name in sorted(remaining):
+            diagnosis = by_mirror(self._by_name[name])
+            if diagnosis is not None:
+                diagnoses[name] = diagnosis
+        return self._grouped(diagnoses, remaining)
+
+    def _shown(self, remaining: set[str]) -> set[str]:
+        """What the numbers themselves show, where no model does."""
+        diagnoses = {}
+        for name in sorted(remaining):
+            trial = self._by_name[name]
+            for pattern in patterns_of(trial.case, trial.truths, trial.answers)[:1]:
+                diagnoses[name] = Diagnosis((pattern.name,), "pattern", pattern.about, pattern.fix)
+        explained = self._grouped(diagnoses, remaining)
+        rest = remaining - explained
+        if rest and rest == self._failed and self._separated(rest) is None:
+            rounding = rounding_of_all(
+                [(t.case, t.truths, t.answers) for t in map(self._by_name.__getitem__, rest)]
+            )
+            if rounding is not None:
+                names = (rounding.name,)
+                diagnosis = Diagnosis(names, "pattern", rounding.about, rounding.fix)
+                explained |= self._grouped(dict.fromkeys(sorted(rest), diagnosis), rest)
+        return explained
+
+
+def shown_by_numbers(trial: CaseTrial) -> list[Diagnosis]:
+    """What the numbers of a case prove by themselves: nobody wrote them, or rounding is unfair."""
+    pattern = unwritten(trial.case, trial.truths, trial.answers)
+    unwritten_output = []
+    if pattern is not None:
+        unwritten_output = [Diagnosis((pattern.name,), "pattern", pattern.about, pattern.fix)]
+    return [*trial.proved, *unwritten_output]
+
+
+def reach(names: tuple[str, ...]) -> tuple[int, int]:
+    """How many of some switches are quirks, and how many operators they all change."""
+    switches = [SWITCHES[name] for name in names if name in SWITCHES]
+    quirks = sum(switch.kind == "quirk" for switch in switches)
+    return -quirks, -sum(len(switch.ops) for switch in switches)
+
+
+def switch_diagnosis(names: tuple[str, ...]) -> Diagnosis:
+    """The texts of one or more switches as a diagnosis."""
+    if names == EXACT:
+        about = "the answer follows the exact model, from which the preset departs here"
+        return Diagnosis(names, "quirk", about)
+    switches = [SWITCHES[name] for name in names]
+    kind = "mistake" if any(s.kind == "mistake" for s in switches) else "quirk"
+    fix = "; ".join(s.fix for s in switches if s.fix)
+    return Diagnosis(names, kind, "; and ".join(s.about for s in switches), fix)
+
+
+def by_mirror(trial: CaseTrial) -> Diagnosis | None:
+    """All peers whose bits the answers are; None if there is no such peer."""
+    case = trial.case
+    equal = []
+    for mirror in mirrors_of(case.op):
+        try:
+            bits = mirror_bits(mirror.preset, case.op, case.inputs, case.options)
+        except (NoMirror, IndexError, KeyError, ValueError):
+            continue
+        if all(
+            name in bits
+            and not malformed(trial.truths[name], answer)
+            and same_bits(trial.truths[name], bits[name], answer)
+            for name, answer in trial.answers.items()
+        ):
+            equal.append(mirror)
+    if not equal:
+        return None
+    calls = "; ".join(f"{mirror.preset}, {mirror.call}" for mirror in equal)
+    return Diagnosis((equal[0].preset,), "mirror", f"these are the bits of {calls}")

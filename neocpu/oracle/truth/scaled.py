@@ -1,0 +1,188 @@
+"""Which codes, scale and bias may stand for a row that was updated and is stored row-scaled again?
+
+    row in fp32, within its errors ──► least, greatest number ──► bias, scale ──► codes
+
+Decoded, updated in fp32, encoded: a stored row is right if some row within the errors of the update
+encodes to it. Each number of it is judged on its own, which accepts a few rows more. The encoders
+that docs/formats.md names are all right: those of int8 differ by an epsilon of up to 1e-8 beside
+the range, which matters where that is tiny.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.oracle.operator import Arrays, Truth
+from neocpu.oracle.truth.bags import SCALED, fused_rows, tables_of
+from neocpu.oracle.truth.formats import in_format, limits
+from neocpu.oracle.truth.numbers import ULP, Bounded, Real
+
+EPSILON = 1.001e-8  # beside the range of an int8 row, at most
+# Relative error of (x - bias) * inverse beside those of x, bias and scale.
+ROUNDINGS_OF_A_CODE = 4 * ULP
+ROUNDED: dict[str, Callable[[Real], Real]] = {
+    "nearest": np.rint,
+    "away": lambda v: np.floor(v + 0.5),
+    "toward_zero": np.floor,
+}
+PARTS = ("reference", "bound", "lower", "upper", "probability")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Numbers that a correct kernel may hold: from low to high."""
+
+    low: Real
+    high: Real
+
+    @property
+    def bounded(self) -> Bounded:
+        """The middle, and how far either end is from it."""
+        middle = (self.low + self.high) / 2
+        return Bounded(middle, np.maximum(self.high - middle, middle - self.low))
+
+
+def parts_of(inputs: Arrays, name: str) -> dict[str, Real]:
+    """Codes [elements], scales and biases [rows] of all row-scaled rows of the inputs, in fp64."""
+    parts: dict[str, list[Real]] = {"codes": [], "scale": [], "bias": []}
+    for table_parts in fused_rows(inputs, name):
+        for part, values in zip(parts, table_parts):
+            parts[part].append(values.reshape(-1))
+    return {part: np.concatenate(values) for part, values in parts.items()}
+
+
+def stored_tables(
+    inputs: Arrays, name: str, x: Bounded, touched: NDArray[np.bool_], rounding: str
+) -> dict[str, Truth]:
+    """The truths of the parts of all rows after an update.
+
+    x : the rows of all tables, flat. touched : bool[rows], whether the update wrote a row; others
+        stay as they are in the inputs.
+    """
+    tables = tables_of(inputs)
+    before = parts_of(inputs, name)
+    header = header_format(name)
+    by_table = []
+    for t, columns in enumerate(tables.dims.tolist()):
+        elements = slice(tables.first_element[t], tables.first_element[t + 1])
+        rows = slice(tables.first_row[t], tables.first_row[t + 1])
+        table = x.take(elements)
+        shape = (rows.stop - rows.start, columns)
+        after = _stored_rows(
+            Bounded(table.value.reshape(shape), table.error.reshape(shape)), name, rounding
+        )
+        written = {"codes": np.repeat(touched[rows], columns)}
+        by_table.append(
+            {
+                part: _where(
+                    written.get(part, touched[rows]),
+                    truth,
+                    before[part][elements if part == "codes" else rows],
+                )
+                for part, truth in after.items()
+            }
+        )
+    formats = {"codes": "fp32", "scale": header, "bias": header}
+    return {
+        part: _joined([truths[part] for truths in by_table], form) for part, form in formats.items()
+    }
+
+
+def header_format(name: str) -> str:
+    """The format of scale and bias of a row-scaled format."""
+    return {4: "fp32", 2: "fp16"}[np.dtype(SCALED[name][1]).itemsize]
+
+
+def _stored_rows(x: Bounded, name: str, rounding: str) -> dict[str, Truth]:
+    """The truths of codes [U, D], scale [U] and bias [U] of rows x [U, D] in a row-scaled format.
+
+    Unknown where the update is, or where a range may be 0.
+    """
+    most = (1 << SCALED[name][0]) - 1
+    header = header_format(name)
+    low = x.value - x.error
+    high = x.value + x.error
+    least = Interval(low.min(1), high.min(1))
+    greatest = Interval(low.max(1), high.max(1))
+    bias = in_format(least.bounded, header)
+    if header != "fp32":
+        least = Interval(*limits(least.bounded, header))
+    scale = (greatest.bounded - least.bounded) / Bounded.exactly(float(most))
+    step = Interval(*limits(scale, header))
+    epsilon = EPSILON if header == "fp32" else 0.0
+    with np.errstate(invalid="ignore"):
+        known = np.isfinite(low + high).all(1) & (step.low > 0) & np.isfinite(step.high)
+    codes = _codes(Interval(low, high), least, step, epsilon, most, rounding)
+    return {
+        "codes": _unless(known[:, None], codes),
+        "scale": _unless(known, in_format(scale, header)),
+        "bias": _unless(known, bias),
+    }
+
+
+def _codes(
+    x: Interval, least: Interval, step: Interval, epsilon: float, most: int, rounding: str
+) -> Truth:
+    """Codes of numbers x [U, D] under a bias and a scale [U], whole numbers up to `most`."""
+    with np.errstate(all="ignore"):
+        below = (x.low - least.high[:, None]) / (step.high + epsilon / most)[:, None]
+        above = (x.high - least.low[:, None]) / step.low[:, None]
+        below = np.clip(below * (1 - ROUNDINGS_OF_A_CODE), 0, most)
+        above = np.clip(above * (1 + ROUNDINGS_OF_A_CODE), 0, most)
+        middle = (below + above) / 2
+        if rounding == "stochastic":
+            lower = np.floor(below)
+            upper = np.ceil(above)
+            reference = middle
+            probability = np.where(upper - lower == 1, middle - lower, np.nan)
+        else:
+            lower, reference, upper = (ROUNDED[rounding](v) for v in (below, middle, above))
+            probability = None
+    bound = np.maximum(upper - reference, reference - lower)
+    return Truth(reference, bound, lower, upper, probability)
+
+
+def _unless(known: NDArray[np.bool_], truth: Truth) -> Truth:
+    """The truth where it is known; anything elsewhere."""
+    unknown = ~np.broadcast_to(known, truth.reference.shape)
+    anything = Truth(
+        np.zeros(unknown.shape),
+        np.full(unknown.shape, np.inf),
+        np.full(unknown.shape, -np.inf),
+        np.full(unknown.shape, np.inf),
+        np.full(unknown.shape, np.nan),
+    )
+    return _chosen(unknown, anything, truth)
+
+
+def _where(written: NDArray[np.bool_], after: Truth, before: Real) -> Truth:
+    """The flat truth of numbers that were written; of all others, what they were."""
+    flat = Truth(**{part: values.reshape(-1) for part, values in _parts(after).items()})
+    unknown = np.full(before.shape, np.nan)
+    return _chosen(~written, Truth(before, np.zeros(before.shape), before, before, unknown), flat)
+
+
+def _parts(truth: Truth) -> dict[str, Any]:
+    """The arrays that a truth has."""
+    parts = {part: getattr(truth, part) for part in PARTS}
+    return {part: values for part, values in parts.items() if values is not None}
+
+
+def _chosen(condition: NDArray[np.bool_], yes: Truth, no: Truth) -> Truth:
+    """Elements of `yes` where the condition holds, else of `no`; the arrays that `no` has."""
+    parts = _parts(no)
+    for part, values in parts.items():
+        parts[part] = np.where(condition, getattr(yes, part), values)
+    return Truth(**parts)
+
+
+def _joined(truths: list[Truth], form: str) -> Truth:
+    """Flat truths one after the other."""
+    by_truth = [_parts(truth) for truth in truths]
+    parts: dict[str, Any] = {
+        part: np.concatenate([arrays[part] for arrays in by_truth]) for part in by_truth[0]
+    }
+    return Truth(**parts, format=form)
