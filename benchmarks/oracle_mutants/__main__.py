@@ -3,25 +3,27 @@
 import argparse
 import fnmatch
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.oracle_mutants.judge import Told, headline
 from benchmarks.oracle_mutants.kernel import Kernel
+from benchmarks.oracle_mutants.memory import Memory
 from benchmarks.oracle_mutants.mutants import MUTANTS
 from benchmarks.oracle_mutants.questions import Question, read_questions
 from benchmarks.oracle_mutants.summary import summary, text
-from benchmarks.oracle_mutants.trial import Trial, answers_of, check, run_trial
+from benchmarks.oracle_mutants.trial import Answered, Trial, answers_of, check, judged_suite, run_trial
 from benchmarks.oracle_mutants.variants import RIGHT
 from neocpu.cli import cli
 from neocpu.oracle.suite import Suite
-
-SEEDS = 3  # of drawn orders and random words, of every right variant
 
 
 def right_failures(
@@ -32,7 +34,7 @@ def right_failures(
     failures = []
     for name, variant in RIGHT.items():
         for seed in seeds:
-            report = check(suite, answers_of(variant(seed), questions), explain=False, budget=0)
+            report = check(suite, answers_of(variant(seed), questions), budget=0)
             judged += len(report.cases)
             failures += [f"{name} {seed}: {outcome.case.name}" for outcome in report.failures]
     return judged, failures
@@ -59,9 +61,12 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", default="*", help="only mutants of that name, e.g. '*mean*'")
     parser.add_argument("--seed", type=int, default=0, help="of the suite and of what is drawn")
     parser.add_argument("--dim-multiple", type=int, default=4, help="of the suite's columns")
-    parser.add_argument("--explained", type=int, default=6, help="failed cases explained of each")
-    parser.add_argument("--budget", type=float, default=2.0, help="seconds of search for each")
+    parser.add_argument("--names", type=int, help="name at most so many, spread evenly; else all")
+    parser.add_argument("--budget", type=float, default=8.0, help="seconds of search for each")
+    parser.add_argument("--processes", type=int, default=1, help="that share the mutants")
     parser.add_argument("--json", type=Path, help="write the outcome there")
+    parser.add_argument("--grade", type=Path, help="grade the outcome written there again")
+    parser.add_argument("--right-seeds", type=int, default=3, help="of each right variant")
     parser.add_argument("--answers", type=Path, help="write right answers as npz files, and end")
     return parser.parse_args(arguments)
 
@@ -74,9 +79,77 @@ def exported(folder: str, seed: int, dim_multiple: int) -> Path:
     return path
 
 
+def spread(names: list[str], most: int | None) -> list[str]:
+    """At most so many of the names, spread evenly over all."""
+    if most is None or most >= len(names):
+        return names
+    return [names[place] for place in np.linspace(0, len(names) - 1, most).astype(int)]
+
+
+class Campaign(NamedTuple):
+    """What all trials share."""
+
+    questions: list[Question]
+    suite: Mapping[str, Any]
+    right: Answered
+    seed: int
+    budget: float
+
+    def trial(self, name: str, is_named: bool) -> Trial:
+        """The trial of one mutant."""
+        begin = time.perf_counter()
+        budget = self.budget if is_named else 0.0
+        trial = run_trial(
+            MUTANTS[name], self.questions, self.suite, self.right, self.seed, budget
+        )
+        top = headline(trial.told, len(trial.failed))
+        seconds = time.perf_counter() - begin
+        print(f"{name}: {trial.grade} {top.title if top else ''} ({seconds:.1f} s)", flush=True)
+        return trial
+
+
+def trials_of(campaign: Campaign, names: list[str], named: set[str], processes: int) -> list[Trial]:
+    """Trials of mutants; `named` ones are explained."""
+    if named and campaign.budget > 0:
+        memory = Memory()
+        memory.install()
+        memory.fill(judged_suite(campaign.suite, campaign.right).trials)
+    tasks = [(name, name in named) for name in names]
+    if processes == 1:
+        return [campaign.trial(*task) for task in tasks]
+    context = multiprocessing.get_context("fork")
+    with context.Pool(processes, _join, (campaign,)) as pool:
+        return pool.starmap(_trial_of_process, tasks, chunksize=1)
+
+
+_campaign: list[Campaign] = []  # of this process
+
+
+def _join(campaign: Campaign) -> None:
+    _campaign[:] = [campaign]
+
+
+def _trial_of_process(name: str, is_named: bool) -> Trial:
+    return _campaign[0].trial(name, is_named)
+
+
+def loaded(path: Path) -> list[Trial]:
+    """Trials that were written to a file."""
+    trials = []
+    for record in json.loads(path.read_text())["trials"]:
+        record["told"] = tuple(Told(*explanation) for explanation in record["told"])
+        trials.append(Trial(**record))
+    return trials
+
+
 def main(arguments: list[str]) -> int:
     """Run; the exit status is 1 where a right variant failed."""
     options = parsed(arguments)
+    if options.grade:
+        outcome = json.loads(options.grade.read_text())
+        trials = loaded(options.grade)
+        print(text(summary(trials, outcome["right_cases"], outcome["right_failures"])))
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         path = options.suite or exported(folder, options.seed, options.dim_multiple)
         questions = read_questions(path)
@@ -85,31 +158,19 @@ def main(arguments: list[str]) -> int:
             return 0
         with Suite(path) as stored:
             suite = {name: stored[name] for name in stored}
-    seeds = range(options.seed, options.seed + SEEDS)
-    judged, failures = right_failures(questions, suite, seeds)
+    judged = 0
+    failures: list[str] = []
+    if options.right_seeds:
+        seeds = range(options.seed, options.seed + options.right_seeds)
+        judged, failures = right_failures(questions, suite, seeds)
     names = [name for name in MUTANTS if fnmatch.fnmatch(name, options.only)]
-    if options.limit is not None and options.limit < len(names):
-        places = np.unique(np.linspace(0, len(names) - 1, options.limit).astype(int))
-        names = [names[place] for place in places]
+    names = spread(names, options.limit)
     right = answers_of(Kernel(options.seed), questions)
-    trials: list[Trial] = []
-    for number, name in enumerate(names, 1):
-        begin = time.perf_counter()
-        trial = run_trial(
-            MUTANTS[name],
-            questions,
-            suite,
-            right,
-            options.seed,
-            options.explained,
-            options.budget,
-        )
-        trials.append(trial)
-        seconds = time.perf_counter() - begin
-        title = trial.top.title if trial.top else ""
-        print(f"{number}/{len(names)} {name}: {trial.grade} {title} ({seconds:.1f} s)", flush=True)
+    campaign = Campaign(questions, suite, right, options.seed, options.budget)
+    trials = trials_of(campaign, names, set(spread(names, options.names)), options.processes)
     outcome = summary(trials, judged, failures)
     outcome["left_out"] = [question.name for question in questions if question.name not in right]
+    outcome["trials"] = [asdict(trial) for trial in trials]
     print(text(outcome))
     print(f"left out, for operators that the kernel lacks: {len(outcome['left_out'])} cases")
     if options.json:

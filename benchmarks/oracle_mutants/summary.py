@@ -3,9 +3,10 @@
 from collections import Counter
 from typing import Any
 
+from benchmarks.oracle_mutants.judge import headline
 from benchmarks.oracle_mutants.trial import Trial
 
-GRADES = ("strong and right", "strong and wrong", "weak or silent", "missed")
+GRADES = ("strong and right", "strong and wrong", "weak or silent", "missed", "caught")
 
 
 def summary(trials: list[Trial], judged: int, failures: list[str]) -> dict[str, Any]:
@@ -45,10 +46,13 @@ def _missed(trial: Trial) -> dict[str, Any]:
 
 
 def _named(trial: Trial) -> dict[str, Any]:
+    top = headline(trial.told, len(trial.failed))
+    facets = [told.title for told in trial.told if told.kind == "facet"]
     return {
         "name": trial.mutant.name,
         "true": list(trial.mutant.true_names),
-        "headline": trial.top.title if trial.top else "",
+        "headline": top.title if top else "; ".join(facets),
+        "explained": top.cases if top else 0,
         "failed": len(trial.failed),
     }
 

@@ -1,19 +1,18 @@
 """How does the oracle judge one mutant? Its answers, the verdicts, the explanation."""
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
-from benchmarks.oracle_mutants.judge import Headline, grade, headline
+from benchmarks.oracle_mutants.judge import Told, grade, told
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.questions import Array, Question
-from benchmarks.oracle_mutants.registry import Mutant
-from neocpu.oracle import checking
+from benchmarks.oracle_mutants.registry import MUTANTS, Mutant
 from neocpu.oracle.answers import Answers
+from neocpu.oracle.checking import Judgement, judge_suite
+from neocpu.oracle.report import Report
 
 Answered = dict[str, dict[str, Array]]  # by case, by output
 
@@ -22,11 +21,17 @@ Answered = dict[str, dict[str, Array]]  # by case, by output
 class Trial:
     """What became of one mutant."""
 
-    mutant: Mutant
+    name: str  # of the mutant
     differing: int = 0  # cases whose bits are not those of the right kernel
     failed: list[str] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
-    top: Headline | None = None
+    named: bool = False  # explanations were looked for
+    told: tuple[Told, ...] = ()  # the explanations, strong ones first
+
+    @property
+    def mutant(self) -> Mutant:
+        """The bug."""
+        return MUTANTS[self.name]
 
     @property
     def caught(self) -> bool:
@@ -35,10 +40,10 @@ class Trial:
 
     @property
     def grade(self) -> str:
-        """How good the headline is; missed where nothing failed."""
+        """How good the headline is; missed where nothing failed, caught where nobody looked."""
         if not self.caught:
             return "missed"
-        return grade(self.top, self.mutant) if self.top else "weak or silent"
+        return grade(self.told, len(self.failed), self.mutant) if self.named else "caught"
 
 
 def answers_of(kernel: Kernel, questions: list[Question]) -> Answered:
@@ -47,24 +52,23 @@ def answers_of(kernel: Kernel, questions: list[Question]) -> Answered:
     return {name: answers for name, answers in answered.items() if answers is not None}
 
 
-def check(suite: Mapping[str, Any], answered: Answered, explain: bool, budget: float) -> Any:
-    """The oracle's report on some answers.
-
-    explain : look for explanations, for `budget` seconds where the oracle takes a limit.
-    """
+def judged_suite(suite: Mapping[str, Any], answered: Answered) -> Judgement:
+    """The oracle's verdicts on some answers."""
     keys = {
         f"{case}/{output}": array
         for case, answers in answered.items()
         for output, array in answers.items()
     }
-    subset = {name: suite[name] for name in suite if name in answered}
-    options = {}
-    if "budget" in inspect.signature(checking.check_suite).parameters:
-        options["budget"] = budget if explain else 0.0
-    elif not explain:
-        with mock.patch.object(checking, "diagnose", return_value=[]):
-            return checking.check_suite(subset, Answers(keys))
-    return checking.check_suite(subset, Answers(keys), **options)
+    return judge_suite({name: suite[name] for name in suite if name in answered}, Answers(keys))
+
+
+def check(suite: Mapping[str, Any], answered: Answered, budget: float) -> Report:
+    """The oracle's report on some answers.
+
+    budget : seconds in which explanations are looked for; 0: verdicts only.
+    """
+    judgement = judged_suite(suite, answered)
+    return judgement.explained(budget) if budget > 0 else judgement.report
 
 
 def differs(answers: dict[str, Array], right: dict[str, Array]) -> bool:
@@ -84,17 +88,18 @@ def run_trial(
     suite: Mapping[str, Any],
     right: Answered,
     seed: int,
-    explained: int,
     budget: float,
 ) -> Trial:
-    """Answer with a mutant, check, and explain some of the failed cases.
+    """Answer with a mutant, check, and look for explanations.
 
     right : answers of the right kernel; where the mutant has the same bits, it passes as that does.
-    explained : failed cases that are explained, spread over all of them.
+    budget : seconds in which explanations are looked for, among all cases of the operators that the
+        bug could touch, as in a user's check; 0: verdicts only, on answers that differ.
     """
-    trial = Trial(mutant)
+    trial = Trial(mutant.name)
     kernel = mutant.kernel(seed)
-    answered: Answered = {}
+    differing: Answered = {}
+    same: Answered = {}
     for question in questions:
         if question.op not in mutant.operators or question.name not in right:
             continue
@@ -103,14 +108,13 @@ def run_trial(
         except Exception as error:  # noqa: BLE001, a crash counts as no answer
             trial.crashes.append(f"{question.name}: {error!r}")
             continue
-        if answers is not None and differs(answers, right[question.name]):
-            answered[question.name] = answers
-    trial.differing = len(answered)
-    report = check(suite, answered, explain=False, budget=budget)
+        if answers is not None:
+            other = differs(answers, right[question.name])
+            (differing if other else same)[question.name] = answers
+    trial.differing = len(differing)
+    answered = {**same, **differing} if budget > 0 else differing
+    report = check(suite, answered, budget)
     trial.failed = [outcome.case.name for outcome in report.failures]
-    if trial.failed:
-        places = np.unique(np.linspace(0, len(trial.failed) - 1, explained).astype(int))
-        chosen = {trial.failed[place] for place in places}
-        shown = {name: answers for name, answers in answered.items() if name in chosen}
-        trial.top = headline(check(suite, shown, explain=True, budget=budget))
+    trial.named = budget > 0
+    trial.told = told(report) if trial.named else ()
     return trial
