@@ -39,7 +39,7 @@ def batches(inputs: Arrays) -> list[Arrays]:
 
 def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
     tables = BoundedTables(inputs, options, switches)
-    initial_states = {name: _copy(state) for name, state in tables.states.items()}
+    initial_states = {name: state.copy() for name, state in tables.states.items()}
     weights_format = str(options["weights_format"])
     rates = inputs["learning_rates"].tolist()
     outputs: dict[str, Truth] = {}
@@ -53,7 +53,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
                 tables.weights, shadow, options, count, touched, switches
             )
             # updates write to these arrays
-            tables.weights = _copy(stored(tables.weights, weights_format))
+            tables.weights = stored(tables.weights, weights_format).copy()
         rate = rates[max(k - 1, 0)] if "rate_of_last_step" in switches else rates[k]
         step_options = {**options, "learning_rate": rate, "step": count}
         w = tables.seen_rows(step_options, switches) if training else tables.weights
@@ -62,9 +62,9 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
         if not training:
             continue
         if "state_not_kept" in switches:
-            tables.states = {name: _copy(state) for name, state in initial_states.items()}
+            tables.states = {name: state.copy() for name, state in initial_states.items()}
         step(tables, batch, step_options, switches)
-        outputs[f"step{k}/weights"] = in_format(_copy(tables.weights), weights_format)
+        outputs[f"step{k}/weights"] = in_format(tables.weights.copy(), weights_format)
         outputs |= {f"step{k}/{name}": state for name, state in tables.state_truths().items()}
         tables.round_states()
         if shadow is not None:
@@ -81,10 +81,6 @@ def initial_shadow(inputs: Arrays, options: dict[str, Value]) -> Bounded | None:
         return Bounded.exactly(np.zeros(inputs["weights"].size))
     codes = inputs["sparse_ema"].reshape(-1)
     return Bounded.exactly(decode(codes, str(options["momentum2_format"])))
-
-
-def _copy(x: Bounded) -> Bounded:
-    return Bounded(x.value.copy(), x.error.copy())
 
 
 def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:

@@ -116,6 +116,19 @@ class Bounded:
         """Elements by NumPy index."""
         return Bounded(self.value[where], self.error[where])
 
+    def put(self, where: Any, x: "Bounded") -> None:
+        """Write x into these elements, by NumPy index, in place."""
+        self.value[where] = x.value
+        self.error[where] = x.error
+
+    def copy(self) -> "Bounded":
+        """The same numbers in arrays of their own."""
+        return Bounded(self.value.copy(), self.error.copy())
+
+    def reshape(self, *shape: int) -> "Bounded":
+        """The same elements in another shape."""
+        return Bounded(self.value.reshape(shape), self.error.reshape(shape))
+
     def column(self) -> "Bounded":
         """[U] as [U, 1]: a row scalar beside a row's elements."""
         return Bounded(self.value[..., None], self.error[..., None])
