@@ -8,15 +8,9 @@ Operation by operation `fl(e + fl((1 - c)*fl(w - e)))` where 1 - c < 1/2, else
 import numpy as np
 
 from neocpu.oracle.adapters import Array, codes_of
-from neocpu.oracle.canonical import Floats, encoded
+from neocpu.oracle.canonical import Floats, decoded, encoded
 from neocpu.oracle.operator import Value
 from neocpu.oracle.truth.ensemble import due
-from neocpu.oracle.truth.formats import decode
-
-
-def numbers(codes: Array, form: str) -> Floats:
-    """Elements of a format as fp32."""
-    return np.array(codes if form == "fp32" else decode(codes, form), np.float32)
 
 
 def averaged_bits(
@@ -27,13 +21,13 @@ def averaged_bits(
     form = str(options["momentum2_format"])
     if todo.average:
         row_format = str(options["weights_format"])
-        seen = numbers(encoded(numbers(weights, row_format), form, backend), form)
-        old = numbers(shadow, form)
+        seen = decoded(encoded(decoded(weights, row_format), form, backend), form)
+        old = decoded(shadow, form)
         with np.errstate(all="ignore"):
             shadow = encoded(_interpolated(old, seen, todo.coefficient), form, backend)
     if todo.copy:
         row_format = str(options["weights_format"])
-        weights = encoded(numbers(shadow, form), row_format, backend)
+        weights = encoded(decoded(shadow, form), row_format, backend)
     if todo.clear:
         shadow = shadow.copy()
         codes_of(shadow)[...] = 0

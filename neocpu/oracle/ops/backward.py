@@ -325,13 +325,7 @@ def locate(
     by_row: tuple[str, ...] = ("scale", "bias")
     if "optimizer" in options:
         by_row += layout_of(options).row
-    if name in by_row:
-        table = int(np.searchsorted(tables.first_row, number, side="right")) - 1
-        return {"table": table, "row": number - int(tables.first_row[table])}
-    table = int(np.searchsorted(tables.first_element, number, side="right")) - 1
-    in_table = number - int(tables.first_element[table])
-    row, column = divmod(in_table, max(int(tables.dims[table]), 1))
-    return {"table": table, "row": row, "column": column}
+    return tables.place_of_row(number) if name in by_row else tables.place_of_element(number)
 
 
 BACKWARD = Operator(
