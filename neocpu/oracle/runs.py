@@ -123,8 +123,8 @@ def _listed(runs: _Runs, elements: NDArray[np.int64]) -> str:
         f"{' '.join(f'{name} {number}' for name, number in place)} in {_counted(int(wrong.sum()))}"
         for place, wrong in list(runs_of.items())[:PLACES_SHOWN]
     ]
-    more = "" if len(runs_of) <= PLACES_SHOWN and chosen.size == elements.size else ", …"
-    return ", ".join(shown) + more
+    ellipsis = "" if len(runs_of) <= PLACES_SHOWN and chosen.size == elements.size else ", …"
+    return ", ".join(shown) + ellipsis
 
 
 def _race(runs: _Runs, sometimes: NDArray[np.int64]) -> Mistake:

@@ -262,19 +262,19 @@ def _visible(draws: Draws) -> Iterator[tuple[str, float]]:
         ("that probabilities are inverted", 1 - p),
         ("4 random bits", np.floor(p * 16) / 16),
     )
-    for what, q in effects:
-        yield what, levels.mean_score(q)
+    for effect, q in effects:
+        yield effect, levels.mean_score(q)
     sample = draws.sample()
     generator = np.random.default_rng(0)
     groups = {mistake.name: group for mistake, group in sharings(sample)}
-    for name, what in (
+    for name, effect in (
         ("one_number", "one random number for all elements"),
         ("one_number_per_row", "one per row"),
         ("one_number_per_column", "one per column"),
     ):
         number = generator.random(int(groups[name].max()) + 1)
         shared = Draws(**{**vars(sample), "up": number[groups[name]] < sample.chance})
-        yield what, shared_score(shared, groups[name])
+        yield effect, shared_score(shared, groups[name])
 
 
 class Judgement(NamedTuple):

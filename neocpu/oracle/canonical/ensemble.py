@@ -17,18 +17,18 @@ def averaged_bits(
     weights: Array, shadow: Array, options: dict[str, Value], step: int, backend: str
 ) -> tuple[Array, Array]:
     """Weights and shadow, in their formats, after what is due before the lookup of a step."""
-    todo = due(options, step)
+    due_now = due(options, step)
     form = str(options["momentum2_format"])
-    if todo.average:
+    if due_now.average:
         row_format = str(options["weights_format"])
-        seen = decoded(encoded(decoded(weights, row_format), form, backend), form)
+        narrowed = decoded(encoded(decoded(weights, row_format), form, backend), form)
         old = decoded(shadow, form)
         with np.errstate(all="ignore"):
-            shadow = encoded(_interpolated(old, seen, todo.coefficient), form, backend)
-    if todo.copy:
+            shadow = encoded(_interpolated(old, narrowed, due_now.coefficient), form, backend)
+    if due_now.copy:
         row_format = str(options["weights_format"])
         weights = encoded(decoded(shadow, form), row_format, backend)
-    if todo.clear:
+    if due_now.clear:
         shadow = shadow.copy()
         codes_of(shadow)[...] = 0
     return weights, shadow

@@ -25,7 +25,7 @@ def factors(inputs: Arrays, options: dict[str, Value]) -> Floats:
     return missed_decay(prev_iter, step, keep, float(options["decay_lower_bound"]))
 
 
-def seen_inputs(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def decayed_inputs(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     """The inputs of a training step's lookup: all rows decayed, as fp32."""
     return {**inputs, "weights": _numbers(inputs, options) * _by_element(inputs, options)}
 

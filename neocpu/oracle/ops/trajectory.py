@@ -9,7 +9,7 @@ import numpy as np
 
 from neocpu.oracle.canonical import encoded, lookup_bits
 from neocpu.oracle.canonical.ensemble import averaged_bits
-from neocpu.oracle.canonical.global_decay import backward_bits, seen_inputs
+from neocpu.oracle.canonical.global_decay import backward_bits, decayed_inputs
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.backward import HYPER, STATES, STORE, BoundedTables, locate, step
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, looked_up
@@ -103,12 +103,14 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
         count += bool(training)
         rate = float(inputs["learning_rates"][k])
         step_options = {**options, "learning_rate": rate, "step": count}
-        seen = step_inputs
+        lookup_inputs = step_inputs
         if training and is_active(step_options):
-            seen = seen_inputs(step_inputs, step_options)
-        seen_format = "fp32" if seen is not step_inputs else options["weights_format"]
-        seen_options = {**lookup_options, "weights_format": seen_format}
-        outputs[f"step{k}/out"] = lookup_bits(seen, seen_options, backend)["out"]
+            lookup_inputs = decayed_inputs(step_inputs, step_options)
+            lookup_format: Value = "fp32"
+        else:
+            lookup_format = options["weights_format"]
+        rows_options = {**lookup_options, "weights_format": lookup_format}
+        outputs[f"step{k}/out"] = lookup_bits(lookup_inputs, rows_options, backend)["out"]
         if not training:
             continue
         updated = backward_bits(step_inputs, step_options, backend)

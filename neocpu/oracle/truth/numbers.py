@@ -226,11 +226,11 @@ def product(*factors: Bounded, over: tuple[Bounded, ...] = ()) -> Bounded:
         most += [1 / np.maximum(np.abs(x.value) - x.error, 0.0) for x in over]
         lost = np.zeros(result.value.shape)
         overflow = np.zeros(result.value.shape, bool)
-        for some in _parts(len(factors), len(over)):
-            rest = [most[i] for i in range(len(most)) if i not in some]
-            small = math.prod(least[i] for i in some) < SMALL
+        for part in _parts(len(factors), len(over)):
+            rest = [most[i] for i in range(len(most)) if i not in part]
+            small = math.prod(least[i] for i in part) < SMALL
             lost = np.fmax(lost, np.where(small, TINY * math.prod(rest), 0.0))
-            overflow = overflow | (math.prod(most[i] for i in some) > LARGEST)
+            overflow = overflow | (math.prod(most[i] for i in part) > LARGEST)
         steps = len(most) - 1
         zero = np.logical_or.reduce(np.broadcast_arrays(*(high == 0 for high in most)))
         error = result.error + np.where(zero, 0.0, steps * lost * SLACK)
@@ -246,9 +246,9 @@ def _parts(factors: int, divisors: int) -> Iterator[tuple[int, ...]]:
     """
     count = factors + divisors
     for size in range(1, count):
-        for some in combinations(range(count), size):
-            if size > 1 or some[0] >= factors:
-                yield some
+        for part in combinations(range(count), size):
+            if size > 1 or part[0] >= factors:
+                yield part
 
 
 def square_sum(x: Bounded) -> Bounded:
