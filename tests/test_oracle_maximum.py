@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
 from neocpu.oracle.operator import Arrays, Case
 from neocpu.oracle.ops import OPERATORS
+from tests.oracle_cases import all_cases
 
 CASES = {case.name: case for case in all_cases(["lookup_max", "lookup_max_backward"])}
 
