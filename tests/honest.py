@@ -116,7 +116,10 @@ def main(arguments: list[str]) -> int:
         answer_one(given.seed, given.question, tally, 200)
     else:
         for number in range(-(-given.answers // ANSWERS_PER_QUESTION)):
+            before = len(tally.failed)
             answer_one(given.seed, number, tally)
+            if len(tally.failed) > before:
+                print(tally.failed[-1], file=sys.stderr)
     print(tally.table())
     print("\n".join(tally.failed[:40] + tally.warned[:40]))
     return int(bool(tally.failed))

@@ -22,10 +22,15 @@ UPDATES = [
 COVERS = {
     "lookup": (lookup_cover.LOOKUP, lookup_cover.fits, ()),
     "weight_gradient": (lookup_cover.WEIGHT_GRADIENT, lookup_cover.fits, ()),
+    "unique_gradient": (lookup_cover.UNIQUE_GRADIENT, lookup_cover.fits, ()),
     "backward": (update_cover.BACKWARD, update_cover.fits, update_cover.CHEAPEST_FIRST),
 }
 TRAINED = tuple(name for name, rule in RULES.items() if rule.updates)
-FORMATS = {op: cover["weights_format"] for op, (cover, _, _) in COVERS.items()}
+FORMATS = {
+    op: factors["weights_format"]
+    for op, (factors, _, _) in COVERS.items()
+    if "weights_format" in factors
+}
 
 
 @pytest.mark.parametrize("op", COVERS)

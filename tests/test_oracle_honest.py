@@ -7,6 +7,8 @@ from neocpu import oracle
 from neocpu.oracle.cases import long
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.suite import ask
+from neocpu.oracle.truth.numbers import Bounded
+from neocpu.oracle.truth.sums import Roundings, sums_of
 from tests.honest import Tally, answer_one
 from tests.honest_arithmetic import ORDERS, Arithmetic
 from tests.honest_kernels import lookup
@@ -127,3 +129,35 @@ def test_long_cases_have_a_statistical_bound_that_is_passed_with_ease(name: str)
         assert (error <= truth.typical).all()
         assert (truth.typical[known] * 10 < truth.bound[known]).all()
     assert with_bound
+
+
+LENGTH = 2000
+LONG_BAGS = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "positive": lambda rng, shape: rng.random(shape),
+    "drifting": lambda rng, shape: np.linspace(-1, 1, LENGTH)[:, None] + rng.normal(0, 0.1, shape),
+    "one row": lambda rng, shape: np.repeat(rng.random((1, shape[1])), LENGTH, axis=0),
+    "a few rows": lambda rng, shape: rng.standard_normal((20, 4))[rng.integers(0, 20, LENGTH)],
+    "nearly one number": lambda rng, shape: 1 + 1e-4 * rng.random(shape),
+    "one large, others small": lambda rng, shape: np.where(
+        np.arange(LENGTH)[:, None] == 0, 1e6, 1e-2 * rng.random(shape)
+    ),
+    "codes": lambda rng, shape: rng.integers(0, 256, shape) * F(0.0123) + F(-1.5),
+}
+
+
+@pytest.mark.parametrize("kind", LONG_BAGS)
+def test_honest_sums_of_long_bags_are_within_the_statistical_bound(kind: str) -> None:
+    rows = LONG_BAGS[kind](np.random.default_rng(7), (LENGTH, 4)).astype(F)
+    terms = Bounded.exactly(rows)
+    starts = np.array([0, LENGTH])
+    usual = sums_of(terms, np.abs(terms.value), starts, Roundings(), probable=True)
+    for order in ORDERS:
+        if order == "kahan":
+            continue
+        arithmetic = Arithmetic(np.random.default_rng(1))
+        arithmetic.order = order
+        error = np.abs(arithmetic.sums(rows) - usual.value[0])
+        assert (error <= usual.error[0]).all(), order
+    if kind in ("normal", "positive", "drifting", "codes"):
+        assert np.median(np.abs(rows)) > 3 * usual.error.max(), "a lost row is seen"

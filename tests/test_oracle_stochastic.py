@@ -275,3 +275,16 @@ def test_cases_that_differ_in_seed_or_step_have_other_random_numbers(
     report = check_suite(suite, Answers(keys))
     assert not report and [outcome.case.name for outcome in report.failures] == [names[1]]
     assert "explained by same_numbers_for_seeds" in str(report)
+
+
+def test_a_large_answer_speaks_for_the_small_ones_of_its_format() -> None:
+    names = ["round-bf16-stochastic", "round-bf16-many", "round-bf16-many-next-seed"]
+    questions = {name: asked(name) for name in names}
+    canonical = {
+        f"{name}/codes": question.outputs["codes"].canonical for name, question in questions.items()
+    }
+    both = check_suite(questions, Answers(canonical))
+    assert both and "not tested: round-bf16-stochastic" not in str(both)
+    small = {name: array for name, array in canonical.items() if "many" not in name}
+    alone = check_suite(questions, Answers(small))
+    assert alone and str(alone).count("not tested: round-bf16-stochastic/codes: ") == 1

@@ -13,7 +13,7 @@ from neocpu.cli.targets import check_target, force_option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from neocpu.oracle.checking import Judgement
+    from neocpu.oracle.checking import JudgedSuite
     from neocpu.oracle.operator import Case
     from neocpu.oracle.report import Report
 
@@ -281,7 +281,7 @@ def check(
     return status
 
 
-def _explained(judgement: "Judgement", budget: float) -> "Report":
+def _explained(judgement: "JudgedSuite", budget: float) -> "Report":
     """The report with explanations; on a terminal, with a bar of what is being tried."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

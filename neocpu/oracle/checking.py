@@ -78,7 +78,7 @@ def check_suite(
 
 
 @dataclass(frozen=True)
-class Judgement:
+class JudgedSuite:
     """Verdicts, and what explanations are sought in."""
 
     report: Report
@@ -98,7 +98,7 @@ def judge_suite(
     bits: bool = False,
     preset: str | None = None,
     strict: bool = False,
-) -> Judgement:
+) -> JudgedSuite:
     """The verdicts on all answers there are, without explanations; as check_suite."""
     find_preset(preset)
     keys_of_case: dict[str, list[str]] = {}
@@ -139,7 +139,7 @@ def judge_suite(
         unsought=True,
         strict=strict,
     )
-    return Judgement(report, _with_verdicts(trials, report.cases))
+    return JudgedSuite(report, _with_verdicts(trials, report.cases))
 
 
 def _with_verdicts(
@@ -291,7 +291,7 @@ def check(
         source="this call",
         strict=strict,
     )
-    return Judgement(report, _with_verdicts([trial], report.cases)).explained(budget)
+    return JudgedSuite(report, _with_verdicts([trial], report.cases)).explained(budget)
 
 
 def _named_answers(

@@ -7,7 +7,7 @@ from itertools import chain, combinations
 from neocpu.oracle.compare import malformed, same_bits
 from neocpu.oracle.evidence import CaseTrial
 from neocpu.oracle.facets import Facts, Separation, facts_of, separated
-from neocpu.oracle.findings import EXACT, Diagnosis, Evidence, Finding
+from neocpu.oracle.findings import EXACT, Cause, Diagnosis, Evidence
 from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
 from neocpu.oracle.patterns import patterns_of, rounding_of_all, unwritten
 from neocpu.oracle.semantics import SWITCHES
@@ -31,7 +31,7 @@ class Conclusion:
         self._facts: Facts | None = None
         self._patterns: dict[tuple[str, ...], Diagnosis] = {}
         self._evidence = [*self._from_numbers(), *evidence.values()]
-        self.findings: list[Finding] = []
+        self.findings: list[Cause] = []
         remaining = set(self._failed)
         while remaining:
             finding = self._best(remaining)
@@ -63,7 +63,7 @@ class Conclusion:
             )
         return separated(failed, self._passed, self._facts)
 
-    def _best(self, remaining: set[str]) -> Finding | None:
+    def _best(self, remaining: set[str]) -> Cause | None:
         """The best strong explanation of what remains."""
         strong: list[tuple[tuple[object, ...], Evidence, str]] = []
         for evidence in self._evidence:
@@ -132,9 +132,9 @@ class Conclusion:
         where: str = "",
         strong: bool = True,
         equally: tuple[str, ...] = (),
-    ) -> Finding:
+    ) -> Cause:
         diagnosis = self._patterns.get(evidence.names) or switch_diagnosis(evidence.names)
-        return Finding(
+        return Cause(
             diagnosis=replace(diagnosis, strong=strong),
             cases=tuple(sorted(cases)),
             contradicted=tuple(sorted(evidence.unexplained)),
@@ -158,7 +158,7 @@ class Conclusion:
             cases = {name for name, same in diagnoses.items() if same.names == diagnosis.names}
             strong = len(cases) >= LEAST_SHARE_SHOWN * len(remaining)
             explained |= cases if strong else set()
-            finding = Finding(replace(diagnosis, strong=strong), tuple(sorted(cases)))
+            finding = Cause(replace(diagnosis, strong=strong), tuple(sorted(cases)))
             self.findings.append(finding)
         return explained
 

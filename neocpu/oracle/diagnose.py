@@ -15,7 +15,7 @@ from itertools import islice
 from neocpu.oracle.conclusion import Conclusion
 from neocpu.oracle.evidence import CaseTrial, agreement
 from neocpu.oracle.facets import Separation
-from neocpu.oracle.findings import EXACT, Diagnosis, Evidence, Finding, joined
+from neocpu.oracle.findings import EXACT, Cause, Diagnosis, Evidence, joined
 from neocpu.oracle.patterns import patterns_of
 from neocpu.oracle.semantics import switches_for
 
@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]  # what is done, how much of it, of h
 class Explanations:
     """What was found out about the failed cases of a check."""
 
-    findings: tuple[Finding, ...] = ()  # strong ones first, those of more cases first
+    findings: tuple[Cause, ...] = ()  # strong ones first, those of more cases first
     diagnoses: dict[str, tuple[Diagnosis, ...]] = field(default_factory=dict)  # by case
     common: dict[str, Separation] = field(default_factory=dict)  # by operator, of what remains
     untried: tuple[str, ...] = ()  # what the budget did not suffice for
@@ -70,7 +70,7 @@ class Investigation:
         self._weigh(EVIDENCE_END)
         self._pairs()
         self._weigh(1.0)
-        findings: list[Finding] = []
+        findings: list[Cause] = []
         common: dict[str, Separation] = {}
         for op, trials in self._ops.items():
             conclusion = Conclusion(trials, self._evidence[op])
@@ -206,7 +206,7 @@ def agrees_exactly(trial: CaseTrial) -> bool:
     )
 
 
-def _by_case(findings: Sequence[Finding]) -> dict[str, tuple[Diagnosis, ...]]:
+def _by_case(findings: Sequence[Cause]) -> dict[str, tuple[Diagnosis, ...]]:
     """The diagnoses of each case, in the order of the findings."""
     cases: dict[str, tuple[Diagnosis, ...]] = {}
     for finding in findings:

@@ -3,7 +3,7 @@
     Effect      of some switches on one case: what the bent truth says of its answers
     Diagnosis   one explanation of one case
     Evidence    of some switches over the cases of one operator: explained, contradicted, refuted
-    Finding     an explanation of several failed cases that is strong enough to be told
+    Cause     an explanation of several failed cases that is strong enough to be told
 
 An explanation must predict: it counts only where it gives wrong elements, by bounds that are about
 as sharp as those of the plain truth. It must hold: a passed case that it says must fail refutes it.
@@ -92,7 +92,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Cause:
     """An explanation of several failed cases."""
 
     diagnosis: Diagnosis
@@ -113,14 +113,14 @@ class Finding:
         return f"{self.diagnosis.title}{f' ({self.where})' if self.where else ''}"
 
 
-def joined(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def joined(findings: Sequence[Cause]) -> tuple[Cause, ...]:
     """Findings of single operators as one list: the same explanation of several operators once."""
-    by_title: dict[tuple[str, bool], Finding] = {}
+    by_title: dict[tuple[str, bool], Cause] = {}
     for finding in findings:
         key = (finding.title, finding.strong)
         same = by_title.get(key)
         if same is not None:
-            finding = Finding(
+            finding = Cause(
                 diagnosis=same.diagnosis,
                 cases=same.cases + finding.cases,
                 contradicted=same.contradicted + finding.contradicted,

@@ -11,7 +11,7 @@ from typing import Self
 from neocpu.oracle.compare import Verdict, WrongElement, as_text
 from neocpu.oracle.diagnose import Explanations
 from neocpu.oracle.facets import Separation
-from neocpu.oracle.findings import Diagnosis, Finding
+from neocpu.oracle.findings import Cause, Diagnosis
 from neocpu.oracle.operator import Case
 
 # Beyond so many ulps the reference is next to 0, and a distance in ulps says nothing.
@@ -46,7 +46,7 @@ class CheckOutcome:
     preset: str = ""
     bits: bool = False
     source: str = ""
-    findings: tuple[Finding, ...] = ()  # explanations of failed cases, strong ones first
+    findings: tuple[Cause, ...] = ()  # explanations of failed cases, strong ones first
     common: tuple[tuple[str, Separation], ...] = ()  # of what is unexplained, by operator
     untried: tuple[str, ...] = ()  # what the search had no time for
     unsought: bool = False  # nobody looked for explanations

@@ -17,11 +17,11 @@ Numbers that JSON lacks are the strings "nan", "inf", "-inf".
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from neocpu.oracle.findings import Finding
+from neocpu.oracle.findings import Cause
 from neocpu.oracle.html_page import page
 from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, described
 
@@ -50,7 +50,7 @@ class Report(CheckOutcome):
             for verdict in outcome.verdicts:
                 name = f"{outcome.case.name}/{verdict.output}"
                 lines += [f"  warning: {name}: {warning}" for warning in verdict.warnings]
-                lines += [f"  not tested: {name}: {what}" for what in verdict.untested]
+        lines += [f"  not tested: {line}" for line in untested_lines(self.cases)]
         for outcome in self.failures:
             about = f": {outcome.case.about}" if outcome.case.about else ""
             lines.append(f"FAILED {outcome.case.name}{about}")
@@ -96,6 +96,31 @@ class Report(CheckOutcome):
         return page(self)
 
 
+def untested_lines(cases: Iterable[CaseOutcome]) -> list[str]:
+    """What no answer of a check could show, by operator and format of its elements.
+
+    What one large answer shows is not said of the small ones beside it.
+    """
+    hidden: dict[tuple[str, str], list[str]] = {}
+    shown = set()
+    for outcome in cases:
+        options = outcome.case.options
+        form = str(options.get("format", options.get("weights_format", "")))
+        kind = (outcome.case.op, form)
+        for verdict in outcome.verdicts:
+            name = f"{outcome.case.name}/{verdict.output}"
+            hidden.setdefault(kind, []).extend(f"{name}: {what}" for what in verdict.untested)
+            if verdict.draws is not None and not verdict.untested:
+                shown.add(kind)
+    lines = []
+    for kind, outputs in hidden.items():
+        if kind in shown or not outputs:
+            continue
+        more = f" (and {len(outputs) - 1} more of {' '.join(kind)})" if len(outputs) > 1 else ""
+        lines.append(f"{outputs[-1]}{more}")
+    return lines
+
+
 def _case_json(outcome: CaseOutcome) -> dict[str, Any]:
     outputs = []
     for verdict in outcome.verdicts:
@@ -128,7 +153,7 @@ def _json_value(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def _finding_json(finding: Cause) -> dict[str, Any]:
     return {
         "names": list(finding.diagnosis.names),
         "kind": finding.diagnosis.kind,

@@ -26,17 +26,19 @@ def assert_correct(
     preset: str | None = None,
     runs: int = 1,
     seeds: bool = False,
+    strict: bool = False,
 ) -> Report:
     """`neocpu.oracle.check`, raising AssertionError with the report when the answer is wrong.
 
     answer : the answer, or the kernel itself, which is called `runs` times as
         kernel(inputs, options); see `neocpu.oracle.check_repeatedly`, also about `seeds`.
+    strict : a warning about one answer fails, too.
     """
     __tracebackhide__ = True
     if callable(answer):
         report = check_repeatedly(op, inputs, answer, options, runs, seeds, bits, preset)
     else:
-        report = check(op, inputs, answer, options, bits, preset)
+        report = check(op, inputs, answer, options, bits, preset, strict)
     report.raise_if_failed()
     return report
 

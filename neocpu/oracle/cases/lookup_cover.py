@@ -1,4 +1,7 @@
-"""Which options of lookups break each other? Pairwise covers of `lookup` and `weight_gradient`."""
+"""Which options of lookups break each other? Pairwise covers.
+
+Of `lookup`, `weight_gradient` and `unique_gradient`.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.formats import INFERENCE
-from neocpu.oracle.cases.draw import Draw, Recipe, bags, coded, gradient, scaled_rows, tables
+from neocpu.oracle.cases.draw import (
+    Draw,
+    Lengths,
+    Recipe,
+    bags,
+    coded,
+    gradient,
+    scaled_rows,
+    tables,
+)
 from neocpu.oracle.cases.pairwise import Row, pairwise
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.truth.bags import SCALED
@@ -42,6 +54,14 @@ WEIGHT_GRADIENT: dict[str, Sequence[Any]] = {
     "batches": ("fixed", "variable"),
     "index_type": ("int64", "int32"),
 }
+UNIQUE_GRADIENT: dict[str, Sequence[Any]] = {
+    "width": ("tails", "wide", "widest"),
+    "pooling": ("sum", "mean", "none"),
+    "indices": ("in range", "pruned", "out of range"),
+    "weighted": (False, True),
+    "batches": ("fixed", "variable"),
+    "index_type": ("int64", "int32"),
+}
 ROWS = 3  # of each table
 ALIGNMENT = 16  # bytes of rows of inference tables
 # Values that a case does not mention, and how it says others.
@@ -67,9 +87,11 @@ WORDS = {
     "step": "step {}",
     "hyper": "{} numbers",
 }
-# Lengths of bags by feature, by sample; VARIABLE: as many samples as each feature likes.
-LENGTHS = ((3, 0, 1, 5), (1, 2, 0, 9), (2, 1, 3, 4))
-VARIABLE = ((3, 0, 1, 5, 2), (1, 7), (2, 0, 4))
+# Lengths of bags by feature, by sample; VARIABLE: as many samples as each feature likes;
+# SEQUENCES: few, as every lookup has a line of its own in the output.
+LENGTHS: Lengths = ((3, 0, 1, 5), (1, 2, 0, 9), (2, 1, 3, 4))
+VARIABLE: Lengths = ((3, 0, 1, 5, 2), (1, 7), (2, 0, 4))
+SEQUENCES: Lengths = ((2, 0, 1), (0, 3, 1))
 
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
@@ -87,6 +109,14 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
         inputs = inputs_of(recipe, name, {**row, "weighted": True})
         inputs["grad_output"] = gradient(Draw(recipe.seed, f"{name}-gradient"), inputs)
         yield Case(name, "weight_gradient", inputs, options_of(row), about(row))
+    for k, row in enumerate(pairwise(UNIQUE_GRADIENT, fits)):
+        name = f"unique-gradient-pair-{k:02}"
+        fp32_row = {"weights_format": "fp32", **row}
+        inputs = inputs_of(recipe, name, fp32_row)
+        inputs["grad_output"] = gradient(
+            Draw(recipe.seed, f"{name}-gradient"), inputs, row["pooling"]
+        )
+        yield Case(name, "unique_gradient", inputs, options_of(fp32_row), about(row))
 
 
 def fits(row: Row) -> bool:
@@ -115,6 +145,8 @@ def inputs_of(recipe: Recipe, name: str, row: Row) -> Arrays:
     dims = _dims(recipe, row)
     inputs = tables(draw, (ROWS,) * len(dims), dims, range(len(dims))[::-1])
     lengths = VARIABLE if row["batches"] == "variable" else LENGTHS
+    if row["pooling"] == "none":
+        lengths = SEQUENCES
     features = [lengths[f % len(lengths)] for f in range(len(dims))]
     inputs |= bags(draw, inputs, features, weighted=row["weighted"])
     return {**with_indices(inputs, row), "weights": in_format(draw, inputs, row["weights_format"])}

@@ -7,7 +7,7 @@ rounds them is judged, too; some are dyadic, where a kernel's mistake is told fr
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from neocpu.oracle.cases.draw import Draw, Recipe, bags, gradient, tables
+from neocpu.oracle.cases.draw import Draw, Lengths, Recipe, bags, gradient, tables
 from neocpu.oracle.cases.lookup_cover import (
     about,
     in_format,
@@ -41,8 +41,9 @@ BACKWARD: dict[str, Sequence[Any]] = {
 CHEAPEST_FIRST = ("width", "hyper")
 # Rows of each table, and lengths of bags by feature, by sample: few, so that suites stay small.
 ROWS = {"tails": 3, "wide": 2, "widest": 2}
-LENGTHS = ((2, 0, 3), (1, 4, 0))
-VARIABLE = ((2, 0, 1), (3, 1))
+LENGTHS: Lengths = ((2, 0, 3), (1, 4, 0))
+SEQUENCES: Lengths = ((2, 0), (1, 1))
+VARIABLE: Lengths = ((2, 0, 1), (3, 1))
 DECIMAL: dict[str, Value] = {
     "learning_rate": 0.01,
     "eps": 1e-8,
@@ -118,6 +119,8 @@ def _inputs(recipe: Recipe, name: str, row: Row) -> Arrays:
     order = range(len(dims))[::-1]
     inputs = tables(draw, (ROWS[row["width"]],) * len(dims), dims, [*order, len(dims) - 1])
     lengths = VARIABLE if row["batches"] == "variable" else LENGTHS
+    if row["pooling"] == "none":
+        lengths = SEQUENCES
     features = [lengths[f % len(lengths)] for f in range(len(dims) + 1)]
     inputs |= bags(draw, inputs, features, weighted=row["weighted"])
     inputs |= states(draw, row["optimizer"], inputs, fresh=row["step"] == 1)

@@ -17,9 +17,10 @@ from neocpu.oracle.truth.bags import SCALED, Ints, TableGeometry, bags_of, only,
 from neocpu.oracle.truth.bends import flushed_bounded
 from neocpu.oracle.truth.formats import FORMATS, decode, in_format, joined_halves, stored
 from neocpu.oracle.truth.global_decay import factors, is_active
+from neocpu.oracle.truth.hyper import Hyper
 from neocpu.oracle.truth.lookups import MergedGradients, merged
 from neocpu.oracle.truth.numbers import Bounded, Real
-from neocpu.oracle.truth.rules import RULES, Hyper, RowUpdate, limited
+from neocpu.oracle.truth.rules import RULES, RowUpdate, limited
 from neocpu.oracle.truth.scaled import stored_tables
 from neocpu.oracle.truth.states import layout_of
 from neocpu.oracle.truth.sums import segment_sums

@@ -93,6 +93,16 @@ class DecodedRows(NamedTuple):
         """Whether rows are q*scale + bias."""
         return self.parts is not None
 
+    def factored_error(self, elements: Ints) -> Real:
+        """`error` of some elements whose scale and bias are multiplied by something first.
+
+        Then q*scale + bias is rounded twice, though it may be an fp32 number.
+        """
+        if not self.scaled:
+            return self.error[elements]
+        rounding = (2 * U * SLACK) * self.magnitude[elements]
+        return np.maximum(self.error[elements], np.where(np.isfinite(rounding), rounding, 0.0))
+
 
 def rows_of(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str] = frozenset()

@@ -8,8 +8,9 @@ of the additions stand the largest mean square that sums from the first term on,
 on, and in random order have. Two things break the assumption, and are counted apart:
 
 * equal terms are rounded alike: their errors add up (a bag that reads one row all the time);
-* a term that is smaller than a few units in the last place of the partial sums may always be
-  rounded to 0, so it counts whole, up to u times the largest partial sum.
+* the mean is not 0 where terms are alike modulo the unit in the last place of the partial sums, or
+  smaller than half of it: a term is off by what it lacks to a multiple of that unit, so these
+  residues are added up, for each unit that partial sums may have.
 """
 
 import numpy as np
@@ -22,8 +23,8 @@ Ints = NDArray[np.int64]
 DEVIATIONS = 6.0
 # sums of fewer terms: the proven bound is as good
 LEAST_TERMS = 16
-# units in the last place of the largest partial sum, below which a term's rounding is not random
-NOT_RANDOM = 8.0
+# units in the last place of partial sums whose residues are added up: of the largest, its half, …
+UNITS = 12
 # partial sums in a random order are seldom beyond so many times their mean square
 MEAN_SQUARES = 3.0
 
@@ -57,11 +58,27 @@ def _usual_error(rows: Real, additions: int) -> Real:
     )
     largest = np.maximum(np.abs(first_on).max(axis=0), np.abs(last_on).max(axis=0))
     largest = np.maximum(largest, np.sqrt(mean_square))
-    size = np.abs(rows)
-    small = size < NOT_RANDOM * 2 * U * largest
-    not_random = np.where(small, np.minimum(size, U * largest), 0.0).sum(axis=0)
-    random_part = DEVIATIONS * U * np.sqrt(mean_square * _squared_multiplicities(size))
-    return additions * not_random + np.sqrt(additions) * random_part
+    alike = _squared_multiplicities(np.abs(rows))
+    random_part = DEVIATIONS * U * np.sqrt(mean_square * alike)
+    return additions * _residues(rows, largest) + np.sqrt(additions) * random_part
+
+
+def _residues(rows: Real, largest: Real) -> Real:
+    """What terms lack to multiples of a unit, added up over any stretch of rows: [width].
+
+    For the unit, in the last place of partial sums up to `largest` [width], of which it is most. A
+    residue of half a unit may always be rounded the same way.
+    """
+    unit = np.ldexp(1.0, np.frexp(largest)[1] - 24)
+    most = np.zeros(largest.shape)
+    for _ in range(UNITS):
+        residue = rows - unit * np.rint(rows / unit)
+        tie = np.abs(residue) == unit / 2
+        running = np.cumsum(np.where(tie, 0.0, residue), axis=0)
+        stretch = np.fmax(running.max(axis=0), 0.0) - np.fmin(running.min(axis=0), 0.0)
+        most = np.maximum(most, stretch + np.count_nonzero(tie, axis=0) * unit / 2)
+        unit = unit / 2
+    return most
 
 
 def _mean_square_at_random(rows: Real) -> Real:

@@ -30,8 +30,9 @@ def proximal(
     old_root = _root(states["accumulator"], h)
     n = states["accumulator"] + square
     root = _root(n, h)
-    # every kernel has equal roots where nothing is added
-    grown = where(_surely_zero(g), Bounded.exactly(np.zeros(g.value.shape)), root - old_root)
+    # every kernel has equal roots where nothing is added; infinite ones have no difference
+    same = _surely_zero(g) & np.isfinite(root.value)
+    grown = where(same, Bounded.exactly(np.zeros(g.value.shape)), root - old_root)
     z = states["linear"] + g
     if "ftrl_sigma_missing" not in h.bends:
         pull = product(grown, w, over=(h["learning_rate"],))

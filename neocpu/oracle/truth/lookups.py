@@ -66,12 +66,19 @@ def _elements(bags: JaggedBatch, lookups: Ints, width: int) -> Ints:
     return first[:, None] + np.arange(width)
 
 
-def _terms(bags: JaggedBatch, rows: DecodedRows, lookups: Ints, width: int) -> tuple[Bounded, Real]:
-    """The weighted rows of some lookups, not yet rounded, and their magnitudes: [m, width]."""
+def _terms(
+    bags: JaggedBatch, rows: DecodedRows, lookups: Ints, width: int, divisions: Ints
+) -> tuple[Bounded, Real]:
+    """The weighted rows of some lookups, not yet rounded, and their magnitudes: [m, width].
+
+    divisions : i64[bags], roundings of the division of each bag.
+    """
     elements = _elements(bags, lookups, width)
     weight = None if bags.weight is None else bags.weight[lookups]
     size = None if weight is None else np.abs(weight)
-    terms = Bounded(_weighted(rows.value[elements], weight), _weighted(rows.error[elements], size))
+    factored = (divisions[bags.bag[lookups]] > 0) | (weight is not None)
+    error = np.where(factored[:, None], rows.factored_error(elements), rows.error[elements])
+    terms = Bounded(_weighted(rows.value[elements], weight), _weighted(error, size))
     return terms, _weighted(rows.magnitude[elements], size)
 
 
@@ -123,7 +130,7 @@ def pooled(
         end_bag = bag_limits[f + 1]
         lookups = np.arange(*np.searchsorted(bags.bag, (first_bag, end_bag)))
         width = int(bags.dims[f])
-        terms, magnitude = _terms(bags, rows, lookups, width)
+        terms, magnitude = _terms(bags, rows, lookups, width, divisions)
         terms = flushed_bounded(terms, switches)
         starts = np.searchsorted(bags.bag[lookups], np.arange(first_bag, end_bag + 1))
         by = Roundings(
@@ -164,7 +171,9 @@ def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
     error = np.zeros((lookups, width))
     for f in np.unique(bags.feature[bags.bag]):
         in_feature = np.flatnonzero(bags.feature[bags.bag] == f)
-        terms, magnitude = _terms(bags, rows, in_feature, width)
+        terms, magnitude = _terms(
+            bags, rows, in_feature, width, np.zeros(bags.length.size, np.int64)
+        )
         position = bags.position[in_feature]
         starts = np.arange(in_feature.size + 1)
         by = Roundings(
@@ -336,7 +345,7 @@ def weight_gradients(
             gradient = np.ones_like(gradient)
         with np.errstate(invalid="ignore", over="ignore"):
             product = rows.value[elements] * gradient
-            product_error = rows.error[elements] * np.abs(gradient)
+            product_error = rows.factored_error(elements) * np.abs(gradient)
             magnitude = rows.magnitude[elements] * np.abs(gradient)
         of_bag = None if divisors is None else divisors[bag]
         column = None if of_bag is None else of_bag[:, None]

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from neocpu.oracle.operator import Value
 from neocpu.oracle.truth.bends import padded_width
 from neocpu.oracle.truth.counters import clipped, counted, elapsed, rate_and_keep
 from neocpu.oracle.truth.formats import stored
 from neocpu.oracle.truth.ftrl import proximal
+from neocpu.oracle.truth.hyper import ONE, Hyper
 from neocpu.oracle.truth.numbers import (
     LARGEST,
-    SLACK,
     ULP,
     Bounded,
-    U,
     larger,
     mean_square,
     product,
@@ -30,9 +28,6 @@ from neocpu.oracle.truth.numbers import (
     unsure,
     where,
 )
-from neocpu.oracle.truth.states import GLOBAL
-
-ONE = Bounded.exactly(1.0)
 
 
 @dataclass
@@ -46,85 +41,6 @@ class RowUpdate:
     bends: frozenset[str] = frozenset()  # switches
     formats: Mapping[str, str] = field(default_factory=dict)  # of states that are not fp32
     rest: float = 0.0  # sum of squares of the table's other rows, where a switch asks for it
-
-
-@dataclass(frozen=True)
-class Hyper:
-    """Hyper-parameters as a kernel holds them: rounded to fp32."""
-
-    options: dict[str, Value]
-    bends: frozenset[str] = field(default_factory=frozenset)
-
-    def __getitem__(self, name: str) -> Bounded:
-        adagrad = "adagrad" in str(self.options["optimizer"])
-        if name == "eps" and adagrad and "adagrad_eps_1e10" in self.bends:
-            return Bounded.constant(1e-10)
-        if name in ("beta1", "beta2") and "betas_swapped" in self.bends:
-            name = "beta2" if name == "beta1" else "beta1"
-        number = Bounded.constant(self.number(name))
-        return number * number if name == "learning_rate" and self._twice else number
-
-    @property
-    def _twice(self) -> bool:
-        return "rate_twice" in self.bends
-
-    def number(self, name: str) -> float:
-        """A hyper-parameter as a kernel reads it."""
-        number = float(self.options[name])
-        if name == "learning_rate" and "rate_missing" in self.bends:
-            return 1.0
-        if name == "weight_decay" and "decay_sign_flipped" in self.bends:
-            number = -number
-        return float(np.float16(number)) if "hyper_in_fp16" in self.bends else number
-
-    @property
-    def mode(self) -> str:
-        """Weight decay: none, l2, decoupled, decoupled_global (adagradw: with counters)."""
-        mode = str(self.options["weight_decay_mode"])
-        if "weight_decay_ignored" in self.bends or not self.options["weight_decay"]:
-            return "none"
-        if "weight_decay_swapped" in self.bends:
-            return {"l2": "decoupled", "decoupled": "l2"}.get(mode, mode)
-        return mode
-
-    @property
-    def step(self) -> int:
-        """The number of the step, from 1."""
-        step = int(self.options["step"])
-        if step > 1 and "step_always_1" in self.bends:
-            return 1
-        step -= "step_counted_late" in self.bends
-        step += "step_counted_early" in self.bends
-        return step
-
-    def keep(self) -> Bounded:
-        """1 - lr*wd of decoupled weight decay, else exactly 1."""
-        if self.mode not in ("decoupled", GLOBAL):
-            return ONE
-        share = self.number("weight_decay")
-        if "decay_without_rate" not in self.bends:
-            share *= self.number("learning_rate")
-        return Bounded(np.asarray(1 - share), np.asarray(ULP * (1 + abs(share))))
-
-    def complement(self, name: str) -> Bounded:
-        """1 - beta, by kernels that know beta in fp32."""
-        if name == "beta1" and "moment_not_weighted" in self.bends:
-            return ONE
-        beta = self[name]
-        value = np.asarray(1 - beta.value)
-        rounding = np.abs(value.astype(np.float32) - value)
-        return Bounded(value, beta.error + rounding * SLACK)
-
-    def correction(self, name: str) -> Bounded:
-        """1 - beta^t, by kernels that take the power in fp32."""
-        moment = "first" if name == "beta1" else "second"
-        if "bias_correction_missing" in self.bends or f"{moment}_correction_missing" in self.bends:
-            return ONE
-        beta = self[name]
-        t = self.step
-        power = beta.value**t
-        error = t * beta.error * beta.value ** max(t - 1, 0) + (2 * ULP * power if t else 0.0)
-        return Bounded(1 - power, np.asarray(error + U * abs(1 - power)))
 
 
 def _regularised(rows: RowUpdate, h: Hyper) -> Bounded:
@@ -348,7 +264,8 @@ def _moments(
     square = _mean(rows, g) if rowwise else _square(rows, g)
     share = None
     if not rowwise and rows.squares is None:
-        share = product(h.complement("beta2"), g, g)
+        squared = rows.g if "decay_not_in_state" in rows.bends else g
+        share = product(h.complement("beta2"), squared, squared)
     new = _faded(h, "beta2", rows.states["exp_avg_sq"], square, share)
     v = _accumulate(rows, "exp_avg_sq", new)
     if "sparse_adam_eps" in h.bends:

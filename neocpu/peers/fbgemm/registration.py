@@ -20,6 +20,8 @@ from torch import Tensor
 from neocpu.peers.fbgemm.fakes import FAKES
 from neocpu.peers.fbgemm.gradients import formulas
 from neocpu.peers.fbgemm.operators import load
+from neocpu.peers.fbgemm.traced import COMPOSITES as TRACED
+from neocpu.peers.fbgemm.traced import formulas as traced_formulas
 
 
 def _dense_to_jagged(dense: Tensor, x_offsets: Any, total_L: Any = None) -> tuple[Tensor, Any]:
@@ -27,7 +29,7 @@ def _dense_to_jagged(dense: Tensor, x_offsets: Any, total_L: Any = None) -> tupl
 
 
 # Operators that return an argument itself, which torch forbids to all but compositions of others.
-COMPOSITES = {"dense_to_jagged": _dense_to_jagged}
+COMPOSITES = {"dense_to_jagged": _dense_to_jagged, **TRACED}
 
 
 def _registered(name: str, *keys: str) -> bool:
@@ -42,7 +44,7 @@ def register(present: bool) -> torch.library.Library:
     The library that is returned removes them when it is destroyed.
     """
     library = torch.library.Library("fbgemm", "IMPL" if present else "FRAGMENT")
-    gradients = formulas()
+    gradients = formulas() | traced_formulas()
     with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         for name, operator in load().items():

@@ -1,0 +1,20 @@
+"""Which bugs do kernel authors write? One module for each part of a kernel; importing fills it."""
+
+from benchmarks.oracle_mutants.mutants import (  # noqa: F401, they register their mutants
+    bags,
+    buckets,
+    codecs,
+    columns,
+    layouts,
+    merges,
+    moments,
+    pooling,
+    rules,
+    scale,
+    steps,
+    stores,
+    weights,
+)
+from benchmarks.oracle_mutants.registry import MUTANTS
+
+__all__ = ["MUTANTS"]

@@ -1,0 +1,67 @@
+"""Does the measure of the oracle measure? Right variants pass, some bugs are caught."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.oracle_mutants.__main__ import right_failures
+from benchmarks.oracle_mutants.kernel import Kernel
+from benchmarks.oracle_mutants.mutants import MUTANTS
+from benchmarks.oracle_mutants.questions import Question, read_questions
+from benchmarks.oracle_mutants.summary import summary, text
+from benchmarks.oracle_mutants.trial import answers_of, run_trial
+from benchmarks.oracle_mutants.variants import RIGHT
+from neocpu.oracle.cases import all_cases
+from neocpu.oracle.suite import Suite, ask, write_suite
+
+OPERATORS = ("lookup", "unique_gradient", "segment_sum", "dequantize")
+SMALL = 1 << 13  # bytes of a case's inputs, at most
+CAUGHT = (
+    "bag_end_one_short",
+    "mean_divided_twice",
+    "last_duplicate_wins",
+    "segment_end_one_short",
+    "scale_and_bias_swapped",
+)
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Question], dict]:
+    """Some small cases, as the outside implementation reads them and as the oracle does."""
+    path: Path = tmp_path_factory.mktemp("mutants") / "suite.h5"
+    chosen = [
+        case
+        for case in all_cases(OPERATORS)
+        if sum(x.nbytes for x in case.inputs.values()) <= SMALL
+    ]
+    write_suite(path, [ask(case) for case in chosen], 0)
+    questions = read_questions(path)
+    with Suite(path) as stored:
+        return questions, {name: stored[name] for name in stored}
+
+
+def test_right_variants_pass(suite) -> None:
+    questions, judged = suite
+    cases, failures = right_failures(questions, judged, range(1))
+    assert failures == []
+    assert cases == len(RIGHT) * len(questions)
+
+
+def test_bugs_are_caught_and_counted(suite) -> None:
+    questions, judged = suite
+    right = answers_of(Kernel(0), questions)
+    trials = [
+        run_trial(MUTANTS[name], questions, judged, right, seed=0, explained=1, budget=0.2)
+        for name in CAUGHT
+    ]
+    assert [trial.mutant.name for trial in trials if not trial.caught] == []
+    outcome = summary(trials, 0, [])
+    assert outcome["caught"] == len(CAUGHT) == sum(outcome["grades"].values())
+    assert "5 of 5 caught (100.0 %)" in text(outcome)
+
+
+def test_mutants_are_many_and_of_known_operators() -> None:
+    assert len(MUTANTS) >= 220
+    assert len(RIGHT) >= 9
+    for mutant in MUTANTS.values():
+        assert all(hasattr(Kernel, f"op_{operator}") for operator in mutant.operators)
