@@ -8,7 +8,6 @@ AVX-512, on an Intel processor.
 import re
 import warnings
 from importlib.util import find_spec
-
 from pathlib import Path
 
 import numpy as np
