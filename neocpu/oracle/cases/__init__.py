@@ -11,6 +11,7 @@ from neocpu.oracle.cases import (
     codecs,
     counters,
     fp8_rows,
+    holes,
     jagged,
     key_value,
     large,
@@ -55,6 +56,7 @@ MODULES = (
     fp8_rows,
     long,
     sequence,
+    holes,
 )
 
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
