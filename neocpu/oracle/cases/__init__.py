@@ -10,6 +10,7 @@ from neocpu.oracle.cases import (
     codecs,
     counters,
     fp8_rows,
+    holes,
     jagged,
     key_value,
     large,
@@ -54,6 +55,7 @@ MODULES = (
     fp8_rows,
     long,
     sequence,
+    holes,
 )
 
 # The operators of modules that take long to draw; whoever wants others need not wait for them.
