@@ -227,6 +227,12 @@ def test_the_sort_is_torchs(size: int) -> None:
 def test_mirrors_lie_within_their_presets_and_refuse_with_a_reason() -> None:
     answered = set()
     for case in all_cases():
+        # the two take a quarter of a second for each mirror, and have what smaller cases have
+        if case.name in ("lookup-long-bag", "backward-hottest-row"):
+            continue
+        # combinations of what other cases have alone: some of them
+        if "-pair-" in case.name and not case.name.endswith(("0", "5")):
+            continue
         for mirror in mirrors_of(case.op):
             try:
                 bits = mirror_bits(mirror.preset, case.op, case.inputs, case.options)
