@@ -8,7 +8,6 @@ import pytest
 
 from neocpu import oracle
 from neocpu.oracle.answers import Answers
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check_suite, judge_suite
 from neocpu.oracle.evidence import AskedSwitches, CaseTrial, effect_of
 from neocpu.oracle.facets import facts_of, separated, telling_cases
@@ -17,6 +16,7 @@ from neocpu.oracle.operator import Truth
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.report import Report
 from neocpu.oracle.suite import Question, ask
+from tests.oracle_cases import all_cases
 from tests.oracle_mutations import NAMES, answers, told_names
 from tests.switch_examples import ADAM, STEP, SUMS
 

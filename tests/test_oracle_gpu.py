@@ -116,7 +116,10 @@ def test_bfloat16_tensors_are_read() -> None:
     assert format_of(array) == "bf16" and array["bf16"].tolist() == [0x3F80, 0xC000]
 
 
-def test_the_numpy_example_tells_right_from_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_numpy_example_tells_right_from_wrong(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")  # as `python examples/…` does
     runpy.run_path(str(ROOT / "examples" / "oracle_from_numpy.py"), run_name="__main__")
     shown = capsys.readouterr().out
     assert shown.startswith("passed") and "mean_not_divided" in shown

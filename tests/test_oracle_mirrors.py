@@ -14,7 +14,6 @@ import pytest
 
 from neocpu import oracle
 from neocpu.errors import OracleError
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.compare import agrees
 from neocpu.oracle.mirrors import MIRRORS, NoMirror, mirror_bits, mirrors_of
 from neocpu.oracle.mirrors.order import introsort_order
@@ -30,6 +29,7 @@ from tests.mirror_questions import (
     recorded,
     stored,
 )
+from tests.oracle_cases import all_cases
 
 PEERS = all(find_spec(name) for name in ("torch", "fbgemm_gpu", "torchrec"))
 needs_peers = pytest.mark.skipif(

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.operator import Truth, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS, SWITCHES, switches_for
+from tests.oracle_cases import all_cases
 from tests.switch_examples import EXAMPLES, MEAN, ROWS, F, one
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "semantics.md"

@@ -16,9 +16,9 @@ from sealed_files import as_older
 from neocpu.cli import cli
 from neocpu.errors import OracleError
 from neocpu.oracle.answers import Answers, read_answers
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.suite import Suite, ask, golden_cases, suite_digest, write_suite
+from tests.oracle_cases import all_cases
 
 GOLDEN = Path(__file__).resolve().parent.parent / "data" / "oracle-golden.h5"
 

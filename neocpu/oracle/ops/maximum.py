@@ -41,13 +41,13 @@ def _backward_truth(
 ) -> dict[str, Truth]:
     bags = bags_of(inputs, options, switches)
     rows = rows_of(inputs, options)
-    total = sums(gradient_sums(inputs, options, bags, rows, set(switches)))
+    total = sums(gradient_sums(inputs, options, bags, rows, switches))
     return {"weights_grad": in_format(Bounded(total.value[:, 0], total.error[:, 0]), "fp32")}
 
 
 def _backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     bags = bags_of(inputs, options, NONE)
-    description = gradient_sums(inputs, options, bags, rows_of(inputs, options), set())
+    description = gradient_sums(inputs, options, bags, rows_of(inputs, options), NONE)
     return {"weights_grad": summed(description, backend_module("lookup", backend))[:, 0]}
 
 

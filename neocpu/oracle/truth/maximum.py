@@ -70,10 +70,13 @@ def maxima(bags: JaggedBatch, rows: DecodedRows, switches: frozenset[str]) -> li
 
 
 def gradient_sums(
-    inputs: Arrays, options: dict[str, Value], bags: JaggedBatch, rows: DecodedRows, bends: set[str]
+    inputs: Arrays,
+    options: dict[str, Value],
+    bags: JaggedBatch,
+    rows: DecodedRows,
+    switches: frozenset[str],
 ) -> SumsOfRows:
     """What adds up to the gradient of each element of all tables."""
-    switches = frozenset(bends)
     targets = [np.empty(0, np.int64)]
     terms = [np.empty(0)]
     summed_options = {**options, "pooling": "sum"}

@@ -95,6 +95,7 @@ def sums_of(
     number = np.isfinite(terms.value)
     signed = np.where(number, terms.value, 0.0)
     size = segments.reduced(np.add, np.where(number, magnitude, 0.0), 0.0)
+    unknown = np.isinf(terms.error)
     no_nan = np.where(np.isnan(terms.error), 0.0, terms.error)  # no error times an infinity is none
     first_errors = segments.reduced(np.add, no_nan + underflow, 0.0)
     smallest = segments.reduced(np.minimum, unit(terms.value), np.inf)
@@ -116,7 +117,8 @@ def sums_of(
         # one of both parts: without the other, no partial sum has the wrong infinity
         of_both = [segments.reduced(np.add, np.fmax(x, 0.0), 0.0) for x in (signed, -signed)]
         one_sign = np.minimum(*of_both) < LARGEST / 4
-        unsettled = ~all_numbers & (np.isinf(first_errors) | (size > LARGEST)) & ~np.isnan(value)
+        unsettled = (np.isinf(first_errors) | (size > LARGEST)) & ~np.isnan(value)
+        unsettled = ~all_numbers & (unsettled | segments.reduced(np.logical_or, unknown, False))
         overflow = all_numbers & (size + error > LARGEST)
         quotient, error = _over(value, error, by.divisors)
         surely = overflow & one_sign & (np.abs(quotient) - error > LARGEST * (1 + U))
