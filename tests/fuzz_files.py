@@ -3,6 +3,7 @@
 import os
 import struct
 import zlib
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -261,13 +262,13 @@ def _read_next(path: Path) -> Any:
 
 def _suite(folder: Path) -> Path:
     path = folder / "suite.h5"
-    write_suite(path, (ask(case, "reference") for case in list(all_cases(["lookup"]))[:2]), 0)
+    write_suite(path, (ask(case, "reference") for case in islice(all_cases(["lookup"]), 2)), 0)
     return path
 
 
 def _flat_suite(folder: Path) -> Path:
     path = folder / "suite.flat"
-    write_flat(path, (ask(case) for case in list(all_cases(["lookup"]))[:2]), 0)
+    write_flat(path, (ask(case) for case in islice(all_cases(["lookup"]), 2)), 0)
     return path
 
 

@@ -225,7 +225,10 @@ FAMILIES["wires"] = replace(
 )
 # blocks of four columns, at which all plans cut
 FAMILIES["blocks"] = replace(
-    FAMILIES["adam"], dims=(20, 20, 20), wires='forward = "int8"\nbackward = "fp8"\nblock = 4'
+    FAMILIES["adam"],
+    sparse='{ name = "ftrl", learning_rate = 0.1, beta = 0.5, lambda1 = 1e-4, lambda2 = 0.01 }',
+    dims=(20, 20, 20),
+    wires='forward = "int8"\nbackward = "fp8"\nblock = 4',
 )
 FAMILIES["next day"] = replace(FAMILIES["adam"], day="next")
 FAMILIES["online"] = replace(FAMILIES["narrow"], day="online")

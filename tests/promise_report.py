@@ -47,7 +47,7 @@ combination; the others ({others}) in a pairwise cover, where every pair of valu
 in some run: Adam with decoupled weight decay, a schedule, squared error, concatenation and unequal
 dims; AdaGrad with SGD, the diagonal of the interaction; SGD with dims of 13, 1 and 6; the first
 family again with a table in fp16, rounded stochastically, and one in fp8; again on compressed wires
-(fp16 forward, bf16 backward and dense); Adam with int8 forward and fp8 backward in blocks of four
+(fp16 forward, bf16 backward and dense); FTRL with int8 forward and fp8 backward in blocks of four
 columns; Adam started from a model that was trained on another day's data, whose vocabularies and
 tables then grow; and an online run over the files of two days, stopped in one of them or between
 them. Batch trees have 16, 4, 8 and 2 leaves. Then the code generator is told to forget

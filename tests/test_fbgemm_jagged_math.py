@@ -12,12 +12,12 @@ with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
     warnings.simplefilter("ignore")
     pytest.importorskip("fbgemm_gpu", reason="fbgemm_gpu is not installed (extra `peers`)")
 
-from neocpu.oracle.cases import all_cases  # noqa: E402
 from neocpu.oracle.checking import check  # noqa: E402
 from neocpu.oracle.operator import Case  # noqa: E402
 from neocpu.oracle.ops import OPERATORS as ORACLE  # noqa: E402
 from neocpu.peers.fbgemm import OPERATORS  # noqa: E402
 from neocpu.peers.fbgemm.operators import Refused  # noqa: E402
+from tests.oracle_cases import all_cases  # noqa: E402
 
 LONGEST = 1000
 OUTPUTS = {

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neocpu.oracle.cases import all_cases, large, lookup_cover, update_cover
+from neocpu.oracle.cases import large, lookup_cover, update_cover
 from neocpu.oracle.cases.pairwise import pairwise
 from neocpu.oracle.compare import agrees
 from neocpu.oracle.operator import Case
 from neocpu.oracle.ops import OPERATORS
 from neocpu.reference.rules import RULES
+from tests.oracle_cases import all_cases
 
 CASES = list(all_cases(["lookup", "weight_gradient", "backward", "unique_gradient", "quantize"]))
 BY_NAME = {case.name: case for case in CASES}

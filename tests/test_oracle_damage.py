@@ -7,6 +7,7 @@ import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from neocpu.oracle.suite import Suite, ask, write_suite
 def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A suite of two cases."""
     path = tmp_path_factory.mktemp("oracle") / "suite.h5"
-    write_suite(path, (ask(case, "reference") for case in list(all_cases(["lookup"]))[:2]), 0)
+    write_suite(path, (ask(case, "reference") for case in islice(all_cases(["lookup"]), 2)), 0)
     return path.read_bytes()
 
 
@@ -98,24 +99,28 @@ EDITS: dict[str, Callable[[h5py.File], None]] = {
 }
 
 
-@pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-def test_suites_that_nobody_writes(
-    suite: Path, edit: Callable[[h5py.File], None], sealed: bool
-) -> None:
-    with (sealed_anew if sealed else as_older)(suite) as file:
+def test_suites_that_nobody_writes(suite: Path, edit: Callable[[h5py.File], None]) -> None:
+    with sealed_anew(suite) as file:
         edit(file)
+    refused(suite)
+
+
+@pytest.mark.parametrize("name", ["a newer version", "a case is an array", "other numbers"])
+def test_suites_that_nobody_writes_and_nobody_sealed(suite: Path, name: str) -> None:
+    with as_older(suite) as file:
+        EDITS[name](file)
     refused(suite)
 
 
 def test_arrays_that_are_large_once_they_are_decompressed(suite: Path) -> None:
     with as_older(suite) as file:
         inputs = first_case(file)["inputs"]
-        packed = zlib.compress(bytes(1 << 27))
+        packed = zlib.compress(bytes(1 << 25))
         zeros = inputs.create_dataset(
-            "zeros", (1 << 29,), "u1", compression="gzip", chunks=(1 << 27,)
+            "zeros", (1 << 29,), "u1", compression="gzip", chunks=(1 << 25,)
         )
-        for first in range(0, 1 << 29, 1 << 27):
+        for first in range(0, 1 << 29, 1 << 25):
             zeros.id.write_direct_chunk((first,), packed)
     refused(suite, "takes 536,870,912 bytes")
 

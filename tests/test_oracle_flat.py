@@ -12,11 +12,11 @@ from neocpu.cli import cli
 from neocpu.errors import OracleError
 from neocpu.oracle.adapters import codes_of
 from neocpu.oracle.answers import Answers
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.flat import HEADER, HEADER_FILE, FlatSuite, open_suite, write_flat
 from neocpu.oracle.operator import Case
 from neocpu.oracle.suite import Question, ask, write_suite
+from tests.oracle_cases import all_cases
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILER = shutil.which("c++") or shutil.which("g++")

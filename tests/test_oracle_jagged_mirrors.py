@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check
 from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
 from neocpu.oracle.operator import Arrays, Case
 from neocpu.oracle.ops.jagged import OPERATORS as JAGGED
 from neocpu.oracle.ops.moves import OPERATORS as MOVES
+from tests.oracle_cases import all_cases
 
 MIRRORED = [
     op.name

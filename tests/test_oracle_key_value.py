@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check, run
 from neocpu.oracle.operator import Case
 from neocpu.oracle.ops import OPERATORS
+from tests.oracle_cases import all_cases
 
 CASES = {case.name: case for case in all_cases(["kv_trajectory"])}
 F = np.float32

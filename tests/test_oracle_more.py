@@ -9,13 +9,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check
 from neocpu.oracle.operator import Arrays, Case
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.ops.jagged import OPERATORS as JAGGED
 from neocpu.oracle.ops.moves import OPERATORS as MOVES
 from neocpu.oracle.truth import moves
+from tests.oracle_cases import all_cases
 
 F = np.float32
 CASES = {

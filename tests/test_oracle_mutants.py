@@ -11,8 +11,8 @@ from benchmarks.oracle_mutants.questions import Question, read_questions
 from benchmarks.oracle_mutants.summary import summary, text
 from benchmarks.oracle_mutants.trial import answers_of, run_trial
 from benchmarks.oracle_mutants.variants import RIGHT
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.suite import Suite, ask, write_suite
+from tests.oracle_cases import all_cases
 
 OPERATORS = ("lookup", "unique_gradient", "segment_sum", "dequantize")
 SMALL = 1 << 13  # bytes of a case's inputs, at most

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from neocpu.oracle.adapters import codes_of
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check, run
 from neocpu.oracle.ops.nvfp4 import E2M1_VALUES, tiled, unpacked
 from neocpu.oracle.truth.formats import decode
+from tests.oracle_cases import all_cases
 
 OPS = ["nvfp4_quantize", "nvfp4_dequantize", "nvfp4_scale_layout"]
 CASES = {case.name: case for case in all_cases(OPS)}

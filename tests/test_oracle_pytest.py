@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from neocpu.errors import OracleError
 from neocpu.oracle.answers import read_answers
 from neocpu.oracle.testing import chosen
 
@@ -59,6 +60,7 @@ def test_every_case_is_asked_and_failures_are_explained_together(tmp_path: Path)
     assert f"{len(cases)} failed, {len(cases)} passed" in done.stdout
     assert f"{len(cases)} cases, {len(cases)} failed" in done.stdout
     assert f"{len(cases)} of {len(cases)} explained by mean_not_divided" in done.stdout
+    assert "weighted_mean_not_divided (" not in done.stdout.rsplit("neocpu oracle", 1)[1]
     assert "report.py" not in done.stdout, "the traceback ends in the test"
     with read_answers(tmp_path / "answers.npz") as answers:
         assert sorted(answers) == sorted(f"{case.name}/out" for case in cases)
@@ -78,3 +80,5 @@ def test_an_unknown_operator_is_answered_with_the_nearest(tmp_path: Path) -> Non
     done = run_pytest(tmp_path, MISNAMED)
     assert "did you mean lookup" in done.stdout + done.stderr
     assert done.returncode != 0
+    with pytest.raises(OracleError, match="did you mean pooling"):
+        chosen("lookup", poling="mean")

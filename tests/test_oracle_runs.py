@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from neocpu import oracle
 from neocpu.errors import OracleError
 from neocpu.oracle.answers import Answers, read_answers
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.operator import Arrays, Case, Truth
 from neocpu.oracle.ops import OPERATORS
@@ -19,6 +18,7 @@ from neocpu.oracle.report import Report
 from neocpu.oracle.runs import has_runs
 from neocpu.oracle.suite import Question, ask
 from neocpu.oracle.testing import assert_correct
+from tests.oracle_cases import all_cases
 
 RUNS = 8
 CASES = {case.name: case for case in all_cases()}

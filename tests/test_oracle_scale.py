@@ -13,7 +13,6 @@ from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.kernels import update
 from neocpu.oracle.canonical import lookup_bits
 from neocpu.oracle.canonical.update import places_of, segments_of
-from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check
 from neocpu.oracle.operator import Case
 from neocpu.oracle.ops import OPERATORS
@@ -22,6 +21,7 @@ from neocpu.oracle.testing import assert_correct
 from neocpu.oracle.truth.bags import tables_of
 from neocpu.oracle.truth.formats import FORMATS, nearest
 from neocpu.reference.rules import RULES
+from tests.oracle_cases import all_cases
 
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 CASES = {case.name: case for case in all_cases(["lookup_at_scale", "backward_at_scale"])}

@@ -1,12 +1,13 @@
 """Are words rounded once, exactly, however many there are and whatever they hold?"""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from neocpu.kernels import rounding
 from neocpu.reference import rounding as twin
-from neocpu.reference.exact import exact_sum
+from neocpu.reference.exact import exact_sum, exact_sums
 from tests.cases import FILLS, assert_same, floats
 
 
@@ -102,6 +103,18 @@ def test_the_twin_rounds_as_ieee_says():
     assert exact_sum([largest, 2.0**102]) == largest and exact_sum([largest, 2.0**103]) == np.inf
     assert str(exact_sum([-0.0, -0.0])) == "0.0" and str(exact_sum([])) == "0.0"
     assert exact_sum([np.inf, 1.0]) == np.inf and np.isnan(exact_sum([np.inf, -np.inf]))
+
+
+@pytest.mark.parametrize("exponents", [(-149, 127), (-149, -120), (-3, 2), (100, 128)])
+def test_sums_of_columns_are_those_of_each_column(exponents):
+    rng = np.random.default_rng(0)
+    for shape in ((0, 3), (1, 5), (2, 0), (7, 64), (300, 30)):
+        with np.errstate(all="ignore"):
+            signs = rng.choice([-1, 0, 1], shape)
+            numbers = np.ldexp(signs * (1 + rng.random(shape)), rng.integers(*exponents, shape))
+            terms = numbers.astype(np.float32)
+        terms[1:2] = -terms[:1]
+        assert_same(exact_sums(terms), np.float32([exact_sum(column) for column in terms.T]))
 
 
 def test_one_fp32_number_is_itself():

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import oracle_from_triton_tbe as adapter  # noqa: E402
 
-from neocpu.oracle.cases import all_cases  # noqa: E402
 from neocpu.peers.fbgemm import SplitTableBatchedEmbeddingBagsCodegen  # noqa: E402
 from neocpu.peers.fbgemm.names import SparseType  # noqa: E402
+from tests.oracle_cases import all_cases  # noqa: E402
 
 
 class TritonLike(torch.nn.Module):

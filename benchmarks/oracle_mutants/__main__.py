@@ -20,7 +20,14 @@ from benchmarks.oracle_mutants.memory import Memory
 from benchmarks.oracle_mutants.mutants import MUTANTS
 from benchmarks.oracle_mutants.questions import Question, read_questions
 from benchmarks.oracle_mutants.summary import summary, text
-from benchmarks.oracle_mutants.trial import Answered, Trial, answers_of, check, judged_suite, run_trial
+from benchmarks.oracle_mutants.trial import (
+    Answered,
+    Trial,
+    answers_of,
+    check,
+    judged_suite,
+    run_trial,
+)
 from benchmarks.oracle_mutants.variants import RIGHT
 from neocpu.cli import cli
 from neocpu.oracle.suite import Suite
@@ -99,9 +106,7 @@ class Campaign(NamedTuple):
         """The trial of one mutant."""
         begin = time.perf_counter()
         budget = self.budget if is_named else 0.0
-        trial = run_trial(
-            MUTANTS[name], self.questions, self.suite, self.right, self.seed, budget
-        )
+        trial = run_trial(MUTANTS[name], self.questions, self.suite, self.right, self.seed, budget)
         top = headline(trial.told, len(trial.failed))
         seconds = time.perf_counter() - begin
         print(f"{name}: {trial.grade} {top.title if top else ''} ({seconds:.1f} s)", flush=True)

@@ -179,6 +179,18 @@ class Codecs(SmallFloats, RowScaled):
 
     # fp8 rows.
 
+    def op_fp8_rowwise(self, question: Question) -> dict[str, Array]:
+        """Scales of rows, and what the codes mean."""
+        name = "fp8_row_backward" if question.options["backward"] else "fp8_row_forward"
+        mantissa, bias, _ = HFP8[name]
+        x = self.quantized_input(question.inputs["x"].astype(F32))
+        columns = x.shape[1]
+        codes = self.fp8_rows(x, name)
+        padded = -(-columns // 4) * 4
+        scale = codes[:, padded : padded + 4].copy().view("<f4").astype(F32)
+        small = SmallFloat(8, mantissa, self.hfp8_bias(bias), 0x7F, False)
+        return {"scale": scale[:, 0], "numbers": self.hfp8_number(codes[:, :columns], small)}
+
     def fp8_rows(self, x: Array, name: str) -> Array:
         """HFP8 codes, padding, the row's scale and a zero."""
         mantissa, bias, limit = HFP8[name]
@@ -234,6 +246,34 @@ class Codecs(SmallFloats, RowScaled):
     def unscaled(self, numbers: Array, scale: Array) -> Array:
         """Numbers over the row's scale."""
         return (numbers / scale).astype(F32)
+
+    # NVFP4.
+
+    def op_nvfp4_dequantize(self, question: Question) -> dict[str, Array]:
+        """Code times scale over factor."""
+        nibbles = self.mx_nibbles(question.inputs["codes"])
+        size = np.where(nibbles & 8, -MX_NUMBERS[nibbles & 7], MX_NUMBERS[nibbles & 7])
+        scales = self.decode_small(question.inputs["scales"], "fp8_e4m3").repeat(16, axis=1)
+        product = (size * scales).astype(F32)
+        return {"out": self.without_factor(product, F32(question.options["factor"]))}
+
+    def without_factor(self, numbers: Array, factor: float) -> Array:
+        """Numbers over the tensor's factor."""
+        return (numbers / factor).astype(F32)
+
+    def op_nvfp4_scale_layout(self, question: Question) -> dict[str, Array]:
+        """Tiles of 128 rows and 4 scales."""
+        scales = question.inputs["scales"]
+        codes = scales[scales.dtype.names[0]] if scales.dtype.names else scales
+        rows, columns = codes.shape
+        padded = np.zeros((-(-rows // 128) * 128, -(-columns // 4) * 4), np.uint8)
+        padded[:rows, :columns] = codes.view(np.uint8)
+        blocks = padded.reshape(-1, 4, 32, padded.shape[1] // 4, 4)
+        return {"tiles": blocks.transpose(self.tile_axes()).reshape(-1)}
+
+    def tile_axes(self) -> tuple[int, ...]:
+        """The order of [tile of rows, quarter, row, tile of columns, column] in memory."""
+        return (0, 3, 2, 1, 4)
 
     # MX4.
 

@@ -6,12 +6,13 @@ import numpy as np
 
 from benchmarks.oracle_mutants.codecs import Codecs
 from benchmarks.oracle_mutants.gradients import Gradients
-from benchmarks.oracle_mutants.layouts import Layouts
+from benchmarks.oracle_mutants.maxima import Maxima
+from benchmarks.oracle_mutants.products import Products
 from benchmarks.oracle_mutants.questions import Array, Question
 from benchmarks.oracle_mutants.scales import Scales
 
 
-class Kernel(Gradients, Codecs, Layouts, Scales):
+class Kernel(Gradients, Codecs, Products, Maxima, Scales):
     """A right kernel for every operator: fp32, one addition after the other."""
 
     def __init__(self, seed: int = 0) -> None:

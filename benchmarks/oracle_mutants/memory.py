@@ -74,4 +74,3 @@ class Memory:
         if name not in self._asked_by_case:
             self._asked_by_case[name] = self._asked(trial)
         return self._asked_by_case[name]
-

@@ -11,7 +11,7 @@ from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.questions import Array, Question
 from benchmarks.oracle_mutants.registry import MUTANTS, Mutant
 from neocpu.oracle.answers import Answers
-from neocpu.oracle.checking import Judgement, judge_suite
+from neocpu.oracle.checking import JudgedSuite, judge_suite
 from neocpu.oracle.report import Report
 
 Answered = dict[str, dict[str, Array]]  # by case, by output
@@ -52,7 +52,7 @@ def answers_of(kernel: Kernel, questions: list[Question]) -> Answered:
     return {name: answers for name, answers in answered.items() if answers is not None}
 
 
-def judged_suite(suite: Mapping[str, Any], answered: Answered) -> Judgement:
+def judged_suite(suite: Mapping[str, Any], answered: Answered) -> JudgedSuite:
     """The oracle's verdicts on some answers."""
     keys = {
         f"{case}/{output}": array

@@ -19,7 +19,6 @@ pytest loads this module wherever neocpu is installed; it imports nothing else u
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -215,7 +214,8 @@ class Summary:
         self._config = config
         self.failed: set[str] = set()
         self.passed: set[str] = set()
-        self.explained: Counter[tuple[str, ...]] = Counter()
+        # cases by explanation: (title, kind, about, fix)
+        self.explained: dict[tuple[str, ...], set[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Properties of a test come with the report of its teardown, from a worker too."""
@@ -231,7 +231,18 @@ class Summary:
             self.passed.add(outcome["case"])
             return
         self.failed.add(outcome["case"])
-        self.explained.update({tuple(explanation) for explanation in outcome["explanations"]})
+        for explanation in outcome["explanations"]:
+            self.explained.setdefault(tuple(explanation), set()).add(outcome["case"])
+
+    def _fewest_explanations(self) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+        """Explanations with their cases: that of most cases, then those of the rest."""
+        rest = set(self.failed)
+        for _ in range(EXPLANATIONS_SHOWN):
+            best = max(self.explained.items(), key=lambda entry: len(entry[1] & rest), default=None)
+            if best is None or not best[1] & rest:
+                return
+            rest -= best[1]
+            yield best
 
     def pytest_sessionfinish(self) -> None:
         """Write the answers, if they are wanted."""
@@ -253,8 +264,8 @@ class Summary:
         count = len(self.failed | self.passed)
         terminalreporter.section("neocpu oracle")
         write(f"{count} cases, {len(self.failed)} failed")
-        for (title, kind, about, fix), explained in self.explained.most_common(EXPLANATIONS_SHOWN):
-            write(f"{explained} of {len(self.failed)} explained by {title} ({kind}): {about}")
+        for (title, kind, about, fix), cases in self._fewest_explanations():
+            write(f"{len(cases)} of {len(self.failed)} explained by {title} ({kind}): {about}")
             if fix:
                 write(f"  {fix}")
         settings = self._config.stash[SETTINGS]

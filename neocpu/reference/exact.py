@@ -2,14 +2,18 @@
 2^-149.
 
 Python's integers have no width, so they add without error; one rounding at the end gives the fp32
-result, ties to even. No exponent certificate, no words, no fp64 (`docs/arithmetic.md` §3). Also
-right for fp64 words that are such sums.
+result, ties to even. No words of fp64 (`docs/arithmetic.md` §3). Also right for fp64 words that are
+such sums.
 """
 
 import math
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 UNIT = 149  # fp32 numbers are multiples of 2^-149
+EXACT_BITS = 53  # of whole numbers that fp64 holds
 
 
 def whole(x: float) -> int:
@@ -45,3 +49,29 @@ def exact_sum(terms: Iterable[float], bits: int = 24) -> float:
     if special:
         return special[0] if len(set(special)) == 1 else math.nan
     return rounded(sum(map(whole, numbers)), bits)
+
+
+def exact_sums(terms: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The `exact_sum` of every column of fp32 terms [m, width], in less time.
+
+    Whole numbers of 64 bits take the place of Python's where they hold all terms of a column.
+    """
+    fraction, exponent = _parts(terms)
+    lowest = np.where(fraction != 0, exponent, 255).min(axis=0, initial=255)
+    highest = np.where(fraction != 0, exponent, 0).max(axis=0, initial=0)
+    room = EXACT_BITS - 24 - len(terms).bit_length()
+    short = (highest - lowest <= room) & np.isfinite(terms).all(axis=0)
+    with np.errstate(over="ignore"):
+        units = (fraction << np.where(short, exponent - lowest, 0).clip(0)).sum(axis=0)
+        sums = np.ldexp(units.astype(np.float64), lowest - UNIT).astype(np.float32)
+    sums[~short] = [exact_sum(column) for column in terms.T[~short]]
+    return sums
+
+
+def _parts(x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Fraction and exponent of x = fraction * 2^(exponent - 149), of finite fp32 numbers."""
+    codes = np.ascontiguousarray(x).view(np.uint32)
+    exponent = (codes >> 23 & 255).astype(np.int64)
+    size = (codes & 0x7FFFFF).astype(np.int64) | (exponent > 0).astype(np.int64) << 23
+    # subnormal numbers are multiples of the same unit as the smallest normal ones
+    return np.where(codes >> 31, -size, size), np.maximum(exponent - 1, 0)

@@ -12,7 +12,7 @@ import numpy as np
 
 from neocpu.formats import FORMATS, INFERENCE
 from neocpu.reference.codecs import LAYOUTS, decode_rows
-from neocpu.reference.exact import exact_sum
+from neocpu.reference.exact import exact_sums
 from neocpu.reference.fma import fma
 
 NAN = np.float32(np.nan)
@@ -93,7 +93,7 @@ def pooled_rows(table, entries, bags, mean, lines, out):
             continue
         terms = _rows_of(table, entries, k, rows[kept])
         terms = terms * weights[kept, None] if weights.size else terms
-        line[:] = [exact_sum(column) for column in terms.T]
+        line[:] = exact_sums(terms)
         line[:] = _one_nan(line / np.float32(max(hi - lo, 1))) if mean else _one_nan(line)
 
 

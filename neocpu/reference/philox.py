@@ -82,7 +82,11 @@ def uniform_rows(key, rows, column0, scale, out):
 
 def random_words(key, row0, column0, step, out):
     """Raw 32-bit words of consecutive rows and columns; see `kernels.philox.random_words`."""
-    out[:] = words_at(key, row0 + np.arange(out.shape[0]), column0 + np.arange(out.shape[1]), step)
+    rows, width = out.shape
+    blocks = np.arange(column0 // 4, (column0 + width + 3) // 4)
+    words = _philox4x32(key, (row0 + np.arange(rows))[:, None], blocks[None, :], step)
+    lines = words.transpose(1, 2, 0).reshape(rows, 4 * blocks.size)
+    out[:] = lines[:, column0 % 4 :][:, :width]
 
 
 def random_words64(key, rows, column, step, out):

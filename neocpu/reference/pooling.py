@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neocpu.reference.exact import exact_sum, rounded, whole
+from neocpu.reference.exact import exact_sum, exact_sums, rounded, whole
 
 
 class Terms(NamedTuple):
@@ -66,7 +66,7 @@ def round_bag(terms, bag, out, acc):
     if len(rows) == 1:  # its own sum, but for -0
         out[: bag.width] = rows[0] + np.float32(0)
     else:
-        out[: bag.width] = [exact_sum(column) for column in rows.T]
+        out[: bag.width] = exact_sums(rows)
 
 
 def sum_bag(terms, bag, out, acc):

@@ -8,6 +8,7 @@ from benchmarks.oracle_mutants.mutants import (  # noqa: F401, they register the
     layouts,
     merges,
     moments,
+    movements,
     pooling,
     rules,
     scale,

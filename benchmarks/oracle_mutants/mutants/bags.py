@@ -43,10 +43,10 @@ def cap(longest: int):
     return lambda k, batch, feature, part: part.place < longest
 
 
-bend("bags_cut_at_32", GEOMETRY, "bag_cut_at_32", kept=cap(32))
+bend("bags_cut_at_32", GEOMETRY, "bag_capped_32", kept=cap(32))
 bend("bags_cut_at_64", GEOMETRY, "", kept=cap(64))
-bend("bags_cut_at_1024", GEOMETRY, "bag_cut_at_1024", kept=cap(1024))
-bend("backward_bags_cut_at_32", BACKWARD, "bag_cut_at_32", kept=cap(32))
+bend("bags_cut_at_1024", GEOMETRY, "bag_capped_1024", kept=cap(1024))
+bend("backward_bags_cut_at_32", BACKWARD, "bag_capped_32", kept=cap(32))
 
 
 def whole_groups(size: int):
@@ -54,10 +54,10 @@ def whole_groups(size: int):
     return lambda k, batch, feature, part: part.place < bag_lengths(part) // size * size
 
 
-bend("unrolled_by_2_tail_lost", GEOMETRY, "tail_of_2_dropped", kept=whole_groups(2))
-bend("unrolled_by_4_tail_lost", GEOMETRY, "tail_of_4_dropped", kept=whole_groups(4))
-bend("unrolled_by_8_tail_lost", GEOMETRY, "tail_of_8_dropped", kept=whole_groups(8))
-bend("backward_unrolled_by_4_tail_lost", BACKWARD, "tail_of_4_dropped", kept=whole_groups(4))
+bend("unrolled_by_2_tail_lost", GEOMETRY, "bag_tail_dropped_2", kept=whole_groups(2))
+bend("unrolled_by_4_tail_lost", GEOMETRY, "bag_tail_dropped_4", kept=whole_groups(4))
+bend("unrolled_by_8_tail_lost", GEOMETRY, "bag_tail_dropped_8", kept=whole_groups(8))
+bend("backward_unrolled_by_4_tail_lost", BACKWARD, "bag_tail_dropped_4", kept=whole_groups(4))
 
 
 def tail_twice(k: Kernel, batch: Batch, feature: int, part: Lookups) -> Array:
@@ -104,7 +104,7 @@ def first_of_each_row(k: Kernel, batch: Batch, feature: int, part: Lookups) -> A
     return np.sort(first)
 
 
-bend("duplicates_in_bag_read_once", FORWARD, kept=first_of_each_row)
+bend("duplicates_in_bag_read_once", FORWARD, "bag_deduplicated", kept=first_of_each_row)
 
 
 def runs_read_once(k: Kernel, batch: Batch, feature: int, part: Lookups) -> Array:
@@ -211,7 +211,9 @@ bend(
     "pruned_reads_last_row",
     row_numbers=pruned_to(lambda row, rows: rows - 1),
 )
-bend("pruned_reads_row_0", GEOMETRY, row_numbers=pruned_to(lambda row, rows: 0))
+bend(
+    "pruned_reads_row_0", GEOMETRY, "pruned_reads_row_0", row_numbers=pruned_to(lambda row, rows: 0)
+)
 bend("pruned_reads_row_before", GEOMETRY, row_numbers=pruned_to(row_before))
 
 
@@ -253,6 +255,7 @@ bend(
 bend(
     "outside_clamped",
     GEOMETRY,
+    "out_of_bounds_clamped",
     row_numbers=outside_to(lambda row, rows: np.clip(row, 0, rows - 1)),
 )
 bend("row_after_last_allowed", FORWARD, inside=lambda k, row, rows: (row >= 0) & (row <= rows))

@@ -97,7 +97,7 @@ bend(
 bend(
     "header_swapped",
     QUANTIZE,
-    "scale_and_bias_swapped scale_bias_swapped",
+    "scale_and_bias_swapped",
     header=lambda k, scale, bias, name: Codecs.header(k, bias, scale, name),
 )
 bend(
@@ -115,6 +115,7 @@ bend(
 bend(
     "quantize_low_bits_last",
     QUANTIZE,
+    "high_code_first",
     shifts=lambda k, bits: RowScaled.shifts(k, bits)[::-1],
 )
 bend("spare_bits_set", QUANTIZE, spare_code=lambda k: 1)
@@ -186,6 +187,7 @@ bend("rows_quantized_backwards", QUANTIZE, finished=lambda k, codes, name: codes
 bend(
     "fp8_header_has_inverse",
     QUANTIZE,
+    "fp8_scale_inverted",
     fp8_header=lambda k, scale: header_bytes((F32(1) / scale).astype(F32), np.zeros_like(scale)),
 )
 bend(
@@ -196,9 +198,15 @@ bend(
 bend(
     "fp8_largest_of_positive",
     QUANTIZE,
+    "fp8_largest_signed",
     fp8_largest=lambda k, x: np.maximum(x.max(axis=1), F32(1e-20)),
 )
-bend("fp8_largest_of_all", QUANTIZE, fp8_largest=lambda k, x: whole(k, np.abs(x), "")[1])
+bend(
+    "fp8_largest_of_all",
+    QUANTIZE,
+    "fp8_scale_of_tensor",
+    fp8_largest=lambda k, x: whole(k, np.abs(x), "")[1],
+)
 bend(
     "fp8_truncated",
     QUANTIZE,
@@ -237,6 +245,7 @@ bend(
 bend(
     "mx4_low_half_last",
     QUANTIZE,
+    "high_code_first",
     mx_packed=lambda k, codes: codes[..., 1::2] | codes[..., 0::2] << 4,
 )
 bend(
@@ -255,6 +264,7 @@ bend("mx4_bias_one_off", DEQUANTIZE, mx_bias=lambda k: 126)
 bend(
     "mx4_read_low_half_last",
     DEQUANTIZE,
+    "high_code_first",
     mx_nibbles=lambda k, packed: Codecs.mx_nibbles(k, packed >> 4 | packed << 4),
 )
 

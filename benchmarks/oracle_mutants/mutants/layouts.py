@@ -61,19 +61,19 @@ bend(
 bend(
     "linear_index_32_bits",
     "linear_index",
-    "",
+    "row_offset_32bit",
     element=lambda k, base, row, columns: wrapped(base + row * columns),
 )
 bend(
     "linear_index_product_unsigned",
     "linear_index",
-    "",
+    "row_offset_32bit",
     element=lambda k, base, row, columns: base + (row * columns & 0xFFFFFFFF),
 )
 bend(
     "linear_index_bases_32_bits",
     "linear_index",
-    "",
+    "table_offset_32bit",
     element_bases=lambda k, batch: wrapped(Kernel.element_bases(k, batch)),
 )
 bend(
@@ -155,6 +155,7 @@ bend("lengths_at_least_1", "offsets_to_lengths", differences=lambda k, o: np.max
 bend(
     "permute_inverse",
     "permute",
+    "permutation_inverted",
     key_order=lambda k, permute: (
         np.argsort(permute) if len(set(permute.tolist())) == len(permute) else permute[::-1]
     ),
@@ -318,7 +319,7 @@ def segment_lengths(part: Lookups) -> Array:
 bend(
     "segment_end_one_short",
     "segment_sum",
-    "last_lookup_dropped",
+    "last_lookup_dropped segment_ends_early",
     segments=segments(lambda b, e, last: (b, e - 1)),
 )
 bend(
@@ -330,31 +331,31 @@ bend(
 bend(
     "segment_begin_one_late",
     "segment_sum",
-    "first_lookup_dropped",
+    "first_lookup_dropped segment_starts_late",
     segments=segments(lambda b, e, last: (b + 1, e)),
 )
 bend(
     "segment_sum_cut_at_32",
     "segment_sum",
-    "segment_cut_at_32 bag_cut_at_32",
+    "duplicates_capped_32 bag_capped_32",
     segment_kept=lambda k, part: part.place < 32,
 )
 bend(
     "segment_sum_cut_at_1024",
     "segment_sum",
-    "segment_cut_at_1024 bag_cut_at_1024",
+    "duplicates_capped_1024 bag_capped_1024",
     segment_kept=lambda k, part: part.place < 1024,
 )
 bend(
     "segment_sum_tail_of_4_lost",
     "segment_sum",
-    "tail_of_4_dropped",
+    "duplicate_tail_dropped_4 bag_tail_dropped_4",
     segment_kept=lambda k, part: part.place < segment_lengths(part) // 4 * 4,
 )
 bend(
     "segment_sum_in_fp16",
     "segment_sum",
-    "accumulated_fp16 merged_fp16 accumulated_narrow",
+    "merged_in_fp16 accumulated_narrow",
     add_up=narrow_sums(fp16),
 )
 bend(

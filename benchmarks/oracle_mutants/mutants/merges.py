@@ -21,6 +21,7 @@ bend(
 bend(
     "gradient_weights_squared",
     MERGES,
+    "weights_twice",
     gradient_weights=lambda k, batch, f, part: (
         None if batch.weights is None else (batch.weights**2)[part.position]
     ),
@@ -36,6 +37,7 @@ bend(
 bend(
     "gradient_of_next_sample",
     BACKWARD,
+    "gradient_of_next_sample",
     gradient_rows=lambda k, grad: np.roll(grad, -1, axis=0),
 )
 bend("gradient_of_sample_0", BACKWARD, gradient_rows=lambda k, grad: grad[:1].repeat(len(grad), 0))
@@ -64,7 +66,7 @@ def scaled(factor: float):
 bend("gradient_over_2", MERGES, "divided_by_2", leaving=scaled(1 / 2))
 bend("gradient_over_4", MERGES, "divided_by_4", leaving=scaled(1 / 4))
 bend("gradient_over_8", MERGES, "divided_by_8", leaving=scaled(1 / 8))
-bend("gradient_over_16", MERGES, "divided_by_16", leaving=scaled(1 / 16))
+bend("gradient_over_16", MERGES, "divided_by_8 divided_by_2", leaving=scaled(1 / 16))
 bend("gradient_over_3", MERGES, leaving=scaled(1 / 3))
 bend("gradient_times_2", MERGES, leaving=scaled(2))
 bend("gradient_one_part_in_1000_large", MERGES, leaving=scaled(1.001))
@@ -76,12 +78,12 @@ bend(
         gradient=merged.gradient / F32(max(batch.batch_sizes.max(initial=1), 1))
     ),
 )
-bend("gradient_fp16", MERGES, "", arriving=lambda k, gradient, b: fp16(gradient))
-bend("gradient_bf16", MERGES, "", arriving=lambda k, gradient, b: bf16(gradient))
+bend("gradient_fp16", MERGES, "gradients_in_fp16", arriving=lambda k, gradient, b: fp16(gradient))
+bend("gradient_bf16", MERGES, "gradients_in_bf16", arriving=lambda k, gradient, b: bf16(gradient))
 bend(
     "gradient_subnormals_flushed",
     MERGES,
-    "subnormals_flushed subnormals_flushed_in_backward",
+    "subnormals_flushed",
     arriving=lambda k, gradient, b: flushed(gradient),
     leaving=lambda k, merged, b: merged._replace(gradient=flushed(merged.gradient)),
 )
@@ -93,7 +95,7 @@ bend(
 
 # Clipping.
 
-bend("clip_ignored", MERGES, "max_gradient_ignored", clipped=lambda k, gradient, limit: gradient)
+bend("clip_ignored", MERGES, "clip_ignored", clipped=lambda k, gradient, limit: gradient)
 bend(
     "clip_from_above_only",
     MERGES,
@@ -179,31 +181,31 @@ bend(
 bend(
     "last_duplicate_lost",
     MERGES,
-    "duplicate_lost lost_duplicate last_duplicate_lost",
+    "duplicate_lost",
     add_gradients=only(lambda place, count, k: (place < count - 1) | (count == 1)),
 )
 bend(
     "one_duplicate_lost",
     MERGES,
-    "duplicate_lost lost_duplicate",
+    "duplicate_lost",
     add_gradients=only(lambda place, count, k: place != np.where(count > 2, count // 2, -1)),
 )
 bend(
     "duplicates_lost_in_races",
     MERGES,
-    "duplicate_lost lost_duplicate",
+    "duplicate_lost",
     add_gradients=only(lost(0.05, 3)),
 )
 bend(
     "duplicates_lost_seldom",
     MERGES,
-    "duplicate_lost lost_duplicate",
+    "duplicate_lost",
     add_gradients=only(lost(0.01, 8)),
 )
 bend(
     "segments_cut_at_32",
     MERGES,
-    "segment_cut_at_32 segment_cap_32",
+    "duplicates_capped_32",
     add_gradients=only(lambda place, count, k: place < 32),
 )
 bend(
@@ -215,19 +217,19 @@ bend(
 bend(
     "segments_cut_at_1024",
     MERGES,
-    "segment_cut_at_1024 segment_cap_1024",
+    "duplicates_capped_1024",
     add_gradients=only(lambda place, count, k: place < 1024),
 )
 bend(
     "segments_unrolled_by_2_tail_lost",
     MERGES,
-    "segment_tail_dropped",
+    "duplicate_tail_dropped_2",
     add_gradients=only(lambda place, count, k: (place < count // 2 * 2) | (count == 1)),
 )
 bend(
     "segments_unrolled_by_4_tail_lost",
     MERGES,
-    "segment_tail_dropped",
+    "duplicate_tail_dropped_4",
     add_gradients=only(lambda place, count, k: (place < count // 4 * 4) | (count < 4)),
 )
 bend(
@@ -283,13 +285,13 @@ bend("neighbours_merged_only", MERGES, add_gradients=unsorted_neighbours)
 bend(
     "merged_in_fp16",
     MERGES,
-    "merged_fp16 merged_in_fp16 accumulated_fp16",
+    "merged_in_fp16",
     add_gradients=narrow_sums(fp16),
 )
 bend(
     "merged_in_bf16",
     MERGES,
-    "merged_bf16 merged_in_bf16 accumulated_bf16",
+    "merged_in_bf16",
     add_gradients=narrow_sums(bf16),
 )
 bend(

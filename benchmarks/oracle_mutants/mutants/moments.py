@@ -18,12 +18,18 @@ def moment(change):
 
 
 bend("moments_weighted_backwards", STEPS, moment=moment(lambda k, b, o, n: (1 - b) * o + b * n))
-bend("moments_without_1_minus_beta", STEPS, moment=moment(lambda k, b, o, n: b * o + n))
+bend(
+    "moments_without_1_minus_beta",
+    STEPS,
+    "moment_not_weighted",
+    moment=moment(lambda k, b, o, n: b * o + n),
+)
 bend("moments_forget", STEPS, moment=moment(lambda k, b, o, n: (1 - b) * n))
 bend("moments_fp16", STEPS, moment=moment(lambda k, b, o, n: fp16(b * o + (1 - b) * n)))
 bend(
     "betas_swapped",
     STEPS,
+    "betas_swapped",
     moment=lambda k, u, name, old, new: Kernel.moment(
         k, u, {"beta1": "beta2", "beta2": "beta1"}[name], old, new
     ),
@@ -51,13 +57,13 @@ bend(
 bend(
     "first_bias_correction_missing",
     STEPS,
-    "",
+    "first_correction_missing",
     corrections=corrections(lambda c1, c2, u: (F32(1), c2)),
 )
 bend(
     "second_bias_correction_missing",
     STEPS,
-    "",
+    "second_correction_missing",
     corrections=corrections(lambda c1, c2, u: (c1, F32(1))),
 )
 bend("bias_corrections_swapped", STEPS, corrections=corrections(lambda c1, c2, u: (c2, c1)))
@@ -118,7 +124,7 @@ bend(
 bend(
     "moments_flushed",
     STEPS,
-    "subnormals_flushed subnormals_flushed_in_backward",
+    "subnormals_flushed",
     kept_first=lambda k, u, m: flushed(m),
     kept_second=lambda k, u, v: flushed(v),
 )
@@ -129,9 +135,12 @@ def lamb(change):
     return lambda k, u, weight, direction: np.asarray(change(k, u, weight, direction), F32)
 
 
-bend("lamb_ratio_of_1", STEPS, lamb_ratio=lamb(lambda k, u, w, d: np.ones_like(w)))
+bend("lamb_ratio_of_1", STEPS, "ratio_missing", lamb_ratio=lamb(lambda k, u, w, d: np.ones_like(w)))
 bend(
-    "lamb_ratio_inverted", STEPS, lamb_ratio=lamb(lambda k, u, w, d: Kernel.lamb_ratio(k, u, d, w))
+    "lamb_ratio_inverted",
+    STEPS,
+    "ratio_inverted",
+    lamb_ratio=lamb(lambda k, u, w, d: Kernel.lamb_ratio(k, u, d, w)),
 )
 bend(
     "lamb_ratio_at_most_1",
@@ -163,7 +172,7 @@ bend("tail_threshold_ignored", STEPS, is_frequent=lambda k, u, n: n >= F32(0))
 bend(
     "counter_modes_ignored",
     STEPS,
-    adjusted=lambda k, u, m, n, root, age: (m, np.ones_like(m)),
+    adjusted=lambda k, u, m, n: m,
 )
 bend(
     "counter_decay_of_all_rows",
@@ -209,7 +218,12 @@ def cowclip(change):
     return lambda k, u, n, weight, gradient: np.asarray(change(k, u, n, weight, gradient), F32)
 
 
-bend("cowclip_missing", STEPS, cowclip=cowclip(lambda k, u, n, w, g: np.ones_like(w)))
+bend(
+    "cowclip_missing",
+    STEPS,
+    "cowclip_ignored",
+    cowclip=cowclip(lambda k, u, n, w, g: np.ones_like(w)),
+)
 bend(
     "cowclip_without_count",
     STEPS,
@@ -254,7 +268,7 @@ bend(
     "weight_decay_ignored",
     rule_rowwise_adagrad_with_cowclip=cowclip_undecayed,
 )
-bend("shrinkage_ignored", STEPS, shrinkage=lambda k, u, age: np.ones_like(age))
+bend("shrinkage_ignored", STEPS, "shrinkage_ignored", shrinkage=lambda k, u, age: np.ones_like(age))
 bend(
     "least_shrinkage_ignored",
     STEPS,

@@ -90,7 +90,7 @@ def weights_sum(kind):
 bend(
     "weighted_mean_over_weights",
     FORWARD,
-    "weighted_mean_by_weight_sum weighted_mean_by_plain_weights",
+    "weighted_mean_by_plain_weights",
     divisor=weights_sum(np.bincount),
 )
 bend(
@@ -126,8 +126,8 @@ def in_output_format(k: Kernel, *arguments) -> Array:
 
 
 bend("sums_in_output_format", FORWARD, "accumulated_narrow", bag_sums=in_output_format)
-bend("sums_in_fp16", FORWARD, "accumulated_fp16 accumulated_narrow", add_up=narrow_sums(fp16))
-bend("sums_in_bf16", FORWARD, "accumulated_bf16 accumulated_narrow", add_up=narrow_sums(bf16))
+bend("sums_in_fp16", FORWARD, "accumulated_narrow", add_up=narrow_sums(fp16))
+bend("sums_in_bf16", FORWARD, "accumulated_narrow", add_up=narrow_sums(bf16))
 bend("sums_tf32", FORWARD, add_up=narrow_sums(tf32))
 
 
@@ -154,7 +154,7 @@ def first_row_doubled(k: Kernel, terms: Array, group: Array, size: int) -> Array
 
 
 bend("maximum_in_place_of_sum", FORWARD, add_up=maxima)
-bend("accumulator_not_cleared", FORWARD, add_up=accumulator_kept)
+bend("accumulator_not_cleared", FORWARD, "accumulator_kept", add_up=accumulator_kept)
 bend("first_row_added_twice", FORWARD, add_up=first_row_doubled)
 bend(
     "subnormal_rows_and_sums_flushed",

@@ -33,7 +33,7 @@ bend(
 bend(
     "eps_as_least_root",
     STEPS,
-    "eps_as_maximum root_at_least_eps max_of_root_and_eps eps_is_floor",
+    "eps_as_floor",
     root=lambda k, u, x: np.maximum(k.sqrt(x), u.eps),
 )
 bend("root_missing", STEPS, "root_missing", root=lambda k, u, x: (x + u.eps).astype(F32))
@@ -81,25 +81,24 @@ bend(
 bend(
     "mean_over_columns_padded_to_4",
     STEPS,
-    "mean_over_padded_columns mean_over_padded_d",
+    "mean_over_padded_4",
     mean_columns=lambda k, u: F32(-(-u.columns // 4) * 4),
 )
 bend(
     "mean_over_columns_padded_to_32",
     STEPS,
-    "mean_over_padded_columns mean_over_padded_d",
+    "mean_over_padded_32",
     mean_columns=lambda k, u: F32(-(-u.columns // 32) * 32),
 )
 bend(
     "mean_over_columns_padded_to_128",
     STEPS,
-    "mean_over_padded_columns mean_over_padded_d",
+    "mean_over_padded_128",
     mean_columns=lambda k, u: F32(-(-u.columns // 128) * 128),
 )
 bend(
     "mean_over_columns_padded_to_power",
     STEPS,
-    "mean_over_padded_columns mean_over_padded_d",
     mean_columns=lambda k, u: F32(power_of_two(u.columns)),
 )
 bend("mean_over_root_of_columns", STEPS, mean_columns=lambda k, u: F32(np.sqrt(u.columns)))
@@ -156,7 +155,9 @@ bend(
     "update_before_state",
     root_for_step=lambda k, u, old, new: k.root(u, old),
 )
-bend("adagrad_state_replaced", STEPS, adagrad_state=lambda k, u, s, square: square)
+bend(
+    "adagrad_state_replaced", STEPS, "states_ignored", adagrad_state=lambda k, u, s, square: square
+)
 bend(
     "adagrad_state_averaged",
     STEPS,
@@ -172,7 +173,7 @@ bend(
 )
 bend("adagrad_state_bf16", STEPS, adagrad_state=lambda k, u, s, square: bf16(s + square))
 bend("adagrad_gradient_squared", STEPS, rated=lambda k, u: (u.lr * u.g * u.g).astype(F32))
-bend("adagrad_without_rate", STEPS, rated=lambda k, u: u.g)
+bend("adagrad_without_rate", STEPS, "rate_missing", rated=lambda k, u: u.g)
 bend("rowwise_rate_without_root", STEPS, row_rate=lambda k, u: u.lr + 0 * Kernel.row_rate(k, u))
 
 # Momentum and LARS.
@@ -196,6 +197,7 @@ bend(
 bend(
     "nesterov",
     STEPS,
+    "nesterov",
     momentum_step=lambda k, u, m: (u.lr, k.madd(F32(u.options["momentum"]), m, u.g)),
 )
 bend("momentum_steps_by_gradient", STEPS, momentum_step=lambda k, u, m: (u.lr, u.g))
@@ -222,8 +224,13 @@ bend(
         lambda k, u, g, w: Kernel.lars_ratio(k, u, g, w) / np.where(g * w == 0, 1, u.options["eta"])
     ),
 )
-bend("lars_norms_swapped", STEPS, lars_ratio=lars(lambda k, u, g, w: Kernel.lars_ratio(k, u, w, g)))
-bend("lars_ratio_of_1", STEPS, lars_ratio=lars(lambda k, u, g, w: np.ones_like(g)))
+bend(
+    "lars_norms_swapped",
+    STEPS,
+    "ratio_inverted",
+    lars_ratio=lars(lambda k, u, g, w: Kernel.lars_ratio(k, u, w, g)),
+)
+bend("lars_ratio_of_1", STEPS, "ratio_missing", lars_ratio=lars(lambda k, u, g, w: np.ones_like(g)))
 bend(
     "lars_ratio_without_decay",
     STEPS,

@@ -27,24 +27,29 @@ bend(
 bend(
     "scale_product_of_32_bits_unsigned",
     AT_SCALE,
-    "",
+    "row_offset_32bit",
     scale_address=lambda k, base, row, columns, code: base + unsigned(row * columns),
 )
 bend(
     "scale_address_of_32_bits",
     AT_SCALE,
-    "",
+    "row_offset_32bit",
     scale_address=lambda k, base, row, columns, code: signed(base + row * columns),
 )
 bend(
     "scale_bytes_of_32_bits",
     AT_SCALE,
-    "",
+    "byte_offset_32bit",
     scale_address=lambda k, base, row, columns, code: (
         unsigned((base + row * columns) * code) // code
     ),
 )
-bend("scale_bases_of_32_bits", AT_SCALE, "", scale_bases=lambda k, s: signed(np.cumsum(s) - s))
+bend(
+    "scale_bases_of_32_bits",
+    AT_SCALE,
+    "table_offset_32bit",
+    scale_bases=lambda k, s: signed(np.cumsum(s) - s),
+)
 bend(
     "scale_rows_of_24_bits",
     AT_SCALE,

@@ -156,9 +156,9 @@ def kept_old(*names: str):
     return step
 
 
-bend("states_not_written", STEPS, "state_not_written state_not_kept", step=kept_old())
-bend("sum_not_written", STEPS, "state_not_written state_not_kept", step=kept_old("sum"))
-bend("momentum_not_written", STEPS, "", step=kept_old("momentum_buffer"))
+bend("states_not_written", STEPS, "states_not_stored", step=kept_old())
+bend("sum_not_written", STEPS, "states_not_stored", step=kept_old("sum"))
+bend("momentum_not_written", STEPS, "states_not_stored", step=kept_old("momentum_buffer"))
 bend("first_moment_not_written", STEPS, "", step=kept_old("exp_avg"))
 bend("second_moment_not_written", STEPS, "", step=kept_old("exp_avg_sq"))
 bend("square_avg_not_written", STEPS, "", step=kept_old("square_avg"))
@@ -187,14 +187,19 @@ def restored(k: Kernel, tables: dict[str, Array], inputs: dict[str, Array]) -> N
 
 
 bend("rows_not_written", STEPS, step=rows_kept)
-bend("states_zeroed_before_step", "trajectory", "state_not_kept", before_step=zeroed)
-bend("states_restored_before_step", "trajectory", "state_not_kept", before_step=restored)
+bend("states_zeroed_before_step", "trajectory", "state_not_kept states_ignored", before_step=zeroed)
+bend(
+    "states_restored_before_step",
+    "trajectory",
+    "state_not_kept states_not_stored",
+    before_step=restored,
+)
 
 # Rates and steps.
 
 bend("step_counted_late", STEPS, "step_counted_late", step_number=lambda k, t: t - 1)
 bend("step_counted_early", STEPS, "step_counted_early", step_number=lambda k, t: t + 1)
-bend("step_always_1", STEPS, "", step_number=lambda k, t: 1)
+bend("step_always_1", STEPS, "step_always_1", step_number=lambda k, t: 1)
 bend("step_counted_twice", STEPS, "", step_number=lambda k, t: 2 * t)
 bend(
     "evaluations_counted",
@@ -203,13 +208,13 @@ bend(
     count_step=lambda k, trained, training: trained + 1,
 )
 bend("evaluations_train", "trajectory", trains=lambda k, training: True)
-bend("step_not_counted", "trajectory", count_step=lambda k, trained, training: 1)
+bend("step_not_counted", "trajectory", "step_always_1", count_step=lambda k, trained, training: 1)
 bend("rate_of_last_step", "trajectory", "rate_of_last_step", rate_number=lambda k, n: max(n - 1, 0))
 bend("rate_of_next_step", "trajectory", rate_number=lambda k, n: min(n + 1, 5))
 bend("rate_of_first_step", "trajectory", rate_number=lambda k, n: 0)
-bend("rate_squared", STEPS, rate=lambda k, u: F32(u.lr * u.lr))
-bend("rate_missing", STEPS, rate=lambda k, u: F32(1))
-bend("rate_fp16", STEPS, rate=lambda k, u: F32(np.float16(u.lr * F32(0.999))))
+bend("rate_squared", STEPS, "rate_twice", rate=lambda k, u: F32(u.lr * u.lr))
+bend("rate_missing", STEPS, "rate_missing", rate=lambda k, u: F32(1))
+bend("rate_fp16", STEPS, "hyper_in_fp16", rate=lambda k, u: F32(np.float16(u.lr * F32(0.999))))
 bend(
     "rate_negative",
     STEPS,
@@ -262,10 +267,11 @@ bend("decay_ignored", STEPS, "weight_decay_ignored", step=with_decay(without_dec
 bend("decay_swapped", STEPS, "weight_decay_swapped", step=with_decay(swapped_decay))
 bend("decay_doubled", STEPS, "", step=decay_times(2))
 bend("decay_halved", STEPS, "", step=decay_times(0.5))
-bend("decay_grows", STEPS, "", step=decay_times(-1))
+bend("decay_grows", STEPS, "decay_sign_flipped counter_decay_grows", step=decay_times(-1))
 bend(
     "decay_without_rate",
     STEPS,
+    "decay_without_rate",
     decay_factor=lambda k, u: F32(1.0 - u.decay),
 )
 bend(
@@ -289,4 +295,4 @@ def l2_after_state(k: Kernel, u: Update, new: Array) -> Array:
     return (u.raw * u.raw).astype(F32)
 
 
-bend("l2_not_in_state", STEPS, square_of=l2_after_state)
+bend("l2_not_in_state", STEPS, "decay_not_in_state", square_of=l2_after_state)

@@ -46,7 +46,7 @@ def half_down(units: Array) -> Array:
 
 
 bend("ties_up", ROUNDED, "half_up", nearest=units(half_up))
-bend("ties_down", ROUNDED, "half_down", nearest=units(half_down))
+bend("ties_down", ROUNDED, nearest=units(half_down))
 bend("rounding_truncates", ROUNDED, "truncated", nearest=units(np.floor))
 bend("rounding_away_from_zero", ROUNDED, "", nearest=units(np.ceil))
 bend(
@@ -199,20 +199,25 @@ def one_word(shape_of):
 bend(
     "same_words_in_every_call",
     CHANCE,
-    "same_numbers_in_tables",
+    "same_numbers_in_tables same_numbers_for_seeds",
     words=lambda k, x: np.random.default_rng(k.seed).random(x.shape),
 )
-bend("one_word_for_all", CHANCE, "one_number", words=one_word(lambda shape: ()))
+bend(
+    "one_word_for_all",
+    CHANCE,
+    "one_number same_numbers_for_seeds",
+    words=one_word(lambda shape: ()),
+)
 bend(
     "one_word_for_each_row",
     CHANCE,
-    "one_number_per_row",
+    "one_number_per_row same_numbers_for_seeds",
     words=one_word(lambda shape: (shape[0], 1)),
 )
 bend(
     "one_word_for_each_column",
     CHANCE,
-    "one_number_per_column",
+    "one_number_per_column same_numbers_for_seeds",
     words=one_word(lambda shape: (1, shape[1])),
 )
 
@@ -223,7 +228,12 @@ def every_fourth(k: Kernel, x: Array) -> Array:
     return np.repeat(drawn, 4, axis=-1)[..., : x.shape[-1]]
 
 
-bend("one_word_for_four_columns", CHANCE, "shared_by_neighbours", words=every_fourth)
+bend(
+    "one_word_for_four_columns",
+    CHANCE,
+    "shared_by_neighbours same_numbers_for_seeds",
+    words=every_fourth,
+)
 bend(
     "chance_though_nearest",
     STEPS,
@@ -329,12 +339,13 @@ SCALED = "lookup dequantize"
 bend(
     "scale_and_bias_swapped",
     SCALED,
-    "scale_and_bias_swapped scale_bias_swapped",
+    "scale_and_bias_swapped",
     scale_and_bias=lambda k, header, name: (header[:, 1], header[:, 0]),
 )
 bend(
     "bias_ignored",
     SCALED,
+    "row_bias_missing",
     scale_and_bias=lambda k, header, name: (header[:, 0], 0 * header[:, 1]),
 )
 bend(
@@ -356,6 +367,7 @@ bend("bias_times_scale", SCALED, scaled=lambda k, q, s, b: ((q + b) * s).astype(
 bend(
     "codes_signed",
     SCALED,
+    "codes_signed",
     levels=lambda k, q, name: q.astype(np.int8) if BITS[name] == 8 else q,
 )
 bend(
@@ -369,7 +381,12 @@ bend(
     SCALED,
     scaled=lambda k, q, scale, bias: fp16((q * scale + bias).astype(F32)),
 )
-bend("low_bits_last", SCALED, shifts=lambda k, bits: RowScaled.shifts(k, bits)[::-1])
+bend(
+    "low_bits_last",
+    SCALED,
+    "high_code_first",
+    shifts=lambda k, bits: RowScaled.shifts(k, bits)[::-1],
+)
 bend(
     "header_is_bf16",
     FORWARD,

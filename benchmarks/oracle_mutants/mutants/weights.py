@@ -53,6 +53,7 @@ bend(
 bend(
     "weights_squared",
     GEOMETRY,
+    "weights_twice",
     lookup_weights=weights(lambda w, part, b: (w**2)[part.position]),
 )
 bend(
@@ -129,7 +130,7 @@ bend(
 bend(
     "weight_gradient_mean_not_divided",
     "weight_gradient",
-    "mean_not_divided",
+    "mean_not_divided weighted_mean_backward_not_divided",
     mean_gradient=lambda k, gradient, *geometry: gradient,
 )
 bend(

@@ -78,7 +78,9 @@ def _terms(
     size = None if weight is None else np.abs(weight)
     factored = (divisions[bags.bag[lookups]] > 0) | (weight is not None)
     error = np.where(factored[:, None], rows.factored_error(elements), rows.error[elements])
-    terms = Bounded(_weighted(rows.value[elements], weight), _weighted(error, size))
+    # a row of which nothing is known may be NaN: not even a weight of 0 makes it 0
+    error = np.where(np.isinf(error), np.inf, _weighted(error, size))
+    terms = Bounded(_weighted(rows.value[elements], weight), error)
     return terms, _weighted(rows.magnitude[elements], size)
 
 
