@@ -174,8 +174,8 @@ def test_fbgemm_takes_the_same_averages() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({**GLOBAL, "optimizer": EmbOptimType.ADAM}, "of EXACT_ROWWISE_ADAGRAD"),
-        ({**GLOBAL, "global_weight_decay": None}, "needs global_weight_decay"),
+        ({**GLOBAL, "optimizer": EmbOptimType.ADAM}, "use EXACT_ROWWISE_ADAGRAD"),
+        ({**GLOBAL, "global_weight_decay": None}, "give global_weight_decay"),
         (
             {
                 "optimizer": EmbOptimType.ADAM,

@@ -45,7 +45,7 @@ class Due(NamedTuple):
 def keeps_shadow(options: dict[str, Value]) -> bool:
     """Whether weights have a shadow. Raises ValueError for a step_mode that does not exist."""
     if options["step_mode"] not in STEP_MODES:
-        raise ValueError(f"step_mode is {options['step_mode']!r}, not {', '.join(STEP_MODES)}")
+        raise ValueError(f"step_mode is {options['step_mode']!r}: choose {', '.join(STEP_MODES)}")
     return bool(options["step_ema"] or options["step_swap"])
 
 

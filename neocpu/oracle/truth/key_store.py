@@ -69,7 +69,7 @@ class KeyStore:
         """
         strategy = str(self.options["strategy"])
         if strategy not in STRATEGIES:
-            raise ValueError(f"strategy is {strategy!r}, not one of {', '.join(STRATEGIES)}")
+            raise ValueError(f"strategy is {strategy!r}: choose {', '.join(STRATEGIES)}")
         evicted = self.present.copy()
         if "counter" in strategy:
             evicted &= self._rare()
@@ -80,7 +80,9 @@ class KeyStore:
         if strategy == "l2_weight":
             least = float(self.options["min_norm"])
             if (self.present & (np.abs(norm - least) <= norm_error)).any():
-                raise ValueError("the norm of a row is too near min_norm to say who stays")
+                raise ValueError(
+                    "min_norm is too near the norm of a row to say whether it stays: change it"
+                )
             evicted &= norm < least
         places: Ints = np.flatnonzero(evicted)
         self.present[places] = False

@@ -19,7 +19,7 @@ from neocpu.oracle.truth.underflow import losses
 
 # of q*scale + bias: q*(w*scale) loses q times what w*scale does, and w*bias loses, too
 SCALED_LOSS = 258 * TINY
-# among switches: ask for the statistical bounds of sums (truth/chance.py), not the proven ones
+# This name among the switches chooses the statistical bounds of sums, not the proven ones.
 PROBABLE = "probable_bounds"
 
 

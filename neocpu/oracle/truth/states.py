@@ -13,7 +13,7 @@ from neocpu.oracle.operator import Value
 from neocpu.reference.rules import RULES
 
 GLOBAL = "decoupled_global"  # weight decay in every step, also of rows that it does not update
-GLOBAL_RULE = "exact_rowwise_adagrad"  # whose it is
+GLOBAL_RULE = "exact_rowwise_adagrad"  # the only rule that has it
 STATE_FORMATS = ("fp32", "fp16", "bf16")
 COUNTERS = ("prev_iter", "row_counter")
 
@@ -42,7 +42,7 @@ def layout_of(options: Mapping[str, Value]) -> StateLayout:
     row = rule.row_state
     if options.get("weight_decay_mode") == GLOBAL:
         if rule.name != GLOBAL_RULE:
-            raise ValueError(f"weight_decay_mode {GLOBAL} is of {GLOBAL_RULE}, not {rule.name}")
+            raise ValueError(f"weight_decay_mode {GLOBAL}: use {GLOBAL_RULE}, not {rule.name}")
         row = (*row, "prev_iter")
     names = (*rule.element_state, *row)
     formats = dict.fromkeys(names, "fp32")
@@ -51,6 +51,6 @@ def layout_of(options: Mapping[str, Value]) -> StateLayout:
         formats[name] = str(options.get(f"momentum{number}_format", "fp32"))
         if formats[name] not in STATE_FORMATS:
             raise ValueError(
-                f"momentum{number}_format is {formats[name]!r}, not {', '.join(STATE_FORMATS)}"
+                f"momentum{number}_format is {formats[name]!r}: choose {', '.join(STATE_FORMATS)}"
             )
     return StateLayout(rule.element_state, row, formats)

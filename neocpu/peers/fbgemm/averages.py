@@ -23,7 +23,7 @@ def average_halves(weights: Sequence[Tensor], options: Any, step: int) -> None:
     for table in weights:
         if table.shape[1] % 2:
             raise ConfigError(
-                f"dimension {table.shape[1]}: EMAINPLACE_ROWWISE_ADAGRAD needs two halves"
+                f"dimension {table.shape[1]}: EMAINPLACE_ROWWISE_ADAGRAD needs an even number"
             )
         half = table.shape[1] // 2
         table[:, half:].lerp_(table[:, :half], options.step_ema_coef)

@@ -173,7 +173,7 @@ def _refuse(arguments: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecay
         kind is not EmbOptimType.EXACT_ROWWISE_ADAGRAD or arguments["global_weight_decay"] is None
     ):
         raise ConfigError(
-            "weight_decay_mode DECOUPLE_GLOBAL is of EXACT_ROWWISE_ADAGRAD and needs "
+            "weight_decay_mode DECOUPLE_GLOBAL: use EXACT_ROWWISE_ADAGRAD and give "
             "global_weight_decay, as in FBGEMM"
         )
     extra_config = arguments["extra_optimizer_config"]
@@ -190,10 +190,12 @@ def _refuse(arguments: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecay
     if kind is EmbOptimType.ENSEMBLE_ROWWISE_ADAGRAD and (
         of(SparseType, arguments["weights_precision"]) is SparseType.INT8
     ):
-        raise ConfigError("ENSEMBLE_ROWWISE_ADAGRAD: no averages of int8 rows")
+        raise ConfigError(
+            "ENSEMBLE_ROWWISE_ADAGRAD cannot average int8 rows: use fp32, fp16 or bf16"
+        )
     if arguments["optimizer_state_dtypes"] and kind not in NARROW_STATES:
         raise ConfigError(
-            f"optimizer_state_dtypes is of {', '.join(k.name for k in NARROW_STATES)}, as in FBGEMM"
+            f"optimizer_state_dtypes: use {', '.join(k.name for k in NARROW_STATES)}, as in FBGEMM"
         )
 
 

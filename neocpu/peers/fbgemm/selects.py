@@ -18,12 +18,12 @@ GROUPS = "SymInt[] input_num_indices, SymInt[] input_rows, SymInt[] input_column
 def _selected_rows(rows: Ints, columns: Ints, counts: Ints, indices: Ints, order: Ints) -> Ints:
     """Elements of flat matrices that the selected rows hold, row after row in an order."""
     if counts.sum() != indices.size:
-        raise Refused(f"{indices.size} indices, but the groups have {counts.sum()}")
+        raise Refused(f"{indices.size} indices: input_num_indices add up to {counts.sum()}")
     matrix = np.repeat(np.arange(rows.size), counts)
     outside = (indices < 0) | (indices >= rows[matrix])
     if outside.any():
         number = int(np.flatnonzero(outside)[0])
-        raise Refused(f"index {indices[number]} of a matrix with {rows[matrix[number]]} rows")
+        raise Refused(f"index {indices[number]} is outside a matrix of {rows[matrix[number]]} rows")
     first = segment_starts(rows * columns)[matrix] + indices * columns[matrix]
     return runs(first[order], columns[matrix[order]])
 

@@ -169,7 +169,9 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         indices and offsets are repaired in place, as in FBGEMM. Raises OutOfBounds.
         """
         if vbe_output is not None or vbe_output_offsets is not None:
-            raise ConfigError("vbe_output: not for the CPU, in FBGEMM either")
+            raise ConfigError(
+                "vbe_output, vbe_output_offsets: leave them out on a CPU, as in FBGEMM"
+            )
         weights = None if per_sample_weights is None else per_sample_weights.float()
         sizes = compiled.sizes_of(batch_size_per_feature_per_rank)
         if self.embedding_table_index_type == torch.int32:
@@ -180,7 +182,9 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         placeholder = self.weights_host if self.is_none else self.placeholder_autograd_tensor
         if torch.compiler.is_compiling():
             if self.is_none:
-                raise ConfigError("OptimType.NONE: torch.compile has no sparse gradients")
+                raise ConfigError(
+                    "OptimType.NONE: torch.compile has no sparse gradients; do not compile it"
+                )
             if checked:
                 torch.ops.neocpu.tbe_check(self.handle, indices, offsets, weights, sizes)
             dims = [self.dims[t] for t in self.feature_table_map]
