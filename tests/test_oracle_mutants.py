@@ -51,8 +51,7 @@ def test_bugs_are_caught_and_counted(suite) -> None:
     questions, judged = suite
     right = answers_of(Kernel(0), questions)
     trials = [
-        run_trial(MUTANTS[name], questions, judged, right, seed=0, explained=1, budget=0.2)
-        for name in CAUGHT
+        run_trial(MUTANTS[name], questions, judged, right, seed=0, budget=0.2) for name in CAUGHT
     ]
     assert [trial.mutant.name for trial in trials if not trial.caught] == []
     outcome = summary(trials, 0, [])
