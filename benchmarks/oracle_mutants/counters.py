@@ -77,7 +77,9 @@ class Counters(Terms):
         f = np.zeros_like(m)
         if u.options["adjustment_iter"] <= 0 or u.t > u.options["adjustment_iter"]:
             f = self.decay_share(u, n)
-            a, k = self.adjusted(u, m, n, root, age)
+            a = self.adjusted(u, m, n)
+            if u.options["weight_decay_mode"] == "adagradw":
+                a, k = self.adagradw(u, a, m, n, root, age)
         k = self.counter_decay(u, a, k, m, f)
         u.w = self.madd(-a[:, None], u.g, (k[:, None] * u.w).astype(F32))
 
@@ -96,16 +98,12 @@ class Counters(Terms):
         """Is the row beyond the threshold?"""
         return n > F32(self.tail(u))
 
-    def adjusted(
-        self, u: Update, m: Array, n: Array, root: Array, age: Array
-    ) -> tuple[Array, Array]:
-        """Rate and decay factor by learning_rate_mode."""
+    def adjusted(self, u: Update, m: Array, n: Array) -> Array:
+        """Rate by learning_rate_mode."""
         ub = float(u.options["adjustment_ub"])
         most = float(u.options["max_counter"])
-        half = float(u.options["counter_halflife"])
         mode = u.options["learning_rate_mode"]
         frequent = self.is_frequent(u, n)
-        one = np.ones_like(m)
         wide = n.astype(np.float64)
         if mode == "tail_id_lr_increase":
             power = ((most / (wide + 1)) ** ub).astype(F32)
@@ -115,21 +113,27 @@ class Counters(Terms):
             rate = m * np.minimum(np.maximum(power, F32(0.1)), F32(1))
         elif mode == "counter_sgd":
             rate = self.over(u.lr, self.sqrt((F32(ub) * n).astype(F32)) + u.eps)
-        elif mode == "adagradw":
-            rate = m
-            if half == -1:
-                rate = m * self.sqrt(n)
-            elif half == -2:
-                rate = self.over(np.minimum(u.lr * n, F32(ub)), root)
-            factor = F32(1.0 - float(u.options["learning_rate"]) * u.decay)
-            idle = np.minimum(age, F32(u.t) - F32(u.options["adjustment_iter"])) - 1
-            z = (np.float64(factor) ** idle.astype(np.float64)).astype(F32)
-            return np.where(frequent, rate * z, m).astype(F32), np.where(
-                frequent, factor * z, one
-            ).astype(F32)
         else:
-            return m, one
-        return np.where(frequent, rate, m).astype(F32), one
+            return m
+        return np.where(frequent, rate, m).astype(F32)
+
+    def adagradw(
+        self, u: Update, rate: Array, m: Array, n: Array, root: Array, age: Array
+    ) -> tuple[Array, Array]:
+        """Rate by the count, and decay for the steps that a row missed.
+
+        rate : by learning_rate_mode, for other half-lives than -1 and -2.
+        """
+        half = float(u.options["counter_halflife"])
+        if half == -1:
+            rate = m * self.sqrt(n)
+        elif half == -2:
+            most = F32(float(u.options["adjustment_ub"]))
+            rate = self.over(np.minimum(u.lr * n, most), root)
+        factor = F32(1.0 - float(u.options["learning_rate"]) * u.decay)
+        idle = np.minimum(age, F32(u.t) - F32(u.options["adjustment_iter"])) - 1
+        z = (np.float64(factor) ** idle.astype(np.float64)).astype(F32)
+        return (rate * z).astype(F32), (factor * z).astype(F32)
 
     def counter_decay(self, u: Update, a: Array, k: Array, m: Array, f: Array) -> Array:
         """What the row is multiplied by."""

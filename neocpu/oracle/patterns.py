@@ -278,10 +278,10 @@ def rounding_of_all(cases: Sequence[tuple[Case, Truths, Answers]]) -> Pattern | 
     for case, truths, answers in cases:
         for output, truth, x, right in _wrong_outputs(truths, answers):
             wrong = ~right
-            if truth.exact or not np.isfinite(x[wrong]).all():
-                return None
-            form = FORMATS[truth.format]
             ref = truth.reference[wrong]
+            if truth.exact or not np.isfinite(x[wrong]).all() or not np.isfinite(ref).all():
+                return None  # what should be NaN or infinite is no matter of rounding
+            form = FORMATS[truth.format]
             error = x[wrong] - ref
             largest = max(largest, float((np.abs(error) / quantum(ref, form)).max()))
             narrow &= form.precision < 24 and bool(_neighbours(truth, x, truth.format).all())

@@ -66,7 +66,7 @@ def scaled(factor: float):
 bend("gradient_over_2", MERGES, "divided_by_2", leaving=scaled(1 / 2))
 bend("gradient_over_4", MERGES, "divided_by_4", leaving=scaled(1 / 4))
 bend("gradient_over_8", MERGES, "divided_by_8", leaving=scaled(1 / 8))
-bend("gradient_over_16", MERGES, leaving=scaled(1 / 16))
+bend("gradient_over_16", MERGES, "divided_by_8 divided_by_2", leaving=scaled(1 / 16))
 bend("gradient_over_3", MERGES, leaving=scaled(1 / 3))
 bend("gradient_times_2", MERGES, leaving=scaled(2))
 bend("gradient_one_part_in_1000_large", MERGES, leaving=scaled(1.001))

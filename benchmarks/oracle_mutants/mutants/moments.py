@@ -172,7 +172,7 @@ bend("tail_threshold_ignored", STEPS, is_frequent=lambda k, u, n: n >= F32(0))
 bend(
     "counter_modes_ignored",
     STEPS,
-    adjusted=lambda k, u, m, n, root, age: (m, np.ones_like(m)),
+    adjusted=lambda k, u, m, n: m,
 )
 bend(
     "counter_decay_of_all_rows",

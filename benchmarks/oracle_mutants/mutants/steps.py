@@ -208,7 +208,7 @@ bend(
     count_step=lambda k, trained, training: trained + 1,
 )
 bend("evaluations_train", "trajectory", trains=lambda k, training: True)
-bend("step_not_counted", "trajectory", count_step=lambda k, trained, training: 1)
+bend("step_not_counted", "trajectory", "step_always_1", count_step=lambda k, trained, training: 1)
 bend("rate_of_last_step", "trajectory", "rate_of_last_step", rate_number=lambda k, n: max(n - 1, 0))
 bend("rate_of_next_step", "trajectory", rate_number=lambda k, n: min(n + 1, 5))
 bend("rate_of_first_step", "trajectory", rate_number=lambda k, n: 0)
