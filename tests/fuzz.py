@@ -30,6 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import fuzz_answers
 import fuzz_data
 import fuzz_files
 import fuzz_front
@@ -49,7 +50,8 @@ _STATE = struct.Struct("<qd")  # input that is read, and since when
 def readers() -> dict[str, Reader]:
     """All readers, by name."""
     front = fuzz_front.readers(fuzz_data.mutate_text, fuzz_data.mutate_schema)
-    return {**fuzz_data.readers(), **fuzz_files.readers(), **fuzz_text.readers(), **front}
+    files = {**fuzz_files.readers(), **fuzz_answers.readers()}
+    return {**fuzz_data.readers(), **files, **fuzz_text.readers(), **front}
 
 
 def answer(reader: Reader, path: Path, expected: Any, free: bool) -> str:

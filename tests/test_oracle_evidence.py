@@ -62,7 +62,7 @@ def test_the_kernel_without_a_bug_passes(questions: dict[str, Question]) -> None
     ],
 )
 def test_mutations_are_named_or_met_with_silence(questions: dict[str, Question], bug: str) -> None:
-    few = dict(list(questions.items())[:: 1 if "mean" in bug else 5])
+    few = dict(list(questions.items())[:: 2 if "mean" in bug else 5])
     report = report_of(few, bug, budget=20)
     assert not report
     told = told_names(report)

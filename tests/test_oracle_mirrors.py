@@ -8,6 +8,7 @@ AVX-512, on an Intel processor.
 import re
 import warnings
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,10 @@ PEERS = all(find_spec(name) for name in ("torch", "fbgemm_gpu", "torchrec"))
 needs_peers = pytest.mark.skipif(
     not PEERS, reason="needs the peers extra: torch, fbgemm-gpu-cpu and torchrec"
 )
+CPU = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+# VRSQRT14PS, with which MKL's root begins, gives other bits on other makers' processors
+MKL_ROOT = "GenuineIntel" in CPU and "avx512f" in CPU
+needs_mkl_root = pytest.mark.skipif(not MKL_ROOT, reason="MKL's root of Intel's AVX-512")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the peers' own
 F = np.float32
 # (preset, operator) of the mirrors whose answers are compared with those of the peers
@@ -90,6 +95,8 @@ def test_mirrors_give_the_peers_bits(preset: str, op: str, width: int) -> None:
 
     from tests import peer_answers
 
+    if preset.startswith("torch") and op == "backward" and not MKL_ROOT:
+        pytest.skip("MKL's root of Intel's AVX-512")
     before = torch.get_num_threads()
     try:
         for seed in (2, 3):
@@ -187,6 +194,7 @@ def test_codes_of_the_peers() -> None:
 
 
 @needs_peers
+@needs_mkl_root
 def test_the_root_is_mkls() -> None:
     import torch
 
@@ -219,6 +227,12 @@ def test_the_sort_is_torchs(size: int) -> None:
 def test_mirrors_lie_within_their_presets_and_refuse_with_a_reason() -> None:
     answered = set()
     for case in all_cases():
+        # the two take a quarter of a second for each mirror, and have what smaller cases have
+        if case.name in ("lookup-long-bag", "backward-hottest-row"):
+            continue
+        # combinations of what other cases have alone: some of them
+        if "-pair-" in case.name and not case.name.endswith(("0", "5")):
+            continue
         for mirror in mirrors_of(case.op):
             try:
                 bits = mirror_bits(mirror.preset, case.op, case.inputs, case.options)

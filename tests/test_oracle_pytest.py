@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from neocpu.errors import OracleError
 from neocpu.oracle.answers import read_answers
 from neocpu.oracle.testing import chosen
 
@@ -79,3 +80,5 @@ def test_an_unknown_operator_is_answered_with_the_nearest(tmp_path: Path) -> Non
     done = run_pytest(tmp_path, MISNAMED)
     assert "did you mean lookup" in done.stdout + done.stderr
     assert done.returncode != 0
+    with pytest.raises(OracleError, match="did you mean pooling"):
+        chosen("lookup", poling="mean")

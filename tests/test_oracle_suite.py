@@ -117,6 +117,8 @@ def test_partial_answers_pass_and_misspelt_ones_are_named(
         assert report and report.count("unanswered") == 3
         report = check_suite(questions, Answers({key: value, key.replace("/out", "/ouy"): value}))
         assert not report and f"did you mean {key}?" in str(report)
+        misnamed = {f"a {key}": value, **{f"case {k}/out": value for k in range(500)}}
+        assert f"did you mean {key}?" in str(check_suite(questions, Answers(misnamed)))
         report = check_suite(questions, Answers({key: np.zeros((2, 3, 4))}))
         assert "expected" in str(report) and report.cases[0].verdicts[0].status == "malformed"
         assert not check_suite(questions, Answers({}))
@@ -149,6 +151,8 @@ def test_damaged_and_foreign_files_are_named(suite: Path, tmp_path: Path) -> Non
         questions[name]
     with h5py.File(tmp_path / "o.h5", "w"), pytest.raises(OracleError):
         Suite(tmp_path / "o.h5")
+    with pytest.raises(OracleError, match="not answers"):
+        read_answers(suite)
 
 
 def test_list_and_explain() -> None:
@@ -172,6 +176,8 @@ def test_export_draws_its_progress_on_terminals_alone(
 def test_names_that_do_not_exist_are_answered_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(OracleError, match="did you mean lookup"):
         invoke("oracle", "export", tmp_path / "s.h5", "--op", "lokup")
+    with pytest.raises(OracleError, match="choose 1 to"):
+        invoke("oracle", "list", "--dim-multiple", "5000")
 
 
 def test_the_golden_suite_is_what_the_oracle_says_today() -> None:

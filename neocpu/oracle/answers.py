@@ -34,6 +34,8 @@ REPEATS = "@repeats"
 ZIP_MAGIC = b"PK"
 ADVICE = "write answers as HDF5 (.h5), NumPy (.npz) or .safetensors, with keys like case/output"
 
+SUITE_FORMAT = "neocpu-oracle-suite"  # of files that hold the questions
+
 # safetensors' names of element types -> NumPy's; the narrow floats are in `NAMES`.
 SAFETENSORS = {
     "F64": "<f8",
@@ -185,6 +187,9 @@ class _HDF5(_FileAnswers):
         super().__init__(path)
         self._file = File(path, KIND)
         try:
+            form = self._file.attributes().get("format")
+            if isinstance(form, str) and form == SUITE_FORMAT:
+                raise OracleError(f"{path}: a suite of questions, not answers; {ADVICE}")
             objects = self._file.objects
             self._named = _keys(
                 self.source, (name for name in objects if objects[name].dtype is not None)

@@ -26,6 +26,8 @@ from neocpu.oracle.seeds import judged_by_seed
 from neocpu.oracle.semantics import PRESETS
 from neocpu.oracle.typical import with_typical
 
+HINTS = 20  # unknown names for which the nearest one that exists is looked up
+
 
 def nearest_name(wrong: str, names: Iterable[str]) -> str:
     """A hint for an error message, " (did you mean …?)"; "" where no name is near."""
@@ -125,10 +127,12 @@ def judge_suite(
         outcome, trial = _judged(question.case, truths, case_answers, canonical, bits, preset)
         outcomes.append(outcome)
         trials.append(trial)
-    for name in sorted(set(keys_of_case) - set(suite)):
-        outputs = [key.split("/", 1)[-1] for key in keys_of_case[name]]
-        valid_keys = [f"{case}/{output}" for case in suite for output in outputs]
-        unknown += [f"{key}{nearest_name(key, valid_keys)}" for key in keys_of_case[name]]
+    for number, name in enumerate(sorted(set(keys_of_case) - set(suite))):
+        # to find a near name takes long, and the first few show what is wrong with the others
+        near = difflib.get_close_matches(name, suite, 1, 0.5) if number < HINTS else []
+        for key in keys_of_case[name]:
+            meant = key.replace(name, near[0], 1) if near else ""
+            unknown.append(f"{key} (did you mean {meant}?)" if near else key)
     report = Report(
         cases=tuple(judged_by_seed(outcomes)),
         unknown=tuple(unknown),

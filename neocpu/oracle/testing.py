@@ -10,9 +10,11 @@ def test_my_lookup(case):
 from collections.abc import Mapping
 from typing import Any
 
+from neocpu.errors import OracleError
 from neocpu.oracle.cases import DIM_MULTIPLE, all_cases
-from neocpu.oracle.checking import check, find_operator
+from neocpu.oracle.checking import check, find_operator, nearest_name
 from neocpu.oracle.operator import Case, Value
+from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.repeat import check_repeatedly
 from neocpu.oracle.report import Report
 
@@ -50,9 +52,15 @@ def chosen(
 
     dim_multiple : rows have such a multiple of columns; 1 asks for odd widths, too.
     The options of the cases returned include the defaults.
+    Raises OracleError for an operator, or an option, that does not exist.
     """
     chosen_cases = []
     names = None if op is None else [find_operator(op).name]
+    known = {option for name in names or OPERATORS for option in OPERATORS[name].options}
+    for name in options:
+        if name not in known:
+            near = nearest_name(name, known)
+            raise OracleError(f"{op or 'the oracle'} has no option {name}{near}")
     for case in all_cases(names, seed, dim_multiple):
         complete = find_operator(case.op).complete(case.options)
         if all(complete.get(name) == value for name, value in options.items()):

@@ -5,6 +5,7 @@ They are chosen to break kernels, and never change for one seed.
 
 from collections.abc import Iterable, Iterator
 
+from neocpu.errors import OracleError
 from neocpu.oracle.cases import (
     backward,
     codecs,
@@ -58,8 +59,24 @@ MODULES = (
     holes,
 )
 
+# The operators of modules that take long to draw; whoever wants others need not wait for them.
+OPERATORS_OF = {
+    lookup: {"lookup"},
+    lookup_cover: {"lookup", "weight_gradient", "unique_gradient"},
+    backward: {"backward", "unique_gradient"},
+    counters: {"backward"},
+    update_cover: {"backward"},
+    trajectory: {"trajectory"},
+    key_value: {"kv_trajectory"},
+    optimizers: {"backward", "trajectory"},
+    stochastic: {"round", "backward"},
+    long: {"lookup", "weight_gradient", "backward", "unique_gradient"},
+    sequence: {"lookup", "backward", "unique_gradient", "trajectory"},
+}
+
 # Columns of a row in suites come in multiples of this, as FBGEMM's kernels want them.
 DIM_MULTIPLE = 4
+LARGEST_MULTIPLE = 256  # the widest rows have 2,048 columns, and suites of wider ones are large
 
 
 def all_cases(
@@ -69,9 +86,16 @@ def all_cases(
 
     Another seed draws other numbers of the same shapes.
     dim_multiple : rows have such a multiple of columns; 1 asks for odd widths, too.
+    Raises OracleError for a multiple that is not from 1 to LARGEST_MULTIPLE.
     """
+    if not 1 <= dim_multiple <= LARGEST_MULTIPLE:
+        raise OracleError(
+            f"rows cannot have a multiple of {dim_multiple} columns; choose 1 to {LARGEST_MULTIPLE}"
+        )
     names = None if ops is None else set(ops)
     for module in MODULES:
+        if names is not None and names.isdisjoint(OPERATORS_OF.get(module, names)):
+            continue
         for case in module.cases(seed, dim_multiple):
             if names is None or case.op in names:
                 yield case
