@@ -8,6 +8,7 @@ test: put yours in its place.
 import argparse
 import sys
 
+import _needs  # noqa: F401, what to install
 import numpy as np
 import torch
 

@@ -45,18 +45,16 @@ def answer(case: h5py.Group, device: str) -> torch.Tensor:
     return torch.cat(out, 1)
 
 
-def main(suite: str = "suite.h5", answers: str = "answers.h5") -> int:
+def main(suite: str = "torch-suite.h5", answers: str = "torch-answers.h5") -> int:
     """Export the cases, answer them, check the answers; the exit status."""
     cases = [part for name in CASES for part in ("--cases", name)]
-    cli(["oracle", "export", suite, "--op", "lookup", *cases], standalone_mode=False)
+    cli(["oracle", "export", suite, "--op", "lookup", *cases, "--force"], standalone_mode=False)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with h5py.File(suite) as questions, h5py.File(answers, "w") as file:
         for name, case in questions["cases"].items():
             file[f"{name}/out"] = answer(case, device).cpu().numpy()
-    return int(
-        cli(["oracle", "check", suite, answers, "--html", "report.html"], standalone_mode=False)
-        or 0
-    )
+    check = ["oracle", "check", suite, answers, "--html", "torch-report.html", "--force"]
+    return int(cli(check, standalone_mode=False) or 0)
 
 
 if __name__ == "__main__":

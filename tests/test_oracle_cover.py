@@ -152,7 +152,8 @@ def test_sizes_beyond_16_bits_have_cases() -> None:
 
 
 def test_numbers_that_are_not_finite_are_quantised() -> None:
-    for name in ("int8", "int8_gpu", "int4", "int2", "fp8_row_forward", "fp8_row_backward", "mx4"):
+    # rows of fp8 have none: nobody defines the sign of their NaN
+    for name in ("int8", "int8_gpu", "int4", "int2", "mx4"):
         x = BY_NAME[f"quantize-{name}-specials"].inputs["x"]
         assert np.isnan(x).any() and np.isposinf(x).any() and np.isneginf(x).any()
 

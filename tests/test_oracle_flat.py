@@ -140,7 +140,8 @@ def test_cpp_judges_every_output_as_python_does(
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_the_mistake_of_the_example_is_found_and_named(tmp_path: Path) -> None:
     suite = tmp_path / "suite.flat"
-    write_flat(suite, [ask(case) for case in all_cases(["lookup"])], 0)
+    cases = [case for case in all_cases(["lookup"]) if "-pair-" not in case.name]
+    write_flat(suite, map(ask, cases), 0)
     source = ROOT / "examples/cpp/check_lookup.cpp"
     program = tmp_path / "check_lookup"
     built = run(COMPILER, *FLAGS, "-DWITH_A_MISTAKE", "-o", program, source)

@@ -134,4 +134,4 @@ def test_the_torch_example_passes(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout + done.stderr
-    assert (tmp_path / "report.html").is_file()
+    assert (tmp_path / "torch-report.html").is_file()

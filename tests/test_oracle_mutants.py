@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.oracle_mutants.__main__ import right_failures
+from benchmarks.oracle_mutants.judge import Told, grade
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.mutants import MUTANTS
 from benchmarks.oracle_mutants.questions import Question, read_questions
@@ -15,7 +16,7 @@ from neocpu.oracle.suite import Suite, ask, write_suite
 from tests.oracle_cases import all_cases
 
 OPERATORS = ("lookup", "unique_gradient", "segment_sum", "dequantize")
-SMALL = 1 << 13  # bytes of a case's inputs, at most
+SMALL = 1 << 12  # bytes of a case's inputs, at most
 CAUGHT = (
     "bag_end_one_short",
     "mean_divided_twice",
@@ -51,13 +52,33 @@ def test_bugs_are_caught_and_counted(suite) -> None:
     questions, judged = suite
     right = answers_of(Kernel(0), questions)
     trials = [
-        run_trial(MUTANTS[name], questions, judged, right, seed=0, explained=1, budget=0.2)
-        for name in CAUGHT
+        run_trial(MUTANTS[name], questions, judged, right, seed=0, budget=0.0) for name in CAUGHT
     ]
-    assert [trial.mutant.name for trial in trials if not trial.caught] == []
+    assert [trial.name for trial in trials if not trial.caught] == []
     outcome = summary(trials, 0, [])
     assert outcome["caught"] == len(CAUGHT) == sum(outcome["grades"].values())
     assert "5 of 5 caught (100.0 %)" in text(outcome)
+
+
+def test_a_bug_is_named(suite) -> None:
+    questions, judged = suite
+    some = [question for question in questions if question.op == "dequantize"]
+    mutant = MUTANTS["scale_and_bias_swapped"]
+    trial = run_trial(mutant, some, judged, answers_of(Kernel(0), some), seed=0, budget=2.0)
+    assert trial.grade == "strong and right", trial.told
+
+
+def test_grades_of_headlines() -> None:
+    named = MUTANTS["mean_divided_twice"]
+    unnamed = MUTANTS["bags_cut_at_64"]
+    right = Told(("mean_divided_twice",), "mistake", True, 3)
+    pattern = Told(("rounding",), "pattern", True, 3)
+    facet = Told(("pooling = mean",), "facet", True, 3)
+    equal = Told(("mean_not_divided",), "mistake", True, 3, equally=("mean_divided_twice",))
+    assert grade((right,), 4, named) == grade((equal,), 4, named) == "strong and right"
+    assert grade((right,), 4, unnamed) == grade((pattern,), 4, named) == "strong and wrong"
+    assert grade((facet,), 3, named) == grade((), 3, named) == "weak or silent"
+    assert grade((right,), 7, named) == "weak or silent"  # it explains less than half
 
 
 def test_mutants_are_many_and_of_known_operators() -> None:

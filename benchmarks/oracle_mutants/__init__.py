@@ -1,6 +1,8 @@
 """How often does the oracle catch a bug, and does it call it by its name?
 
     python -m benchmarks.oracle_mutants [--suite S.h5] [--limit N] [--only PATTERN] [--seed K]
+        [--names N] [--budget SECONDS] [--processes P] [--right-seeds N] [--json OUT.json]
+    python -m benchmarks.oracle_mutants --grade OUT.json
 
 An outside implementation of the oracle's operators, written from docs/oracle.md, docs/semantics.md,
 docs/arithmetic.md and docs/formats.md alone: plain NumPy in fp32, as a GPU kernel would add it up.
@@ -16,10 +18,18 @@ reads the suite with h5py. It measures three things:
   or *weak or silent*. A mutant states its true names; where docs/semantics.md has none, silence, or
   a pattern that says where the bug shows, is right.
 
-Only cases whose answers differ from the right kernel's are checked; a mutant without any is missed,
-and the report says that no case had another answer. `--explained N` failed cases of a mutant are
-explained, spread over all of them. Mutants and variants do not know cases by name, so the suite may
-grow; an operator that the kernel does not have is left out.
+All cases of the operators that a mutant could touch are answered, as in a user's check, since
+passed ones are evidence, too; `--names N` looks for explanations of N mutants only, spread evenly,
+and only verdicts on the others (`--budget 0`: on all). The budget counts the seconds of this process
+alone, and bent truths are remembered from one mutant to the next, so a few seconds do. A headline
+is a strong explanation of half of the failed cases; what failed cases have in common (a facet) is
+none. Where a report says that it cannot tell two names apart, one of them has to be right.
+
+A mutant without any failed case is missed, and the report says whether any case had another answer.
+Some need rows that real kernels refuse, `--dim-multiple 1`: tails of fewer than four columns, means
+over columns padded to four, spare bits of int4 and int2 rows. Mutants and variants do not know cases
+by name, so the suite may grow; an operator that the kernel does not have is left out (kv_trajectory
+and nvfp4_quantize among them).
 
     questions.py                      cases of a suite, by h5py
     formats.py, codecs.py             numbers as bytes: small floats, row-scaled rows
@@ -27,8 +37,10 @@ grow; an operator that the kernel does not have is left out.
     gradients.py, rules.py, terms.py, counters.py
                                       merged gradients; optimizer steps
     layouts.py, scales.py             jagged layouts; tables of more than 2^31 elements
+    moves.py, products.py, maxima.py  permuted embeddings; jagged products; MAX pooling
     kernel.py, variants.py            the right kernel; right ones with other bits
     registry.py, mutants/             bugs
+    memory.py                         bent truths, shared by all mutants
     trial.py, judge.py, summary.py    one mutant's trial; what a report says about it; the outcome
 
 To add a bug: `bend("its_name", "operators", "true names", method=replacement)` in a module of

@@ -155,10 +155,7 @@ def telling_cases(cases: Iterable[Case], complete: Completed) -> list[Case]:
             small.setdefault(case.op, []).append(case)
     chosen = []
     for same_op in small.values():
-        facets = {
-            case.name: {facet for facet, has in facets_of(case, complete(case)).items() if has}
-            for case in same_op
-        }
+        facets = {case.name: _told(case, complete(case)) for case in same_op}
         missing = set().union(*facets.values())
         while missing:
             counts = [len(facets[case.name] & missing) for case in same_op]
@@ -166,6 +163,12 @@ def telling_cases(cases: Iterable[Case], complete: Completed) -> list[Case]:
             missing -= facets[best.name]
             chosen.append(best)
     return chosen
+
+
+def _told(case: Case, options: Mapping[str, object]) -> set[str]:
+    """What a case tells; of options that are fractions, only whether they are 0."""
+    kinds = {k: v != 0 if isinstance(v, float) else v for k, v in options.items()}
+    return {facet for facet, has in facets_of(case, kinds).items() if has}
 
 
 Facts = Mapping[str, frozenset[str]]  # cases that have each facet

@@ -176,13 +176,13 @@ _FP8 = (
         "fp8_scale_of_tensor",
         FP8,
         "all rows share the scale of the largest number of the tensor",
-        "reduce |x| over a row",
+        "reduce abs(x) over a row",
     ),
     _mistake(
         "fp8_largest_signed",
         FP8,
         "the scale follows the largest number instead of the largest by size",
-        "reduce |x|, not x",
+        "reduce abs(x), not x",
     ),
 )
 

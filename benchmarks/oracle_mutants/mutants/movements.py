@@ -98,6 +98,7 @@ bend("jagged_one_row_more", PRODUCTS, reached=lambda k, p, n: (p.place <= n - 1)
 bend(
     "jagged_first_row_lost",
     PRODUCTS,
+    "first_lookup_dropped",
     reached=lambda k, p, n: Kernel.reached(k, p, n) & (p.place > 0),
 )
 bend("matrix_transposed", "jagged_dense_bmm", "matrix_transposed", matrices=transposed)

@@ -82,7 +82,9 @@ def rounding_of(options: Mapping[str, Value], switches: frozenset[str]) -> str:
     rounding = str(options.get("rounding", "nearest"))
     if rounding == "fbgemm":  # its way to round to fp16 gives one of two neighbours, too
         rounding = "stochastic"
-    return "nearest" if "stochastic_rounding_ignored" in switches else rounding
+    if rounding == "stochastic" and "stochastic_rounding_ignored" in switches:
+        return "nearest"
+    return rounding
 
 
 def _lookup_truth(
