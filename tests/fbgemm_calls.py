@@ -13,7 +13,7 @@ WIDTHS = (torch.tensor([2, 2], dtype=torch.int32), torch.tensor([3, 1], dtype=to
 COUNTS = torch.tensor([2, 1])
 
 
-def more_calls(rows: Any, column: Any) -> dict[str, tuple[Any, ...]]:
+def pooled_and_jagged_calls(rows: Any, column: Any) -> dict[str, tuple[Any, ...]]:
     """By operator; rows [6, 2] and column [6] are fp32."""
     order = (torch.tensor([0, 1, 2]), torch.tensor([1, 0]))
     inverse = (torch.tensor([0, 1, 2]), torch.tensor([1, 0]))

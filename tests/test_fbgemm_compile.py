@@ -33,7 +33,7 @@ if os.environ.get(WITHOUT):
     sys.meta_path.insert(0, _Missing())  # type: ignore[arg-type]
 
 from neocpu.peers import fbgemm  # noqa: E402
-from tests.fbgemm_calls import more_calls  # noqa: E402
+from tests.fbgemm_calls import pooled_and_jagged_calls  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -145,7 +145,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
         1,
         torch.zeros(1, dtype=torch.int64),
     ),
-    **more_calls(ROWS, COLUMN),
+    **pooled_and_jagged_calls(ROWS, COLUMN),
 }
 
 

@@ -265,7 +265,7 @@ def test_compiled_lookups_rows_in_place_and_copies() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reverse_qparam": True}, "before the codes"),
+        ({"reverse_qparam": True}, "begin with fp16 scale"),
         ({"output_dtype": "int8"}, "without pooling"),
         ({"pooling_mode": "none"}, "same dimension"),
         ({"feature_table_map": [0, 0]}, "needs a feature"),

@@ -77,8 +77,8 @@ class OracleCase:
         from neocpu.oracle.checking import check
 
         settings = self.settings
-        given = {"bits": settings.bits, "preset": settings.preset, **options}
-        report = check(self.op, self.inputs, answer, self.options, **given)
+        arguments = {"bits": settings.bits, "preset": settings.preset, **options}
+        report = check(self.op, self.inputs, answer, self.options, **arguments)
         self._keep(answer, report)
         failures = [diagnosis for outcome in report.failures for diagnosis in outcome.diagnoses]
         self.outcomes.append(

@@ -102,6 +102,11 @@ def _why(runs: _Runs, differing: NDArray[np.int64]) -> str:
     return " (unordered additions)"
 
 
+def _without_column(place: dict[str, int]) -> Place:
+    """The row, or the sample and feature, that an element belongs to."""
+    return tuple((name, number) for name, number in place.items() if name != "column")
+
+
 def _counted(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
@@ -111,15 +116,15 @@ def _listed(runs: _Runs, elements: NDArray[np.int64]) -> str:
     chosen = elements[:PLACES_LOCATED]
     runs_of: dict[Place, NDArray[np.bool_]] = {}
     for element, place in zip(chosen.tolist(), runs.located(chosen)):
-        outer = tuple((name, number) for name, number in place.items() if name != "column")
+        outer = _without_column(place)
         wrong = runs.wrong[:, element]
         runs_of[outer] = runs_of.get(outer, np.zeros_like(wrong)) | wrong
     shown = [
         f"{' '.join(f'{name} {number}' for name, number in place)} in {_counted(int(wrong.sum()))}"
         for place, wrong in list(runs_of.items())[:PLACES_SHOWN]
     ]
-    more = "" if len(runs_of) <= PLACES_SHOWN and chosen.size == elements.size else ", …"
-    return ", ".join(shown) + more
+    ellipsis = "" if len(runs_of) <= PLACES_SHOWN and chosen.size == elements.size else ", …"
+    return ", ".join(shown) + ellipsis
 
 
 def _race(runs: _Runs, sometimes: NDArray[np.int64]) -> Mistake:
@@ -199,20 +204,12 @@ def _by_place(runs: _Runs, sometimes: NDArray[np.int64]) -> Mistake:
 
 def _whole_rows(runs: _Runs, sometimes: NDArray[np.int64], places: list[dict[str, int]]) -> bool:
     """Is most of a row wrong wherever one of its elements is?"""
-    rows = Counter(
-        tuple((name, number) for name, number in place.items() if name != "column")
-        for place in places
-    )
+    rows = Counter(map(_without_column, places))
     if max(rows.values()) < 2:
         return False
     chosen = sometimes[: len(places)]
     group = {row: k for k, row in enumerate(rows)}
-    of_element = np.array(
-        [
-            group[tuple((name, n) for name, n in place.items() if name != "column")]
-            for place in places
-        ]
-    )
+    of_element = np.array([group[_without_column(place)] for place in places])
     wrong = runs.wrong[:, chosen]
     count = np.stack([np.bincount(of_element, w, len(rows)) for w in wrong])
     size = np.bincount(of_element, minlength=len(rows))

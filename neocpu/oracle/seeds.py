@@ -18,7 +18,9 @@ from neocpu.oracle.operator import Case, Value
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.stochastic_mistakes import Draws
 
-NOT_TOLD = "stochastic rounding: no two answers show whether seeds have random numbers of their own"
+UNCOMPARED = (
+    "stochastic rounding: no two answers show whether seeds have random numbers of their own"
+)
 COUNTED = ("seed", "step")  # options by which random numbers differ
 
 
@@ -34,7 +36,7 @@ def judged_by_seed(outcomes: Sequence[CaseOutcome]) -> list[CaseOutcome]:
         for verdict in outcome.verdicts
         if verdict.draws is not None and verdict.draws.count and verdict.status == "passed"
     ]
-    told = any(len(verdict.draws.up) > 1 for _, verdict in stochastic_answers if verdict.draws)
+    compared = any(len(verdict.draws.up) > 1 for _, verdict in stochastic_answers if verdict.draws)
     for (a, first), (b, second) in combinations(stochastic_answers, 2):
         if a == b or first.output != second.output:
             continue
@@ -43,15 +45,15 @@ def judged_by_seed(outcomes: Sequence[CaseOutcome]) -> list[CaseOutcome]:
         both = _together(first.draws, second.draws)
         if both is None:
             continue
-        told = True
+        compared = True
         mistake = stochastic.shared_by_seeds(both)
         if mistake is not None:
             about = f"{mistake.about}: {outcomes[a].case.name} and {outcomes[b].case.name}"
             judged[b] = _failed(judged[b], second, mistake._replace(about=about))
-    if stochastic_answers and not told:
+    if stochastic_answers and not compared:
         k, verdict = stochastic_answers[0]
-        said = replace(verdict, untested=(*verdict.untested, NOT_TOLD))
-        judged[k] = _with_verdict(judged[k], said)
+        untested = (*verdict.untested, UNCOMPARED)
+        judged[k] = _with_verdict(judged[k], replace(verdict, untested=untested))
     return judged
 
 
@@ -59,16 +61,17 @@ def _same_question(a: Case, b: Case) -> bool:
     """Do two cases differ in nothing but seed or step?"""
     if a.op != b.op or a.inputs.keys() != b.inputs.keys() or _counters(a) == _counters(b):
         return False
-    if _others(a.options) != _others(b.options):
+    if _other_options(a.options) != _other_options(b.options):
         return False
     return all(np.array_equal(array, b.inputs[name]) for name, array in a.inputs.items())
 
 
 def _counters(case: Case) -> list[Value | None]:
+    """Seed and step of a case; None for those that it does not set."""
     return [case.options.get(name) for name in COUNTED]
 
 
-def _others(options: Mapping[str, Value]) -> dict[str, Value]:
+def _other_options(options: Mapping[str, Value]) -> dict[str, Value]:
     return {name: value for name, value in options.items() if name not in COUNTED}
 
 

@@ -168,10 +168,10 @@ def _by_group(levels: _Levels) -> Finding:
         ratios.append(np.bincount(group, ratio, 2 * GROUPS))
     mixed = np.logaddexp.reduce(np.array(ratios), axis=0) - math.log(len(ratios))
     worst = int(np.argmax(mixed))
-    here = group == worst
-    up = levels.up[here].sum()
-    count = (levels.up + levels.down)[here].sum()
-    expected = ((levels.up + levels.down) * levels.chance)[here].sum()
+    in_group = group == worst
+    up = levels.up[in_group].sum()
+    count = (levels.up + levels.down)[in_group].sum()
+    expected = ((levels.up + levels.down) * levels.chance)[in_group].sum()
     about = (
         f"goes up with another probability than it should: {up / max(count, 1):.1%} instead of "
         f"{expected / max(count, 1):.1%} of {count:.0f} elements"
@@ -181,6 +181,7 @@ def _by_group(levels: _Levels) -> Finding:
 
 
 def _sequence_score(draws: Draws, null: Real, q: Real) -> float:
+    """Score of probabilities q [runs, n] of going up, against `draws.null()`."""
     q = np.clip(q, NEVER, 1 - NEVER)
     return float((np.log(np.where(draws.up, q, 1 - q)) - null).sum())
 
@@ -232,10 +233,10 @@ def untested(draws: Draws | None) -> str:
     bias = _smallest_bias(_levels(draws), enough)
     parts = []
     if bias > BIASES[0]:
-        seen = "no bias"
+        smallest = "no bias"
         if bias < math.inf:
-            seen = f"a bias of {bias * 100:.0f} % or more, not 5 %"
-        parts.append(f"{draws.count:,} elements can show {seen}")
+            smallest = f"a bias of {bias * 100:.0f} % or more, not 5 %"
+        parts.append(f"{draws.count:,} elements can show {smallest}")
     if hidden:
         parts.append(
             f"{'they' if parts else f'{draws.count:,} elements'} cannot show {', '.join(hidden)}"
@@ -261,19 +262,19 @@ def _visible(draws: Draws) -> Iterator[tuple[str, float]]:
         ("that probabilities are inverted", 1 - p),
         ("4 random bits", np.floor(p * 16) / 16),
     )
-    for what, q in effects:
-        yield what, levels.mean_score(q)
+    for effect, q in effects:
+        yield effect, levels.mean_score(q)
     sample = draws.sample()
     generator = np.random.default_rng(0)
     groups = {mistake.name: group for mistake, group in sharings(sample)}
-    for name, what in (
+    for name, effect in (
         ("one_number", "one random number for all elements"),
         ("one_number_per_row", "one per row"),
         ("one_number_per_column", "one per column"),
     ):
         number = generator.random(int(groups[name].max()) + 1)
-        made = Draws(**{**vars(sample), "up": number[groups[name]] < sample.chance})
-        yield what, shared_score(made, groups[name])
+        shared = Draws(**{**vars(sample), "up": number[groups[name]] < sample.chance})
+        yield effect, shared_score(shared, groups[name])
 
 
 class Judgement(NamedTuple):

@@ -145,12 +145,12 @@ def _biases() -> Iterator[tuple[Mistake, Chance]]:
     up = "biased_up"
     down = "biased_down"
     for size in SIZES:
-        more = f"about {size * 100:.0f} % more often than it should"
-        less = f"about {size * 100:.0f} % less often than it should"
-        yield Mistake(up, f"goes up {more}", fix), partial(_scaled, 1 + size)
-        yield Mistake(down, f"goes up {less}", fix), partial(_scaled, 1 - size)
-        yield Mistake(down, f"goes down {more}", fix), partial(_complement_scaled, 1 + size)
-        yield Mistake(up, f"goes down {less}", fix), partial(_complement_scaled, 1 - size)
+        too_often = f"about {size * 100:.0f} % more often than it should"
+        too_seldom = f"about {size * 100:.0f} % less often than it should"
+        yield Mistake(up, f"goes up {too_often}", fix), partial(_scaled, 1 + size)
+        yield Mistake(down, f"goes up {too_seldom}", fix), partial(_scaled, 1 - size)
+        yield Mistake(down, f"goes down {too_often}", fix), partial(_complement_scaled, 1 + size)
+        yield Mistake(up, f"goes down {too_seldom}", fix), partial(_complement_scaled, 1 - size)
     for shift in SHIFTS:
         about = f"the probability of going up is about {shift} too "
         yield Mistake(up, about + "high", fix), partial(_shifted, shift)
@@ -229,12 +229,12 @@ def sharings(draws: Draws) -> Iterator[tuple[Mistake, Ints]]:
     runs = np.arange(len(draws.up))[:, None]
     count = int(draws.element.max(initial=0)) + 1
     width = int(draws.column.max(initial=0)) + 1
-    own = "the counter of the generator must hold table, row and column of the element"
+    own_counter = "the counter of the generator must hold table, row and column of the element"
 
     def within_run(groups: Ints) -> Ints:
         return groups + runs * (2 * count + 2 * width)
 
-    def sharing(name: str, about: str, fix: str = own) -> Mistake:
+    def sharing(name: str, about: str, fix: str = own_counter) -> Mistake:
         return Mistake(name, about, fix)
 
     rows = np.unique(draws.table * count + draws.row, return_inverse=True)[1]

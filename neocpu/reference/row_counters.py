@@ -1,4 +1,4 @@
-"""How do row counters change a rule's rate, and how do rows decay that rest?
+"""How do row counters change a rule's rate, and how do rows decay between updates?
 
 Twins of the helpers of `kernels/rules.py` for rules that count the updates of a row. Formulas:
 docs/arithmetic.md §5, Counters; docs/semantics.md §2.

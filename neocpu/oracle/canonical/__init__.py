@@ -15,6 +15,7 @@ from neocpu.formats import FORMATS
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, bags_of, row_bytes
+from neocpu.oracle.truth.formats import decode
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
 
 Ints = NDArray[np.int64]
@@ -25,6 +26,11 @@ NONE = np.empty(0, np.float32)  # an array that a kernel takes and does not use
 def backend_module(name: str, backend: str) -> Any:
     """The module of that name among the kernels or among their twins."""
     return import_module(f"neocpu.{backend}.{name}")
+
+
+def decoded(codes: NDArray[Any], name: str) -> Floats:
+    """Elements of a format as fp32 numbers, in an array of their own; the inverse of `encoded`."""
+    return np.array(codes if name == "fp32" else decode(codes, name), np.float32)
 
 
 def encoded(x: Floats, name: str, backend: str) -> NDArray[Any]:

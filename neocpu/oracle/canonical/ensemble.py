@@ -8,33 +8,27 @@ Operation by operation `fl(e + fl((1 - c)*fl(w - e)))` where 1 - c < 1/2, else
 import numpy as np
 
 from neocpu.oracle.adapters import Array, codes_of
-from neocpu.oracle.canonical import Floats, encoded
+from neocpu.oracle.canonical import Floats, decoded, encoded
 from neocpu.oracle.operator import Value
 from neocpu.oracle.truth.ensemble import due
-from neocpu.oracle.truth.formats import decode
-
-
-def numbers(codes: Array, form: str) -> Floats:
-    """Elements of a format as fp32."""
-    return np.array(codes if form == "fp32" else decode(codes, form), np.float32)
 
 
 def averaged_bits(
     weights: Array, shadow: Array, options: dict[str, Value], step: int, backend: str
 ) -> tuple[Array, Array]:
     """Weights and shadow, in their formats, after what is due before the lookup of a step."""
-    todo = due(options, step)
+    due_now = due(options, step)
     form = str(options["momentum2_format"])
-    if todo.average:
+    if due_now.average:
         row_format = str(options["weights_format"])
-        seen = numbers(encoded(numbers(weights, row_format), form, backend), form)
-        old = numbers(shadow, form)
+        narrowed = decoded(encoded(decoded(weights, row_format), form, backend), form)
+        old = decoded(shadow, form)
         with np.errstate(all="ignore"):
-            shadow = encoded(_interpolated(old, seen, todo.coefficient), form, backend)
-    if todo.copy:
+            shadow = encoded(_interpolated(old, narrowed, due_now.coefficient), form, backend)
+    if due_now.copy:
         row_format = str(options["weights_format"])
-        weights = encoded(numbers(shadow, form), row_format, backend)
-    if todo.clear:
+        weights = encoded(decoded(shadow, form), row_format, backend)
+    if due_now.clear:
         shadow = shadow.copy()
         codes_of(shadow)[...] = 0
     return weights, shadow

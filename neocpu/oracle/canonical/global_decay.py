@@ -7,11 +7,10 @@ powering in fp64; a row is fl(G*w).
 
 import numpy as np
 
-from neocpu.oracle.canonical import Floats, Ints, encoded, lookups_of
+from neocpu.oracle.canonical import Floats, Ints, decoded, encoded, lookups_of
 from neocpu.oracle.canonical import update as plain_update
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import tables_of
-from neocpu.oracle.truth.formats import decode
 from neocpu.oracle.truth.global_decay import is_active
 from neocpu.oracle.truth.states import GLOBAL
 from neocpu.reference.row_counters import missed_decay
@@ -26,7 +25,7 @@ def factors(inputs: Arrays, options: dict[str, Value]) -> Floats:
     return missed_decay(prev_iter, step, keep, float(options["decay_lower_bound"]))
 
 
-def seen_inputs(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def decayed_inputs(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     """The inputs of a training step's lookup: all rows decayed, as fp32."""
     return {**inputs, "weights": _numbers(inputs, options) * _by_element(inputs, options)}
 
@@ -68,9 +67,7 @@ def _decoupled(options: dict[str, Value]) -> dict[str, Value]:
 
 def _numbers(inputs: Arrays, options: dict[str, Value]) -> Floats:
     """All weights as fp32 numbers, in an array of their own."""
-    form = str(options["weights_format"])
-    weights = inputs["weights"].reshape(-1)
-    return np.array(weights if form == "fp32" else decode(weights, form), np.float32)
+    return decoded(inputs["weights"].reshape(-1), str(options["weights_format"]))
 
 
 def _row_widths(inputs: Arrays) -> Ints:

@@ -12,6 +12,7 @@ from neocpu.oracle.canonical import (
     NONE,
     Floats,
     backend_module,
+    decoded,
     divided,
     encoded,
     gradient_start,
@@ -20,7 +21,7 @@ from neocpu.oracle.canonical import (
 from neocpu.oracle.canonical.scaled import ScaledTables
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, TableGeometry
-from neocpu.oracle.truth.formats import decode, joined_halves
+from neocpu.oracle.truth.formats import joined_halves
 from neocpu.oracle.truth.states import StateLayout, layout_of
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
@@ -72,9 +73,7 @@ def states_of(layout: StateLayout, inputs: Arrays, tables: TableGeometry) -> dic
     states = {}
     for name, size in sizes.items():
         array = inputs.get(name, np.zeros(size, np.float32))
-        form = layout.formats[name]
-        numbers = array if form == "fp32" else decode(array, form)
-        states[name] = np.array(numbers, np.float32).reshape(-1)
+        states[name] = decoded(array, layout.formats[name]).reshape(-1)
     return states
 
 

@@ -19,6 +19,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
+NARROW = 3  # columns of narrow rows where odd widths are allowed
+
+
 class Recipe(NamedTuple):
     """What all cases of a suite have in common.
 
@@ -27,6 +30,11 @@ class Recipe(NamedTuple):
 
     seed: int
     dim_multiple: int = 1
+
+    @property
+    def narrow(self) -> int:
+        """Columns of narrow rows: one multiple, or NARROW where any number is allowed."""
+        return self.dim_multiple if self.dim_multiple > 1 else NARROW
 
     def width(self, columns: int) -> int:
         """So many columns, or the next multiple above."""

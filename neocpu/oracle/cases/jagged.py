@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Floats
+from neocpu.oracle.cases.draw import Draw, Floats, Recipe
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.jagged import OPERATORS
 
-ODD = 3  # columns where odd widths are allowed
 BY_NAME = {op.name: op for op in OPERATORS}
 RAGGED = np.array([0, 3, 3, 4, 40, 73, 73])  # bags of 0, 1, 33 and more rows; the last is empty
 
@@ -16,7 +15,7 @@ RAGGED = np.array([0, 3, 3, 4, 40, 73, 73])  # bags of 0, 1, 33 and more rows; t
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
     for make in (_products, _heads, _softmax, _elementwise):
-        yield from make(seed, dim_multiple if dim_multiple > 1 else ODD)
+        yield from make(seed, Recipe(seed, dim_multiple).narrow)
 
 
 def _with_backward(

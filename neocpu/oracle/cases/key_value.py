@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Ints
+from neocpu.oracle.cases.draw import Draw, Ints, Recipe
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.truth.key_store import STRATEGIES
 
@@ -22,7 +22,7 @@ ABOUT = {
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; D is 8, or the next multiple."""
-    dim = -(-DIM // dim_multiple) * dim_multiple
+    dim = Recipe(seed, dim_multiple).width(DIM)
     for optimizer in ("exact_sgd", "exact_rowwise_adagrad"):
         for strategy in STRATEGIES:
             kind = "" if optimizer == "exact_sgd" else f"-{optimizer}"

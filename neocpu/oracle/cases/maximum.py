@@ -4,16 +4,24 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, bags, coded, gradient, hot, ragged, tables
+from neocpu.oracle.cases.draw import (
+    NARROW,
+    Draw,
+    Recipe,
+    bags,
+    coded,
+    gradient,
+    hot,
+    ragged,
+    tables,
+)
 from neocpu.oracle.operator import Arrays, Case, Value
-
-ODD = 3  # columns where odd widths are allowed
 
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
     for make in (_bags, _numbers):
-        yield from make(seed, dim_multiple if dim_multiple > 1 else ODD)
+        yield from make(seed, Recipe(seed, dim_multiple).narrow)
 
 
 def _with_backward(
@@ -52,7 +60,7 @@ def _bags(seed: int, multiple: int) -> Iterator[Case]:
     one |= bags(draw, one, [[3] * 70], pick=hot)
     about = "every bag holds one row, three times: 70 gradients add up, not 210"
     yield from _with_backward(seed, "hot-row", one, about)
-    wide = tables(draw, (4,), (260 if multiple != ODD else 259,))
+    wide = tables(draw, (4,), (260 if multiple != NARROW else 259,))
     wide |= bags(draw, wide, [[3, 2]])
     yield from _with_backward(seed, "wide", wide, "rows wider than a block of threads")
 

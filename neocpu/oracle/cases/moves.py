@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw
+from neocpu.oracle.cases.draw import Draw, Recipe
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.moves import OPERATORS
 from neocpu.oracle.truth import moves
 
-ODD = 3  # columns where odd widths are allowed
 ROUNDED = ("regroup-duplicates", "keyed-select")  # gradients of 24 bits
 BY_NAME = {op.name: op for op in OPERATORS}
 
@@ -17,7 +16,7 @@ BY_NAME = {op.name: op for op in OPERATORS}
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
     for make in (_pooled, _regrouped, _selected, _keyed):
-        yield from make(seed, dim_multiple if dim_multiple > 1 else ODD)
+        yield from make(seed, Recipe(seed, dim_multiple).narrow)
 
 
 def _both(

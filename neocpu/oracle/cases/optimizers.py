@@ -1,5 +1,6 @@
-"""Which states and options break single optimizers? FTRL-Proximal, the decay of rows that rest,
-rows with a shadow, states of narrow formats.
+"""Which states and options break single optimizers?
+
+FTRL-Proximal, narrow states, the weight decay `decoupled_global`, averaged rows (ensemble).
 """
 
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from neocpu.oracle.cases.draw import Draw, Recipe, bags, coded, gradient, ragged, tables
-from neocpu.oracle.cases.updates import EXACT, coded_states, states
+from neocpu.oracle.cases.updates import EXACT, SCHEDULED, coded_states, states
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.backward import HYPER
 from neocpu.oracle.truth.states import GLOBAL, layout_of
@@ -172,7 +173,7 @@ def _ensemble(recipe: Recipe) -> Iterator[Case]:
 
 
 def _trajectory(recipe: Recipe, name: str, about: str, **options: Value) -> Case:
-    """Six batches, the third and fifth only evaluated; even rows rest in odd steps."""
+    """Six batches, the third and fifth only evaluated; every other one looks up even rows alone."""
     rule = str(options["optimizer"])
     draw = Draw(recipe.seed, f"trajectory-{name}")
     inputs = tables(draw, (8, 5), recipe.widths(4, 8), (1, 0))
@@ -189,5 +190,4 @@ def _trajectory(recipe: Recipe, name: str, about: str, **options: Value) -> Case
         batch["indices"] = batch["indices"] // 2 * 2 if k % 2 == 0 else batch["indices"]
         step_inputs = {**batch, "grad_output": gradient(draw, {**inputs, **batch})}
         inputs |= {f"step{k}/{key}": array for key, array in step_inputs.items()}
-    hyper = {key: value for key, value in EXACT.items() if key != "learning_rate"}
-    return Case(f"trajectory-{name}", "trajectory", inputs, {**hyper, **options}, about)
+    return Case(f"trajectory-{name}", "trajectory", inputs, {**SCHEDULED, **options}, about)

@@ -112,8 +112,10 @@ def _telling_numbers(draw: Draw, count: int, unit: int) -> Ints:
     numbers = {0, 1, count - 2, count - 1}
     for wrap in WRAPS:
         numbers |= {wrap // unit + shift for shift in (-1, 0, 1, 7)}
-    some = [int(n) for n in draw.words(12).astype(np.uint64) * np.uint64(count) >> np.uint64(32)]
-    return np.array(sorted(n for n in {*numbers, *some} if 0 <= n < count), np.int64)
+    random_numbers = [
+        int(n) for n in draw.words(12).astype(np.uint64) * np.uint64(count) >> np.uint64(32)
+    ]
+    return np.array(sorted(n for n in {*numbers, *random_numbers} if 0 <= n < count), np.int64)
 
 
 def _batch(draw: Draw, shape: ScaleShape) -> tuple[Arrays, Ints]:

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, bags, coded, gradient, hot, ragged, tables
-from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, states
+from neocpu.oracle.cases.draw import Draw, Recipe, bags, coded, gradient, hot, ragged, tables
+from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, SCHEDULED, states
 from neocpu.oracle.operator import Arrays, Case, Value
 
-ODD = 3  # columns where odd widths are allowed
 NONE: dict[str, Value] = {"pooling": "none"}
 RATES = np.array([0.0625, 0.125, 0.03125])
 
@@ -16,7 +15,7 @@ RATES = np.array([0.0625, 0.125, 0.03125])
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
     for make in (_lookups, _backwards, _merged, _trajectories):
-        yield from make(seed, dim_multiple if dim_multiple > 1 else ODD)
+        yield from make(seed, Recipe(seed, dim_multiple).narrow)
 
 
 def _batch(
@@ -48,7 +47,7 @@ def _backwards(seed: int, multiple: int) -> Iterator[Case]:
         options: dict[str, Value] = {"optimizer": rule, **EXACT, **OPTIONS_OF_RULE.get(rule, {})}
         about = f"{rule}, no pooling: duplicates within and across features, some lookups pruned"
         yield Case(f"backward-sequence-{rule}", "backward", inputs, {**options, **NONE}, about)
-    for name, weighted, varied, more, about in (
+    for name, weighted, varied, clipping, about in (
         ("weighted", True, False, {}, "each gradient times the weight of its lookup"),
         (
             "variable",
@@ -61,7 +60,7 @@ def _backwards(seed: int, multiple: int) -> Iterator[Case]:
     ):
         draw = Draw(seed, f"sequence-{name}")
         inputs = _batch(draw, multiple, weighted, varied=varied)
-        options = {"optimizer": "exact_sgd", **EXACT, **NONE, **more}
+        options = {"optimizer": "exact_sgd", **EXACT, **NONE, **clipping}
         yield Case(f"backward-sequence-{name}", "backward", inputs, options, f"no pooling; {about}")
     draw = Draw(seed, "sequence-fp16")
     inputs = _batch(draw, multiple)
@@ -102,8 +101,7 @@ def _trajectories(seed: int, multiple: int) -> Iterator[Case]:
             batch["indices"][3::7] = -1
             batch["grad_output"] = gradient(draw, {**table_inputs, **batch}, "none")
             inputs |= {f"step{k}/{key}": array for key, array in batch.items()}
-        hyper = {key: value for key, value in EXACT.items() if key != "learning_rate"}
-        options = {"optimizer": rule, **hyper, **OPTIONS_OF_RULE.get(rule, {}), **NONE}
+        options = {"optimizer": rule, **SCHEDULED, **OPTIONS_OF_RULE.get(rule, {}), **NONE}
         weights = ", weighted" if weighted else ""
         about = f"{rule} without pooling{weights}: two updates and an evaluation"
         yield Case(f"trajectory-sequence-{rule}", "trajectory", inputs, options, about)

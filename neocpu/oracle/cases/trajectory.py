@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from neocpu.oracle.cases.draw import Draw, Recipe, bags, coded, gradient, ragged, tables
-from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, states
+from neocpu.oracle.cases.updates import OPTIONS_OF_RULE, SCHEDULED, states
 from neocpu.oracle.operator import Arrays, Case, Value
 
 RATES = np.array([0.0625, 0.125, 0.125, 0.0625, 0.03125, 0.03125])  # warm-up, then decay
@@ -98,11 +98,10 @@ def _case(
         step_inputs = {**batch, "grad_output": gradient(draw, {**table_inputs, **batch})}
         inputs |= {f"step{k}/{key}": array for key, array in step_inputs.items()}
     inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
-    hyper = {key: value for key, value in EXACT.items() if key != "learning_rate"}
     return Case(
         f"trajectory-{name}",
         "trajectory",
         inputs,
-        {"optimizer": rule, **hyper, **OPTIONS_OF_RULE.get(rule, {}), **options},
+        {"optimizer": rule, **SCHEDULED, **OPTIONS_OF_RULE.get(rule, {}), **options},
         about,
     )

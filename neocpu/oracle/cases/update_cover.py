@@ -80,8 +80,8 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
 def fits(row: Row) -> bool:
     """Do these values go together?
 
-    AdaGradW is of the rule with counters, the decay of rows that rest of row-wise AdaGrad. fp32
-    rows are not rounded, split ones to nearest only; FBGEMM has a rounding of its own to fp16.
+    AdaGradW is of the rule with counters, `decoupled_global` of row-wise AdaGrad. fp32 rows
+    are not rounded, split ones to nearest only; FBGEMM has a rounding of its own to fp16.
     """
     rows_format = row.get("weights_format", "fp16")
     rounding = row.get("rounding", "nearest")
@@ -95,7 +95,7 @@ def fits(row: Row) -> bool:
 
 
 def _fits_global(row: Row) -> bool:
-    """Has the decay of rows that rest canonical bits with these values?"""
+    """Has the weight decay `decoupled_global` canonical bits with these values?"""
     return row.get("decay") != GLOBAL or (
         row.get("optimizer", GLOBAL_RULE) == GLOBAL_RULE
         and row.get("rounding", "nearest") == "nearest"

@@ -30,6 +30,8 @@ EXACT: dict[str, Value] = {
     "beta2": 1 - 2.0**-10,
 }
 # Options of single rules, beside EXACT.
+# Of trajectories, whose learning rates are an input.
+SCHEDULED = {key: value for key, value in EXACT.items() if key != "learning_rate"}
 OPTIONS_OF_RULE: dict[str, dict[str, Value]] = {
     "momentum_sgd": {"momentum": 0.625},
     "lars_sgd": {"momentum": 0.625, "eta": 0.125},

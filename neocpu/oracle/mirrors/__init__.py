@@ -166,8 +166,8 @@ def mirrors_of(op: str) -> tuple[Mirror, ...]:
     return tuple(m for m in MIRRORS.values() if m.op == op)
 
 
-def _refuse_memories(options: dict[str, Value]) -> None:
-    """Raises NoMirror for memories of rows and states that no peer has on a CPU."""
+def _refuse_states(options: dict[str, Value]) -> None:
+    """Raise NoMirror for states that no peer keeps on a CPU, or not in these formats."""
     if options.get("weight_decay_mode") == GLOBAL:
         raise NoMirror("no peer decays rows that rest on a CPU")
     if options.get("step_ema") or options.get("step_swap"):
@@ -182,6 +182,6 @@ def mirror_bits(preset: str, op: str, inputs: Arrays, options: Options) -> Array
     if mirror is None:
         raise NoMirror(f"{preset} has no bit mirror of {op}")
     complete = OPERATORS[op].complete(options)
-    _refuse_memories(complete)
+    _refuse_states(complete)
     with np.errstate(all="ignore"):
         return mirror.compute(dict(inputs), complete)

@@ -183,8 +183,8 @@ class BoundedTables:
         for name, state in update.states.items():
             state = flushed_bounded(state, bends)
             places = rows if name in self.layout.row else elements
-            _put(self.states[name], places, stored(state, "fp32"))
-        _put(self.weights, elements, w)
+            self.states[name].put(places, stored(state, "fp32"))
+        self.weights.put(elements, w)
 
     def _rest(self, table: int, elements: Ints) -> float:
         """Sum of squares of the elements of a table that are not updated."""
@@ -202,7 +202,7 @@ class BoundedTables:
     def state_truths(self) -> dict[str, Truth]:
         """What may stand in each state, if states are as they were before they are stored."""
         return {
-            name: in_format(Bounded(state.value.copy(), state.error.copy()), form)
+            name: in_format(state.copy(), form)
             for name, form in self.layout.formats.items()
             for state in [self.states[name]]
         }
@@ -221,11 +221,6 @@ def _summed_squares(merged_gradients: MergedGradients) -> Bounded:
     squares = Bounded(np.square(terms), np.zeros(terms.shape))
     divisions = np.ones(merged_gradients.rows.size, np.int64)
     return segment_sums(squares, squares.value, merged_gradients.starts, 1, divisions)
-
-
-def _put(target: Bounded, where: Ints, x: Bounded) -> None:
-    target.value[where] = x.value
-    target.error[where] = x.error
 
 
 def step(
@@ -266,7 +261,7 @@ def _with_all_rows(gradients: MergedGradients, rows: int) -> MergedGradients:
     """Every row of the table, those without a lookup with gradient 0."""
     shape = (rows, gradients.gradient.value.shape[1])
     total = Bounded(np.zeros(shape), np.zeros(shape))
-    _put(total, gradients.rows, gradients.gradient)
+    total.put(gradients.rows, gradients.gradient)
     return MergedGradients(np.arange(rows), total, total, np.arange(rows + 1))
 
 
@@ -330,13 +325,7 @@ def locate(
     by_row: tuple[str, ...] = ("scale", "bias")
     if "optimizer" in options:
         by_row += layout_of(options).row
-    if name in by_row:
-        table = int(np.searchsorted(tables.first_row, number, side="right")) - 1
-        return {"table": table, "row": number - int(tables.first_row[table])}
-    table = int(np.searchsorted(tables.first_element, number, side="right")) - 1
-    in_table = number - int(tables.first_element[table])
-    row, column = divmod(in_table, max(int(tables.dims[table]), 1))
-    return {"table": table, "row": row, "column": column}
+    return tables.place_of_row(number) if name in by_row else tables.place_of_element(number)
 
 
 BACKWARD = Operator(

@@ -139,7 +139,7 @@ def _dequantize_truth(
     form = "int8" if name == "int8_gpu" else name
     rows = rows_of(table, {"weights_format": form}, switches)
     shape = (len(codes), columns)
-    numbers = Bounded(rows.value.reshape(shape), rows.error.reshape(shape))
+    numbers = Bounded(rows.value, rows.error).reshape(*shape)
     return {"out": in_format(numbers, "fp32")}
 
 

@@ -6,7 +6,7 @@ rounding: the scale has a bound, and a code may be either neighbour where that d
 
 import numpy as np
 
-from neocpu.formats import HFP8_BACKWARD, HFP8_FORWARD
+from neocpu.formats import HFP8_BACKWARD, HFP8_FORWARD, WIRES
 from neocpu.oracle.canonical import backend_module
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of
@@ -33,7 +33,7 @@ def _scales(x: Real, limit: float, switches: frozenset[str]) -> Bounded:
     if "fp8_scale_of_tensor" in switches:
         largest = np.full(largest.shape, largest.max(initial=0.0))
     divisor = Bounded.constant(EPSILON) + Bounded.exactly(largest)
-    # FBGEMM's kernels begin the search at 0 or at EPSILON: rows below it have either scale
+    # FBGEMM's kernels begin the search at 0 or at EPSILON: smaller rows have either scale
     started_high = np.maximum(EPSILON - largest, 0.0)
     low = Bounded.exactly(limit) / Bounded(divisor.value + started_high, divisor.error)
     scale = Bounded.exactly(limit) / divisor
@@ -44,7 +44,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     x = np.asarray(inputs["x"], np.float64)
     form = _form(options)
     scale = _scales(x, form.largest, switches)
-    # infinities make a scale of 0 and codes that nobody promises
+    # an infinity makes a scale of 0, and codes that FBGEMM does not define
     known = np.asarray(np.isfinite(x).all(1))
     scaled = Bounded.exactly(x) * scale.column()
     error = np.where(known[:, None] & np.isfinite(scaled.value), scaled.error, np.inf)
@@ -70,10 +70,9 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
 def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     """Scale and numbers of the bytes that `quantize` writes."""
     x = np.ascontiguousarray(inputs["x"], np.float32)
-    columns = x.shape[1]
     backward = int(bool(options["backward"]))
     rows = backend_module("codecs_rows", backend)
-    codes = np.empty((len(x), -(-columns // 4) * 4 + 8), np.uint8)
+    codes = np.empty((len(x), WIRES["fp8_row_forward"].row_bytes(x.shape[1])), np.uint8)
     rows.quantize_fp8_row(x, backward, codes)
     scale = np.ascontiguousarray(codes[:, -8:-4]).view(np.float32)[:, 0]
     unscaled = codes.copy()

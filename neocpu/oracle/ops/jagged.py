@@ -8,7 +8,6 @@ from neocpu.oracle.ops.layout import OFFSETS
 from neocpu.oracle.truth import jagged
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.jagged import sums
-from neocpu.oracle.truth.numbers import Bounded
 
 ROWS = ("lookup", "column")
 LENGTH: dict[str, Value] = {"max_length": 0}  # rows of a bag that count; 0: all of them
@@ -38,9 +37,7 @@ def _products(
     ) -> dict[str, Truth]:
         truths = {}
         for output, (description, shape) in products_of(arrays, chosen, switches).items():
-            total = sums(description)
-            reshaped = Bounded(total.value.reshape(shape), total.error.reshape(shape))
-            truths[output] = in_format(reshaped, "fp32")
+            truths[output] = in_format(sums(description).reshape(*shape), "fp32")
         return truths
 
     def run(arrays: Arrays, chosen: dict[str, Value], backend: str) -> Arrays:

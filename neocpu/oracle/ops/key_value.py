@@ -1,4 +1,4 @@
-"""What becomes of a table whose rows are born with their ids and evicted? `kv_trajectory`.
+"""What becomes of a table that gets a row for each new id, and evicts rows? `kv_trajectory`.
 
 Training steps, evaluations and evictions of one key-value table. The rows of all ids that ever
 occur are one ordinary table, whose rows are set back when their ids are evicted: so lookups and
@@ -21,7 +21,7 @@ from neocpu.oracle.truth.key_store import KeyStore
 from neocpu.oracle.truth.numbers import Bounded, square_sum
 from neocpu.reference.rules import RULES
 
-OWN_OPTIONS = ("strategy", "ttl", "min_count", "decay_rate", "min_norm")
+STORE_OPTIONS = ("strategy", "ttl", "min_count", "decay_rate", "min_norm")
 
 
 class Step(NamedTuple):
@@ -69,9 +69,9 @@ def _steps(inputs: Arrays) -> Iterator[Step]:
         )
 
 
-def _rest(options: dict[str, Value]) -> dict[str, Value]:
-    """The options of an ordinary table."""
-    return {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+def _table_options(options: dict[str, Value]) -> dict[str, Value]:
+    """The options of lookups and updates, without those of the store."""
+    return {name: value for name, value in options.items() if name not in STORE_OPTIONS}
 
 
 def _read_rows(batch: Arrays) -> Ints:
@@ -85,26 +85,22 @@ class _Numbers:
 
     def __init__(self, inputs: Arrays, options: dict[str, Value], bends: frozenset[str]) -> None:
         first = next(_steps(inputs)).batch
-        self.options = BACKWARD.complete(_rest(options))
+        self.options = BACKWARD.complete(_table_options(options))
         self.bends = bends
         self.tables = BoundedTables(first, self.options, bends)
-        weights = self.tables.weights
-        self.initial = Bounded(weights.value.copy(), weights.error.copy())
+        self.initial = self.tables.weights.copy()
         self.row_states = RULES[str(self.options["optimizer"])].row_state
 
     def norms(self) -> Bounded:
         """Norms of all rows."""
-        shape = (-1, int(self.tables.geometry.dims[0]))
-        weights = self.tables.weights
-        rows = Bounded(weights.value.reshape(shape), weights.error.reshape(shape))
+        rows = self.tables.weights.reshape(-1, int(self.tables.geometry.dims[0]))
         return square_sum(rows).sqrt()
 
-    def set_back(self, places: Ints) -> None:
-        """Rows of evicted ids as they began, states 0."""
+    def reset(self, places: Ints) -> None:
+        """Give evicted ids their initial rows, and states of 0."""
         elements = self.tables.elements(0, places)
         if "kv_row_not_reset" not in self.bends:
-            self.tables.weights.value[elements] = self.initial.value[elements]
-            self.tables.weights.error[elements] = self.initial.error[elements]
+            self.tables.weights.put(elements, self.initial.take(elements))
         if "kv_state_not_reset" in self.bends:
             return
         for name, state in self.tables.states.items():
@@ -125,7 +121,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     outputs: dict[str, Truth] = {}
     count = 0
     for k, batch, training, evicts, time in _steps(inputs):
-        store.seen(_read_rows(batch), time, training)
+        store.record(_read_rows(batch), time, training)
         w = tables.weights
         rows = DecodedRows(w.value, w.error, np.abs(w.value))
         pooled = looked_up(batch, rows, numbers.options, switches)
@@ -135,7 +131,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
             step(tables, batch, {**numbers.options, "step": count}, switches)
         if evicts:
             norm = numbers.norms()
-            numbers.set_back(store.evicted(time, norm.value, norm.error))
+            numbers.reset(store.evict(time, norm.value, norm.error))
         outputs[f"step{k}/kept"] = _exact(keys[store.present])
     kept = np.flatnonzero(store.present)
     outputs["counts"] = _exact(store.count[kept])
@@ -149,9 +145,9 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
 
 
 def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
-    rest = BACKWARD.complete(_rest(options))
+    update_options = BACKWARD.complete(_table_options(options))
     lookup_options = LOOKUP.complete({"pooling": options["pooling"]})
-    rule = RULES[str(rest["optimizer"])]
+    rule = RULES[str(update_options["optimizer"])]
     keys = inputs["keys"].astype(np.int64)
     dim = int(inputs["dims"][0])
     initial = np.array(inputs["weights"], np.float32).reshape(-1, dim)
@@ -164,21 +160,21 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     outputs: Arrays = {}
     count = 0
     for k, batch, training, evicts, time in _steps(inputs):
-        store.seen(_read_rows(batch), time, training)
+        store.record(_read_rows(batch), time, training)
         current = {**batch, "weights": weights.reshape(-1)}
         outputs[f"step{k}/out"] = lookup_bits(current, lookup_options, backend)["out"]
         if training:
             count += 1
             flat = {name: state.reshape(-1) for name, state in states.items()}
-            updated = backward_bits({**current, **flat}, {**rest, "step": count}, backend)
+            updated = backward_bits({**current, **flat}, {**update_options, "step": count}, backend)
             weights = updated["weights"].reshape(-1, dim)
             states = {name: updated[name].reshape(keys.size, -1) for name in states}
         if evicts:
             norm = np.sqrt(np.square(weights.astype(np.float64)).sum(1))
-            gone = store.evicted(time, norm, np.zeros(keys.size))
-            weights[gone] = initial[gone]
+            evicted = store.evict(time, norm, np.zeros(keys.size))
+            weights[evicted] = initial[evicted]
             for state in states.values():
-                state[gone] = 0
+                state[evicted] = 0
         outputs[f"step{k}/kept"] = keys[store.present]
     kept = store.present
     outputs |= {"counts": store.count[kept], "last_times": store.time[kept]}

@@ -61,11 +61,7 @@ def _locate_element(
     inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]
 ) -> dict[str, int]:
     """Table, row and column of an element of all tables."""
-    tables = tables_of(inputs)
-    table = int(np.searchsorted(tables.first_element, index[0], side="right")) - 1
-    number = index[0] - int(tables.first_element[table])
-    row, column = divmod(number, max(int(tables.dims[table]), 1))
-    return {"table": table, "row": row, "column": column}
+    return tables_of(inputs).place_of_element(index[0])
 
 
 OPERATORS = (

@@ -224,8 +224,7 @@ def _locate_row(
         ends = np.cumsum(tables.dims[table])
         k = int(np.searchsorted(ends, index[0], side="right"))
         column = {"column": int(index[0] - (ends[k] - tables.dims[table[k]]))}
-    row = int(rows[k] - tables.first_row[table[k]])
-    return {"table": int(table[k]), "row": row, **column}
+    return {**tables.place_of_row(int(rows[k])), **column}
 
 
 SHARED = {

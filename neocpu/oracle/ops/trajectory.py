@@ -9,7 +9,7 @@ import numpy as np
 
 from neocpu.oracle.canonical import encoded, lookup_bits
 from neocpu.oracle.canonical.ensemble import averaged_bits
-from neocpu.oracle.canonical.global_decay import backward_bits, seen_inputs
+from neocpu.oracle.canonical.global_decay import backward_bits, decayed_inputs
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.backward import HYPER, STATES, STORE, BoundedTables, locate, step
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, looked_up
@@ -39,7 +39,7 @@ def batches(inputs: Arrays) -> list[Arrays]:
 
 def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
     tables = BoundedTables(inputs, options, switches)
-    initial_states = {name: _copy(state) for name, state in tables.states.items()}
+    initial_states = {name: state.copy() for name, state in tables.states.items()}
     weights_format = str(options["weights_format"])
     rates = inputs["learning_rates"].tolist()
     outputs: dict[str, Truth] = {}
@@ -53,7 +53,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
                 tables.weights, shadow, options, count, touched, switches
             )
             # updates write to these arrays
-            tables.weights = _copy(stored(tables.weights, weights_format))
+            tables.weights = stored(tables.weights, weights_format).copy()
         rate = rates[max(k - 1, 0)] if "rate_of_last_step" in switches else rates[k]
         step_options = {**options, "learning_rate": rate, "step": count}
         w = tables.seen_rows(step_options, switches) if training else tables.weights
@@ -62,9 +62,9 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
         if not training:
             continue
         if "state_not_kept" in switches:
-            tables.states = {name: _copy(state) for name, state in initial_states.items()}
+            tables.states = {name: state.copy() for name, state in initial_states.items()}
         step(tables, batch, step_options, switches)
-        outputs[f"step{k}/weights"] = in_format(_copy(tables.weights), weights_format)
+        outputs[f"step{k}/weights"] = in_format(tables.weights.copy(), weights_format)
         outputs |= {f"step{k}/{name}": state for name, state in tables.state_truths().items()}
         tables.round_states()
         if shadow is not None:
@@ -81,10 +81,6 @@ def initial_shadow(inputs: Arrays, options: dict[str, Value]) -> Bounded | None:
         return Bounded.exactly(np.zeros(inputs["weights"].size))
     codes = inputs["sparse_ema"].reshape(-1)
     return Bounded.exactly(decode(codes, str(options["momentum2_format"])))
-
-
-def _copy(x: Bounded) -> Bounded:
-    return Bounded(x.value.copy(), x.error.copy())
 
 
 def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
@@ -107,12 +103,14 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
         count += bool(training)
         rate = float(inputs["learning_rates"][k])
         step_options = {**options, "learning_rate": rate, "step": count}
-        seen = step_inputs
+        lookup_inputs = step_inputs
         if training and is_active(step_options):
-            seen = seen_inputs(step_inputs, step_options)
-        seen_format = "fp32" if seen is not step_inputs else options["weights_format"]
-        seen_options = {**lookup_options, "weights_format": seen_format}
-        outputs[f"step{k}/out"] = lookup_bits(seen, seen_options, backend)["out"]
+            lookup_inputs = decayed_inputs(step_inputs, step_options)
+            lookup_format: Value = "fp32"
+        else:
+            lookup_format = options["weights_format"]
+        rows_options = {**lookup_options, "weights_format": lookup_format}
+        outputs[f"step{k}/out"] = lookup_bits(lookup_inputs, rows_options, backend)["out"]
         if not training:
             continue
         updated = backward_bits(step_inputs, step_options, backend)

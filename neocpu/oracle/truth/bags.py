@@ -37,6 +37,18 @@ class TableGeometry:
     first_element: Ints  # i64[T+1]: in the decoded weights
     first_row: Ints  # i64[T+1]: in an array of one number per row
 
+    def place_of_row(self, number: int) -> dict[str, int]:
+        """Table and row of a row counted over all tables."""
+        table = int(np.searchsorted(self.first_row, number, side="right")) - 1
+        return {"table": table, "row": number - int(self.first_row[table])}
+
+    def place_of_element(self, number: int) -> dict[str, int]:
+        """Table, row and column of an element counted over all tables."""
+        table = int(np.searchsorted(self.first_element, number, side="right")) - 1
+        in_table = number - int(self.first_element[table])
+        row, column = divmod(in_table, max(int(self.dims[table]), 1))
+        return {"table": table, "row": row, "column": column}
+
 
 @dataclass(frozen=True)
 class JaggedBatch:

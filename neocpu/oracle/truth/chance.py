@@ -1,11 +1,11 @@
-"""How far is a long fp32 sum usually off? The statistical bound beside the proven one.
+"""How far off is a long fp32 sum usually? The statistical bound beside the proven one.
 
 The proven bound of n terms lets all roundings point the same way: n·u·Σ|terms|. They hardly ever
 do. Each addition is off by at most u·|its result|; if these errors are independent and of mean 0,
 P(|their sum| > λ·u·sqrt(Σ results²)) <= 2·exp(-λ²/2) (Hoeffding, Azuma; Higham and Mary, A new
-approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41, 2019). For the results
-of the additions stand the largest mean square that sums from the first term on, from the last one
-on, and in random order have. Two things break the assumption, and are counted apart:
+approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41, 2019). The mean square
+of the results is taken as the largest of three: of the partial sums from the first term on, from
+the last one on, and in a random order. Two things break the assumption and are added:
 
 * equal terms are rounded alike: their errors add up (a bag that reads one row all the time);
 * the mean is not 0 where terms are alike modulo the unit in the last place of the partial sums, or
@@ -46,17 +46,17 @@ def usual_error_of_additions(terms: Real, starts: Ints, additions: int) -> Real:
 
 def _usual_error(rows: Real, additions: int) -> Real:
     """The bound [width] of one segment, rows f64[n, width] of numbers."""
-    first_on = np.cumsum(rows, axis=0)
-    total = first_on[-1]
-    last_on = total - first_on
+    forward = np.cumsum(rows, axis=0)
+    total = forward[-1]
+    backward = total - forward
     mean_square = np.maximum.reduce(
         [
-            np.square(first_on).mean(axis=0),
-            np.square(last_on).mean(axis=0),
+            np.square(forward).mean(axis=0),
+            np.square(backward).mean(axis=0),
             MEAN_SQUARES * _mean_square_at_random(rows),
         ]
     )
-    largest = np.maximum(np.abs(first_on).max(axis=0), np.abs(last_on).max(axis=0))
+    largest = np.maximum(np.abs(forward).max(axis=0), np.abs(backward).max(axis=0))
     largest = np.maximum(largest, np.sqrt(mean_square))
     alike = _squared_multiplicities(np.abs(rows))
     random_part = DEVIATIONS * U * np.sqrt(mean_square * alike)
@@ -64,10 +64,10 @@ def _usual_error(rows: Real, additions: int) -> Real:
 
 
 def _residues(rows: Real, largest: Real) -> Real:
-    """What terms lack to multiples of a unit, added up over any stretch of rows: [width].
+    """Sums of the residues of terms modulo a unit, over the worst stretch of rows: [width].
 
-    For the unit, in the last place of partial sums up to `largest` [width], of which it is most. A
-    residue of half a unit may always be rounded the same way.
+    The unit is that in the last place of partial sums up to `largest` [width], or the one below it,
+    …, whichever gives most. A residue of half a unit may always be rounded the same way.
     """
     unit = np.ldexp(1.0, np.frexp(largest)[1] - 24)
     most = np.zeros(largest.shape)

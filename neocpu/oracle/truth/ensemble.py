@@ -75,16 +75,16 @@ def averaged(
 
     touched : elements of the rows that the step looks up.
     """
-    todo = due(options, step)
+    due_now = due(options, step)
     form = str(options["momentum2_format"])
     new_shadow = shadow
-    if todo.average:
-        seen = stored(weights, form)
-        new_shadow = stored(_interpolated(shadow, seen, todo.coefficient, bends), form)
-    new_weights = new_shadow if todo.copy else weights
-    if todo.copy and "ensemble_swap_exchanges" in bends:
+    if due_now.average:
+        narrowed = stored(weights, form)
+        new_shadow = stored(_interpolated(shadow, narrowed, due_now.coefficient, bends), form)
+    new_weights = new_shadow if due_now.copy else weights
+    if due_now.copy and "ensemble_swap_exchanges" in bends:
         new_shadow = weights
-    if todo.clear:
+    if due_now.clear:
         new_shadow = Bounded.exactly(np.zeros(shadow.value.shape))
     if "ensemble_touched_rows_only" in bends:
         return where(touched, new_weights, weights), where(touched, new_shadow, shadow)

@@ -1,26 +1,14 @@
 """What does one step of FTRL-Proximal do to weights? (McMahan et al. 2013, Algorithm 1)"""
 
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.oracle.truth.hyper import Hyper
 from neocpu.oracle.truth.numbers import Bounded, product, where
 
 
-class Numbers(Protocol):
-    """Hyper-parameters by name, and switches."""
-
-    @property
-    def bends(self) -> frozenset[str]:
-        """Names of switches."""
-
-    def __getitem__(self, name: str) -> Bounded:
-        """A hyper-parameter."""
-
-
 def proximal(
-    states: dict[str, Bounded], w: Bounded, g: Bounded, square: Bounded, h: Numbers
+    states: dict[str, Bounded], w: Bounded, g: Bounded, square: Bounded, h: Hyper
 ) -> Bounded:
     """The new weights; `states` (accumulator, linear: n, z) are replaced.
 
@@ -51,7 +39,7 @@ def proximal(
     return step if "ftrl_sign_of_z" in h.bends else -step
 
 
-def _root(n: Bounded, h: Numbers) -> Bounded:
+def _root(n: Bounded, h: Hyper) -> Bounded:
     """sqrt(n)."""
     if "ftrl_eps_inside_root" in h.bends:
         n = n + Bounded.exactly(float(np.finfo(np.float32).eps))
@@ -62,7 +50,7 @@ def _surely_zero(x: Bounded) -> NDArray[np.bool_]:
     return (x.value == 0) & (x.error == 0)
 
 
-def _outside(z: Bounded, h: Numbers) -> Bounded:
+def _outside(z: Bounded, h: Hyper) -> Bounded:
     """z - clip(z): how far z is outside [-lambda1, lambda1]; 0 inside."""
     most = h["lambda1"]
     inside = np.abs(z.value) + z.error + most.error <= most.value

@@ -19,7 +19,7 @@ from neocpu.oracle.truth.states import GLOBAL
 
 
 def is_active(options: dict[str, Value]) -> bool:
-    """Whether rows that rest decay in this step."""
+    """Whether this step applies the decay of the steps that rows missed."""
     in_force = options["weight_decay_mode"] == GLOBAL and float(options["weight_decay"]) > 0
     return in_force and int(options["step"]) >= int(options["decay_start"])
 

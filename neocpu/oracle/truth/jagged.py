@@ -6,7 +6,7 @@ any order. A softmax may subtract the largest number or not, as long as nothing 
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -277,7 +277,7 @@ def softmax_gradient(
         exact = (inner.error == 0) & (dot.error == 0) & (dot.value == 0)
         inner = replace(inner, error=inner.error + np.where(finite & ~exact, split + TINY, 0.0))
     out = Bounded.exactly(np.zeros(y.shape))
-    _put(out, counted, inner)
+    out.put(counted, inner)
     return out
 
 
@@ -289,7 +289,7 @@ def elementwise(inputs: Arrays, options: dict[str, Value], switches: frozenset[s
     place = (rows.bag[inside], rows.place[inside])
     if options["operation"] == "add":
         out = Bounded.exactly(dense.value.copy())
-        _put(out, place, x.take(inside) + dense.take(place))
+        out.put(place, x.take(inside) + dense.take(place))
         return out
     beyond_kept = (options["operation"] == "add_jagged") != ("beyond_dense_swapped" in switches)
     out = Bounded.exactly(x.value.copy() if beyond_kept else np.zeros(x.value.shape))
@@ -297,7 +297,7 @@ def elementwise(inputs: Arrays, options: dict[str, Value], switches: frozenset[s
     if multiplied:  # beyond the array some multiply by 0: infinity and NaN become NaN
         out.error[~np.isfinite(x.value)] = np.inf
     counted = x.take(inside)
-    _put(out, inside, counted * dense.take(place) if multiplied else counted + dense.take(place))
+    out.put(inside, counted * dense.take(place) if multiplied else counted + dense.take(place))
     return out
 
 
@@ -319,18 +319,13 @@ def elementwise_gradients(
     dense = Bounded.exactly(np.zeros(inputs["dense"].shape))
     if options["operation"] == "add":
         dense = gradient
-        of_rows = gradient.take(place)
+        row_gradient = gradient.take(place)
     elif options["operation"] == "add_jagged":
         values = Bounded.exactly(np.array(gradient.value))
-        of_rows = gradient.take(inside)
-        _put(dense, place, of_rows)
+        row_gradient = gradient.take(inside)
+        dense.put(place, row_gradient)
     else:
-        of_rows = gradient.take(inside) * Bounded.exactly(inputs["dense"]).take(place)
-        _put(dense, place, gradient.take(inside) * Bounded.exactly(inputs["values"]).take(inside))
-    _put(values, inside, of_rows)
+        row_gradient = gradient.take(inside) * Bounded.exactly(inputs["dense"]).take(place)
+        dense.put(place, gradient.take(inside) * Bounded.exactly(inputs["values"]).take(inside))
+    values.put(inside, row_gradient)
     return {"values_grad": values, "dense_grad": dense}
-
-
-def _put(target: Bounded, where: Any, x: Bounded) -> None:
-    target.value[where] = x.value
-    target.error[where] = x.error

@@ -1,4 +1,4 @@
-"""Which ids live in a key-value table, and which does an eviction remove?
+"""Which ids does a key-value table hold, and which does an eviction remove?
 
 A key-value table (FBGEMM's KV-ZCH, dynamic embeddings) has a row for each raw id that training has
 met: no id shares another's row. A store counts in how many training steps an id occurred and when
@@ -8,7 +8,7 @@ it occurred last; an eviction asks one strategy of every id that is present:
     counter                   count := floor(count * decay_rate); count < min_count
     timestamp_and_counter     both, the decay too
     l2_weight                 norm of the row < min_norm
-    timestamp_threshold       last < time - ttl, as where a caller names the moment himself
+    timestamp_threshold       last < time - ttl, where the caller gives that moment
 
 An id that is evicted and comes back begins anew: initial row, states 0, count 0.
 """
@@ -47,8 +47,8 @@ class KeyStore:
         self.count = np.zeros(self.size, np.int64)
         self.time = np.zeros(self.size, np.int64)
 
-    def seen(self, places: Ints, time: int, training: bool) -> None:
-        """A batch looks some ids up, given by their places among the known ones, in any order."""
+    def record(self, places: Ints, time: int, training: bool) -> None:
+        """Count the lookups of a batch: places i64[n] of their ids among the known ones."""
         if not training and "kv_evaluation_counts" not in self.bends:
             return
         places, occurrences = np.unique(places, return_counts=True)
@@ -61,8 +61,8 @@ class KeyStore:
         self.count[places] += occurrences
         self.time[places] = time
 
-    def evicted(self, time: int, norm: Real, norm_error: Real) -> Ints:
-        """Places of the ids that an eviction at a time removes; they are then no longer present.
+    def evict(self, time: int, norm: Real, norm_error: Real) -> Ints:
+        """Remove the ids that an eviction at this time removes; returns their places, ascending.
 
         norm, norm_error : f64[U], norms of the rows, and how far a correct kernel's may be.
         Raises ValueError where that leaves open whether a row is shorter than min_norm.
@@ -70,19 +70,19 @@ class KeyStore:
         strategy = str(self.options["strategy"])
         if strategy not in STRATEGIES:
             raise ValueError(f"strategy is {strategy!r}, not one of {', '.join(STRATEGIES)}")
-        gone = self.present.copy()
+        evicted = self.present.copy()
         if "counter" in strategy:
-            gone &= self._rare()
+            evicted &= self._rare()
         if strategy in ("timestamp", "timestamp_and_counter"):
-            gone &= self._old(time)
+            evicted &= self._old(time)
         if strategy == "timestamp_threshold":
-            gone &= self.time < time - int(self.options["ttl"])
+            evicted &= self.time < time - int(self.options["ttl"])
         if strategy == "l2_weight":
             least = float(self.options["min_norm"])
             if (self.present & (np.abs(norm - least) <= norm_error)).any():
                 raise ValueError("the norm of a row is too near min_norm to say who stays")
-            gone &= norm < least
-        places: Ints = np.flatnonzero(gone)
+            evicted &= norm < least
+        places: Ints = np.flatnonzero(evicted)
         self.present[places] = False
         self.count[places] = 0
         self.time[places] = 0

@@ -59,7 +59,7 @@ def _weighted(x: Real, weight: Real | None) -> Real:
         return x if weight is None else x * weight[:, None]
 
 
-def _elements(bags: JaggedBatch, lookups: Ints, width: int) -> Ints:
+def elements_of(bags: JaggedBatch, lookups: Ints, width: int) -> Ints:
     """Elements i64[m, width] of the rows that some lookups of one feature read."""
     table = bags.table[lookups]
     first = bags.tables.first_element[table] + bags.row[lookups] * width
@@ -73,7 +73,7 @@ def _terms(
 
     divisions : i64[bags], roundings of the division of each bag.
     """
-    elements = _elements(bags, lookups, width)
+    elements = elements_of(bags, lookups, width)
     weight = None if bags.weight is None else bags.weight[lookups]
     size = None if weight is None else np.abs(weight)
     factored = (divisions[bags.bag[lookups]] > 0) | (weight is not None)
@@ -91,7 +91,7 @@ def _underflow(
 
     In units of the terms before their sum is divided.
     """
-    elements = _elements(bags, lookups, width)
+    elements = elements_of(bags, lookups, width)
     y = None if bags.weight is None else bags.weight[lookups, None]
     by = None if divisors is None else divisors[bags.bag[lookups], None]
     lost = losses(rows.value[elements], y, by, _coarse(rows))
@@ -341,7 +341,7 @@ def weight_gradients(
     for f in np.unique(bags.feature[bags.bag]).tolist():
         lookups = np.flatnonzero(bags.feature[bags.bag] == f)
         bag = bags.bag[lookups]
-        elements = _elements(bags, lookups, int(bags.dims[f]))
+        elements = elements_of(bags, lookups, int(bags.dims[f]))
         gradient = gradients(bags, inputs, options, f, lookups, switches)
         if "gradient_without_grad_output" in switches:
             gradient = np.ones_like(gradient)

@@ -9,7 +9,7 @@ import numpy as np
 from neocpu.embedding.row_sums import SumsOfRows, by_target
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import DecodedRows, Ints, JaggedBatch
-from neocpu.oracle.truth.lookups import gradients
+from neocpu.oracle.truth.lookups import elements_of, gradients
 from neocpu.oracle.truth.numbers import Bounded, Real
 
 
@@ -46,8 +46,7 @@ def elements_of_maxima(
             start, end = np.searchsorted(bags.bag, (bag, bag + 1))
             if start == end:
                 continue
-            first = bags.tables.first_element[bags.table[start:end]] + bags.row[start:end] * width
-            elements = first[:, None] + np.arange(width)
+            elements = elements_of(bags, np.arange(start, end), width)
             row = _winners(rows.value[elements], switches)
             chosen = elements[row, np.arange(width)]
             element[number] = np.where(row < 0, -1, chosen)
@@ -76,7 +75,7 @@ def gradient_sums(
     rows: DecodedRows,
     switches: frozenset[str],
 ) -> SumsOfRows:
-    """What adds up to the gradient of each element of all tables."""
+    """The terms of the gradient of each element of all tables: sums f32[elements, 1]."""
     targets = [np.empty(0, np.int64)]
     terms = [np.empty(0)]
     summed_options = {**options, "pooling": "sum"}
@@ -85,8 +84,7 @@ def gradient_sums(
         gradient = gradients(bags, inputs, summed_options, f, lookups)  # of each lookup's bag
         width = int(bags.dims[f])
         if "max_gradient_to_ties" in switches:
-            first = bags.tables.first_element[bags.table[lookups]] + bags.row[lookups] * width
-            elements = first[:, None] + np.arange(width)
+            elements = elements_of(bags, lookups, width)
             first_bag = int(bags.batch_sizes[:f].sum())
             winner = element[bags.bag[lookups] - first_bag]
             equal = (winner >= 0) & (rows.value[elements] == rows.value[winner])

@@ -13,7 +13,7 @@ import numpy as np
 from neocpu.embedding.row_sums import ranges, segment_starts
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import Ints
-from neocpu.oracle.truth.numbers import Bounded
+from neocpu.oracle.truth.numbers import Bounded, U
 from neocpu.oracle.truth.sums import segment_sums
 
 
@@ -48,7 +48,7 @@ def permute_multi_embedding(
     """Columns of several tensors into other tensors (permute_multi_embedding).
 
     permutes : i32[P, 6]; input tensor, output tensor, first column there and there, columns; the
-        last number helps FBGEMM's backward with duplicates.
+        last number is FBGEMM's link to the next duplicate, which is not read.
     """
     widths = inputs["widths"].astype(np.int64)
     out_widths = inputs["out_widths"].astype(np.int64)
@@ -116,9 +116,9 @@ def scattered(move: CopyMap, gradient: Arrays, switches: frozenset[str]) -> Boun
         order = order[starts[1:][filled] - 1 if last else starts[:-1][filled]]
         starts = segment_starts(filled.astype(np.int64))
     single = Bounded.exactly(terms[order, None])
-    none = np.zeros(1, np.int64)
-    total = segment_sums(single, np.abs(single.value), starts, 0, none)
+    no_divisions = np.zeros(1, np.int64)
+    total = segment_sums(single, np.abs(single.value), starts, 0, no_divisions)
     if "duplicates_averaged" in switches:
         share = np.maximum(lengths, 1)[:, None]
-        total = Bounded(total.value / share, total.error + np.abs(total.value) * 2.0**-24)
-    return Bounded(total.value.reshape(move.shape), total.error.reshape(move.shape))
+        total = Bounded(total.value / share, total.error + np.abs(total.value) * U)
+    return total.reshape(*move.shape)

@@ -116,6 +116,19 @@ class Bounded:
         """Elements by NumPy index."""
         return Bounded(self.value[where], self.error[where])
 
+    def put(self, where: Any, x: "Bounded") -> None:
+        """Write x into these elements, by NumPy index, in place."""
+        self.value[where] = x.value
+        self.error[where] = x.error
+
+    def copy(self) -> "Bounded":
+        """The same numbers in arrays of their own."""
+        return Bounded(self.value.copy(), self.error.copy())
+
+    def reshape(self, *shape: int) -> "Bounded":
+        """The same elements in another shape."""
+        return Bounded(self.value.reshape(shape), self.error.reshape(shape))
+
     def column(self) -> "Bounded":
         """[U] as [U, 1]: a row scalar beside a row's elements."""
         return Bounded(self.value[..., None], self.error[..., None])
@@ -213,11 +226,11 @@ def product(*factors: Bounded, over: tuple[Bounded, ...] = ()) -> Bounded:
         most += [1 / np.maximum(np.abs(x.value) - x.error, 0.0) for x in over]
         lost = np.zeros(result.value.shape)
         overflow = np.zeros(result.value.shape, bool)
-        for some in _parts(len(factors), len(over)):
-            rest = [most[i] for i in range(len(most)) if i not in some]
-            small = math.prod(least[i] for i in some) < SMALL
+        for part in _parts(len(factors), len(over)):
+            rest = [most[i] for i in range(len(most)) if i not in part]
+            small = math.prod(least[i] for i in part) < SMALL
             lost = np.fmax(lost, np.where(small, TINY * math.prod(rest), 0.0))
-            overflow = overflow | (math.prod(most[i] for i in some) > LARGEST)
+            overflow = overflow | (math.prod(most[i] for i in part) > LARGEST)
         steps = len(most) - 1
         zero = np.logical_or.reduce(np.broadcast_arrays(*(high == 0 for high in most)))
         error = result.error + np.where(zero, 0.0, steps * lost * SLACK)
@@ -233,9 +246,9 @@ def _parts(factors: int, divisors: int) -> Iterator[tuple[int, ...]]:
     """
     count = factors + divisors
     for size in range(1, count):
-        for some in combinations(range(count), size):
-            if size > 1 or some[0] >= factors:
-                yield some
+        for part in combinations(range(count), size):
+            if size > 1 or part[0] >= factors:
+                yield part
 
 
 def square_sum(x: Bounded) -> Bounded:

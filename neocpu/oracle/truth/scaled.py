@@ -69,11 +69,8 @@ def stored_tables(
     for t, columns in enumerate(tables.dims.tolist()):
         elements = slice(tables.first_element[t], tables.first_element[t + 1])
         rows = slice(tables.first_row[t], tables.first_row[t + 1])
-        table = x.take(elements)
-        shape = (rows.stop - rows.start, columns)
-        after = _stored_rows(
-            Bounded(table.value.reshape(shape), table.error.reshape(shape)), name, rounding
-        )
+        table = x.take(elements).reshape(int(rows.stop - rows.start), columns)
+        after = _stored_rows(table, name, rounding)
         written = {"codes": np.repeat(touched[rows], columns)}
         by_table.append(
             {

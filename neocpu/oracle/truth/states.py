@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from neocpu.oracle.operator import Value
 from neocpu.reference.rules import RULES
 
-GLOBAL = "decoupled_global"  # the weight decay of rows that rest, too
+GLOBAL = "decoupled_global"  # weight decay in every step, also of rows that it does not update
 GLOBAL_RULE = "exact_rowwise_adagrad"  # whose it is
 STATE_FORMATS = ("fp32", "fp16", "bf16")
 COUNTERS = ("prev_iter", "row_counter")

@@ -91,7 +91,7 @@ def sums_of(
     divisions = by.divisions if by.divisions is not None else roundings_of_division(by.divisors)
     count = np.diff(starts)
     additions = by.additions * np.maximum(count - 1, 0)[:, None]
-    others = np.where(count > 0, by.products + divisions, 0)[:, None]
+    other_roundings = np.where(count > 0, by.products + divisions, 0)[:, None]
     number = np.isfinite(terms.value)
     signed = np.where(number, terms.value, 0.0)
     size = segments.reduced(np.add, np.where(number, magnitude, 0.0), 0.0)
@@ -106,10 +106,10 @@ def sums_of(
         whole = (size <= smallest * 2.0**24) & (smallest >= TINY)
         one_number = (additions == 0) & (by.products == 0)
         exact = (first_errors == 0) & (divisions == 0)[:, None] & (whole | one_number)
-        rounding = gamma(additions + others)
+        rounding = gamma(additions + other_roundings)
         error = rounding * size + first_errors * (1 + rounding)
         if probable:
-            rounding = gamma(others + 1)
+            rounding = gamma(other_roundings + 1)
             usual = rounding * size + first_errors * (1 + rounding)
             usual += usual_error_of_additions(terms.value, starts, by.additions)
             error = np.fmin(error, usual)

@@ -32,8 +32,8 @@ def losses(x: Real, y: Real | None, divisors: Real | None, coarse: float = 0.0) 
         term = x * y / divisors
         of_y = _lost_in_quotient(y, divisors)
         of_term = np.where(unit(term) < TINY, np.maximum(TINY / 2, coarse), 0.0)
-        own = np.maximum(_lost_in_quotient(x * y, divisors), of_term)
-        lost = of_term + np.maximum(own, np.maximum(_times(of_x, y), _times(of_y, x)))
+        at_the_end = np.maximum(_lost_in_quotient(x * y, divisors), of_term)
+        lost = of_term + np.maximum(at_the_end, np.maximum(_times(of_x, y), _times(of_y, x)))
         overflow = np.isfinite(x) & np.isfinite(y) & (np.abs(x * y) > LARGEST) & (divisors != 1)
         return np.where(overflow | _zero_of_infinity(x, y, divisors), np.inf, lost)
 

@@ -15,13 +15,13 @@ from torch.autograd.function import once_differentiable
 from neocpu.peers.fbgemm import engine
 
 
-class FusedLookup(torch.autograd.Function):
-    """Lookup in a module; its backward calls `module.update`."""
+class _Lookup(torch.autograd.Function):
+    """What the lookups share: the forward pass of a module. Their gradients differ."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        placeholder: Tensor,
+        rows: Tensor,
         weights: Tensor | None,
         module: Any,
         batch: engine.FeatureBatch,
@@ -30,7 +30,11 @@ class FusedLookup(torch.autograd.Function):
         ctx.module = module
         ctx.batch = batch
         ctx.features = features
-        return module.begin(batch)
+        return module.forward_pass(batch)
+
+
+class FusedLookup(_Lookup):
+    """Lookup in a module; its backward calls `module.update`."""
 
     @staticmethod
     @once_differentiable
@@ -42,22 +46,8 @@ class FusedLookup(torch.autograd.Function):
         return placeholder_grad, weight_grad, None, None, None
 
 
-class SparseLookup(torch.autograd.Function):
+class SparseLookup(_Lookup):
     """Lookup in a module without an optimizer: its rows get a sparse gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,
-        weights: Tensor | None,
-        module: Any,
-        batch: engine.FeatureBatch,
-        features: Any,
-    ) -> Any:
-        ctx.module = module
-        ctx.batch = batch
-        ctx.features = features
-        return module.begin(batch)
 
     @staticmethod
     @once_differentiable
@@ -67,22 +57,8 @@ class SparseLookup(torch.autograd.Function):
         return row_grad, weight_grad, None, None, None
 
 
-class DenseLookup(torch.autograd.Function):
+class DenseLookup(_Lookup):
     """Lookup in a parameter, whose gradient is dense."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,
-        weights: Tensor | None,
-        module: Any,
-        batch: engine.FeatureBatch,
-        features: Any,
-    ) -> Any:
-        ctx.module = module
-        ctx.batch = batch
-        ctx.features = features
-        return module.look_up(batch)
 
     @staticmethod
     @once_differentiable

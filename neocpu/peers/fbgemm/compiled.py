@@ -63,13 +63,13 @@ def output_shape(
     return (sum(dim * sum(sizes[f * ranks : (f + 1) * ranks]) for f, dim in enumerate(dims)),)
 
 
-def _needed(features: Tensor | None, needed: bool) -> Tensor | None:
-    """Which features' weights get a gradient: of none (bool[0]) unless one is needed."""
-    return features if needed else torch.zeros(0, dtype=torch.bool)
+def _weighted_features(features: Tensor | None, weighted: bool) -> Tensor | None:
+    """Which features' weights get a gradient, as an operator's argument; bool[0]: none of them."""
+    return features if weighted else torch.zeros(0, dtype=torch.bool)
 
 
 def _flags(features: Tensor | None, module: Any) -> Any:
-    """`_needed` as `update` and `gradients` take it: bool[F], or None."""
+    """`_weighted_features` as `update` and `gradients` take it: bool[F], or None."""
     if features is not None and not features.numel():
         return None
     return features_with_gradient(features, len(module.feature_table_map))
@@ -105,7 +105,7 @@ def _check(handle: int, indices: Tensor, offsets: Tensor, weights: Any, sizes: A
 
 
 def _lookup(
-    placeholder: Tensor,
+    rows: Tensor,
     weights: Tensor | None,
     indices: Tensor,
     offsets: Tensor,
@@ -116,7 +116,7 @@ def _lookup(
     dtype: Any,
 ) -> Tensor:
     module = _MODULES[handle]
-    out: Tensor = module.begin(module.feature_batch(indices, offsets, weights, sizes))
+    out: Tensor = module.forward_pass(module.feature_batch(indices, offsets, weights, sizes))
     return out
 
 
@@ -133,24 +133,7 @@ def _update(
     module = _MODULES[handle]
     batch = module.feature_batch(indices, offsets, weights, sizes)
     weight_gradient = module.update(batch, grad, _flags(features, module))
-    none = torch.zeros(0)
-    return torch.zeros(0), none if weight_gradient is None else weight_gradient
-
-
-def _dense_lookup(
-    table: Tensor,
-    weights: Tensor | None,
-    indices: Tensor,
-    offsets: Tensor,
-    features: Tensor | None,
-    sizes: Sequence[int],
-    handle: int,
-    shape: Any,
-    dtype: Any,
-) -> Tensor:
-    module = _MODULES[handle]
-    out: Tensor = module.look_up(module.feature_batch(indices, offsets, weights, sizes))
-    return out
+    return torch.zeros(0), torch.zeros(0) if weight_gradient is None else weight_gradient
 
 
 def _dense_gradients(
@@ -182,14 +165,14 @@ for _name, _function in (
     ("tbe_check", _check),
     ("tbe_lookup", _lookup),
     ("tbe_update", _update),
-    ("dense_lookup", _dense_lookup),
+    ("dense_lookup", _lookup),
     ("dense_gradients", _dense_gradients),
     ("nbit_lookup", _nbit_lookup),
 ):
     _LIBRARY.impl(_name, _function, "CPU")
 
 
-# ---- without numbers ----
+# ---- shapes and dtypes ----
 
 
 @torch.library.register_fake("neocpu::tbe_check", lib=_LIBRARY)
@@ -256,7 +239,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _update_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     placeholder, weights, indices, offsets, features = ctx.saved_tensors
     weighted = ctx.needs_input_grad[1]
-    features = _needed(features, weighted)
+    features = _weighted_features(features, weighted)
     batch = (weights, indices, offsets, features, ctx.sizes, ctx.handle)
     gradients = torch.ops.neocpu.tbe_update(grad, placeholder, *batch)
     return gradients[0], gradients[1] if weighted else None, *[None] * 7
@@ -264,12 +247,12 @@ def _update_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 def _dense_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     table, weights, indices, offsets, features = ctx.saved_tensors
-    row_wise, weighted = ctx.needs_input_grad[:2]
-    features = _needed(features, weighted)
+    needs_rows, weighted = ctx.needs_input_grad[:2]
+    features = _weighted_features(features, weighted)
     batch = (weights, indices, offsets, features, ctx.sizes, ctx.handle)
-    gradients = torch.ops.neocpu.dense_gradients(grad, table, *batch, row_wise)
-    needed = zip(gradients, (row_wise, weighted))
-    return (*(gradient if need else None for gradient, need in needed), *[None] * 7)
+    gradients = torch.ops.neocpu.dense_gradients(grad, table, *batch, needs_rows)
+    row_gradient = gradients[0] if needs_rows else None
+    return row_gradient, gradients[1] if weighted else None, *[None] * 7
 
 
 for _name, _backward in (("tbe_lookup", _update_backward), ("dense_lookup", _dense_backward)):

@@ -138,6 +138,10 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
         """The pooled output, in the output's format."""
         return torch.from_numpy(engine.look_up(*self._codes(), batch)).to(self._output)
 
+    def forward_pass(self, batch: engine.FeatureBatch) -> Tensor:
+        """`look_up`: a forward pass changes nothing here."""
+        return self.look_up(batch)
+
     def gradients(
         self, batch: engine.FeatureBatch, grad: Tensor, row_grad_needed: bool, features: Any
     ) -> tuple[Tensor | None, Tensor | None]:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neocpu.peers.fbgemm.moves import result_dtype
+
 Fake = Callable[..., Any]
 # Fake implementations by the operator's name.
 FAKES: dict[str, Fake] = {}
@@ -28,10 +30,6 @@ def fake(*names: str) -> Callable[[Fake], Fake]:
 def dynamic_size() -> Any:
     """A size that only numbers tell."""
     return torch.library.get_ctx().new_dynamic_size()
-
-
-def _optional(tensor: Tensor | None, *shape: Any) -> Tensor | None:
-    return None if tensor is None else tensor.new_empty(shape)
 
 
 # ---- running sums and ranges ----
@@ -317,10 +315,6 @@ def _jagged_add(x_values: Tensor, x_offsets: Sequence[Tensor], y: Tensor) -> Ten
 # ---- row formats ----
 
 
-def _output_dtype(number: int) -> torch.dtype:
-    return {0: torch.float32, 1: torch.float16, 5: torch.bfloat16}[number]
-
-
 @fake(
     "FloatToFused8BitRowwiseQuantized",
     "HalfToFused8BitRowwiseQuantized",
@@ -350,7 +344,7 @@ def _from_headed_int8(
     quant_padding_float_type: bool = True,
 ) -> Tensor:
     columns = input.shape[-1] - (8 if quant_padding_float_type else 4)
-    return input.new_empty((*input.shape[:-1], columns), dtype=_output_dtype(output_dtype))
+    return input.new_empty((*input.shape[:-1], columns), dtype=result_dtype(output_dtype))
 
 
 @fake(
@@ -368,7 +362,7 @@ def _from_nbit(
     input: Tensor, bit_rate: int, output_dtype: int = 0, scale_bias_last: bool = True
 ) -> Tensor:
     columns = (input.shape[-1] - 4) * 8 // bit_rate
-    return input.new_empty((*input.shape[:-1], columns), dtype=_output_dtype(output_dtype))
+    return input.new_empty((*input.shape[:-1], columns), dtype=result_dtype(output_dtype))
 
 
 @fake("FusedNBitRowwiseQuantizedSBHalfToHalf")

@@ -1,4 +1,4 @@
-"""How do rows decay that rest? FBGEMM's WeightDecayMode.DECOUPLE_GLOBAL, on the rows of a batch.
+"""How do rows decay between their updates? As in FBGEMM's WeightDecayMode.DECOUPLE_GLOBAL.
 
 Lookups of training steps and updates start from rows that have decayed for the steps since their
 last update; the module's own rows change in updates only (formula: docs/semantics.md §2).

@@ -1,8 +1,8 @@
 """How do gradients flow through the operators? By formulas that torch.compile can trace.
 
-An operator that moves rows, applied to the numbers 1, 2, 3, … of the rows, says from which row each
-row of its result came (0: from none, it is padding); gradients are added up there. So each such
-operator needs no backward of its own. `MOVES` names their moved arguments.
+An operator that moves rows, or single elements, is applied to their numbers 1, 2, 3, …; the result
+says where each row of it came from (0: from none, it is padding). Gradients are added up there, so
+such an operator needs no backward of its own. `MOVES` names the arguments that are moved.
 """
 
 from collections.abc import Callable
@@ -11,20 +11,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from neocpu.peers.fbgemm.pooled import PERMUTATIONS
+
 
 class RowMove(NamedTuple):
     """An argument whose rows an operator moves.
 
     argument: its place among the operator's arguments. output: the place of the moved rows among
     the results; -1: the operator has one result. options: (place, value) of arguments that are
-    changed when row numbers are moved. rowwise: whether rows are the first axis only; else all
-    axes but the last count.
+    changed when row numbers are moved. axes: how many leading axes of the argument number what is
+    moved: 1: rows; -1: vectors along the last axis; None: single elements.
     """
 
     argument: int
     output: int
     options: tuple[tuple[int, Any], ...] = ()
-    rowwise: bool = True
+    axes: int | None = 1
 
 
 _PERMUTED = (RowMove(2, 1, ((3, None),)), RowMove(3, 2))
@@ -46,11 +48,14 @@ MOVES: dict[str, tuple[RowMove, ...]] = {
     "reorder_batched_sequence_embeddings": (RowMove(1, -1),),
     "jagged_to_padded_dense": (RowMove(0, -1, ((3, 0.0),)),),
     "jagged_to_padded_dense_forward": (RowMove(0, -1, ((3, 0.0),)),),
-    "dense_to_jagged_forward": (RowMove(0, -1, rowwise=False),),
+    "dense_to_jagged_forward": (RowMove(0, -1, axes=-1),),
     "jagged_2d_to_dense": (RowMove(0, -1),),
     "jagged_1d_to_dense": (RowMove(0, -1, ((3, 0),)),),
     "jagged_1d_to_truncated_values": (RowMove(0, -1),),
     "jagged_index_select": (RowMove(0, 0),),
+    **dict.fromkeys(PERMUTATIONS, (RowMove(0, -1, axes=None),)),
+    "batch_index_select_dim0": (RowMove(0, -1, axes=None),),
+    "keyed_jagged_index_select_dim1": (RowMove(0, 0, axes=None), RowMove(5, 2, axes=None)),
 }
 
 
@@ -58,7 +63,7 @@ def _source_rows(operator: Any, inputs: tuple[Any, ...], move: RowMove, count: A
     """For each moved row of the result, 1 + the row that it came from; 0: none. Flat, int64."""
     values = inputs[move.argument]
     numbers = torch.arange(1, count + 1, device=values.device)
-    shape = values.shape[:1] if move.rowwise else (*values.shape[:-1], 1)
+    shape = (*values.shape[:-1], 1) if move.axes == -1 else values.shape[: move.axes]
     arguments = list(inputs)
     arguments[move.argument] = numbers.reshape(shape)
     for place, option in move.options:
@@ -71,8 +76,8 @@ def _source_rows(operator: Any, inputs: tuple[Any, ...], move: RowMove, count: A
 def _gradient(operator: Any, inputs: tuple[Any, ...], move: RowMove, grad: Tensor) -> Tensor:
     """The gradient of a moved argument: of each row, the sum of its copies' gradients."""
     values = inputs[move.argument]
-    row_shape = values.shape[1:] if move.rowwise else values.shape[-1:]
-    axes = values.shape[:1] if move.rowwise else values.shape[:-1]
+    axes = values.shape[: move.axes]
+    row_shape = values.shape[len(axes) :]
     count = axes.numel()
     source = _source_rows(operator, inputs, move, count)
     rows = grad.reshape(source.shape[0], *row_shape)

@@ -30,6 +30,7 @@ from neocpu.peers.fbgemm.inference_rows import (
     rounded_row_size_in_bytes,
     unpadded_row_size_in_bytes,
 )
+from neocpu.peers.fbgemm.module import OUTPUTS
 from neocpu.peers.fbgemm.names import (
     BoundsCheckMode,
     CacheAlgorithm,
@@ -39,15 +40,14 @@ from neocpu.peers.fbgemm.names import (
     of,
 )
 
-# Numbers that outputs may have; INT8 and INT4 outputs are rows as they are stored.
-OUTPUTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+# Outputs of INT8 and INT4 are rows as they are stored.
 CODES = {"int8": torch.uint8, "int4": torch.quint4x2}
 # FBGEMM's default of FP8: 4 bits of exponent with bias 7.
 FP8 = Fp8(4, 7)
 
 
 class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
-    """InferenceTable-batched lookups for inference, in FP32, FP16, FP8, INT8, INT4, INT2 rows.
+    """Table-batched lookups for inference, in FP32, FP16, FP8, INT8, INT4, INT2 rows.
 
     Arguments, their positions and defaults are FBGEMM's.
 
@@ -93,9 +93,11 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
     ) -> None:
         super().__init__()
         if device is not None and torch.device(device).type != "cpu":
-            raise ConfigError(f"device {device}: neocpu computes on the CPU")
+            raise ConfigError(f"device {device}: neocpu computes on the CPU; leave it out")
         if scale_bias_size_in_bytes != HEADER or reverse_qparam:
-            raise ConfigError("scale and bias are fp16 and stand before the codes in neocpu")
+            raise ConfigError(
+                "omit scale_bias_size_in_bytes, reverse_qparam: rows begin with fp16 scale and bias"
+            )
         self.uuid = str(uuid.uuid4())
         self.current_device = torch.device("cpu")
         self.use_cpu = True
@@ -153,13 +155,11 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
     def _make_features(self, feature_table_map: list[int] | None, pooling_mode: Any) -> None:
         tables = self._tables
         count = len(tables)
-        self.feature_table_map = (
-            list(range(count)) if feature_table_map is None else feature_table_map
-        )
+        every_table = list(range(count))
+        self.feature_table_map = every_table if feature_table_map is None else feature_table_map
         if set(self.feature_table_map) != set(range(count)):
             raise ConfigError(
-                f"feature_table_map {self.feature_table_map}: each of {count} tables needs a "
-                "feature"
+                f"feature_table_map {self.feature_table_map}: every table needs a feature"
             )
         self.pooling_mode = pooling_mode
         self._pooling = of(PoolingMode, pooling_mode).name.lower()
@@ -279,7 +279,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
     # ---- pruning ----
 
     def set_index_remappings_array(self, index_remapping: Sequence[Tensor | None]) -> None:
-        """Say for each table which row each index stands for, -1: none; None: rows as they are."""
+        """Set the row that each index of a table stands for, -1: none; None: the index itself."""
         rows = [table.rows for table in self._tables]
         mappings = list(index_remapping) or [None] * len(rows)
         if all(mapping is None for mapping in mappings):

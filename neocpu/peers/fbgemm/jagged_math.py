@@ -34,7 +34,7 @@ def _bags(offsets: Tensor, rows: int, longest: int) -> tuple[Ints, Ints, Ints]:
     """First row and rows of each bag, at most `longest`; bag of each row, -1 beyond that."""
     ends = ints(offsets)
     if ends.size < 1 or ends[0] < 0 or (np.diff(ends) < 0).any() or ends[-1] > rows:
-        raise Refused(f"offsets must ascend from 0 to at most {rows}, the rows")
+        raise Refused(f"offsets must ascend from 0 to at most {rows}, the number of rows")
     lengths = np.minimum(np.diff(ends), max(longest, 0))
     bag = np.full(rows, -1, np.int64)
     for number, (start, length) in enumerate(zip(ends.tolist(), lengths.tolist())):
@@ -53,9 +53,9 @@ def jagged_dense_bmm_forward(x_values: Tensor, x_offsets: Tensor, y: Tensor, max
     def gradients(grad: Tensor, x: Tensor, matrices: Tensor) -> tuple[Tensor, Tensor]:
         first, lengths, bag = _bags(x_offsets, x.shape[0], max_L)
         transposed = _fp32(matrices).transpose(0, 2, 1)
-        of_rows = sums(row_by_matrix(_fp32(grad), transposed, bag), x.dtype)
+        row_gradient = sums(row_by_matrix(_fp32(grad), transposed, bag), x.dtype)
         by_bag = transposed_by_matrix(_fp32(x), _fp32(grad), first, lengths)
-        return of_rows, sums(by_bag, matrices.dtype).view(matrices.shape)
+        return row_gradient, sums(by_bag, matrices.dtype).view(matrices.shape)
 
     return differentiable(x_values, y, product, gradients)
 
@@ -80,8 +80,8 @@ def jagged_jagged_bmm(x_values: Tensor, y_values: Tensor, x_offsets: Tensor, max
     def gradients(grad: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         _, _, bag = _bags(x_offsets, x.shape[0], max_L)
         matrices = _fp32(grad)
-        of_x = row_by_matrix(_fp32(y), matrices.transpose(0, 2, 1), bag)
-        return sums(of_x, x.dtype), sums(row_by_matrix(_fp32(x), matrices, bag), y.dtype)
+        x_gradient = row_by_matrix(_fp32(y), matrices.transpose(0, 2, 1), bag)
+        return sums(x_gradient, x.dtype), sums(row_by_matrix(_fp32(x), matrices, bag), y.dtype)
 
     return differentiable(x_values, y_values, product, gradients)
 
@@ -95,16 +95,20 @@ def jagged_jagged_bmm_forward(
 
 
 class _HeadRows:
-    """Vectors [B*H, L] and rows [n, H*D]: which row of which head meets which place of a vector."""
+    """Elements of vectors [B*H, L] and the rows [n, H*D] that they multiply, pair by pair.
+
+    vector, place : i64[pairs], where a factor is. head_row : i64[pairs], its row of [n*H, D].
+    starts : i64[B*H + 1], the first pair of each vector.
+    """
 
     def __init__(self, vectors: Tensor, values: Tensor, offsets: Tensor) -> None:
         self.first, self.lengths, _ = _bags(offsets, values.shape[0], vectors.shape[1])
         bags = self.lengths.size
         if bags and vectors.shape[0] % bags:
-            raise Refused(f"{vectors.shape[0]} vectors are no whole heads of {bags} bags")
+            raise Refused(f"{vectors.shape[0]} vectors: give a multiple of the {bags} bags")
         self.heads = vectors.shape[0] // max(bags, 1)
         if self.heads and values.shape[1] % self.heads:
-            raise Refused(f"{values.shape[1]} columns are no whole {self.heads} heads")
+            raise Refused(f"{values.shape[1]} columns: give a multiple of the {self.heads} heads")
         self.width = values.shape[1] // max(self.heads, 1)
         counts = np.repeat(self.lengths, self.heads)  # rows that meet each vector
         self.starts = segment_starts(counts)
@@ -120,11 +124,11 @@ def batched_dense_vec_jagged_2d_mul(v: Tensor, a_values: Tensor, a_offsets: Tens
     """Vectors [B*H, L] times the rows of their bag and head [n, H*D]: [B*H, D]."""
 
     def product(vectors: Tensor, values: Tensor) -> Tensor:
-        meeting = _HeadRows(vectors, values, a_offsets)
-        factors = _fp32(vectors)[meeting.vector, meeting.place]
-        by_head = _fp32(values).reshape(values.shape[0] * meeting.heads, meeting.width)
-        description = SumsOfRows(by_head, meeting.head_row, meeting.starts, factors)
-        return sums(description, values.dtype).view(vectors.shape[0], meeting.width)
+        head_rows = _HeadRows(vectors, values, a_offsets)
+        factors = _fp32(vectors)[head_rows.vector, head_rows.place]
+        by_head = _fp32(values).reshape(values.shape[0] * head_rows.heads, head_rows.width)
+        description = SumsOfRows(by_head, head_rows.head_row, head_rows.starts, factors)
+        return sums(description, values.dtype).view(vectors.shape[0], head_rows.width)
 
     def gradients(grad: Tensor, vectors: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return batched_dense_vec_jagged_2d_mul_backward(grad, vectors, values, a_offsets)
@@ -145,24 +149,24 @@ def batched_dense_vec_jagged_2d_mul_backward(
     grad_output: Tensor, v: Tensor, a_values: Tensor, a_offsets: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the vectors and of the rows."""
-    meeting = _HeadRows(v, a_values, a_offsets)
+    head_rows = _HeadRows(v, a_values, a_offsets)
     grad = _fp32(grad_output)
-    width = meeting.width
-    elements = meeting.head_row[:, None] * width + np.arange(width)
+    width = head_rows.width
+    elements = head_rows.head_row[:, None] * width + np.arange(width)
     dots = SumsOfRows(
         rows=_fp32(a_values).reshape(-1, 1),
         picks=elements.reshape(-1),
-        starts=np.arange(meeting.vector.size + 1) * width,
-        factors=grad[meeting.vector].reshape(-1),
+        starts=np.arange(head_rows.vector.size + 1) * width,
+        factors=grad[head_rows.vector].reshape(-1),
     )
-    of_vectors = torch.zeros_like(v)
-    places = (torch.from_numpy(meeting.vector), torch.from_numpy(meeting.place))
-    of_vectors[places] = sums(dots, v.dtype).reshape(-1)
-    factors = numbers(v)[meeting.vector, meeting.place]
-    of_rows = torch.zeros(a_values.shape[0] * meeting.heads, width, dtype=a_values.dtype)
-    product = torch.from_numpy(factors[:, None] * grad[meeting.vector]).to(a_values.dtype)
-    of_rows[torch.from_numpy(meeting.head_row)] = product
-    return of_vectors, of_rows.view(a_values.shape)
+    vector_gradient = torch.zeros_like(v)
+    places = (torch.from_numpy(head_rows.vector), torch.from_numpy(head_rows.place))
+    vector_gradient[places] = sums(dots, v.dtype).reshape(-1)
+    factors = numbers(v)[head_rows.vector, head_rows.place]
+    row_gradient = torch.zeros(a_values.shape[0] * head_rows.heads, width, dtype=a_values.dtype)
+    product = torch.from_numpy(factors[:, None] * grad[head_rows.vector]).to(a_values.dtype)
+    row_gradient[torch.from_numpy(head_rows.head_row)] = product
+    return vector_gradient, row_gradient.view(a_values.shape)
 
 
 def _softmax(values: NDArray[np.float32], ends: list[int]) -> NDArray[np.float32]:
@@ -183,7 +187,9 @@ def jagged_softmax_forward(values: Tensor, x_offsets: Tensor, max_L: int) -> Ten
     """Softmax of each column over the rows of each bag, [n, D], at most max_L; 0 beyond."""
     first, lengths, _ = _bags(x_offsets, values.shape[0], max_L)
     if (lengths < np.diff(ints(x_offsets))).any():
-        raise Refused(f"a bag is longer than max_L, {max_L}: FBGEMM leaves its rest undefined")
+        raise Refused(
+            f"a bag is longer than max_L, {max_L}: FBGEMM leaves its rest undefined; raise max_L"
+        )
     out = _softmax(_fp32(values), [*first.tolist(), int(ints(x_offsets)[-1])])
     return torch.from_numpy(out).to(values.dtype)
 
@@ -271,6 +277,6 @@ def jagged_dense_elementwise_mul_backward(
     grad_output: Tensor, x_offsets: Sequence[Tensor], y: Tensor, x_values: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the jagged rows and of the dense tensor."""
-    of_rows = jagged_dense_elementwise_mul_forward(grad_output, x_offsets, y)
+    row_gradient = jagged_dense_elementwise_mul_forward(grad_output, x_offsets, y)
     longest = y.shape[1 : 1 + len(x_offsets)]
-    return of_rows, jagged_to_padded_dense(grad_output * x_values, x_offsets, longest)
+    return row_gradient, jagged_to_padded_dense(grad_output * x_values, x_offsets, longest)

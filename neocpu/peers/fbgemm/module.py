@@ -134,7 +134,7 @@ class Module(Storage):
 
     @property
     def decays_globally(self) -> bool:
-        """Whether rows that rest decay, too."""
+        """Whether rows decay for the steps between their updates, too."""
         return self.choice.decay is WeightDecayMode.DECOUPLE_GLOBAL
 
     def _make_optimizer_states(

@@ -18,6 +18,8 @@ from neocpu.peers.fbgemm.operators import Refused
 
 Ints = NDArray[np.int64]
 Words = NDArray[Any]
+# Dtypes that operators may return, by SparseType's numbers.
+RESULT_DTYPES = {0: torch.float32, 1: torch.float16, 5: torch.bfloat16}
 # The integer dtype of each element size in bytes.
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -25,6 +27,13 @@ WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def ints(tensor: Tensor) -> Ints:
     """A tensor as an int64 array, flat."""
     return tensor.detach().to(torch.int64).contiguous().numpy().reshape(-1)
+
+
+def result_dtype(number: int) -> torch.dtype:
+    """The dtype that an argument `output_dtype` asks for. Raises Refused for other numbers."""
+    if number not in RESULT_DTYPES:
+        raise Refused(f"output_dtype {number}: choose one of {sorted(RESULT_DTYPES)}")
+    return RESULT_DTYPES[number]
 
 
 def like(values: NDArray[Any], tensor: Tensor) -> Tensor:
@@ -73,7 +82,10 @@ def moved(values: Tensor, move: Callable[[Words], Words], source: Callable[[], I
 
 
 def runs(starts: Ints, lengths: Ints) -> Ints:
-    """Concatenate the ranges [starts[t], starts[t] + lengths[t])."""
+    """Concatenate the ranges [starts[t], starts[t] + lengths[t]).
+
+    Raises ValueError for a negative length.
+    """
     if lengths.size and lengths.min() < 0:
         raise ValueError(f"a length is {lengths.min()}; it may not be negative")
     return layouts.expand_into_jagged_permute(

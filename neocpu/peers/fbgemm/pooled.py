@@ -6,15 +6,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neocpu.embedding.row_sums import ranges, segment_starts
+from neocpu.embedding.row_sums import segment_starts
 from neocpu.peers.fbgemm.exact_sums import copied
-from neocpu.peers.fbgemm.moves import Ints, ints
+from neocpu.peers.fbgemm.moves import Ints, ints, runs
 from neocpu.peers.fbgemm.operators import Refused, operator
 
 # The part of a schema that several operators share.
 PERMUTE = (
     "(Tensor pooled_embs, Tensor offset_dim_list, Tensor permute_list, "
     "Tensor inv_offset_dim_list, Tensor inv_permute_list) -> Tensor"
+)
+# FBGEMM's names of one operator, `permute_pooled_embs` first.
+PERMUTATIONS = tuple(
+    f"permute_{duplicate}pooled_embs{gradient}{split}"
+    for duplicate in ("", "duplicate_")
+    for gradient in ("", "_auto_grad")
+    for split in ("", "_split")
 )
 Names = Sequence[Sequence[str]]
 Widths = Sequence[Sequence[int]]
@@ -41,21 +48,13 @@ def permute_pooled_embs(
     if first.size < 1 or (np.diff(first) < 0).any() or first[0] < 0 or first[-1] > width:
         raise Refused(f"offset_dim_list must ascend from 0 to at most {width}, the columns")
     if permute.size and not 0 <= permute.min() <= permute.max() < first.size - 1:
-        raise Refused(f"permute_list names a feature beyond the {first.size - 1} there are")
-    columns = ranges(first[permute], np.diff(first)[permute])
+        raise Refused(f"permute_list must be numbers of the {first.size - 1} features")
+    columns = runs(first[permute], np.diff(first)[permute])
     source = np.arange(samples)[:, None] * width + columns
     return copied(pooled_embs, source, (samples, columns.size))
 
 
-for _name in (
-    "permute_pooled_embs_split",
-    "permute_pooled_embs_auto_grad",
-    "permute_pooled_embs_auto_grad_split",
-    "permute_duplicate_pooled_embs",
-    "permute_duplicate_pooled_embs_split",
-    "permute_duplicate_pooled_embs_auto_grad",
-    "permute_duplicate_pooled_embs_auto_grad_split",
-):
+for _name in PERMUTATIONS[1:]:
     operator(PERMUTE, _name)(permute_pooled_embs)
 
 
@@ -121,12 +120,12 @@ def permute_multi_embedding_function(
     """`permute_multi_embedding`; reverse: its gradients, where copies of a column add up."""
     if not reverse:
         return permute_multi_embedding(pooled_embs, permutes, in_shapes, out_shapes, out_lengths)
-    inputs = [
-        gradient.new_zeros(gradient.shape[0], int(width))
-        for gradient, width in zip([pooled_embs[0]] * len(out_lengths), out_lengths)
-    ]
+    samples = pooled_embs[0].shape[0]
     with torch.enable_grad():
-        leaves = [tensor.requires_grad_() for tensor in inputs]
+        leaves = [
+            pooled_embs[0].new_zeros(samples, int(width), requires_grad=True)
+            for width in out_lengths
+        ]
         widths = [tensor.shape[1] for tensor in pooled_embs]
         outputs = permute_multi_embedding(leaves, permutes, out_shapes, in_shapes, widths)
         return list(torch.autograd.grad(outputs, leaves, list(pooled_embs)))

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from neocpu.kernels import codecs, codecs_rows
 from neocpu.peers.fbgemm.codes import decode, encode
+from neocpu.peers.fbgemm.moves import result_dtype
 from neocpu.peers.fbgemm.operators import Refused, operator
 from neocpu.reference.codecs import HALF_UP, NEAREST, layout
 
-# Dtypes by SparseType's numbers.
-DTYPES = {0: torch.float32, 1: torch.float16, 5: torch.bfloat16}
 # The part of a schema that several operators share.
 OUT = "int output_dtype=0, bool scale_bias_last=True"
 
@@ -47,12 +46,6 @@ def _only(dtype: torch.dtype, t: Tensor) -> Tensor:
     if t.dtype != dtype:
         raise Refused(f"rows are {t.dtype} instead of {dtype}")
     return t
-
-
-def _output(number: int) -> torch.dtype:
-    if number not in DTYPES:
-        raise Refused(f"output_dtype {number}: choose one of {sorted(DTYPES)}")
-    return DTYPES[number]
 
 
 @operator("(Tensor t) -> Tensor")
@@ -104,7 +97,7 @@ def Fused8BitRowwiseQuantizedToFloatOrHalf(
     4 bytes together.
     """
     header = 8 if quant_padding_float_type else 4
-    return _headed(input, 8, header, scale_bias_last, _output(output_dtype))
+    return _headed(input, 8, header, scale_bias_last, result_dtype(output_dtype))
 
 
 def _headed(input: Tensor, bits: int, header: int, header_last: bool, dtype: torch.dtype) -> Tensor:
@@ -173,7 +166,7 @@ def FusedNBitRowwiseQuantizedSBHalfToFloatOrHalf(
 
     scale_bias_last False: scale and bias come first.
     """
-    return _headed(input, bit_rate, 4, scale_bias_last, _output(output_dtype))
+    return _headed(input, bit_rate, 4, scale_bias_last, result_dtype(output_dtype))
 
 
 @operator("(Tensor input) -> Tensor")

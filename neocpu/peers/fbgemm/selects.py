@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neocpu.embedding.row_sums import ranges, segment_starts
+from neocpu.embedding.row_sums import segment_starts
 from neocpu.peers.fbgemm.exact_sums import copied, scattered
-from neocpu.peers.fbgemm.moves import Ints, ints
+from neocpu.peers.fbgemm.moves import Ints, ints, runs
 from neocpu.peers.fbgemm.operators import Refused, operator
 
 # The part of a schema that several operators share.
@@ -25,7 +25,7 @@ def _selected_rows(rows: Ints, columns: Ints, counts: Ints, indices: Ints, order
         number = int(np.flatnonzero(outside)[0])
         raise Refused(f"index {indices[number]} of a matrix with {rows[matrix[number]]} rows")
     first = segment_starts(rows * columns)[matrix] + indices * columns[matrix]
-    return ranges(first[order], columns[matrix[order]])
+    return runs(first[order], columns[matrix[order]])
 
 
 @operator("(Tensor[] input_group, Tensor[] indices_group) -> Tensor[]")
@@ -60,7 +60,7 @@ def _batch_source(
     order = np.arange(int(counts.sum()))
     if permute_output_dim_0_1:
         if counts.size and (counts != counts[0]).any():
-            raise Refused("permute_output_dim_0_1 needs as many indices for every input")
+            raise Refused("permute_output_dim_0_1: give as many indices for every input")
         order = order.reshape(counts.size, -1).T.reshape(-1)
     rows = np.array(input_rows, np.int64).reshape(-1)
     columns = np.array(input_columns, np.int64).reshape(-1)
@@ -98,8 +98,8 @@ def batch_index_select_dim0_forward_cpu_impl(
     geometry = (input_num_indices, input_rows, input_columns)
     output = batch_index_select_dim0(inputs, indices, *geometry, permute_output_dim_0_1)
     counts = torch.tensor([int(count) for count in input_num_indices])
-    rows = torch.tensor([int(count) for count in input_rows])
-    columns = torch.tensor([int(count) for count in input_columns])
+    rows = torch.tensor([int(height) for height in input_rows])
+    columns = torch.tensor([int(width) for width in input_columns])
     return [output, counts, rows, columns, counts.clone(), torch.tensor([output.numel()])]
 
 
@@ -146,11 +146,13 @@ def keyed_jagged_index_select_dim1(
     bag_lengths = ints(lengths)
     samples = ints(indices)
     if batch_size < 1 or bag_lengths.size % batch_size:
-        raise Refused(f"{bag_lengths.size} lengths are no whole batches of {batch_size}")
+        raise Refused(
+            f"{bag_lengths.size} lengths: give a multiple of the batch size, {batch_size}"
+        )
     if samples.size and not 0 <= samples.min() <= samples.max() < batch_size:
-        raise Refused(f"indices name a sample beyond the batch of {batch_size}")
+        raise Refused(f"indices must be below the batch size, {batch_size}, and not negative")
     keys = bag_lengths.size // batch_size
     bags = (np.arange(keys)[:, None] * batch_size + samples).reshape(-1)
-    source = ranges(ints(offsets)[bags], bag_lengths[bags])
+    source = runs(ints(offsets)[bags], bag_lengths[bags])
     outputs = [copied(values, source, (source.size,)), lengths[torch.from_numpy(bags)]]
     return outputs if weights is None else [*outputs, copied(weights, source, (source.size,))]

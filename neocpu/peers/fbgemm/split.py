@@ -244,8 +244,8 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             batch_sizes,
         )
 
-    def begin(self, batch: engine.FeatureBatch) -> Tensor:
-        """One forward: count it, take the averages that the optimizer asks for, look up."""
+    def forward_pass(self, batch: engine.FeatureBatch) -> Tensor:
+        """Count a forward pass, take the averages that the optimizer asks for, and look up."""
         self.step += 1
         self._average()
         return self.look_up(batch)
@@ -270,7 +270,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             averages.average_shadows(weights, self.split_state("momentum2"), self.ensemble, step)
 
     def _decayed(self, table: Any, rows: Any) -> TouchedRows | None:
-        """Rows of lookups i64[n] as a training step sees them if rows that rest decay; else None.
+        """Rows of lookups i64[n], decayed for the steps that they missed; None: nothing decays so.
 
         FBGEMM: DECOUPLE_GLOBAL.
         """
@@ -304,8 +304,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         args = self.optimizer_args
         step = int(self.iter.item()) + 1
         table_batch = engine.sort_by_table(batch)
-        limit = args.max_gradient if args.gradient_clipping else 0.0
-        gradient = engine.clipped(grad.detach().float().numpy(), limit)
+        gradient = self._clipped(grad)
         weight_grad = self._weight_gradient(batch, gradient, features)
         self._update_max_counter(step)
         optimizer = self._optimizer()
@@ -321,6 +320,12 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             global_decay.note_update(self, touched, step)
         self.iter.fill_(step)
         return weight_grad
+
+    def _clipped(self, grad: Tensor) -> Any:
+        """A gradient as fp32, within the limits that the module's arguments set."""
+        args = self.optimizer_args
+        limit = args.max_gradient if args.gradient_clipping else 0.0
+        return engine.clipped(grad.detach().float().numpy(), limit)
 
     def _weight_gradient(
         self, batch: engine.FeatureBatch, gradient: Any, features: Any
@@ -338,9 +343,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         The rows of the first are unique and ascend over all tables; each is the exact sum of its
         lookups' terms, rounded once to fp32, then to the dtype of the rows.
         """
-        args = self.optimizer_args
-        limit = args.max_gradient if args.gradient_clipping else 0.0
-        gradient = engine.clipped(grad.detach().float().numpy(), limit)
+        gradient = self._clipped(grad)
         weight_grad = self._weight_gradient(batch, gradient, features)
         table_batch = engine.sort_by_table(batch)
         shapes = (self.names, np.array(self.rows), np.array(self.dims))

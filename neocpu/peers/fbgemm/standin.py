@@ -66,18 +66,18 @@ class StandIn(DistributionFinder, Loader):
         return ModuleSpec(fullname, self, origin="neocpu", is_package=fullname == PACKAGE)
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """A module like any other."""
+        """None: Python makes an ordinary module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill a module."""
+        """Put the names that every module holds into one."""
         module.__doc__ = "neocpu in place of fbgemm_gpu, which is not installed."
         vars(module).update(self._contents)
 
     def find_distributions(self, *contexts: DistributionFinder.Context) -> Iterable[Distribution]:
-        """The stand-in's metadata, where a context names it or none."""
+        """The stand-in's metadata, unless a context names another package."""
         names = [context.name for context in contexts if context.name is not None]
-        others = [name for name in names if name.replace("-", "_").lower() != PACKAGE]
-        return [] if others else [_Distribution()]
+        matches = all(name.replace("-", "_").lower() == PACKAGE for name in names)
+        return [_Distribution()] if matches else []
 
     def install(self) -> None:
         """Make the package importable."""

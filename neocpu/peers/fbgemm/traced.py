@@ -11,13 +11,10 @@ import torch
 from torch import Tensor
 
 from neocpu.peers.fbgemm.fakes import dynamic_size, fake
+from neocpu.peers.fbgemm.fp8 import HEADER, row_bytes
+from neocpu.peers.fbgemm.moves import result_dtype
+from neocpu.peers.fbgemm.pooled import PERMUTATIONS
 
-PERMUTATIONS = tuple(
-    f"permute_{duplicate}pooled_embs{gradient}{split}"
-    for duplicate in ("", "duplicate_")
-    for gradient in ("", "_auto_grad")
-    for split in ("", "_split")
-)
 ops = torch.ops.fbgemm
 Formula = tuple[Callable[..., Any], Callable[..., Any]]
 
@@ -38,14 +35,16 @@ def _multi(
 def _regrouping(
     embs: Tensor, keys: Any, lengths: Any, groups: Any
 ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    columns = {name: width for k, w in zip(keys, lengths) for name, width in zip(k, w)}
+    columns = {
+        name: width for names, widths in zip(keys, lengths) for name, width in zip(names, widths)
+    }
     blocks = sum(len(names) for names in groups)
 
-    def whole(*shape: int) -> Tensor:
+    def int32(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.int32)
 
     widths = [sum(columns[name] for name in names) for names in groups]
-    return whole(blocks, 6), whole(len(keys)), whole(len(groups)), widths
+    return int32(blocks, 6), int32(len(keys)), int32(len(groups)), widths
 
 
 @fake("batch_index_select_dim0")
@@ -121,73 +120,34 @@ def _softmax_backward(grad: Tensor, output: Tensor, offsets: Tensor, max_L: int)
 
 @fake("FloatToFP8RowwiseQuantized")
 def _to_fp8(t: Tensor, forward: bool) -> Tensor:
-    width = (t.shape[-1] + 3) // 4 * 4 + 8
-    return t.new_empty((*t.shape[:-1], width), dtype=torch.uint8)
+    return t.new_empty((*t.shape[:-1], row_bytes(t.shape[-1])), dtype=torch.uint8)
 
 
 @fake("FP8RowwiseQuantizedToFloat")
 def _from_fp8(input: Tensor, forward: bool, output_dtype: int = 0) -> Tensor:
-    dtype = {0: torch.float32, 1: torch.float16, 5: torch.bfloat16}[output_dtype]
-    return input.new_empty((*input.shape[:-1], input.shape[-1] - 8), dtype=dtype)
+    columns = input.shape[-1] - HEADER
+    return input.new_empty((*input.shape[:-1], columns), dtype=result_dtype(output_dtype))
 
 
 # ---- gradients ----
 
 
-def _elements(name: str, outputs: dict[int, int]) -> Formula:
-    """Gradients of an operator that copies single elements.
-
-    outputs : by place of an argument, the place of its copies among the results; -1: one result.
-    The operator applied to the numbers 1, 2, 3, … says where each copy came from.
-    """
-
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.inputs = inputs
-
-    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        grad_list = grads[0] if isinstance(grads[0], list) else grads
-        # Trailing arguments that equal their defaults are not among the inputs.
-        count_of_inputs = min(len(ctx.inputs), len(ctx.needs_input_grad))
-        gradients: list[Any] = [None] * count_of_inputs
-        for argument, place in outputs.items():
-            if argument >= count_of_inputs or not ctx.needs_input_grad[argument]:
-                continue
-            values = ctx.inputs[argument]
-            count = values.numel()
-            arguments = list(ctx.inputs)
-            numbers = torch.arange(1, count + 1, device=values.device)
-            arguments[argument] = numbers.reshape(values.shape)
-            result = getattr(ops, name)(*arguments)
-            source = (result if place < 0 else result[place]).reshape(-1)
-            grad = grad_list[max(place, 0)].reshape(-1)
-            summed = grad.new_zeros(count + 1).index_add(0, source, grad)
-            gradients[argument] = summed[1:].reshape(values.shape)
-        return tuple(gradients)
-
-    return backward, setup_context
-
-
-def _saved(*places: int) -> Callable[..., None]:
-    """A setup_context that keeps inputs as `ctx.inputs`, tensors at these places saved."""
-
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*(inputs[place] for place in places))
-        ctx.longest = inputs[-1]
-        ctx.output = output
-
-    return setup_context
+def _product_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Save the three tensors of a product, and the longest bag where the operator has one."""
+    ctx.save_for_backward(*inputs[:3])
+    ctx.longest = inputs[3] if len(inputs) > 3 else None
 
 
 def _dense_bmm_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, offsets, y = ctx.saved_tensors
-    of_x = ops.jagged_dense_bmm_forward(grad, offsets, y.transpose(1, 2), ctx.longest)
-    return of_x, None, ops.jagged_jagged_bmm(x, grad, offsets, ctx.longest), None
+    x_gradient = ops.jagged_dense_bmm_forward(grad, offsets, y.transpose(1, 2), ctx.longest)
+    return x_gradient, None, ops.jagged_jagged_bmm(x, grad, offsets, ctx.longest), None
 
 
 def _jagged_bmm_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, y, offsets = ctx.saved_tensors
-    of_x = ops.jagged_dense_bmm_forward(y, offsets, grad.transpose(1, 2), ctx.longest)
-    return of_x, ops.jagged_dense_bmm_forward(x, offsets, grad, ctx.longest), None, None
+    x_gradient = ops.jagged_dense_bmm_forward(y, offsets, grad.transpose(1, 2), ctx.longest)
+    return x_gradient, ops.jagged_dense_bmm_forward(x, offsets, grad, ctx.longest), None, None
 
 
 def _vector_mul_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -218,15 +178,12 @@ def _multi_gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
 def formulas() -> dict[str, Formula]:
     """(backward, setup_context) of these operators, by name."""
     return {
-        **{name: _elements(name, {0: -1}) for name in PERMUTATIONS},
-        "batch_index_select_dim0": _elements("batch_index_select_dim0", {0: -1}),
-        "keyed_jagged_index_select_dim1": _elements("keyed_jagged_index_select_dim1", {0: 0, 5: 2}),
         "permute_multi_embedding": (_multi_gradient, _multi_context),
-        "jagged_dense_bmm_forward": (_dense_bmm_gradient, _saved(0, 1, 2)),
-        "jagged_jagged_bmm": (_jagged_bmm_gradient, _saved(0, 1, 2)),
-        "jagged_jagged_bmm_forward": (_jagged_bmm_gradient, _saved(0, 1, 2)),
-        "batched_dense_vec_jagged_2d_mul": (_vector_mul_gradient, _saved(0, 1, 2)),
-        "batched_dense_vec_jagged_2d_mul_forward": (_vector_mul_gradient, _saved(0, 1, 2)),
+        "jagged_dense_bmm_forward": (_dense_bmm_gradient, _product_context),
+        "jagged_jagged_bmm": (_jagged_bmm_gradient, _product_context),
+        "jagged_jagged_bmm_forward": (_jagged_bmm_gradient, _product_context),
+        "batched_dense_vec_jagged_2d_mul": (_vector_mul_gradient, _product_context),
+        "batched_dense_vec_jagged_2d_mul_forward": (_vector_mul_gradient, _product_context),
         "jagged_softmax_forward": (_softmax_gradient, _softmax_context),
     }
 
@@ -242,26 +199,26 @@ def _regrouped(pooled: Sequence[Tensor], keys: Any, lengths: Any, groups: Any) -
     return [torch.cat([columns[name] for name in names], dim=1) for names in groups]
 
 
-def _beside(x: Tensor, offsets: Sequence[Tensor], y: Tensor) -> Tensor:
-    """The dense rows that stand beside jagged ones; 0 where there is none."""
+def _dense_rows(x: Tensor, offsets: Sequence[Tensor], y: Tensor) -> Tensor:
+    """The dense row at the place of each jagged row; 0 where there is none."""
     rows: Tensor = ops.dense_to_jagged_forward(y, offsets, x.shape[0])
     return rows
 
 
 def _two_added(x: Tensor, offsets: Sequence[Tensor], y_0: Tensor, y_1: Tensor) -> Tensor:
-    return x + _beside(x, offsets, y_0) + _beside(x, offsets, y_1)
+    return x + _dense_rows(x, offsets, y_0) + _dense_rows(x, offsets, y_1)
 
 
 def _multiplied(x: Tensor, offsets: Sequence[Tensor], y: Tensor) -> Tensor:
-    return x * _beside(x, offsets, y)
+    return x * _dense_rows(x, offsets, y)
 
 
 def _multiplied_backward(
     grad: Tensor, offsets: Sequence[Tensor], y: Tensor, x: Tensor
 ) -> tuple[Tensor, Tensor]:
     longest = list(y.shape[1:-1])
-    of_dense = ops.jagged_to_padded_dense_forward(grad * x, offsets, longest, 0.0)
-    return _multiplied(grad, offsets, y), of_dense
+    dense_gradient = ops.jagged_to_padded_dense_forward(grad * x, offsets, longest, 0.0)
+    return _multiplied(grad, offsets, y), dense_gradient
 
 
 COMPOSITES: dict[str, Callable[..., Any]] = {
@@ -278,7 +235,7 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
         offsets,
     ),
     "jagged_dense_elementwise_add_jagged_output": lambda x, offsets, y: (
-        x + _beside(x, offsets, y),
+        x + _dense_rows(x, offsets, y),
         offsets,
     ),
     "jagged_dense_dense_elementwise_add_jagged_output": lambda x, offsets, y_0, y_1: (
