@@ -28,11 +28,7 @@ from tests.oracle_cases import all_cases
 
 Bools = NDArray[np.bool_]
 CASES = {case.name: case for case in all_cases(["round", "backward"])}
-<<<<<<< HEAD
 MANY = [name for name in CASES if "-many" in name and not name.endswith("-many-rows")]
-=======
-MANY = [name for name, case in CASES.items() if "-many" in name and "rounding" in case.options]
->>>>>>> stranger
 LARGE = ("round-bf16-many", "backward-rows-fp16-stochastic-many")
 
 
