@@ -15,7 +15,7 @@ from benchmarks.oracle_mutants.variants import RIGHT
 from neocpu.oracle.suite import Suite, ask, write_suite
 from tests.oracle_cases import all_cases
 
-OPERATORS = ("lookup", "unique_gradient", "segment_sum", "dequantize")
+OPERATORS = ("lookup", "unique_gradient", "segment_sum", "dequantize", "index_select")
 SMALL = 1 << 12  # bytes of a case's inputs, at most
 CAUGHT = (
     "bag_end_one_short",
@@ -66,6 +66,14 @@ def test_a_bug_is_named(suite) -> None:
     mutant = MUTANTS["scale_and_bias_swapped"]
     trial = run_trial(mutant, some, judged, answers_of(Kernel(0), some), seed=0, budget=2.0)
     assert trial.grade == "strong and right", trial.told
+
+
+def test_what_should_be_nan_is_no_matter_of_rounding(suite) -> None:
+    questions, judged = suite
+    some = [question for question in questions if question.op == "index_select"]
+    mutant = MUTANTS["select_one_off"]
+    trial = run_trial(mutant, some, judged, answers_of(Kernel(0), some), seed=0, budget=2.0)
+    assert trial.caught and not any("rounding" in told.names for told in trial.told)
 
 
 def test_grades_of_headlines() -> None:

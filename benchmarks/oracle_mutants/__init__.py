@@ -20,16 +20,16 @@ reads the suite with h5py. It measures three things:
 
 All cases of the operators that a mutant could touch are answered, as in a user's check, since
 passed ones are evidence, too; `--names N` looks for explanations of N mutants only, spread evenly,
-and only verdicts on the others (`--budget 0`: on all). The budget counts the seconds of this process
-alone, and bent truths are remembered from one mutant to the next, so a few seconds do. A headline
-is a strong explanation of half of the failed cases; what failed cases have in common (a facet) is
-none. Where a report says that it cannot tell two names apart, one of them has to be right.
+and only verdicts on the others (`--budget 0`: on all). The budget counts the seconds of this
+process alone, and bent truths are remembered from one mutant to the next, so a few seconds do. A
+headline is a strong explanation of half of the failed cases; what failed cases have in common (a
+facet) is none. Where a report cannot tell two names apart, one of them has to be right.
 
-A mutant without any failed case is missed, and the report says whether any case had another answer.
+A mutant without any failed case is missed; the report says whether any case had another answer.
 Some need rows that real kernels refuse, `--dim-multiple 1`: tails of fewer than four columns, means
-over columns padded to four, spare bits of int4 and int2 rows. Mutants and variants do not know cases
-by name, so the suite may grow; an operator that the kernel does not have is left out (kv_trajectory
-and nvfp4_quantize among them).
+over columns padded to four, spare bits of int4 and int2 rows. Mutants and variants do not know
+cases by name, so the suite may grow; an operator that the kernel does not have is left out
+(kv_trajectory and nvfp4_quantize among them).
 
     questions.py                      cases of a suite, by h5py
     formats.py, codecs.py             numbers as bytes: small floats, row-scaled rows
