@@ -236,3 +236,20 @@ def test_a_kernel_is_called_repeatedly() -> None:
         )
     with pytest.raises(OracleError, match="no option seed"):
         oracle.check_repeatedly("lookup", {}, kernel, seeds=True)
+
+
+def test_strict_holds_for_kernels_that_are_called() -> None:
+    case = CASES["lookup-mean"]
+    calls = []
+
+    def kernel(inputs: dict, options: dict) -> np.ndarray:
+        """Right, but in the last bit of one element of every other run."""
+        out = oracle.run(case.op, inputs, options, backend="reference")["out"].copy()
+        if len(calls) % 2:
+            out.reshape(-1)[-1] = np.nextafter(out.reshape(-1)[-1], np.float32(9))
+        calls.append(1)
+        return out
+
+    assert_correct(case.op, case.inputs, kernel, case.options, runs=2)
+    with pytest.raises(AssertionError, match="not deterministic"):
+        assert_correct(case.op, case.inputs, kernel, case.options, runs=2, strict=True)

@@ -24,6 +24,7 @@ def check_repeatedly(
     seeds: bool = False,
     bits: bool = False,
     preset: str | None = None,
+    strict: bool = False,
 ) -> Report:
     """Call a kernel several times with the same question, and judge all of its answers.
 
@@ -31,7 +32,7 @@ def check_repeatedly(
         inputs, so it may update them in place, and all options, defaults included.
     seeds : give every run a seed of its own (the option `seed`, and those that follow it); else all
         runs have the same options, and a kernel that rounds stochastically must repeat itself.
-    bits, preset : as those of `check`.
+    bits, preset, strict : as those of `check`.
     Raises OracleError where the answers of two runs have different outputs or shapes, or where
     seeds are asked for of an operator that has none.
     """
@@ -56,6 +57,7 @@ def check_repeatedly(
         options,
         bits,
         preset,
+        strict,
         runs="seeds" if seeds else "repeats",
     )
 

@@ -34,11 +34,11 @@ def assert_correct(
 
     answer : the answer, or the kernel itself, which is called `runs` times as
         kernel(inputs, options); see `neocpu.oracle.check_repeatedly`, also about `seeds`.
-    strict : a warning about one answer fails, too.
+    strict : a warning fails, too.
     """
     __tracebackhide__ = True
     if callable(answer):
-        report = check_repeatedly(op, inputs, answer, options, runs, seeds, bits, preset)
+        report = check_repeatedly(op, inputs, answer, options, runs, seeds, bits, preset, strict)
     else:
         report = check(op, inputs, answer, options, bits, preset, strict)
     report.raise_if_failed()

@@ -1,6 +1,7 @@
 """What are products, softmax and elementwise arithmetic on jagged rows? By FBGEMM's names.
 
-Sums are exact, as everywhere here: products rounded to fp32, added exactly, rounded once.
+Products of matrices are exact sums: products rounded to fp32, added exactly, rounded once. The
+sums of a softmax and of its gradient are plain ones in fp64.
 """
 
 from collections.abc import Sequence
