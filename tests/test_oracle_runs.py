@@ -239,7 +239,7 @@ def test_a_kernel_is_called_repeatedly() -> None:
 
 
 def test_strict_holds_for_kernels_that_are_called() -> None:
-    case = CASES["lookup-mean"]
+    case = CASES["lookup-skewed"]
     calls = []
 
     def kernel(inputs: dict, options: dict) -> np.ndarray:
