@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from neocpu.oracle.compare import judge, numbers
 from neocpu.oracle.operator import Truth
 from neocpu.oracle.ops import OPERATORS
-from neocpu.oracle.typical import unlikely, with_typical
+from neocpu.oracle.verdicts.compare import judge, numbers
+from neocpu.oracle.verdicts.typical import unlikely, with_typical
 from tests import honest_kernels, honest_questions, honest_rules
 from tests.honest_arithmetic import Arithmetic, Array
 from tests.honest_kernels import Arrays, Options

@@ -89,7 +89,7 @@ LONG_FILES: dict[str, str] = {
     "kernels/synthetic.py": "one family of kernels: the draws of the synthetic log",
     "embedding/layouts.py": "jagged layouts: one object, its conversions",
     "kernels/update.py": "merge and update, for every kind of state",
-    "oracle/switches.py": "one list: every switch of the oracle with its meaning",
+    "oracle/switches/shared.py": "one list: every switch of the oracle with its meaning",
     "planner/tiers.py": "one search: which table in which memory",
     "storage/hdf5.py": "writing one file format without HDF5's buffers",
     "storage/row_file.py": "one file format: open, read, write, commit",

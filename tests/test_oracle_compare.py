@@ -8,9 +8,9 @@ import pytest
 from neocpu import oracle
 from neocpu.errors import OracleError
 from neocpu.oracle.adapters import coded
-from neocpu.oracle.compare import agrees, compare, judge, malformed
 from neocpu.oracle.operator import Case, Truth
 from neocpu.oracle.ops import OPERATORS
+from neocpu.oracle.verdicts.compare import agrees, compare, judge, malformed
 
 NAN = math.nan
 INF = math.inf

@@ -9,9 +9,9 @@ import pytest
 
 from neocpu.oracle.cases import large, lookup_cover, update_cover
 from neocpu.oracle.cases.pairwise import pairwise
-from neocpu.oracle.compare import agrees
 from neocpu.oracle.operator import Case
 from neocpu.oracle.ops import OPERATORS
+from neocpu.oracle.verdicts.compare import agrees
 from neocpu.reference.rules import RULES
 from tests.oracle_cases import all_cases
 

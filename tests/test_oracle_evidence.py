@@ -9,9 +9,9 @@ import pytest
 from neocpu import oracle
 from neocpu.oracle.answers import Answers
 from neocpu.oracle.checking import check_suite, judge_suite
-from neocpu.oracle.evidence import AskedSwitches, CaseTrial, effect_of
-from neocpu.oracle.facets import facts_of, separated, telling_cases
-from neocpu.oracle.findings import Effect, Evidence
+from neocpu.oracle.diagnosis.evidence import AskedSwitches, CaseTrial, effect_of
+from neocpu.oracle.diagnosis.facets import facts_of, separated, telling_cases
+from neocpu.oracle.diagnosis.findings import Effect, Evidence
 from neocpu.oracle.operator import Truth
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.report import Report

@@ -15,12 +15,12 @@ import pytest
 
 from neocpu import oracle
 from neocpu.errors import OracleError
-from neocpu.oracle.compare import agrees
 from neocpu.oracle.mirrors import MIRRORS, NoMirror, mirror_bits, mirrors_of
 from neocpu.oracle.mirrors.order import introsort_order
 from neocpu.oracle.mirrors.root import mkl_root
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS
+from neocpu.oracle.verdicts.compare import agrees
 from tests.mirror_questions import (
     RECORDED,
     WIDTHS,

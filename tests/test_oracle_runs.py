@@ -15,9 +15,9 @@ from neocpu.oracle.checking import check_suite
 from neocpu.oracle.operator import Arrays, Case, Truth
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.report import Report
-from neocpu.oracle.runs import has_runs
 from neocpu.oracle.suite import Question, ask
 from neocpu.oracle.testing import assert_correct
+from neocpu.oracle.verdicts.runs import has_runs
 from tests.oracle_cases import all_cases
 
 RUNS = 8

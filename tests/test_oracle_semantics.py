@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neocpu.oracle.evidence import AskedSwitches
+from neocpu.oracle.diagnosis.evidence import AskedSwitches
 from neocpu.oracle.operator import Truth, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS, SWITCHES, switches_for

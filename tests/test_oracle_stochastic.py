@@ -15,15 +15,15 @@ import pytest
 from numpy.typing import NDArray
 
 from neocpu import oracle
-from neocpu.oracle import stochastic
 from neocpu.oracle.answers import Answers
 from neocpu.oracle.cases.stochastic import COLUMNS
 from neocpu.oracle.checking import check_suite
-from neocpu.oracle.compare import compare
 from neocpu.oracle.operator import Case, Truth
 from neocpu.oracle.ops import OPERATORS
-from neocpu.oracle.stochastic import draws_of, limit, mistake_of, scores, untested
 from neocpu.oracle.suite import Question, ask
+from neocpu.oracle.verdicts import stochastic
+from neocpu.oracle.verdicts.compare import compare
+from neocpu.oracle.verdicts.stochastic import draws_of, limit, mistake_of, scores, untested
 from tests.oracle_cases import all_cases
 
 Bools = NDArray[np.bool_]

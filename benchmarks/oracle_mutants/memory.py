@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from neocpu.oracle import diagnose
-from neocpu.oracle.evidence import AskedSwitches, CaseTrial, Truths, differ
+from neocpu.oracle.diagnosis import diagnose
+from neocpu.oracle.diagnosis.evidence import AskedSwitches, CaseTrial, Truths, differ
 from neocpu.oracle.semantics import switches_for
 
 LARGEST = 1 << 13  # elements of a case's outputs, beyond which its truths are not kept

@@ -89,9 +89,9 @@ def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...], dim_multiple: in
 @DIM_MULTIPLE
 def explain(name: str, seed: int, dim_multiple: int) -> None:
     """Show what a case breaks, its inputs, options and outputs, and the first reference numbers."""
-    from neocpu.oracle.compare import as_text
     from neocpu.oracle.operator import Field
     from neocpu.oracle.ops import OPERATORS
+    from neocpu.oracle.verdicts.compare import as_text
 
     case = _cases((), (name,), seed, dim_multiple)[0]
     op = OPERATORS[case.op]
@@ -177,7 +177,7 @@ def export(
     from rich.progress import track
 
     from neocpu.errors import ConfigError
-    from neocpu.oracle.facets import telling_cases
+    from neocpu.oracle.diagnosis.facets import telling_cases
     from neocpu.oracle.flat import write_flat
     from neocpu.oracle.ops import OPERATORS
     from neocpu.oracle.suite import ask, golden_cases, write_suite

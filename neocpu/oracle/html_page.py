@@ -10,9 +10,9 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.oracle.compare import Verdict
 from neocpu.oracle.operator import Case
 from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, described, told
+from neocpu.oracle.verdicts.compare import Verdict
 
 # |error| / bound beyond which an element has this colour; the first is right.
 SCALE = (

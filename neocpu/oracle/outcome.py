@@ -1,6 +1,6 @@
 """What came out of a check? One record per case, one for all, and the words for a wrong element.
 
-Verdict (compare.py)     one output: right or wrong, and where
+Verdict (verdicts/)        one output: right or wrong, and where
 CaseOutcome              one case: its verdicts, and what explains a failure
 CheckOutcome             all cases; `Report` (report.py) adds text, JSON and HTML
 """
@@ -8,11 +8,11 @@ CheckOutcome             all cases; `Report` (report.py) adds text, JSON and HTM
 from dataclasses import dataclass, replace
 from typing import Self
 
-from neocpu.oracle.compare import Verdict, WrongElement, as_text
-from neocpu.oracle.diagnose import Explanations
-from neocpu.oracle.facets import Separation
-from neocpu.oracle.findings import Cause, Diagnosis
+from neocpu.oracle.diagnosis.diagnose import Explanations
+from neocpu.oracle.diagnosis.facets import Separation
+from neocpu.oracle.diagnosis.findings import Cause, Diagnosis
 from neocpu.oracle.operator import Case
+from neocpu.oracle.verdicts.compare import Verdict, WrongElement, as_text
 
 # Beyond so many ulps the reference is next to 0, and a distance in ulps says nothing.
 MEANINGFUL_ULPS = 2**32

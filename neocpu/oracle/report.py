@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from neocpu.oracle.findings import Cause
+from neocpu.oracle.diagnosis.findings import Cause
 from neocpu.oracle.html_page import page
 from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, described
 

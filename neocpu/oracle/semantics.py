@@ -3,11 +3,11 @@
 A switch changes the exact model of `Operator.truth`, for a quirk of a peer or a known mistake
 alike: it explains the answer of a kernel that lies within the bounds of the changed truth. A preset
 is the set of a peer's quirks. Each switch has a line in docs/semantics.md and a test. The texts are
-in `switches.py`.
+in `switches/`.
 """
 
-from neocpu.oracle.switches import ALL, Switch
-from neocpu.oracle.switches_more import MORE
+from neocpu.oracle.switches.of_operators import MORE
+from neocpu.oracle.switches.shared import ALL, Switch
 
 __all__ = ["PRESETS", "SWITCHES", "Switch", "switches_for"]
 

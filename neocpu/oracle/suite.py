@@ -31,7 +31,7 @@ from neocpu.hdf5.walk import one_line
 from neocpu.oracle.adapters import CODES, Array, coded, codes_of, format_of
 from neocpu.oracle.answers import SUITE_FORMAT as FORMAT
 from neocpu.oracle.operator import Case, Field, Truth
-from neocpu.oracle.typical import with_typical
+from neocpu.oracle.verdicts.typical import with_typical
 
 VERSION = 2  # 2: outputs may have a statistical bound, `typical`
 READABLE = (1, 2)

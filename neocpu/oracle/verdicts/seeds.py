@@ -10,13 +10,13 @@ from itertools import combinations
 
 import numpy as np
 
-from neocpu.oracle import stochastic
-from neocpu.oracle.compare import Verdict
-from neocpu.oracle.findings import Diagnosis
-from neocpu.oracle.mistakes import Mistake
+from neocpu.oracle.diagnosis.findings import Diagnosis
 from neocpu.oracle.operator import Case, Value
 from neocpu.oracle.outcome import CaseOutcome
-from neocpu.oracle.stochastic_mistakes import Draws
+from neocpu.oracle.verdicts import stochastic
+from neocpu.oracle.verdicts.compare import Verdict
+from neocpu.oracle.verdicts.mistakes import Mistake
+from neocpu.oracle.verdicts.stochastic_mistakes import Draws
 
 UNCOMPARED = (
     "stochastic rounding: no two answers show whether seeds have random numbers of their own"

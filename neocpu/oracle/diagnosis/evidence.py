@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.oracle.adapters import Array
-from neocpu.oracle.compare import judge, malformed, numbers
-from neocpu.oracle.findings import EXACT, Diagnosis, Effect
+from neocpu.oracle.diagnosis.findings import EXACT, Diagnosis, Effect
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.semantics import SWITCHES
 from neocpu.oracle.truth.formats import FORMATS, nearest
+from neocpu.oracle.verdicts.compare import judge, malformed, numbers
 
 SHARP_SHARE = 0.25  # of the difference of both references: the widest bound that predicts
 SHARP_BOUNDS = 8.0  # plain bounds that a bent one may be as wide as

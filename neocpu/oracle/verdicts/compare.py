@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.oracle import stochastic
 from neocpu.oracle.adapters import Array, codes_of, format_of
-from neocpu.oracle.mistakes import Mistake
 from neocpu.oracle.operator import Case, Operator, Truth
-from neocpu.oracle.runs import RunDifferences, differences, has_runs
-from neocpu.oracle.stochastic_mistakes import Draws
 from neocpu.oracle.truth.formats import FORMATS, decode, quantum
-from neocpu.oracle.typical import warnings
+from neocpu.oracle.verdicts import stochastic
+from neocpu.oracle.verdicts.mistakes import Mistake
+from neocpu.oracle.verdicts.runs import RunDifferences, differences, has_runs
+from neocpu.oracle.verdicts.stochastic_mistakes import Draws
+from neocpu.oracle.verdicts.typical import warnings
 
 
 @dataclass(frozen=True)

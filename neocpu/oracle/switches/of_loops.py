@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from neocpu.oracle.switch import BAGS, MERGES, WEIGHTED, mistake
+from neocpu.oracle.switches.switch import BAGS, MERGES, WEIGHTED, mistake
 from neocpu.oracle.truth.bends import CAPS, LOST_PLACES, UNROLLED
 
 SCALED_ROWS = ("lookup", "weight_gradient", "dequantize")

@@ -1,8 +1,8 @@
 """What does each known mistake or quirk do, and how is it fixed? The texts of diagnoses."""
 
-from neocpu.oracle.mistakes_of_loops import CODES, LOOPS
-from neocpu.oracle.mistakes_of_rules import STATES, STEPS
-from neocpu.oracle.switch import (
+from neocpu.oracle.switches.of_loops import CODES, LOOPS
+from neocpu.oracle.switches.of_rules import STATES, STEPS
+from neocpu.oracle.switches.switch import (
     AT_SCALE,
     BAGS,
     JAGGED,

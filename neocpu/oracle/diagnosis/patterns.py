@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.oracle.adapters import Array
-from neocpu.oracle.compare import judge, malformed, numbers
 from neocpu.oracle.operator import Case, Truth
 from neocpu.oracle.truth.formats import FORMATS, above, below, nearest, quantum
+from neocpu.oracle.verdicts.compare import judge, malformed, numbers
 
 LARGEST_FACTOR = 128  # world sizes, batches, lengths that people multiply by or forget
 MOST_ULPS = 64  # of an error that may be rounding

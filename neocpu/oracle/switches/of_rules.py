@@ -1,6 +1,6 @@
 """Which mistakes do optimizer steps make? Their texts."""
 
-from neocpu.oracle.switch import UPDATES, mistake
+from neocpu.oracle.switches.switch import UPDATES, mistake
 from neocpu.oracle.truth.bends import PADDED
 
 STEPS = (

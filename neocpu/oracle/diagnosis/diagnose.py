@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from neocpu.oracle.conclusion import Conclusion
-from neocpu.oracle.evidence import CaseTrial, agreement
-from neocpu.oracle.facets import Separation
-from neocpu.oracle.findings import EXACT, Cause, Diagnosis, Evidence, joined
-from neocpu.oracle.patterns import patterns_of
+from neocpu.oracle.diagnosis.conclusion import Conclusion
+from neocpu.oracle.diagnosis.evidence import CaseTrial, agreement
+from neocpu.oracle.diagnosis.facets import Separation
+from neocpu.oracle.diagnosis.findings import EXACT, Cause, Diagnosis, Evidence, joined
+from neocpu.oracle.diagnosis.patterns import patterns_of
 from neocpu.oracle.semantics import switches_for
 
 BUDGET = 20.0  # seconds

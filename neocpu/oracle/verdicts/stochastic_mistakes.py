@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.oracle.mistakes import Mistake
+from neocpu.oracle.verdicts.mistakes import Mistake
 
 Real = NDArray[np.float64]
 Ints = NDArray[np.int64]

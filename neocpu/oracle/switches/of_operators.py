@@ -1,10 +1,10 @@
 """What do the mistakes and quirks do that only one group of operators knows? Texts of diagnoses.
 
 Permuted and selected embeddings, products on jagged data, maximum pooling, fp8 rows. Mistakes that
-many operators share are in `switches.py`.
+many operators share are in `shared.py`.
 """
 
-from neocpu.oracle.switch import MAXIMA, Switch
+from neocpu.oracle.switches.switch import MAXIMA, Switch
 
 COPIES = ("permute_pooled", "permute_multi_embedding", "group_index_select")
 KEYED = "keyed_jagged_index_select"

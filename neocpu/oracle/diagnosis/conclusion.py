@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 
-from neocpu.oracle.compare import malformed, same_bits
-from neocpu.oracle.evidence import CaseTrial
-from neocpu.oracle.facets import Facts, Separation, facts_of, separated
-from neocpu.oracle.findings import EXACT, Cause, Diagnosis, Evidence
+from neocpu.oracle.diagnosis.evidence import CaseTrial
+from neocpu.oracle.diagnosis.facets import Facts, Separation, facts_of, separated
+from neocpu.oracle.diagnosis.findings import EXACT, Cause, Diagnosis, Evidence
+from neocpu.oracle.diagnosis.patterns import patterns_of, rounding_of_all, unwritten
 from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
-from neocpu.oracle.patterns import patterns_of, rounding_of_all, unwritten
 from neocpu.oracle.semantics import SWITCHES
+from neocpu.oracle.verdicts.compare import malformed, same_bits
 
 # Options by which kernels are written or compiled one by one: what one does says nothing of others.
 SCOPES = ("optimizer", "weights_format", "pooling", "weight_decay_mode", "format", "output_format")

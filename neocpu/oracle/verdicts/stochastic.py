@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.oracle.mistakes import Mistake
 from neocpu.oracle.operator import Case, Truth
-from neocpu.oracle.stochastic_mistakes import (
+from neocpu.oracle.verdicts.mistakes import Mistake
+from neocpu.oracle.verdicts.stochastic_mistakes import (
     GROUPS,
     NEVER,
     Draws,

@@ -1,0 +1,1 @@
+"""What explains wrong answers? Switches, patterns, and what failed cases have in common."""

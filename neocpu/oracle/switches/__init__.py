@@ -1,0 +1,1 @@
+"""Which mistakes and quirks have a name? Their texts, by what they are about."""
