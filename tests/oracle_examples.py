@@ -1,4 +1,4 @@
-"""What does each switch of `switches/of_operators.py` do? One example each, to be checked by hand."""
+"""What does each switch of `switches/of_operators.py` do? One example each, made by hand."""
 
 from collections.abc import Mapping
 

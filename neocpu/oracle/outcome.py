@@ -1,6 +1,6 @@
 """What came out of a check? One record per case, one for all, and the words for a wrong element.
 
-Verdict (verdicts/)        one output: right or wrong, and where
+Verdict (verdicts/)      one output: right or wrong, and where
 CaseOutcome              one case: its verdicts, and what explains a failure
 CheckOutcome             all cases; `Report` (report.py) adds text, JSON and HTML
 """
