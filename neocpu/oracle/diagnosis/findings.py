@@ -3,7 +3,7 @@
     Effect      of some switches on one case: what the bent truth says of its answers
     Diagnosis   one explanation of one case
     Evidence    of some switches over the cases of one operator: explained, contradicted, refuted
-    Cause     an explanation of several failed cases that is strong enough to be told
+    Cause       an explanation of several failed cases that is strong enough to be told
 
 An explanation must predict: it counts only where it gives wrong elements, by bounds that are about
 as sharp as those of the plain truth. It must hold: a passed case that it says must fail refutes it.
