@@ -12,7 +12,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_row_file import TABLES, Model, content, fill, small
 
@@ -90,6 +90,7 @@ def test_a_flipped_bit_of_a_record_a_tag_a_commit_and_a_header(tmp_path: Path) -
 
 
 @given(share=st.floats(0, 1, exclude_max=True))
+@example(0.998046875)  # only the attributes that name the format are gone
 @settings(max_examples=15)
 def test_a_truncated_file_is_told(tmp_path_factory, share):
     folder = tmp_path_factory.getbasetemp() / "cut"
@@ -100,7 +101,7 @@ def test_a_truncated_file_is_told(tmp_path_factory, share):
         small(good)
     data = good.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(StorageError, match=r"not a file of rows|damaged file of rows"):
+    with pytest.raises(StorageError, match=r"not a (neocpu )?file of rows|damaged file of rows"):
         RowFile(path)
 
 

@@ -218,7 +218,9 @@ def damaged(path: Path, reason: str) -> StorageError:
 
 def _layout(path: Path, file: h5py.File, size: int) -> FileLayout:
     if _plain(file.attrs.get("format")) != FORMAT:
-        raise StorageError(f"{path}: an HDF5 file, but not a neocpu file of rows")
+        raise StorageError(
+            f"{path}: an HDF5 file, but not a neocpu file of rows, or a truncated one"
+        )
     if int(file.attrs["version"]) > VERSION:
         raise StorageError(
             f"{path}: a file of rows of version {file.attrs['version']}; this neocpu reads up to "
