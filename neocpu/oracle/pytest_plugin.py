@@ -1,5 +1,7 @@
 """How does a pytest suite of one's own ask the oracle? With a marker and a fixture.
 
+    pytest_plugins = ["neocpu.oracle.pytest_plugin"]  # in conftest.py; or -p on the command line
+
     @pytest.mark.oracle("lookup", pooling="mean")
     def test_my_lookup(oracle_case):
         oracle_case.check(my_lookup(oracle_case.inputs, oracle_case.options))
@@ -15,7 +17,8 @@ explanations of all failures stand together, those that explain most first, also
     --oracle-preset NAME       a peer's semantics
     --oracle-answers FILE.npz  keep the answers, for `neocpu oracle check`
 
-pytest loads this module wherever neocpu is installed; it imports nothing else until a test asks.
+No entry point loads this module: pytest would rewrite the assertions of the whole package, kernels
+too, so that their code, and the keys under which they are cached, would be others.
 """
 
 import json
