@@ -44,10 +44,10 @@ def torch_lookup(
     for f, t in enumerate(features):
         first = sum(r * d for r, d in zip(rows[:t], dims[:t]))
         weight = table[first : first + rows[t] * dims[t]].view(rows[t], dims[t])
-        mine = case.inputs["bags"] // batch == f
-        bags = case.inputs["bags"][mine] - f * batch
+        of_feature = case.inputs["bags"] // batch == f
+        bags = case.inputs["bags"][of_feature] - f * batch
         pooled = torch.nn.functional.embedding_bag(
-            torch.from_numpy(case.inputs["indices"][mine]).to(device),
+            torch.from_numpy(case.inputs["indices"][of_feature]).to(device),
             weight,
             torch.from_numpy(np.searchsorted(bags, np.arange(batch))).to(device),
             mode="sum",

@@ -26,12 +26,12 @@ def dictionary(case: Case) -> dict[str, np.ndarray]:
     for k, training in enumerate(inputs["training"].tolist()):
         ids = inputs[f"step{k}/indices"].tolist()
         offsets = inputs[f"step{k}/offsets"].tolist()
-        now = int(inputs["times"][k])
+        time = int(inputs["times"][k])
         if training:
             for i in sorted(set(ids) - {-1}):
                 entry = table.setdefault(i, [initial[i].copy(), F(0), 0, 0])
                 entry[2] += 1
-                entry[3] = now
+                entry[3] = time
         pooled = np.zeros((len(offsets) - 1, dim), F)
         gradient: dict[int, np.ndarray] = {}
         for bag, (first, end) in enumerate(pairwise(offsets)):
@@ -50,7 +50,7 @@ def dictionary(case: Case) -> dict[str, np.ndarray]:
                 rate = rate / (np.sqrt(table[i][1]) + F(options["eps"]))
             table[i][0] = table[i][0] - rate * g
         if inputs["evict"][k]:
-            evict(table, now, options)
+            evict(table, time, options)
         out[f"step{k}/kept"] = np.array(sorted(table), np.int64)
     entries = [table[i] for i in sorted(table)]
     out["counts"] = np.array([entry[2] for entry in entries], np.int64)
@@ -61,18 +61,18 @@ def dictionary(case: Case) -> dict[str, np.ndarray]:
     return out
 
 
-def evict(table: dict[int, list], now: int, options: dict) -> None:
+def evict(table: dict[int, list], time: int, options: dict) -> None:
     """Remove what the strategy names."""
     for i in list(table):
         row, _, count, last = table[i]
         faded = math.floor(count * options["decay_rate"])
-        old = now - last > options["ttl"]
+        old = time - last > options["ttl"]
         gone = {
             "timestamp": old,
             "counter": faded < options["min_count"],
             "timestamp_and_counter": old and faded < options["min_count"],
             "l2_weight": float(np.linalg.norm(row)) < options["min_norm"],
-            "timestamp_threshold": last < now - options["ttl"],
+            "timestamp_threshold": last < time - options["ttl"],
         }[options["strategy"]]
         if "counter" in options["strategy"]:
             table[i][2] = faded

@@ -43,6 +43,7 @@ from neocpu.oracle.suite import (
     Suite,
     parts_of,
     suite_digest,
+    whole_file,
 )
 from neocpu.oracle.suite import VERSION as SUITE_VERSION
 
@@ -148,7 +149,6 @@ def write_flat(path: str | Path, questions: Iterable[Question], seed: int) -> st
 
     Raises OracleError where it cannot be written.
     """
-    path = Path(path)
     directory = _Directory()
     directory.number("q", seed)
     directory.text(__version__)
@@ -167,17 +167,8 @@ def write_flat(path: str | Path, questions: Iterable[Question], seed: int) -> st
         len(hashes),
         bytes.fromhex(digest),
     )
-    partial = path.with_name(path.name + ".partial")
-    try:
+    with whole_file(Path(path)) as partial:
         partial.write_bytes(header + body)
-        partial.replace(path)
-    except OSError as error:
-        raise OracleError(
-            f"{path}: cannot be written ({error}); choose another place or make room"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
     return digest
 
 

@@ -62,6 +62,14 @@ class Truth:
     exact: bool = False
     format: str = "fp32"  # of the output's elements: how codes are decoded (truth/formats.py)
 
+    def arrays(self) -> dict[str, Any]:
+        """The arrays that it has, by name; all of the shape of the output."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("exact", "format") and value is not None
+        }
+
 
 Run = Callable[[Arrays, dict[str, Value], str], Arrays]
 TruthOf = Callable[[Arrays, dict[str, Value], frozenset[str]], dict[str, Truth]]

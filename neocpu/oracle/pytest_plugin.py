@@ -22,7 +22,7 @@ too, so that their code, and the keys under which they are cached, would be othe
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -95,8 +95,6 @@ class OracleCase:
         return report
 
     def _keep(self, answer: Any, report: "Report") -> None:
-        from collections.abc import Mapping
-
         from neocpu.oracle.adapters import arrays
         from neocpu.oracle.answers import REPEATS
 

@@ -52,7 +52,6 @@ MOST_BYTES = 256 << 20  # of an array, decompressed
 PROBLEMS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 CASES_PER_OPERATOR = 2  # in the golden suite
 GOLDEN_BYTES = 2048  # of the inputs of a case in it, at most
-OPTIONAL_PARTS = ("lower", "upper", "probability", "typical")
 HOW_TO_ANSWER = (
     "Answer case by case: an array named CASE/OUT for each output, shaped as "
     "outputs/OUT/canonical, in HDF5, npz or safetensors; leave out what you do not have. "
@@ -97,9 +96,7 @@ def _line(value: Any) -> bytes:
 
 def parts_of(expected: Expected) -> dict[str, Array]:
     """The arrays of an expected output by name, those that it has."""
-    truth = expected.truth
-    parts = {"canonical": expected.canonical, "reference": truth.reference, "bound": truth.bound}
-    parts |= {name: getattr(truth, name) for name in OPTIONAL_PARTS}
+    parts = {"canonical": expected.canonical, **expected.truth.arrays()}
     return {name: np.asarray(array) for name, array in parts.items() if array is not None}
 
 
@@ -156,16 +153,15 @@ def _rounded_up(bound: Array) -> Array:
     return np.where(np.isfinite(bound), np.ldexp(np.ceil(fraction * unit) / unit, exponent), bound)
 
 
-def write_suite(path: str | Path, questions: Iterable[Question], seed: int) -> str:
-    """Write a suite, in one go under its final name once it is complete; returns its SHA-256."""
-    path = Path(path)
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Where to write a suite that gets its name `path` once it is whole.
+
+    Raises OracleError where it cannot be written; nothing is left of it then.
+    """
     partial = path.with_name(path.name + ".partial")
-    with Draft() as draft:
-        digest = _write(draft, questions, seed)
-        image = draft.image()
     try:
-        image.write(partial)
-        image.seal(partial)
+        yield partial
         partial.replace(path)
     except (OSError, ValueError) as error:
         raise OracleError(
@@ -174,6 +170,16 @@ def write_suite(path: str | Path, questions: Iterable[Question], seed: int) -> s
     finally:
         with contextlib.suppress(OSError, ValueError):
             partial.unlink(missing_ok=True)
+
+
+def write_suite(path: str | Path, questions: Iterable[Question], seed: int) -> str:
+    """Write a suite, in one go under its final name once it is complete; returns its SHA-256."""
+    with Draft() as draft:
+        digest = _write(draft, questions, seed)
+        image = draft.image()
+    with whole_file(Path(path)) as partial:
+        image.write(partial)
+        image.seal(partial)
     return digest
 
 

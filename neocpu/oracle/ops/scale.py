@@ -194,11 +194,7 @@ def _backward_truth(
 
 def _part(truth: Truth, place: Ints) -> Truth:
     """The truth of some elements of a flat output."""
-    arrays: dict[str, Any] = {
-        part: getattr(truth, part)[place]
-        for part in ("reference", "bound", "lower", "upper", "probability", "typical")
-        if getattr(truth, part) is not None
-    }
+    arrays: dict[str, Any] = {part: array[place] for part, array in truth.arrays().items()}
     return replace(truth, **arrays)
 
 

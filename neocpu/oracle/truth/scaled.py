@@ -28,7 +28,6 @@ ROUNDED: dict[str, Callable[[Real], Real]] = {
     "away": lambda v: np.floor(v + 0.5),
     "toward_zero": np.floor,
 }
-PARTS = ("reference", "bound", "lower", "upper", "probability")
 
 
 @dataclass(frozen=True)
@@ -157,20 +156,14 @@ def _unless(known: NDArray[np.bool_], truth: Truth) -> Truth:
 
 def _where(written: NDArray[np.bool_], after: Truth, before: Real) -> Truth:
     """The flat truth of numbers that were written; of all others, what they were."""
-    flat = Truth(**{part: values.reshape(-1) for part, values in _parts(after).items()})
+    flat = Truth(**{part: values.reshape(-1) for part, values in after.arrays().items()})
     unknown = np.full(before.shape, np.nan)
     return _chosen(~written, Truth(before, np.zeros(before.shape), before, before, unknown), flat)
 
 
-def _parts(truth: Truth) -> dict[str, Any]:
-    """The arrays that a truth has."""
-    parts = {part: getattr(truth, part) for part in PARTS}
-    return {part: values for part, values in parts.items() if values is not None}
-
-
 def _chosen(condition: NDArray[np.bool_], yes: Truth, no: Truth) -> Truth:
     """Elements of `yes` where the condition holds, else of `no`; the arrays that `no` has."""
-    parts = _parts(no)
+    parts = no.arrays()
     for part, values in parts.items():
         parts[part] = np.where(condition, getattr(yes, part), values)
     return Truth(**parts)
@@ -178,7 +171,7 @@ def _chosen(condition: NDArray[np.bool_], yes: Truth, no: Truth) -> Truth:
 
 def _joined(truths: list[Truth], form: str) -> Truth:
     """Flat truths one after the other."""
-    by_truth = [_parts(truth) for truth in truths]
+    by_truth = [truth.arrays() for truth in truths]
     parts: dict[str, Any] = {
         part: np.concatenate([arrays[part] for arrays in by_truth]) for part in by_truth[0]
     }
