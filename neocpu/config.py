@@ -194,6 +194,7 @@ LEAST = {
     "training.leaves": 1,
     "checkpoint.keep": 1,
     "wires.block": 1,
+    "model.cross.layers": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
 }

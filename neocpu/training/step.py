@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.errors import TrainingError
 from neocpu.jagged import KJT, InverseKJT
+from neocpu.model.arrays import NodeGradient
 from neocpu.model.dlrm import Dlrm
-from neocpu.model.mlp import NodeGradient
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense_reduction import LeafReduction
@@ -157,14 +157,14 @@ class TrainStep:
     def _make_buckets(self, least: int) -> dict[str, Bucket]:
         """Two where sums overlap with the backward pass, as in a recorded DLRM; else one.
 
-        Towers stand behind the top layers and end with the lower ones, so a model with towers has
-        one bucket. least : bytes of a bucket.
+        Parameters of interactions and towers stand behind the top layers and end with the lower
+        ones, so a model with any has one bucket. least : bytes of a bucket.
         """
         layout = self.model.layout
         end = self.model.shared
         cut = end
         large = self.model.flat[layout.upper].nbytes >= least
-        if self.pipeline == "full" and large and layout.only_mlps:
+        if self.pipeline == "full" and large and layout.in_two_buckets:
             cut = layout.upper.start
         cuts = {"upper": slice(cut, end), "lower": slice(0, cut)}
         queue = self.comm.queue("dense")

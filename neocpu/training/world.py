@@ -84,19 +84,7 @@ def build(
 def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
     """The dense part of the model."""
     layout = config.layout(dense_features)
-    return Dlrm(
-        dense_features=dense_features,
-        dims=layout.dims,
-        bottom=config.model.bottom,
-        top=config.model.top,
-        interaction=config.model.interaction,
-        diagonal=config.model.diagonal,
-        loss=config.model.loss,
-        seed=config.training.seed,
-        towers=layout.towers,
-        apart=config.parallel.towers,
-        composition=layout.composition,
-    )
+    return Dlrm(**vars(layout), seed=config.training.seed, apart=config.parallel.towers)
 
 
 def _embedding(
