@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from neocpu import defaults
+from neocpu.embedding.compositions import Composition
 from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES
 from neocpu.embedding.specs import (
@@ -35,7 +36,8 @@ from neocpu.ingest.features import feature_names
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.ingest.table import table_schema
-from neocpu.model.layout import INTERACTIONS, LOSSES
+from neocpu.kinds import KEYS, KIND_NAMES, expand
+from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import choose_schemes, is_plan_file
@@ -63,6 +65,8 @@ from neocpu.storage.placement import choose_placements
 class Config:
     """The config of a run; `loads(text, source, overrides, folder)` makes the same one again.
 
+    tables : the physical tables. logical, compositions : the tables that the model sees, and how
+        they are composed of the physical ones; () where every table is kept as it is.
     folder : of the file, which its relative paths start from ("": the current folder).
     absolute : overrides that make all paths absolute, so that text, overrides and these mean the
         same in any current folder.
@@ -80,6 +84,8 @@ class Config:
     memory: MemoryConfig
     checkpoint: CheckpointConfig
     wires: WiresConfig = field(default_factory=WiresConfig)
+    logical: tuple[TableSpec, ...] = ()
+    compositions: tuple[Composition, ...] = ()
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
@@ -87,6 +93,15 @@ class Config:
     absolute: tuple[str, ...] = ()
     chosen: Mapping[str, Any] = field(default_factory=dict)
     batch_chosen: bool = False
+
+    @property
+    def model_tables(self) -> tuple[TableSpec, ...]:
+        """The tables that the model sees."""
+        return self.logical or self.tables
+
+    def layout(self, dense_features: int) -> ModelLayout:
+        """The tensors of the model. Raises ConfigError for sizes that do not fit together."""
+        return self.model.layout(dense_features, self.model_tables, self.tables, self.compositions)
 
     def for_samples(self, samples: int) -> "Config":
         """The config with a batch size for so many train samples, unless it names its own."""
@@ -119,6 +134,8 @@ class Config:
             header["init"] = start
         if wires := self.wires.header():
             header["wires"] = wires
+        if self.compositions:
+            header["kinds"] = [composition.header() for composition in self.compositions]
         as_json: dict[str, Any] = json.loads(json.dumps(header))
         return as_json
 
@@ -148,6 +165,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "tables.*.pooling": POOLING,
     "tables.*.format": TRAINED,
     "tables.*.rounding": ROUNDINGS,
+    "tables.*.kind": KIND_NAMES,
     "optimizer.sparse.name": tuple(name for name, rule in RULES.items() if rule.updates),
     "optimizer.dense.name": tuple(DENSE_NAMES),
     "optimizer.sparse.weight_decay_mode": WEIGHT_DECAY_MODES,
@@ -250,12 +268,21 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
             raise reader.unknown(name, [*SECTIONS, "tables"])
     parts = {name: reader.record(kind, tree.get(name, {}), name) for name, kind in SECTIONS.items()}
     model = parts["model"]
-    tables = tables_of(
+    logical = tables_of(
         reader,
         tree.get("tables", {}),
         lambda: feature_names(parts["data"]),
         ModelDefaults(model.embedding_dim, model.embedding_format, model.embedding_rounding),
+        KEYS,
     )
+    try:
+        tables, compositions = expand(logical)
+    except ConfigError as error:
+        raise ConfigError(f"{reader.source}: {error}") from error
+    parts["logical"] = tuple(table.spec for table in logical)
+    if parts["logical"] == tables:
+        parts["logical"] = ()
+    parts["compositions"] = compositions if parts["logical"] else ()
     rows = sum(table.rows for table in tables)
     if rows >= 2**63:
         raise reader.wrong(
@@ -305,7 +332,12 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
         for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     try:
-        config.model.layout(1, config.tables)
+        config.layout(1)
+        if config.compositions and config.parallel.towers:
+            raise ConfigError(
+                "parallel.towers: nodes run the modules of full tables only, but some tables are "
+                "of another kind; leave parallel.towers out"
+            )
         key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)

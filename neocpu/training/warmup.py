@@ -333,6 +333,8 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
         data=replace(config.data, deduplicate=groups),
         model=model,
         tables=tuple(tables),
+        logical=(),
+        compositions=(),
         memory=memory,
         wires=wires,
         parallel=parallel,

@@ -83,7 +83,7 @@ def build(
 
 def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
     """The dense part of the model."""
-    layout = config.model.layout(dense_features, plan.tables)
+    layout = config.layout(dense_features)
     return Dlrm(
         dense_features=dense_features,
         dims=layout.dims,
@@ -95,6 +95,7 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
         seed=config.training.seed,
         towers=layout.towers,
         apart=config.parallel.towers,
+        composition=layout.composition,
     )
 
 
