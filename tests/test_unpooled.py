@@ -20,12 +20,13 @@ from spmd_exchange import (
 )
 
 from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import IndexRangeError
 from neocpu.jagged import KJT
 from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.mixed import KeyLookups, MixedEmbedding, RowTerms
+from neocpu.parallel.mixed import MixedEmbedding
 from neocpu.parallel.threads import run_threads
 from neocpu.parallel.wire_formats import WireSpec, WireSpecs
 from neocpu.trees import rank_samples

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.distinct_bags import expand
 from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.embedding.specs import bags
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.jagged import KJT, InverseKJT
@@ -32,35 +33,9 @@ from neocpu.parallel.sharded import ShardedEmbedding, StartedLookup, StartedUpda
 from neocpu.parallel.started import Finished, Request, Started
 from neocpu.parallel.unpooled import RowsInput, StartedRows, UnpooledEmbedding
 from neocpu.parallel.wire_formats import FP32, WireSpecs
-from neocpu.trees import rank_samples
+from neocpu.trees import leaf_cuts, rank_leaves, rank_samples
 
 Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class KeyLookups:
-    """The lookups of one key without pooling, of this rank's samples.
-
-    offsets : i64[b+1], sample s has lookups [offsets[s], offsets[s+1]). rows : i64[n], the row of
-    each lookup, -1: none. values : f32[m, D], the rows that were looked up. lines : i64[n], where
-    in `values` each lookup finds its row (None: m is n, and each lookup has its own line).
-    """
-
-    offsets: Ints
-    rows: Ints
-    values: Floats
-    lines: Ints | None = None
-
-
-@dataclass(frozen=True)
-class RowTerms:
-    """Gradients of one key without pooling: f32[m, D], one term for each of rows i64[m].
-
-    rows : None: those that were looked up, line by line of `KeyLookups.values`.
-    """
-
-    gradient: Floats
-    rows: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +50,8 @@ class MixedInput:
 def plan_of_pooled(plan: Plan) -> Plan:
     """The plan as its pooled tables see it: tables without pooling have no keys."""
     tables = tuple(
-        replace(table, features=()) if table.pooling == "none" else table for table in plan.tables
+        replace(table, features=(), weighted=False, maps=()) if table.pooling == "none" else table
+        for table in plan.tables
     )
     return replace(plan, tables=tables)
 
@@ -160,10 +136,17 @@ class MixedEmbedding:
         steps = self._steps(accepted, batch, lambda: queue.agree(error))
         return Started(steps, queue.stream)
 
+    def _leaves(self, batch: int) -> Ints:
+        """First sample of each of this rank's leaves, and the end, counted from its first one."""
+        lo, hi = rank_leaves(self.comm.rank, self.comm.size, self.leaves)
+        cuts = np.array(leaf_cuts(batch, self.leaves)[lo : hi + 1], np.int64)
+        return cuts - cuts[0]
+
     def _steps(
         self, kjt: KJT | None, batch: int, agree: Callable[[], None]
     ) -> Generator[Request, None, MixedInput]:
-        keys = None if kjt is None else tuple(self._key(kjt, key) for key in self.unpooled)
+        leaves = self._leaves(batch)
+        keys = None if kjt is None else tuple(self._key(kjt, k, leaves) for k in self.unpooled)
         rows = None if keys is None else [self._asked(*pair) for pair in zip(self.unpooled, keys)]
         cuts = yield from self._rows.cuts(rows, agree)
         assert kjt is not None and keys is not None and rows is not None
@@ -173,16 +156,23 @@ class MixedEmbedding:
         arrived = yield from together(parts)
         return MixedInput(arrived[0], arrived[1], keys)
 
-    def _key(self, kjt: KJT, key: int) -> KeyLookups:
-        """The lookups of a key without pooling."""
+    def _key(self, kjt: KJT, key: int, leaves: Ints) -> KeyLookups:
+        """The lookups of a key without pooling, before their rows are there."""
         samples = kjt.samples
         offsets = kjt.offsets[key * samples : (key + 1) * samples + 1]
-        rows = kjt.values[offsets[0] : offsets[-1]]
-        nothing = np.empty((0, 0), np.float32)
-        if key not in self._distinct:
-            return KeyLookups(offsets - offsets[0], rows, nothing)
-        _, lines = np.unique(rows, return_inverse=True)
-        return KeyLookups(offsets - offsets[0], rows, nothing, lines.astype(np.int64))
+        span = slice(int(offsets[0]), int(offsets[-1]))
+        lines = None
+        if key in self._distinct:
+            lines = np.unique(kjt.values[span], return_inverse=True)[1].astype(np.int64)
+        weighted = self.plan.tables[self.bags[key].table].weighted and kjt.weights is not None
+        return KeyLookups(
+            offsets=offsets - offsets[0],
+            rows=kjt.values[span],
+            values=np.empty((0, 0), np.float32),
+            lines=lines,
+            weights=kjt.weights[span] if weighted and kjt.weights is not None else None,
+            leaves=leaves,
+        )
 
     def _asked(self, key: int, lookups: KeyLookups) -> Ints:
         """The rows of a key that are looked up."""
@@ -240,8 +230,15 @@ class MixedEmbedding:
                 lookups.rows if term.rows is None else term.rows
                 for term, lookups in zip(terms, self._lookups)
             ]
-        updated = self._rows.start_backward([term.gradient for term in terms], step, rows)
+        gradients = [self._weighted(*pair) for pair in zip(terms, self._lookups)]
+        updated = self._rows.start_backward(gradients, step, rows)
         return MixedUpdate(self, pooled, updated)
+
+    def _weighted(self, term: RowTerms, lookups: KeyLookups) -> Floats:
+        """The gradient of rows from that of rows times weights."""
+        if term.rows is not None or lookups.weights is None:
+            return term.gradient
+        return term.gradient * lookups.weights[:, None]
 
 
 class MixedLookup:
@@ -269,10 +266,11 @@ class MixedLookup:
         `unpooled`.
         """
         self._pooled.finish(out)
-        return tuple(
-            replace(lookups, values=values)
-            for lookups, values in zip(self._keys, self._rows.finish())
-        )
+        rows = self._rows.finish()
+        for lookups, values in zip(self._keys, rows):
+            if lookups.weights is not None and lookups.lines is None:
+                np.multiply(values, lookups.weights[:, None], out=values)
+        return tuple(replace(lookups, values=values) for lookups, values in zip(self._keys, rows))
 
 
 class MixedUpdate:

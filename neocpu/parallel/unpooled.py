@@ -52,9 +52,9 @@ def keys_without_pooling(plan: Plan) -> tuple[int, ...]:
 def plan_of_rows(plan: Plan) -> Plan:
     """The plan as its tables without pooling see it: each has one key, others have none."""
     tables = tuple(
-        replace(table, features=(table.name,), pooling="sum")
+        replace(table, features=(table.name,), pooling="sum", weighted=False, maps=())
         if table.pooling == "none"
-        else replace(table, features=(), weighted=False)
+        else replace(table, features=(), weighted=False, maps=())
         for table in plan.tables
     )
     return replace(plan, tables=tables)
