@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from neocpu import defaults
+from neocpu.embedding.batch_scaling import SCALING_RULES
 from neocpu.embedding.feature_groups import key_groups
+from neocpu.embedding.optimizer_groups import AS_SECTION, dense_runs, table_optimizers
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES
 from neocpu.embedding.specs import (
     POOLING,
@@ -35,7 +37,7 @@ from neocpu.ingest.features import feature_names
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.ingest.table import table_schema
-from neocpu.model.layout import INTERACTIONS, LOSSES
+from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import choose_schemes, is_plan_file
@@ -89,10 +91,19 @@ class Config:
     batch_chosen: bool = False
 
     def for_samples(self, samples: int) -> "Config":
-        """The config with a batch size for so many train samples, unless it names its own."""
-        if not self.batch_chosen:
-            return self
-        return self.with_chosen({defaults.BATCH_SIZE: defaults.batch_of(samples)})
+        """The config for so many train samples: with a batch size, unless it names its own, and
+        the rates that follow from it.
+        """
+        config = self
+        if self.batch_chosen:
+            config = self.with_chosen({defaults.BATCH_SIZE: defaults.batch_of(samples)})
+        return config.with_chosen(config.scaled_rates(samples))
+
+    def scaled_rates(self, samples: int) -> dict[str, Any]:
+        """Values by key that `optimizer.scaling` derives for so many train samples; {}: none."""
+        parts = self.optimizer
+        size = self.training.batch_size
+        return parts.scaling.derived(parts.sparse, parts.dense, size, samples)
 
     def with_chosen(self, values: Mapping[str, Any]) -> "Config":
         """The config with these values of keys that it does not name."""
@@ -108,13 +119,15 @@ class Config:
             "data": self.data.deciding(),
             "model": self.model.header(),
             "tables": [table.header() for table in self.tables],
-            "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
+            "optimizer": self.optimizer.header(),
             "training": {
                 name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")
             },
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header() | self.data.counted_once()
+        if evaluation := self.eval.header():
+            header["eval"] = evaluation
         if start := self.training.start():
             header["init"] = start
         if wires := self.wires.header():
@@ -153,6 +166,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.sparse.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
+    "optimizer.scaling.rule": SCALING_RULES,
     "training.pipeline": PIPELINES,
     "parallel.route": ROUTE_NAMES,
     "parallel.unique_rows": UNIQUE_ROWS,
@@ -178,6 +192,7 @@ LEAST = {
     "wires.block": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
+    "optimizer.groups.*.warmup_steps": AS_SECTION,
 }
 MOST = {
     "training.seed": 2**64 - 1,
@@ -304,11 +319,39 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
         for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
+    for key, why in config.optimizer.scaling.faults(config.optimizer.dense):
+        raise reader.wrong(f"optimizer.scaling.{key}", why)
+    if config.eval.ema >= 1:
+        raise reader.wrong("eval.ema", f"{config.eval.ema} must be below 1")
     try:
-        config.model.layout(1, config.tables)
+        layout = config.model.layout(1, config.tables)
+        _check_groups(reader, config, layout)
         key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
         link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error
+
+
+def _check_groups(reader: Reader, config: Config, layout: ModelLayout) -> None:
+    """Check that each pattern of `optimizer.groups` matches something, and nothing matches two."""
+    parts = config.optimizer
+    for name, group in parts.groups.items():
+        if not (group.tables or group.dense):
+            raise reader.wrong(
+                f"optimizer.groups.{name}", "it has neither tables nor dense parameters"
+            )
+    for key, check in (
+        (
+            "tables",
+            lambda: table_optimizers(
+                [table.name for table in config.tables], parts.sparse, parts.groups
+            ),
+        ),
+        ("dense", lambda: dense_runs(layout.parameter_sizes(), parts.dense, parts.groups)),
+    ):
+        try:
+            check()
+        except ConfigError as error:
+            raise reader.wrong("optimizer.groups", f"{key} of {error}") from error

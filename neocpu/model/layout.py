@@ -137,6 +137,10 @@ class ModelLayout:
             tensors += tower.tensors()
         return tuple(tensors)
 
+    def parameter_sizes(self) -> dict[str, int]:
+        """Numbers of every parameter, in the order of the flat array."""
+        return {name: math.prod(shape) for name, shape in self.tensors()}
+
     @property
     def parameters(self) -> int:
         """Number of dense parameters."""
