@@ -1,23 +1,15 @@
 """Do clipping by CowClip, rates by group, clipping by norm and averages work, the same anywhere?"""
 
 from functools import partial
-from pathlib import Path
 
-import numpy as np
-import pytest
 from tower_runs import DENSE, settings, train
 
 from neocpu.config import Config
-from neocpu.embedding.optimizers import ADAM_COWCLIP, SparseOptimizer
-from neocpu.errors import ConfigError
+from neocpu.embedding.optimizers import ADAM_COWCLIP
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
-from neocpu.reference.rules import RULES
-from neocpu.training import checkpoint
-from neocpu.training.gradient_norm import PIECE, DenseGradient, GradientClip, square_sum
 from neocpu.training.plans import make_plan
-from neocpu.training.state import digest
 from neocpu.training.world import World, build
 
 RULE = f"optimizer.sparse.name={ADAM_COWCLIP}"

@@ -9,7 +9,7 @@ A group changes numbers of `optimizer.sparse` and `optimizer.dense`, never their
 no kernel of its own: hyper-parameters are arguments of the kernels (`docs/arithmetic.md` §5).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -61,31 +61,46 @@ class ParameterRun(NamedTuple):
     optimizer: SparseOptimizer
 
 
-def group_names(names: Iterable[str], patterns: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The group of each name that is in one; patterns : of each group.
+def group_names(
+    aliases: Mapping[str, Sequence[str]], patterns: Mapping[str, Sequence[str]], what: str
+) -> dict[str, str]:
+    """The group of each name that is in one.
 
-    Raises ConfigError for a pattern that matches no name, and a name that two groups match.
+    aliases : what each name goes by. patterns : of each group. what : they are names of.
+
+    Raises ConfigError for a pattern that matches nothing, and a name that two groups match.
     """
-    known = tuple(names)
     group_of: dict[str, str] = {}
-    for group, its_patterns in patterns.items():
-        for pattern in its_patterns:
-            matches = [name for name in known if fnmatchcase(name, pattern)]
+    for group, group_patterns in patterns.items():
+        key = f"optimizer.groups.{group}.{what}"
+        for pattern in group_patterns:
+            matches = [
+                name
+                for name, others in aliases.items()
+                if any(fnmatchcase(other, pattern) for other in others)
+            ]
             if not matches:
-                raise ConfigError(f"{group}: nothing matches {pattern!r} of {', '.join(known)}")
+                raise ConfigError(f"{key}: nothing matches {pattern!r} of {', '.join(aliases)}")
             for name in matches:
                 if group_of.setdefault(name, group) != group:
-                    raise ConfigError(f"{group}: {name} is of group {group_of[name]} already")
+                    raise ConfigError(f"{key}: {name} is in group {group_of[name]} already")
     return group_of
 
 
 def table_optimizers(
-    names: Sequence[str], section: SparseOptimizer, groups: Groups
+    aliases: Mapping[str, Sequence[str]], section: SparseOptimizer, groups: Groups
 ) -> dict[str, SparseOptimizer]:
-    """The optimizer of every table. Raises ConfigError as `group_names`."""
-    group_of = group_names(names, {key: group.tables for key, group in groups.items()})
+    """The optimizer of every table; aliases : what each goes by.
+
+    Raises ConfigError as `group_names`, and for a group without anything in it.
+    """
+    for key, group in groups.items():
+        if not (group.tables or group.dense):
+            raise ConfigError(f"optimizer.groups.{key}: name its tables, or dense parameters")
+    tables = {key: group.tables for key, group in groups.items()}
+    group_of = group_names(aliases, tables, "tables")
     optimizers = {key: group.optimizer(section) for key, group in groups.items()}
-    return {name: optimizers.get(group_of.get(name, ""), section) for name in names}
+    return {name: optimizers.get(group_of.get(name, ""), section) for name in aliases}
 
 
 def dense_runs(
@@ -95,7 +110,8 @@ def dense_runs(
 
     Raises ConfigError as `group_names`.
     """
-    group_of = group_names(sizes, {key: group.dense for key, group in groups.items()})
+    dense = {key: group.dense for key, group in groups.items()}
+    group_of = group_names({name: (name,) for name in sizes}, dense, "dense")
     optimizers = {key: group.optimizer(section) for key, group in groups.items()}
     runs: list[ParameterRun] = []
     first = 0

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from neocpu.kernels import loss as losses
 from neocpu.kernels.choice import chosen
+from neocpu.model.composition import Compositions
+from neocpu.model.composition_layout import CompositionLayout
 from neocpu.model.layout import ModelLayout
 from neocpu.model.mlp import F32, Buffer, Mlp, NodeGradient, initialise, nothing
 from neocpu.model.tower_layout import TowerLayout
@@ -26,7 +28,8 @@ class Dlrm:
     """Bottom MLP, interaction, top MLP and loss.
 
     Arguments as for `ModelLayout`; seed : of the initial values. apart : do the towers' modules run
-    elsewhere, and E holds their vectors in place of the pooled ones?
+    elsewhere, and E holds their vectors in place of the pooled ones? composition : of the tables'
+    vectors (None: E holds them as they are).
 
     Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
     columns], which is the bottom's output in columns :first_column, then each key's pooled vector;
@@ -50,6 +53,7 @@ class Dlrm:
         seed: int = 0,
         towers: Sequence[TowerLayout] = (),
         apart: bool = False,
+        composition: CompositionLayout | None = None,
     ) -> None:
         self.layout = ModelLayout(
             dense_features,
@@ -60,6 +64,7 @@ class Dlrm:
             diagonal,
             loss,
             tuple(towers),
+            composition,
         )
         vector_columns = self.layout.first_column + sum(self.layout.vector_widths)
         self.columns = vector_columns if apart else self.layout.columns
@@ -76,6 +81,10 @@ class Dlrm:
             else None
         )
         self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
+        self.composition: Compositions | None = None
+        if composition is not None:
+            self.composition = Compositions(self.first_column, composition, self.parameters)
+            self.columns = self.composition.columns
         self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
         self._z = Buffer(self.layout.interaction_width)
         self._de = Buffer(vector_columns)
@@ -102,6 +111,8 @@ class Dlrm:
 
         Valid until the next call.
         """
+        if self.composition is not None:
+            E = self.composition.forward(E)
         z = self._vectors = E if self.towers is None else self.towers.forward(E)
         if self.layout.interaction == "dot":
             z = self._z.matrix(len(E))
@@ -169,7 +180,9 @@ class Dlrm:
         else:
             dE = dz
         self._bottom_gradient = dE[:, : self.first_column]
-        return dE if self.towers is None else self.towers.backward(dE)
+        if self.towers is not None:
+            dE = self.towers.backward(dE)
+        return dE if self.composition is None else self.composition.backward(dE)
 
     def backward_bottom(self, nodes: Sequence[NodeGradient]) -> None:
         """Go back through the bottom MLP, and write the gradients of `layout.lower`: its own, those
@@ -183,8 +196,9 @@ class Dlrm:
             if layer:
                 self._bottom.input_gradient(layer)
             self._bottom.weight_gradient(layer, nodes)
-        if self.towers is not None:
-            self.towers.weight_gradients(nodes)
+        for module in (self.composition, self.towers):
+            if module is not None:
+                module.weight_gradients(nodes)
 
     def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
         """Gradient of all parameters, summed over one aligned node of leaves, into `out` f32[P].
@@ -196,8 +210,9 @@ class Dlrm:
         for mlp in (self._bottom, self._top):
             for layer in range(mlp.layers):
                 mlp.weight_gradient(layer, [node])
-        if self.towers is not None:
-            self.towers.weight_gradients([node])
+        for module in (self.composition, self.towers):
+            if module is not None:
+                module.weight_gradients([node])
         return out
 
     def _between_layers(self) -> None:

@@ -11,7 +11,8 @@ With towers (`tower_layout.py`) the pooled vectors of E do not interact themselv
 vectors do.
 
 Parameters lie in one flat float32 array in this order: bottom.0.weight [out, in], bottom.0.bias
-[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias, then those of the towers.
+[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias, then those of composed tables
+(`composition_layout.py`), then those of the towers.
 """
 
 import math
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError
+from neocpu.model.composition_layout import CompositionLayout
 from neocpu.model.tower_layout import TowerLayout
 
 INTERACTIONS = ("dot", "cat")
@@ -35,6 +37,7 @@ class ModelLayout:
     dense_features : inputs of the bottom MLP. dims : columns of each pooled key. bottom, top :
     widths of the layers' outputs. interaction : one of INTERACTIONS. diagonal : do dot products
     include those of a vector with itself? loss : one of LOSSES. towers : of the keys, or none.
+    composition : how the keys' vectors are made of those of physical tables (None: as they are).
 
     Raises
     ------
@@ -49,6 +52,7 @@ class ModelLayout:
     diagonal: bool = False
     loss: str = "bce"
     towers: tuple[TowerLayout, ...] = ()
+    composition: CompositionLayout | None = None
 
     def __post_init__(self) -> None:
         if self.interaction not in INTERACTIONS:
@@ -133,6 +137,8 @@ class ModelLayout:
             for layer, (inputs, outputs) in enumerate(pairwise(self.sizes(name))):
                 tensors.append((f"{name}.{layer}.weight", (outputs, inputs)))
                 tensors.append((f"{name}.{layer}.bias", (outputs,)))
+        if self.composition is not None:
+            tensors += self.composition.tensors()
         for tower in self.towers:
             tensors += tower.tensors()
         return tuple(tensors)
@@ -140,6 +146,11 @@ class ModelLayout:
     def parameter_sizes(self) -> dict[str, int]:
         """Numbers of every parameter, in the order of the flat array."""
         return {name: math.prod(shape) for name, shape in self.tensors()}
+
+    @property
+    def only_mlps(self) -> bool:
+        """Are all parameters those of the bottom and the top MLP?"""
+        return not self.towers and not (self.composition and self.composition.tensors())
 
     @property
     def parameters(self) -> int:

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from neocpu.embedding.compositions import Composition
 from neocpu.embedding.specs import TableSpec, bags
+from neocpu.model.composition_layout import composition_layout
 from neocpu.model.layout import ModelLayout
 from neocpu.model.tower_layout import TowerModule, tower_layouts
 
@@ -35,8 +37,18 @@ class ModelConfig:
     tower: TowerModule = field(default_factory=TowerModule)
     towers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def layout(self, dense_features: int, tables: Sequence[TableSpec]) -> ModelLayout:
-        """The model's tensors for these tables. Raises ConfigError for what does not fit."""
+    def layout(
+        self,
+        dense_features: int,
+        tables: Sequence[TableSpec],
+        physical: Sequence[TableSpec] = (),
+        compositions: Sequence[Composition] = (),
+    ) -> ModelLayout:
+        """The model's tensors for these tables, composed of physical ones where there are
+        compositions.
+
+        Raises ConfigError for what does not fit.
+        """
         keys = bags(tables)
         dims = tuple(tables[key.table].dim for key in keys)
         width = self.tower.width or (self.bottom[-1] if self.bottom else 0)
@@ -50,6 +62,7 @@ class ModelConfig:
             diagonal=self.diagonal,
             loss=self.loss,
             towers=tower_layouts(self.towers, module, [key.key for key in keys], dims),
+            composition=composition_layout(tables, physical, compositions),
         )
 
     def header(self) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class _Builder:
         self._inputs = inputs
         self._config: Config = file.config()
         self.card = card_of(file, facts)
-        self._layout = self._config.model.layout(len(facts.dense), self._config.tables)
+        self._layout = self._config.layout(len(facts.dense))
 
     # ---- the two models ----
 

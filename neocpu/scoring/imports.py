@@ -255,7 +255,7 @@ def _layout(
     first = names.dense.get("bottom.0.weight")
     if first is None or len(shapes[first]) != 2:
         raise CheckpointError(f"{source}: has no first layer of a bottom MLP")
-    layout = config.model.layout(shapes[first][1], config.tables)
+    layout = config.layout(shapes[first][1])
     expected = {name: names.dense.get(name) for name, _ in layout.tensors()}
     surplus = sorted(names.dense.keys() - expected.keys())
     if surplus:

@@ -169,7 +169,7 @@ class TrainStep:
         end = self.model.shared
         cut = end
         large = self.model.flat[layout.upper].nbytes >= least
-        if self.pipeline == "full" and large and not layout.towers:
+        if self.pipeline == "full" and large and layout.only_mlps:
             cut = layout.upper.start
         cuts = {"upper": slice(cut, end), "lower": slice(0, cut)}
         queue = self.comm.queue("dense")

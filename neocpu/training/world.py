@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from neocpu.config import Config
 from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.optimizer_groups import dense_runs, table_optimizers
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
@@ -73,11 +72,11 @@ def build(
     model = _model(config, plan, dense_features)
     embedding, towers = _embedding(config, comm, plan, model, huge, memory)
     rates = config.optimizer
-    runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
+    runs = config.dense_runs(dense_features)
     dense = DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
-    names = [table.name for table in plan.tables]
-    optimizers = list(table_optimizers(names, rates.sparse, rates.groups).values())
-    embedding.tbe.give_rates([optimizers[shard.table] for shard in plan.local(comm.rank)])
+    of_table = config.table_optimizers()
+    shards = plan.local(comm.rank)
+    embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])
     return World(
         config=config,
         comm=comm,
@@ -103,7 +102,7 @@ def build(
 
 def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
     """The dense part of the model."""
-    layout = config.model.layout(dense_features, plan.tables)
+    layout = config.layout(dense_features)
     return Dlrm(
         dense_features=dense_features,
         dims=layout.dims,
@@ -115,6 +114,7 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
         seed=config.training.seed,
         towers=layout.towers,
         apart=config.parallel.towers,
+        composition=layout.composition,
     )
 
 
