@@ -336,6 +336,7 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
         tables=tuple(tables),
         logical=(),
         compositions=(),
+        optimizer=optimizer,
         memory=memory,
         wires=wires,
         parallel=parallel,
