@@ -1,14 +1,18 @@
 """Is target attention the formula of its docstring, forward and backward, and to the bit?"""
 
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from history_runs import settings, train
 
 from neocpu.kernels import attention
 from neocpu.model.attention_layout import AttentionLayout
 from neocpu.model.mlp import NodeGradient, initialise
 from neocpu.model.operations.attention import Attention
+from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.threads import run_threads
 from neocpu.reference import attention as twin
 
 
@@ -150,3 +154,22 @@ def test_gradients_are_those_of_torch(normalise: str) -> None:
     operation.weight_gradients([NodeGradient(np.array([0, 30]), into)])
     for name, gradient in into.items():
         np.testing.assert_allclose(gradient, leaf[name].grad.numpy(), atol=1e-4, err_msg=name)
+
+
+# ---- in a model ----
+
+PLANS = ("table_wise", "row_wise", "data_parallel", "column_wise,grid_shard,row_wise,data_parallel")
+
+
+@cache
+def answer(*sets: str) -> str:
+    return train(settings(*sets), SingleComm())
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_model_with_histories_has_one_digest(plan: str, ranks: int) -> None:
+    for pipeline in ("off", "input", "full"):
+        options = settings(f'training.pipeline="{pipeline}"')
+        digests = run_threads(ranks, partial(train, options, plan=plan))
+        assert set(digests) == {answer()}, pipeline
