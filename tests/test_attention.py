@@ -44,13 +44,13 @@ def outputs(module, rows, target, offsets, rng):
         "by_target": (b, dim),
     }
     out = {name: np.full(shape, np.nan, np.float32) for name, shape in shapes.items()}
-    module.attention_inputs(rows, target, offsets, out["inputs"])
+    case = attention.Histories(rows, offsets, target)
+    module.attention_inputs(case, out["inputs"])
     module.softmax_bags(scores, offsets, out["shares"])
     module.weighted_rows(rows, scores, offsets, out["sums"])
     module.weights_gradient(gradient, rows, offsets, out["by_weight"])
     module.softmax_gradient(out["shares"], scores, offsets, out["by_score"])
-    by = (out["by_row"], out["by_target"])
-    module.attention_gradients(inner, scores, gradient, rows, target, offsets, *by)
+    module.attention_gradients(case, inner, scores, gradient, out["by_row"], out["by_target"])
     return out
 
 
