@@ -162,6 +162,10 @@ class ModelLayout:
         """(name, shape) of the parameters between the pooled vectors and the top MLP."""
         return chain_tensors(self.chain())
 
+    def parameter_sizes(self) -> dict[str, int]:
+        """Numbers of every parameter, in the order of the flat array."""
+        return {name: math.prod(shape) for name, shape in self.tensors()}
+
     @property
     def parameters(self) -> int:
         """Number of dense parameters."""

@@ -119,11 +119,9 @@ class ShardedEmbedding:
         self._copied = EntryLayout(copied, np.zeros(copied.size, np.int64))  # each shard once
         copies = [plan.local(comm.rank)[i] for i in copied.tolist()]
         tables = [plan.tables[shard.table] for shard in copies]
-        self._replicas = (
-            Replicas(comm.queue("replicas"), [t.rows for t in tables], [t.dim for t in tables])
-            if tables
-            else None
-        )
+        widths = [table.dim + self.tbe.rule.counts for table in tables]
+        heights = [table.rows for table in tables]
+        self._replicas = Replicas(comm.queue("replicas"), heights, widths) if tables else None
         waiting = sorted({int(i) for layout in self._classes[1:3] for i in layout.shard})
         self._rounding = HomeRounding(self.exchange, self._wires, first_column)
         self._any_scalars = any(r.cuts[3] > r.cuts[1] for r in self.exchange.ranks)
