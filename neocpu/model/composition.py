@@ -10,10 +10,40 @@ Operations are in `model/operations/`; `composition_layout.py` says which part t
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
 
 from neocpu.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.model.mlp import F32, Buffer, NodeGradient
 from neocpu.model.operations import make_operation
+
+
+class JoinedGradient(NodeGradient):
+    """Layers of one node that are not written yet: those of several features stand together."""
+
+    @cached_property
+    def _calls(self) -> dict[str, list[tuple[F32, F32, int]]]:
+        return {}
+
+    def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
+        """Keep what a feature has for a layer, until `write_to`."""
+        self._calls.setdefault(layer, []).append((outer, inputs, rows))
+
+    def write_to(self, node: NodeGradient) -> None:
+        """Write all layers."""
+        for layer, calls in self._calls.items():
+            outers, inputs, rows = zip(*calls)
+            node.write(layer, _join(outers, rows), _join(inputs, rows), sum(rows))
+
+
+def _join(matrices: Sequence[F32], rows: Sequence[int]) -> F32:
+    """Matrices f32[b * rows, n] of features as one f32[b * sum of rows, n], sample by sample."""
+    if len(matrices) == 1:
+        return matrices[0]
+    width = matrices[0].shape[1]
+    by_sample = [m.reshape(-1, count * width) for m, count in zip(matrices, rows)]
+    return np.concatenate(by_sample, axis=1).reshape(-1, width)
 
 
 class Compositions:
@@ -52,9 +82,16 @@ class Compositions:
         return dE
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
-        """Write the gradients of all parameters, summed over each of the nodes."""
+        """Write the gradients of all parameters, summed over each of the nodes.
+
+        Features of one table share its parameters: a layer's gradient is summed once, over a
+        matrix with a row for each (sample, feature).
+        """
+        joined = [JoinedGradient(node.cuts, node.into) for node in nodes]
         for operation in self._operations:
-            operation.weight_gradients(nodes)
+            operation.weight_gradients(joined)
+        for node, layers in zip(nodes, joined):
+            layers.write_to(node)
 
     def _columns(self, E: F32, part: KeyVectors) -> F32:
         first = self.first_column + part.column

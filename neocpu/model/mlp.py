@@ -69,13 +69,16 @@ class NodeGradient:
     into: Mapping[str, F32]
 
     def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
-        """Write the gradients of the weights and biases of a layer, summed over the node.
+        """Write the gradients of the weights and biases of a layer, summed over the node; a layer
+        without bias has weights only.
 
         outer : gradient of its outputs, f32[b * rows, out]. inputs : f32[b * rows, in]. rows : of
         these matrices for each sample.
         """
         weight = self.into[f"{layer}.weight"]
-        bias = self.into[f"{layer}.bias"]
+        bias = self.into.get(f"{layer}.bias")
+        if bias is None:  # the kernel sums it with the weights, for nobody
+            bias = np.empty(len(weight), np.float32)
         chosen("gemm", "weight_gradient")(outer, inputs, self.cuts * rows, weight, bias)
 
 

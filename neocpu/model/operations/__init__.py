@@ -12,6 +12,7 @@ from neocpu.model.mlp import F32, NodeGradient
 from neocpu.model.operations.add import Add
 from neocpu.model.operations.copy import Copy
 from neocpu.model.operations.multiply import Multiply
+from neocpu.model.operations.project import Project
 
 
 class Operation(Protocol):
@@ -31,6 +32,7 @@ OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, F32]], Operation]] = {
     "copy": Copy,
     "add": Add,
     "multiply": Multiply,
+    "project": Project,
 }
 
 
