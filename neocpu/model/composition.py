@@ -10,40 +10,59 @@ Operations are in `model/operations/`; `composition_layout.py` says which part t
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition_layout import CompositionLayout, KeyVectors
-from neocpu.model.mlp import F32, Buffer, NodeGradient
 from neocpu.model.operations import make_operation
 
 
-class JoinedGradient(NodeGradient):
-    """Layers of one node that are not written yet: those of several features stand together."""
+class Call(NamedTuple):
+    """What a feature has for a layer: outer and inputs as of `NodeGradient.write`, and the first
+    line of each leaf in them, i64[L+1].
+    """
 
-    @cached_property
-    def _calls(self) -> dict[str, list[tuple[F32, F32, int]]]:
-        return {}
+    outer: F32
+    inputs: F32
+    cuts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class JoinedGradient(NodeGradient):
+    """A node whose layers are not written yet: features that share one are summed together.
+
+    calls : of each layer.
+    """
+
+    calls: dict[str, list[Call]] = field(default_factory=dict)
 
     def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
-        """Keep what a feature has for a layer, until `write_to`."""
-        self._calls.setdefault(layer, []).append((outer, inputs, rows))
+        """Keep what a feature has for a layer, until `write_all`."""
+        self.calls.setdefault(layer, []).append(Call(outer, inputs, self.cuts * rows))
 
-    def write_to(self, node: NodeGradient) -> None:
+    def write_all(self) -> None:
         """Write all layers."""
-        for layer, calls in self._calls.items():
-            outers, inputs, rows = zip(*calls)
-            node.write(layer, _join(outers, rows), _join(inputs, rows), sum(rows))
+        for layer, calls in self.calls.items():
+            outer, inputs, cuts = calls[0] if len(calls) == 1 else _joined(calls)
+            NodeGradient(cuts, self.into).write(layer, outer, inputs)
 
 
-def _join(matrices: Sequence[F32], rows: Sequence[int]) -> F32:
-    """Matrices f32[b * rows, n] of features as one f32[b * sum of rows, n], sample by sample."""
-    if len(matrices) == 1:
-        return matrices[0]
-    width = matrices[0].shape[1]
-    by_sample = [m.reshape(-1, count * width) for m, count in zip(matrices, rows)]
-    return np.concatenate(by_sample, axis=1).reshape(-1, width)
+def _joined(calls: Sequence[Call]) -> Call:
+    """Calls of several features as one: leaf by leaf, the features' lines behind one another."""
+    leaves = range(calls[0].cuts.size - 1)
+    parts = [
+        (call, slice(call.cuts[leaf], call.cuts[leaf + 1])) for leaf in leaves for call in calls
+    ]
+    cuts = sum(call.cuts - call.cuts[0] for call in calls)
+    return Call(
+        np.concatenate([call.outer[lines] for call, lines in parts]),
+        np.concatenate([call.inputs[lines] for call, lines in parts]),
+        np.asarray(cuts),
+    )
 
 
 class Compositions:
@@ -84,14 +103,13 @@ class Compositions:
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Write the gradients of all parameters, summed over each of the nodes.
 
-        Features of one table share its parameters: a layer's gradient is summed once, over a
-        matrix with a row for each (sample, feature).
+        Features of one table share its parameters, whose gradients are one sum.
         """
         joined = [JoinedGradient(node.cuts, node.into) for node in nodes]
         for operation in self._operations:
             operation.weight_gradients(joined)
-        for node, layers in zip(nodes, joined):
-            layers.write_to(node)
+        for node in joined:
+            node.write_all()
 
     def _columns(self, E: F32, part: KeyVectors) -> F32:
         first = self.first_column + part.column

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from neocpu.kernels.choice import chosen
+from neocpu.model.arrays import F32, NO_GATE, Buffer, NodeGradient
 from neocpu.model.composition_layout import KeyVectors
-from neocpu.model.mlp import F32, NO_GATE, Buffer, NodeGradient
 
 
 class Project:
