@@ -288,5 +288,9 @@ def test_one_digest_on_any_ranks_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
         other = settings(f"training.pipeline={pipeline}")
         body = partial(trained, options=other, schemes=schemes[:6])
         assert set(run_threads(ranks, body, ranks_per_node=2)) == {expected}
+    rounded = settings("wires.dense=bf16")
+    other_bits = trained(SingleComm(), rounded, ["table_wise"] * 6)
+    body = partial(trained, options=rounded, schemes=["row_wise"] * 6)
+    assert set(run_threads(2, body)) == {other_bits} != {expected}
     monkeypatch.setenv(choice.VARIABLE, "plain")
     assert trained(SingleComm(), options, ["table_wise"] * 6) == expected

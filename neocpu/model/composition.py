@@ -10,7 +10,7 @@ Operations are in `model/operations/`; `composition_layout.py` says which part t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -41,14 +41,14 @@ class JoinedGradient(NodeGradient):
     calls: dict[str, list[Call]] = field(default_factory=dict)
 
     def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
-        """Keep what a feature has for a layer, until `write_all`."""
+        """Keep what a feature has for a layer, until `write_to`."""
         self.calls.setdefault(layer, []).append(Call(outer, inputs, self.cuts * rows))
 
-    def write_all(self) -> None:
-        """Write all layers."""
+    def write_to(self, node: NodeGradient) -> None:
+        """Write all layers where the node does."""
         for layer, calls in self.calls.items():
             outer, inputs, cuts = calls[0] if len(calls) == 1 else _joined(calls)
-            NodeGradient(cuts, self.into).write(layer, outer, inputs)
+            replace(node, cuts=cuts).write(layer, outer, inputs)
 
 
 def _joined(calls: Sequence[Call]) -> Call:
@@ -108,8 +108,8 @@ class Compositions:
         joined = [JoinedGradient(node.cuts, node.into) for node in nodes]
         for operation in self._operations:
             operation.weight_gradients(joined)
-        for node in joined:
-            node.write_all()
+        for node, layers in zip(nodes, joined):
+            layers.write_to(node)
 
     def _columns(self, E: F32, part: KeyVectors) -> F32:
         first = self.first_column + part.column
