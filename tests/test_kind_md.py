@@ -1,5 +1,6 @@
 """Have tables of mixed dimension the columns of the published rule, and right gradients?"""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,11 +12,13 @@ from neocpu.config import Config
 from neocpu.errors import ConfigError
 from neocpu.kernels import choice
 from neocpu.kinds.md import DimBlock, MdKeys, columns_of
+from neocpu.model import composition as compositions
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
 from neocpu.reference import model as twin
+from neocpu.training import warmup
 from neocpu.training.initial import initial_rows
 from neocpu.training.world import build
 from neocpu.trees import leaf_cuts
@@ -276,6 +279,14 @@ def test_vectors_are_those_of_the_explicit_table() -> None:
 def trained(comm: Comm, options: Config, schemes: list[str]) -> str:
     plan = place(options.tables, schemes, comm.size, min(2, comm.size))
     return train(build(options, comm, plan, DENSE, huge=False))
+
+
+def test_the_rank_that_compiles_runs_the_operations() -> None:
+    config = settings()
+    plan = place(config.tables, ["table_wise"] * 6, 1, 1)
+    plain = replace(config, logical=(), compositions=())
+    assert warmup.signature(config, plan) != warmup.signature(plain, plan)
+    compositions.warm_up(config.layout(DENSE).composition)
 
 
 def test_one_digest_on_any_ranks_and_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,3 +120,15 @@ class Compositions:
         return [
             physical[:, first : first + source.width] for first, source in zip(starts, part.sources)
         ]
+
+
+def warm_up(layout: CompositionLayout) -> None:
+    """Compile (or load) what the operations of a model need: forward and backward of two samples,
+    with parameters of 0.
+    """
+    tensors = layout.tensors()
+    compositions = Compositions(1, layout, {name: np.zeros(s, np.float32) for name, s in tensors})
+    E = compositions.forward(np.zeros((2, compositions.columns), np.float32))
+    compositions.backward(np.zeros_like(E))
+    gradient = {name: np.empty(shape, np.float32) for name, shape in tensors}
+    compositions.weight_gradients([NodeGradient(np.arange(3, dtype=np.int64), gradient)])
