@@ -35,6 +35,7 @@ from neocpu.ingest.features import feature_names
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.ingest.table import table_schema
+from neocpu.model.interactions.dhen import ENSEMBLES, MODULES
 from neocpu.model.layout import INTERACTIONS, LOSSES
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
@@ -143,6 +144,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.on_error": ON_ERROR,
     "model.interaction": INTERACTIONS,
     "model.loss": LOSSES,
+    "model.dhen.modules": MODULES,
+    "model.dhen.ensemble": ENSEMBLES,
     "model.embedding_format": TRAINED,
     "model.embedding_rounding": ROUNDINGS,
     "tables.*.pooling": POOLING,
@@ -177,6 +180,7 @@ LEAST = {
     "checkpoint.keep": 1,
     "wires.block": 1,
     "model.cross.layers": 1,
+    "model.dhen.layers": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
 }
@@ -307,6 +311,7 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     try:
         config.model.layout(1, config.tables)
+        config.model.check_wide(config.tables)
         key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
