@@ -147,10 +147,9 @@ class Reader:
         if get_origin(hint) is Mapping:
             if not isinstance(value, Mapping):
                 raise self.wrong(key, f"expected a table of keys, got {value!r}")
-            return {
-                name: self.value(get_args(hint)[1], item, f"{key}.{name}")
-                for name, item in value.items()
-            }
+            kind = get_args(hint)[1]
+            read = self.record if is_dataclass(kind) else self.value
+            return {name: read(kind, item, f"{key}.{name}") for name, item in value.items()}
         if hint == float | Mapping[str, float]:
             kind = Mapping[str, float] if isinstance(value, Mapping) else float
             return self.value(kind, value, key)
@@ -177,7 +176,7 @@ class Reader:
 
     def _check(self, key: str, value: Any) -> None:
         """Raise ConfigError for a value outside choices and limits."""
-        general = re.sub(r"^tables\..*\.", "tables.*.", key)
+        general = re.sub(r"^(tables|optimizer\.groups)\..*\.", r"\1.*.", key)
         if (allowed := self._choices.get(general.partition("[")[0])) and value not in allowed:
             near = get_close_matches(value, allowed, 1)
             hint = f"did you mean {near[0]!r}? Choose" if near else "choose"

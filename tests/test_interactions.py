@@ -195,8 +195,8 @@ def test_attention_and_norm_have_the_bits_of_their_twins(
     def attention(module: Any) -> list[np.ndarray]:
         weights = np.empty((samples, count * count), np.float32)
         results = [np.empty_like(q) for _ in range(4)]
-        module.attention_forward(q, k, v, count, scale, weights, results[0])
-        module.attention_backward(q, k, v, weights, g, count, scale, *results[1:])
+        module.attention_forward((q, k, v), count, scale, weights, results[0])
+        module.attention_backward((q, k, v), weights, g, count, scale, tuple(results[1:]))
         return [weights, *results]
 
     def norm(module: Any) -> list[np.ndarray]:

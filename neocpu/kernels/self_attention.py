@@ -32,16 +32,17 @@ def _add_multiple(factor, row, out):
 
 
 @parallel_kernel
-def attention_forward(q, k, v, count, scale, weights, out):
+def attention_forward(vectors, count, scale, weights, out):
     """Self-attention of the vectors of every sample.
 
-    Shapes: q, k, v f32[b, count*dim]; count int; scale f32; weights f32[b, count*count]; out f32[b,
-    count*dim].
+    Shapes: vectors (q, k, v), f32[b, count*dim] each; count int; scale f32; weights f32[b,
+    count*count]; out f32[b, count*dim].
     Source: Vaswani et al. 2017; docs/arithmetic.md §6.
     Order: s_ij = fl(chain over ascending d of fma(q_id, k_jd, ·) from +0, times scale); e_ij =
     exp(s_ij - max over j of s_ij) in fp64, their sum over ascending j in fp64, weights_ij =
     fl(e_ij / sum); out_id is a chain over ascending j of fma(weights_ij, v_jd, ·) from +0.
     """
+    q, k, v = vectors
     dim = q.shape[1] // max(count, 1)
     for b in prange(q.shape[0]):
         keys = k[b].reshape(count, dim)
@@ -66,17 +67,19 @@ def attention_forward(q, k, v, count, scale, weights, out):
 
 
 @parallel_kernel
-def attention_backward(q, k, v, weights, g, count, scale, dq, dk, dv):
+def attention_backward(vectors, weights, g, count, scale, gradients):
     """Gradients of `attention_forward` with respect to q, k and v.
 
-    Shapes: q, k, v, g, dq, dk, dv f32[b, count*dim]; weights f32[b, count*count]; count int; scale
-    f32.
+    Shapes: vectors (q, k, v), f32[b, count*dim] each; weights f32[b, count*count]; g f32[b,
+    count*dim]; count int; scale f32; gradients (dq, dk, dv), f32[b, count*dim] each.
     Source: the softmax's derivative; docs/arithmetic.md §6.
     Order: a_ij = chain over ascending d of fma(g_id, v_jd, ·) from +0; r_i = sum over ascending j
     of weights_ij a_ij in fp64; s_ij = fl(fl(weights_ij (a_ij - r_i)) scale), the first in fp64;
     then chains of fma from +0: dq_id over j of s_ij k_jd, dk_jd over i of s_ij q_id, dv_jd over i
     of weights_ij g_id.
     """
+    q, k, v = vectors
+    dq, dk, dv = gradients
     dim = q.shape[1] // max(count, 1)
     for b in prange(q.shape[0]):
         queries = q[b].reshape(count, dim)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from neocpu.kernels import loss as losses
 from neocpu.model.arrays import F32, Buffer, NodeGradient
+from neocpu.model.composition import Compositions
 from neocpu.model.first_order import FirstOrder
 from neocpu.model.interactions.chain import Chain
 from neocpu.model.layout import ModelLayout
@@ -87,6 +88,12 @@ class Dlrm:
         )
         self.interaction = Chain(self.layout.chain(), self.parameters, self._between_layers)
         self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
+        self.composition: Compositions | None = None
+        if self.layout.composition is not None:
+            self.composition = Compositions(
+                self.first_column, self.layout.composition, self.parameters
+            )
+            self.columns = self.composition.columns
         self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
         self._prediction = Buffer(1)
         self._logit_gradient = Buffer(1)
@@ -111,6 +118,8 @@ class Dlrm:
 
         Valid until the next call.
         """
+        if self.composition is not None:
+            E = self.composition.forward(E)
         vectors = E if self.towers is None else self.towers.forward(E)
         linear = None
         if self.first_order is not None:
@@ -177,7 +186,9 @@ class Dlrm:
         if self.first_order is not None:
             dE = self.first_order.backward(dE, dlogit)
         self._bottom_gradient = dE[:, : self.first_column]
-        return dE if self.towers is None else self.towers.backward(dE)
+        if self.towers is not None:
+            dE = self.towers.backward(dE)
+        return dE if self.composition is None else self.composition.backward(dE)
 
     def backward_bottom(self, nodes: Sequence[NodeGradient]) -> None:
         """Go back through the bottom MLP, and write the gradients of `layout.lower`: its own, those
@@ -196,10 +207,9 @@ class Dlrm:
     def _weight_gradients_between(self, nodes: Sequence[NodeGradient]) -> None:
         """Of what stands between E and the top MLP."""
         self.interaction.weight_gradients(nodes)
-        if self.first_order is not None:
-            self.first_order.weight_gradients(nodes)
-        if self.towers is not None:
-            self.towers.weight_gradients(nodes)
+        for module in (self.first_order, self.composition, self.towers):
+            if module is not None:
+                module.weight_gradients(nodes)
 
     def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
         """Gradient of all parameters, summed over one aligned node of leaves, into `out` f32[P].

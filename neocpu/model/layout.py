@@ -11,8 +11,8 @@ With towers (`tower_layout.py`) the pooled vectors of E do not interact themselv
 vectors do.
 
 Parameters lie in one flat float32 array in this order: bottom.0.weight [out, in], bottom.0.bias
-[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias, then those of the interaction, then
-those of the towers.
+[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias, then those of composed tables
+(`composition_layout.py`), of the interaction, and of the towers.
 """
 
 import math
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError
+from neocpu.model.composition_layout import CompositionLayout
 from neocpu.model.first_order import NAME as FIRST_ORDER
 from neocpu.model.interactions.base import InteractionLayout, Shapes
 from neocpu.model.interactions.chain import (
@@ -47,9 +48,9 @@ class ModelLayout:
     dense_features : inputs of the bottom MLP. dims : columns of each pooled key. bottom, top :
     widths of the layers' outputs. interaction : one of INTERACTIONS, or several behind one another.
     diagonal : do dot products include those of a vector with itself? loss : one of LOSSES. towers :
-    of the keys, or none. cross, dhen : shapes of these layers, where the interaction has any. wide
-    : positions of the keys that are weights of a linear term (`first_order.py`) and do not
-    interact.
+    of the keys, or none. composition : how the keys' vectors are made of those of physical tables
+    (None: as they are). cross, dhen : shapes of these layers, where the interaction has any. wide :
+    positions of the keys that are weights of a linear term (`first_order.py`) and do not interact.
 
     Raises
     ------
@@ -64,6 +65,7 @@ class ModelLayout:
     diagonal: bool = False
     loss: str = "bce"
     towers: tuple[TowerLayout, ...] = ()
+    composition: CompositionLayout | None = None
     cross: CrossShape = field(default_factory=CrossShape)
     dhen: DhenShape = field(default_factory=DhenShape)
     wide: tuple[int, ...] = ()
@@ -162,6 +164,8 @@ class ModelLayout:
             for layer, (inputs, outputs) in enumerate(pairwise(self.sizes(name))):
                 tensors.append((f"{name}.{layer}.weight", (outputs, inputs)))
                 tensors.append((f"{name}.{layer}.bias", (outputs,)))
+        if self.composition is not None:
+            tensors += self.composition.tensors()
         tensors += self.interaction_tensors()
         for tower in self.towers:
             tensors += tower.tensors()
@@ -174,6 +178,10 @@ class ModelLayout:
             shape = (1, self.dense_features)
             tensors += ((f"{FIRST_ORDER}.weight", shape), (f"{FIRST_ORDER}.bias", (1,)))
         return tensors
+
+    def parameter_sizes(self) -> dict[str, int]:
+        """Numbers of every parameter, in the order of the flat array."""
+        return {name: math.prod(shape) for name, shape in self.tensors()}
 
     @property
     def parameters(self) -> int:
@@ -216,4 +224,5 @@ class ModelLayout:
         """Do the gradients of `upper` come before all others? Not where parameters stand between
         the vectors and the top MLP: they follow it in the flat array.
         """
-        return not self.towers and not self.interaction_tensors()
+        composed = self.composition is not None and self.composition.tensors()
+        return not (self.towers or composed or self.interaction_tensors())

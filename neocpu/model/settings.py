@@ -5,8 +5,10 @@ from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from neocpu.embedding.compositions import Composition
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import ConfigError
+from neocpu.model.composition_layout import composition_layout
 from neocpu.model.interactions.chain import WITH_FIRST_ORDER
 from neocpu.model.interactions.cross import CrossShape
 from neocpu.model.interactions.dhen import DhenShape
@@ -50,8 +52,18 @@ class ModelConfig:
     dhen: DhenShape = field(default_factory=DhenShape)
     wide: tuple[str, ...] = ()
 
-    def layout(self, dense_features: int, tables: Sequence[TableSpec]) -> ModelLayout:
-        """The model's tensors for these tables. Raises ConfigError for what does not fit."""
+    def layout(
+        self,
+        dense_features: int,
+        tables: Sequence[TableSpec],
+        physical: Sequence[TableSpec] = (),
+        compositions: Sequence[Composition] = (),
+    ) -> ModelLayout:
+        """The model's tensors for these tables, composed of physical ones where there are
+        compositions.
+
+        Raises ConfigError for what does not fit.
+        """
         keys = bags(tables)
         dims = tuple(tables[key.table].dim for key in keys)
         width = self.tower.width or (self.bottom[-1] if self.bottom else 0)
@@ -65,6 +77,7 @@ class ModelConfig:
             diagonal=self.diagonal,
             loss=self.loss,
             towers=tower_layouts(self.towers, module, [key.key for key in keys], dims),
+            composition=composition_layout(tables, physical, compositions),
             cross=self.cross,
             dhen=self.dhen,
             wide=self._wide_keys(tables),

@@ -38,10 +38,11 @@ def _sum(terms):
     return total
 
 
-def attention_forward(q, k, v, count, scale, weights, out):
-    """weights f32[b, count*count] and out f32[b, count*dim] from q, k, v f32[b, count*dim]; see
+def attention_forward(vectors, count, scale, weights, out):
+    """weights f32[b, count*count] and out f32[b, count*dim] of q, k, v f32[b, count*dim]; see
     `kernels.self_attention.attention_forward`.
     """
+    q, k, v = vectors
     with np.errstate(all="ignore"):
         scores = _products(_vectors(q, count), _vectors(k, count)) * scale
         tops = scores.max(axis=2, keepdims=True, initial=-np.inf).astype(np.float64)
@@ -51,10 +52,12 @@ def attention_forward(q, k, v, count, scale, weights, out):
         out[:] = _mixed(softmax, _vectors(v, count)).reshape(out.shape)
 
 
-def attention_backward(q, k, v, weights, g, count, scale, dq, dk, dv):
+def attention_backward(vectors, weights, g, count, scale, gradients):
     """dq, dk, dv f32[b, count*dim] from g f32[b, count*dim]; see
     `kernels.self_attention.attention_backward`.
     """
+    q, k, v = vectors
+    dq, dk, dv = gradients
     softmax = weights.reshape(len(q), count, count)
     outer = _vectors(g, count)
     with np.errstate(all="ignore"):

@@ -20,7 +20,7 @@ PARTS = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
-class AttentionLayout:
+class SelfAttentionLayout:
     """Self-attention.
 
     widths : of the vectors, those that come and go. prefix : of the tensors' names.
@@ -45,7 +45,7 @@ class AttentionLayout:
 class SelfAttention(Interaction):
     """The three products, and the kernels between them."""
 
-    def __init__(self, layout: AttentionLayout, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, layout: SelfAttentionLayout, parameters: Mapping[str, F32]) -> None:
         self._count = len(layout.widths)
         columns = sum(layout.widths)
         self._scale = np.float32(1 / math.sqrt(layout.widths[0]))
@@ -54,30 +54,30 @@ class SelfAttention(Interaction):
         self._y = Buffer(columns)
         self._outer = [Buffer(columns) for _ in PARTS]
         self._dx = Buffer(columns)
-        self._projected: list[F32] = []
+        self._vectors: tuple[F32, ...] = ()
 
     def forward(self, x: F32) -> F32:
         """The vectors' mixtures."""
         samples = len(x)
-        self._projected = [part.forward(x) for part in self._parts]
+        self._vectors = tuple(part.forward(x) for part in self._parts)
         y = self._y.matrix(samples)
         weights = self._weights.matrix(samples)
         chosen("self_attention", "attention_forward")(
-            *self._projected, self._count, self._scale, weights, y
+            self._vectors, self._count, self._scale, weights, y
         )
         return y
 
     def backward(self, dy: F32, dlogit: F32) -> F32:
         """dx: what came through queries, keys and values, added in this order."""
         samples = len(dy)
-        outer = [buffer.matrix(samples) for buffer in self._outer]
+        outer = tuple(buffer.matrix(samples) for buffer in self._outer)
         chosen("self_attention", "attention_backward")(
-            *self._projected,
+            self._vectors,
             self._weights.matrix(samples),
             dy,
             self._count,
             self._scale,
-            *outer,
+            outer,
         )
         dx = self._dx.matrix(samples)
         dx[:] = 0

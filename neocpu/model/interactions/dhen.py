@@ -18,7 +18,7 @@ import numpy as np
 from neocpu.errors import ConfigError
 from neocpu.kernels.choice import chosen
 from neocpu.model.arrays import F32, Buffer, NodeGradient
-from neocpu.model.interactions.attention import AttentionLayout
+from neocpu.model.interactions.attention import SelfAttentionLayout
 from neocpu.model.interactions.base import (
     Interaction,
     InteractionLayout,
@@ -108,7 +108,7 @@ class DhenLayerLayout:
         layouts: dict[str, InteractionLayout] = {
             "dot": DotLayout(self.vectors),
             "cross": CrossLayout(self.vectors, cross, f"{self.name}.cross"),
-            "attention": AttentionLayout(self.vectors, f"{self.name}.attention"),
+            "attention": SelfAttentionLayout(self.vectors, f"{self.name}.attention"),
             "linear": CatLayout(self.vectors),
         }
         return {name: layouts[name] for name in self.shape.modules}
