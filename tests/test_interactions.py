@@ -1,7 +1,7 @@
 """Do all interactions have the formula's values and gradients, and one digest however they run?"""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -146,8 +146,52 @@ def test_halves_of_a_batch_give_the_bits_of_the_whole(shape: str) -> None:
     assert not run(model, x[:0], pooled[:0], labels[:0], cuts * 0)[2].any()
 
 
-@pytest.mark.parametrize("diagonal", [False, True])
-def test_one_layer_of_dhen_with_dots_is_the_interaction_of_dlrm(diagonal: bool) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_torch_has_the_same_logits_and_gradients(shape: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
+    from neocpu.scoring.torch_interactions import interact
+
+    model = model_of(shape)
+    layout = model.layout
+    x, pooled, labels = example(model)
+    logits, dE, gradient = run(model, x, pooled, labels, np.array(leaf_cuts(B, 16), np.int64))
+    tensors = {
+        name: torch.tensor(value, requires_grad=True) for name, value in model.parameters.items()
+    }
+
+    def mlp(name: str, y: Any, last_relu: bool) -> Any:
+        count = len(layout.sizes(name)) - 1
+        for layer in range(count):
+            weight = tensors[f"{name}.{layer}.weight"]
+            y = torch.nn.functional.linear(y, weight, tensors[f"{name}.{layer}.bias"])
+            y = torch.relu(y) if last_relu or layer < count - 1 else y
+        return y
+
+    pooled_tensor = torch.tensor(pooled, requires_grad=True)
+    keys = pooled_tensor.split(list(layout.dims), 1)
+    vectors = [key for position, key in enumerate(keys) if position not in layout.wide]
+    card = {
+        "interaction": layout.interaction,
+        "diagonal": layout.diagonal,
+        "dhen": asdict(layout.dhen),
+    }
+    z, answer = interact(card, tensors, [mlp("bottom", torch.tensor(x), True), *vectors])
+    answer = answer + mlp("top", z, False)[:, 0]
+    if layout.has_first_order:
+        answer = answer + torch.tensor(x) @ tensors["first_order.weight"][0]
+        answer = answer + tensors["first_order.bias"] + sum(keys[key][:, 0] for key in layout.wide)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(answer, torch.tensor(labels))
+    loss.backward()
+    np.testing.assert_allclose(logits, answer.detach().numpy(), rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(
+        dE[:, model.first_column :], pooled_tensor.grad.numpy(), rtol=1e-3, atol=2e-6
+    )
+    for name, computed in layout.views(gradient).items():
+        expected = tensors[name].grad.numpy()
+        np.testing.assert_allclose(computed, expected, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_one_layer_of_dhen_with_dots_is_the_interaction_of_dlrm() -> None:
     """A projection that is the identity, no residual, no norm: the bits of "dot", then zeros."""
     vectors = (4,) * 5
     dot = DotLayout(vectors)

@@ -35,6 +35,7 @@ from neocpu.model.interactions.chain import (
 )
 from neocpu.model.interactions.cross import CrossShape
 from neocpu.model.interactions.dhen import DhenShape
+from neocpu.model.interactions.dot import DotLayout
 from neocpu.model.tower_layout import TowerLayout
 
 __all__ = ["INTERACTIONS", "LOSSES", "ModelLayout"]
@@ -140,6 +141,12 @@ class ModelLayout:
         widths = (self.first_column, *self.vector_widths)
         options = InteractionOptions(self.diagonal, self.cross, self.dhen)
         return chain_layouts(self.interaction_names, widths, options)
+
+    @property
+    def dot_vectors(self) -> int:
+        """Vectors that the dot products pair (0: there are none)."""
+        dots = [len(layout.vectors) for layout in self.chain() if isinstance(layout, DotLayout)]
+        return dots[0] if dots else 0
 
     @property
     def has_first_order(self) -> bool:
