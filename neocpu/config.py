@@ -116,6 +116,17 @@ class Config:
         """The tensors of the model. Raises ConfigError for sizes that do not fit together."""
         return self.model.layout(dense_features, self.model_tables, self.tables, self.compositions)
 
+    @property
+    def head_labels(self) -> tuple[str, ...]:
+        """Labels of the model's further heads."""
+        return tuple(head.label for head in self.model.heads.values())
+
+    @property
+    def more_labels(self) -> tuple[str, ...]:
+        """Labels that are read besides the first: of heads, and the samples' weights."""
+        weight = self.data.sample_weight
+        return tuple(dict.fromkeys([*self.head_labels, *([weight] if weight else [])]))
+
     def for_samples(self, samples: int) -> "Config":
         """The config for so many train samples: with a batch size, unless it names its own, and
         the rates that follow from it.
@@ -197,6 +208,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.on_error": ON_ERROR,
     "model.interaction": INTERACTIONS,
     "model.loss": LOSSES,
+    "model.heads.*.loss": LOSSES,
     "model.dhen.modules": MODULES,
     "model.dhen.ensemble": ENSEMBLES,
     "model.embedding_format": TRAINED,

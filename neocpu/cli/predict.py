@@ -29,6 +29,9 @@ from neocpu.presets import log_path
     help="Copy a column of raw data beside the predictions.",
 )
 @click.option(
+    "--head", default="", help="Predict the label of this head of model.heads (default: the first)."
+)
+@click.option(
     "--unlabelled",
     is_flag=True,
     help="The raw log has no label column, where its columns do not say so.",
@@ -42,6 +45,7 @@ def predict(
     force: bool,
     keys: tuple[str, ...],
     unlabelled: bool,
+    head: str,
     ranks: int | None,
     overrides: tuple[str, ...],
 ) -> None:
@@ -57,6 +61,7 @@ def predict(
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
         line += [word for key in keys for word in ("--with", key)]
         line += [word for override in overrides for word in ("--set", override)]
+        line += ["--head", head] if head else []
         exec_mpiexec(ranks, line + ["--force"] * force + ["--unlabelled"] * unlabelled)
     comm = get_comm(ranks)
     prepare_threads(comm)
@@ -87,7 +92,8 @@ def predict(
     )
     file = ScoreFile(out, columns) if comm.rank == 0 else None
     try:
-        count = score(world, loader.batches(0, 0), file.write if file else lambda part: None)
+        write = file.write if file else lambda part: None
+        count = score(world, loader.batches(0, 0), write, head)
         if file:
             file.finish()
             click.echo(f"{out}: {count} predictions")

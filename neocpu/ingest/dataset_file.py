@@ -11,7 +11,7 @@ import json
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,15 @@ MOST_HOTNESS = (1 << 31) - 1  # lengths are int32
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples: labels float32[n], dense float32[n, Nd], and the bags of chosen features."""
+    """Some samples: labels float32[n], dense float32[n, Nd], and the bags of chosen features.
+
+    more : further labels float32[n], by name.
+    """
 
     labels: NDArray[np.float32]
     dense: NDArray[np.float32]
     features: dict[str, BagColumn]
+    more: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 class FeatureReader:
@@ -145,10 +149,13 @@ class FeatureReader:
 class DatasetFile:
     """One dataset file: its layout checked, its columns mapped.
 
+    label : which of the labels is the samples' ("": the first). more : names of labels that are
+    read besides; those that the file lacks are not in `more_labels`.
+
     Raises DataError, naming the file, the object and the remedy.
     """
 
-    def __init__(self, path: Path, label: str = "") -> None:
+    def __init__(self, path: Path, label: str = "", more: Sequence[str] = ()) -> None:
         self.path = path
         # It stays open: compressed columns are read through it, and mapped ones ask for its size.
         self._file = File(path, DATASET)
@@ -163,6 +170,7 @@ class DatasetFile:
                 raise self._file.damaged(f"{self.samples:,} rows are more than it can hold")
             self.skipped = self._count("skipped") if "skipped" in self.attributes else 0
             self._read_labels(label)
+            self._read_more_labels(more)
             self._read_schema()
             self._read_dense()
             self._read_features()
@@ -215,6 +223,18 @@ class DatasetFile:
         if entries:
             self.label_range = (float(entries[number][1]), float(entries[number][2]))
         self.labels = self._column(name, "float32", (self.samples,))
+
+    def _read_more_labels(self, names: Sequence[str]) -> None:
+        """Labels besides the chosen one, and the ranges of their values."""
+        self.more_labels: dict[str, Column] = {}
+        self.more_ranges: dict[str, tuple[float, float]] = {}
+        for name in names:
+            if name in self.label_names:
+                number = self.label_names.index(name)
+                place = f"more_labels/{name}" if number else "labels"
+                _, low, high = self.attributes["labels"][number]
+                self.more_labels[name] = self._column(place, "float32", (self.samples,))
+                self.more_ranges[name] = (float(low), float(high))
 
     def _read_schema(self) -> None:
         """The tree of the schema that the samples were read by, where it is noted."""
@@ -298,11 +318,15 @@ class DatasetFile:
 
     # ---- the elements ----
 
+    def _all_labels(self) -> list[Column]:
+        """Columns of labels that are read."""
+        return [*([] if self.labels is None else [self.labels]), *self.more_labels.values()]
+
     def _nothing_verified(self) -> NDArray[np.bool_]:
         """bool[1 + features, blocks]: whether a block is verified; row 0: labels and dense."""
         blocks = -(-self.samples // BLOCK)
         verified = np.zeros((1 + len(self.features), blocks), bool)
-        verified[0] = not (self.dense.checked or (self.labels is not None and self.labels.checked))
+        verified[0] = not any(column.checked for column in (self.dense, *self._all_labels()))
         for row, feature in enumerate(self.features.values(), 1):
             verified[row] = not feature.checked
         self._rows = {"": 0, **{name: row for row, name in enumerate(self.features, 1)}}
@@ -325,8 +349,8 @@ class DatasetFile:
         first = block * BLOCK
         end = min(first + BLOCK, self.samples)
         self.dense.verify(first, end)
-        if self.labels is not None:
-            self.labels.verify(first, end)
+        for labels in self._all_labels():
+            labels.verify(first, end)
 
     def take(self, samples: NDArray[np.int64], names: Sequence[str]) -> Samples:
         """Labels, dense columns and the bags of some features of samples i64[n], in that order."""
@@ -341,7 +365,8 @@ class DatasetFile:
         if self.labels is not None:
             labels = self.labels.gather(samples)
         bags = {name: self.features[name].take(samples, blocks) for name in names}
-        return Samples(labels, self.dense.gather(samples), bags)
+        more = {name: column.gather(samples) for name, column in self.more_labels.items()}
+        return Samples(labels, self.dense.gather(samples), bags, more)
 
     def codes(self, name: str, first: int, end: int) -> NDArray[np.unsignedinteger]:
         """Entries [first, end) of a feature's codes, flat and verified."""

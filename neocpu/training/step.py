@@ -37,7 +37,11 @@ from neocpu.trees import leaf_cuts, rank_samples
 
 
 class BatchLike(Protocol):
-    """This rank's b samples of a global batch of B."""
+    """This rank's b samples of a global batch of B.
+
+    It may have `weights` f32[b] of the samples in the loss (None: 1) and `head_labels` f32[heads,
+    b], which a model with further heads needs.
+    """
 
     @property
     def dense(self) -> NDArray[np.float32]:
@@ -58,7 +62,10 @@ class BatchLike(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Predictions f32[b], labels f32[b] and per-sample losses f32[b] of this rank's samples."""
+    """Predictions f32[b], labels f32[b] and per-sample losses f32[b] of this rank's samples.
+
+    No weight has touched the losses.
+    """
 
     prediction: NDArray[np.float32]
     labels: NDArray[np.float32]
@@ -249,8 +256,14 @@ class TrainStep:
     def _forward_top(self, turn: Turn) -> None:
         self._logits(turn)
         batch = turn.batch
-        prediction, loss = self.model.loss_gradient(batch.labels, batch.samples)
+        weights = getattr(batch, "weights", None)
+        prediction, loss = self.model.loss_gradient(batch.labels, batch.samples, weights)
         self._refuse_nonfinite(loss, batch, turn.step)
+        if self.model.heads:
+            all_labels: Any = getattr(batch, "head_labels", None)
+            for head, labels in zip(self.model.heads, all_labels, strict=True):
+                _, loss = head.loss_gradient(labels, batch.samples, weights)
+                self._refuse_nonfinite(loss, batch, turn.step)
         turn.outcome = Outcome(prediction, batch.labels, loss)
 
     def node_gradients(self, samples: int) -> list[NodeGradient]:
