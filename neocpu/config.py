@@ -365,6 +365,13 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
             f'it has no effect while data.rows_by is "{data.rows_by}"; set data.rows_by = '
             '"vocabulary"',
         )
+    by_rank = [table for table in config.tables if any(m.rule == "range" for m in table.maps)]
+    if by_rank and data.rows_by == "hash":
+        raise reader.wrong(
+            "data.rows_by",
+            f'"hash", but table {by_rank[0].name!r} is a block of rows in the order of falling '
+            'frequency; set data.rows_by = "vocabulary", or "code" where codes are ranks',
+        )
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):

@@ -49,6 +49,7 @@ from neocpu.kernels._cache import (
 )
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
+from neocpu.model import composition as compositions
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.sharded import ShardedEmbedding
@@ -94,6 +95,7 @@ def signature(config: Config, plan: Plan) -> str:
     return _hash(
         [
             *distinct,
+            *_operations(config),
             family(),
             _ways(plan),
             plan.ranks > 1,
@@ -123,6 +125,12 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
             config.optimizer.sparse.name,
         ]
     )
+
+
+def _operations(config: Config) -> list[Any]:
+    """Operations that compose tables of kinds, with what they are told; full tables have none."""
+    operations = {(part.operation, repr(part.options)) for part in config.compositions}
+    return [sorted(operations)] if operations else []
 
 
 @functools.cache
@@ -304,6 +312,9 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         body(SingleComm())
     else:
         run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
+    # the miniature's tables are full
+    if composition := config.layout(3).composition:
+        compositions.warm_up(composition)
 
 
 def _train_rows(config: Config) -> None:

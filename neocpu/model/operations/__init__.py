@@ -13,6 +13,7 @@ from neocpu.model.composition_layout import KeyVectors
 from neocpu.model.operations.add import Add
 from neocpu.model.operations.copy import Copy
 from neocpu.model.operations.multiply import Multiply
+from neocpu.model.operations.project import Project
 
 
 class Operation(Protocol):
@@ -35,6 +36,7 @@ OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, F32]], Operation]] = {
     "copy": Copy,
     "add": Add,
     "multiply": Multiply,
+    "project": Project,
 }
 
 
