@@ -294,11 +294,6 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
                 "parallel.towers: nodes run the modules of full tables only, but some tables are "
                 'of another kind, or have pooling "none"; leave parallel.towers out'
             )
-        if data.deduplicate and any(table.pooling == "none" for table in config.tables):
-            raise ConfigError(
-                'data.deduplicate: lookups of tables with pooling "none" do not travel as bags; '
-                "leave data.deduplicate out"
-            )
         key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
