@@ -319,7 +319,7 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
     except ConfigError as error:
         raise ConfigError(f"{reader.source}: {error}") from error
     parts["logical"] = tuple(table.spec for table in logical)
-    if parts["logical"] == tables:
+    if parts["logical"] == tables and all(table.pooling != "none" for table in tables):
         parts["logical"] = ()
     parts["compositions"] = compositions if parts["logical"] else ()
     rows = sum(table.rows for table in tables)
@@ -380,7 +380,12 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
         if config.compositions and config.parallel.towers:
             raise ConfigError(
                 "parallel.towers: nodes run the modules of full tables only, but some tables are "
-                "of another kind; leave parallel.towers out"
+                'of another kind, or have pooling "none"; leave parallel.towers out'
+            )
+        if data.deduplicate and any(table.pooling == "none" for table in config.tables):
+            raise ConfigError(
+                'data.deduplicate: lookups of tables with pooling "none" do not travel as bags; '
+                "leave data.deduplicate out"
             )
         key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):
