@@ -60,6 +60,7 @@ from neocpu.training.lookahead import ahead
 from neocpu.training.plans import memory_plan
 from neocpu.training.results import Compiled, Watch, unwatched
 from neocpu.training.state import digest
+from neocpu.training.warmup_rows import row_facts, with_rows
 from neocpu.training.world import build
 from neocpu.trees import rank_samples
 
@@ -87,8 +88,9 @@ def signature(config: Config, plan: Plan) -> str:
     """What decides which kernels a run needs that has all tables in memory."""
     model = config.model
     optimizer = config.optimizer
-    distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
+    distinct: list[Any] = ["unique rows"] if config.parallel.unique_rows != "off" else []
     distinct += ["repeated bags"] if config.data.deduplicate else []
+    distinct += row_facts(config)
     return _hash(
         [
             *distinct,
@@ -207,6 +209,8 @@ def warm_up(
                     with companion(config) as helper:
                         helpers.append(helper)
                         _train_miniature(config, plan, helper)
+                    if row_facts(config):
+                        _train_rows(config)
                     _mark(markers[0])
                 if move:
                     _move_rows(config, plan, _deepest(placements))
@@ -302,6 +306,15 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
 
 
+def _train_rows(config: Config) -> None:
+    """A step with tables that do not pool, in memory."""
+    pooled = _mini_config(config, [TableSpec("mini", ROWS, DIM, ("one",))], "hbm")
+    mini = with_rows(pooled, config)
+    comm = SingleComm()
+    world = build(mini, comm, place(mini.tables, ["table_wise"] * len(mini.tables), 1, 1), 3)
+    world.step(_mini_batch(mini, comm, 2), 1)
+
+
 def _move_rows(config: Config, plan: Plan, placement: str) -> None:
     """Two steps and a digest over tables beyond their memory, on one rank."""
     specs = [
@@ -323,7 +336,9 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
 
 def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) -> Config:
     # towers need no kernels of their own
-    model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={})
+    model = replace(
+        config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={}, attention={}
+    )
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
     parallel = replace(config.parallel, towers=False)
