@@ -13,7 +13,7 @@ from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, w
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
 from neocpu.kinds import hash as hashed
-from neocpu.kinds import md, qr, unified
+from neocpu.kinds import md, qr, tt, unified
 
 
 class TableKind(NamedTuple):
@@ -37,6 +37,7 @@ KINDS: dict[str, TableKind] = {
     "qr": TableKind(qr.QrKeys, qr.expand),
     "md": TableKind(md.MdKeys, md.expand),
     "unified": TableKind(unified.UnifiedKeys, unified.expand),
+    "tt": TableKind(tt.TtKeys, tt.expand),
 }
 KIND_NAMES = (FULL, *KINDS)
 # kind -> the record of its keys, for those who read them
