@@ -21,7 +21,7 @@ from typing import Any
 
 from neocpu import defaults
 from neocpu.embedding.batch_scaling import SCALING_RULES
-from neocpu.embedding.compositions import Composition
+from neocpu.embedding.compositions import Composition, LogicalTable
 from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizer_groups import (
     AS_SECTION,
@@ -48,7 +48,7 @@ from neocpu.ingest.features import feature_names
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.ingest.table import table_schema
-from neocpu.kinds import KEYS, KIND_NAMES, expand
+from neocpu.kinds import FULL, KEYS, KIND_NAMES, expand
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
@@ -78,7 +78,8 @@ class Config:
     """The config of a run; `loads(text, source, overrides, folder)` makes the same one again.
 
     tables : the physical tables. logical, compositions : the tables that the model sees, and how
-        they are composed of the physical ones; () where every table is kept as it is.
+        they are composed of the physical ones; () where every table is kept as it is. kinds : the
+        tables that the model sees with their kinds and the keys of these.
     folder : of the file, which its relative paths start from ("": the current folder).
     absolute : overrides that make all paths absolute, so that text, overrides and these mean the
         same in any current folder.
@@ -98,6 +99,7 @@ class Config:
     wires: WiresConfig = field(default_factory=WiresConfig)
     logical: tuple[TableSpec, ...] = ()
     compositions: tuple[Composition, ...] = ()
+    kinds: tuple[LogicalTable, ...] = ()
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
@@ -322,6 +324,7 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
     if parts["logical"] == tables:
         parts["logical"] = ()
     parts["compositions"] = compositions if parts["logical"] else ()
+    parts["kinds"] = logical if any(table.kind != FULL for table in logical) else ()
     rows = sum(table.rows for table in tables)
     if rows >= 2**63:
         raise reader.wrong(
