@@ -141,11 +141,12 @@ def _insert(sketch, bucket, row, score):
 
 @kernel
 def batch_means(seen, means):
-    """Mean importance of the lookups of each batch.
+    """Mean importance of the lookups of each batch; returns the number of all lookups.
 
     seen : Observations of s batches. means f64[s]: the fp64 sum of the batch's importances, lookup
     by lookup, over their number; 0 where the sum is 0.
     """
+    lookups = 0
     for batch in range(means.size):
         total = 0.0
         count = 0
@@ -155,6 +156,8 @@ def batch_means(seen, means):
                     total += np.float64(seen.importance[i])
                     count += 1
         means[batch] = total / count if total > 0 else 0.0
+        lookups += count
+    return lookups
 
 
 @parallel_kernel

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, whole
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
-from neocpu.kinds import qr
+from neocpu.kinds import cafe, qr
 
 
 class TableKind(NamedTuple):
@@ -33,6 +33,7 @@ class FullKeys(NamedTuple):
 FULL = "full"
 KINDS: dict[str, TableKind] = {
     "qr": TableKind(qr.QrKeys, qr.expand),
+    "cafe": TableKind(cafe.CafeKeys, cafe.expand),
 }
 KIND_NAMES = (FULL, *KINDS)
 # kind -> the record of its keys, for those who read them

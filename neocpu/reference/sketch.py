@@ -38,10 +38,13 @@ def importances(rows, offsets, weights, gradient, mean, out):
 
 def batch_means(seen, means):
     """Mean importance of the lookups of each batch; see `kernels.sketch.batch_means`."""
+    lookups = 0
     for batch in range(means.size):
         _, numbers = _batch(seen, batch)
         total = np.add.accumulate(np.append(0.0, numbers))[-1]
         means[batch] = total / numbers.size if total > 0 else 0.0
+        lookups += numbers.size
+    return lookups
 
 
 def observe(seen, means, parts, sketch):

@@ -9,6 +9,7 @@ ahead of their time, as the kind of pipelining says.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +30,7 @@ from neocpu.parallel.started import Started
 from neocpu.parallel.two_level_reduction import dense_reduction
 from neocpu.parallel.wires import Wire
 from neocpu.simulation.schedule import NONE_AHEAD, PIPELINES, STEP, pipelined
+from neocpu.training.dynamic_kinds import DynamicKinds
 from neocpu.training.node_gradients import node_gradient
 from neocpu.training.pipeline import Pipeline, Waitable, Work
 from neocpu.training.tower_gradients import TowerGradients
@@ -95,7 +97,7 @@ class TrainStep:
 
     pipeline : a name of `simulation.schedule.PIPELINES`. bucket_bytes : of dense gradients, fewer
     are not worth sums of their own. wire : of the dense gradients (None: fp32). towers : where the
-    model's towers run on their nodes.
+    model's towers run on their nodes. dynamic : the tables whose rows move (None: there is none).
 
     Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
     """
@@ -111,6 +113,7 @@ class TrainStep:
         bucket_bytes: int = 0,
         wire: Wire | None = None,
         towers: TowerGradients | None = None,
+        dynamic: DynamicKinds | None = None,
     ) -> None:
         self.model = model
         self.embedding = embedding
@@ -119,6 +122,7 @@ class TrainStep:
         self.leaves = leaves
         self.pipeline = pipeline
         self.towers = towers
+        self.dynamic = dynamic
         self._wire = wire
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
@@ -206,7 +210,10 @@ class TrainStep:
     # ---- stages ----
 
     def _start_input(self, turn: Turn) -> Waitable:
-        turn.input = self.embedding.start(turn.batch.sparse, turn.batch.samples)
+        sparse = turn.batch.sparse
+        if self.dynamic is not None:
+            sparse = self.dynamic.translate(sparse)
+        turn.input = self.embedding.start(sparse, turn.batch.samples)
         return turn.input
 
     def _index(self, turn: Turn) -> None:
@@ -275,6 +282,8 @@ class TrainStep:
     def _send_gradients(self, turn: Turn) -> Waitable:
         assert turn.gradient is not None
         turn.update = self.embedding.start_backward(turn.gradient, turn.step)
+        if self.dynamic is not None:
+            self.dynamic.note(turn.batch.sparse, turn.gradient)
         return turn.update
 
     def _merge(self, turn: Turn) -> None:
@@ -334,6 +343,8 @@ class TrainStep:
 class Steps:
     """Training steps over batches in their order, with what can be done ahead of them.
 
+    Where rows of tables move, a segment of steps ends with no batch under way.
+
     ahead : batches by which stages run ahead where the tables need it (`lookahead.py`).
     """
 
@@ -344,13 +355,22 @@ class Steps:
         step: int,
         ahead: Mapping[str, int],
     ) -> None:
-        early = {**PIPELINES[owner.pipeline], **ahead}
-        turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
-        self._pipeline = Pipeline(
-            pipelined(owner.pipeline, STEP, ahead),
+        self._owner = owner
+        self._ahead = ahead
+        self._turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
+        self._pipeline = self._segment(step)
+
+    def _segment(self, step: int) -> Pipeline[Turn]:
+        """The steps from this one to the next decision on rows; to the end, if there is none."""
+        owner = self._owner
+        turns: Iterator[Turn] = self._turns
+        if owner.dynamic is not None:
+            turns = islice(turns, owner.dynamic.steps_left(step))
+        return Pipeline(
+            pipelined(owner.pipeline, STEP, self._ahead),
             owner._work,
             turns,
-            early,
+            {**PIPELINES[owner.pipeline], **self._ahead},
             owner.comm.span,
             owner.model.between,
         )
@@ -359,6 +379,9 @@ class Steps:
         """Train on the next batch; there must be one. Collective. Raises as `TrainStep`."""
         turn = self._pipeline.step()
         assert turn is not None and turn.outcome is not None
+        dynamic = self._owner.dynamic
+        if dynamic is not None and dynamic.end_step(turn.step):
+            self._pipeline = self._segment(turn.step + 1)
         return turn.batch, turn.outcome
 
     def close(self) -> None:

@@ -16,7 +16,9 @@ from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.two_level import two_level
 from neocpu.parallel.wires import Wire
+from neocpu.training.dynamic_kinds import DynamicKinds
 from neocpu.training.step import TrainStep
+from neocpu.training.table_rows import TableRows
 from neocpu.training.tower_gradients import TowerGradients
 from neocpu.training.tower_world import build_apart
 
@@ -28,7 +30,7 @@ class World:
     config, comm, plan : what they were built from. model : the dense part, the same on all ranks.
     embedding : this rank's shards of the tables. dense : the optimizer of the model's parameters.
     step : trains model and embedding on one batch. towers : where the model's towers run on their
-    nodes (None: at home).
+    nodes (None: at home). dynamic : the tables whose rows move in training (None: there is none).
     """
 
     config: Config
@@ -39,6 +41,7 @@ class World:
     dense: DenseOptimizer
     step: TrainStep
     towers: TowerGradients | None = None
+    dynamic: DynamicKinds | None = None
 
 
 def build(
@@ -59,6 +62,7 @@ def build(
     model = _model(config, plan, dense_features)
     embedding, towers = _embedding(config, comm, plan, model, huge, memory)
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
+    dynamic = _dynamic(config, comm, plan, model, embedding)
     return World(
         config=config,
         comm=comm,
@@ -76,8 +80,10 @@ def build(
             training.bucket_bytes,
             Wire.of(config.wires.specs.dense, backward=True),
             towers,
+            dynamic,
         ),
         towers=towers,
+        dynamic=dynamic,
     )
 
 
@@ -97,6 +103,23 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
         apart=config.parallel.towers,
         composition=layout.composition,
     )
+
+
+def _dynamic(
+    config: Config,
+    comm: Comm,
+    plan: Plan,
+    model: Dlrm,
+    embedding: ShardedEmbedding | DisaggregatedEmbedding,
+) -> DynamicKinds | None:
+    """The tables whose rows move in training."""
+    if all(composition.dynamic is None for composition in config.compositions):
+        return None
+    assert model.composition is not None
+    seed = config.training.seed
+    rows = TableRows(comm, plan, embedding.tbe, config.optimizer.sparse, seed)
+    parts = model.composition.layout.parts
+    return DynamicKinds(config, comm, parts, model.first_column, rows)
 
 
 def _embedding(
