@@ -20,9 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from neocpu import defaults
+from neocpu.embedding.batch_scaling import SCALING_RULES
 from neocpu.embedding.compositions import Composition
 from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES
+from neocpu.embedding.optimizer_groups import (
+    AS_SECTION,
+    ParameterRun,
+    dense_runs,
+    table_optimizers,
+)
+from neocpu.embedding.optimizers import (
+    DENSE_NAMES,
+    RATE_MODES,
+    WEIGHT_DECAY_MODES,
+    SparseOptimizer,
+)
 from neocpu.embedding.specs import (
     POOLING,
     ROUNDINGS,
@@ -104,10 +116,32 @@ class Config:
         return self.model.layout(dense_features, self.model_tables, self.tables, self.compositions)
 
     def for_samples(self, samples: int) -> "Config":
-        """The config with a batch size for so many train samples, unless it names its own."""
-        if not self.batch_chosen:
-            return self
-        return self.with_chosen({defaults.BATCH_SIZE: defaults.batch_of(samples)})
+        """The config for so many train samples: with a batch size, unless it names its own, and
+        the rates that follow from it.
+        """
+        config = self
+        if self.batch_chosen:
+            config = self.with_chosen({defaults.BATCH_SIZE: defaults.batch_of(samples)})
+        return config.with_chosen(config.scaled_rates(samples))
+
+    def table_optimizers(self) -> dict[str, SparseOptimizer]:
+        """The optimizer of every physical table. Raises ConfigError for groups that do not fit."""
+        aliases = {table.name: [table.name] for table in self.tables}
+        for composition in self.compositions:
+            for term in (term for terms in composition.terms for term in terms):
+                aliases[term.table].append(composition.table)
+        return table_optimizers(aliases, self.optimizer.sparse, self.optimizer.groups)
+
+    def dense_runs(self, dense_features: int) -> tuple[ParameterRun, ...]:
+        """Dense parameters by their optimizers. Raises ConfigError for groups that do not fit."""
+        sizes = self.layout(dense_features).parameter_sizes()
+        return dense_runs(sizes, self.optimizer.dense, self.optimizer.groups)
+
+    def scaled_rates(self, samples: int) -> dict[str, Any]:
+        """Values by key that `optimizer.scaling` derives for so many train samples; {}: none."""
+        parts = self.optimizer
+        size = self.training.batch_size
+        return parts.scaling.derived(parts.sparse, parts.dense, size, samples)
 
     def with_chosen(self, values: Mapping[str, Any]) -> "Config":
         """The config with these values of keys that it does not name."""
@@ -123,13 +157,15 @@ class Config:
             "data": self.data.deciding(),
             "model": self.model.header(),
             "tables": [table.header() for table in self.tables],
-            "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
+            "optimizer": self.optimizer.header(),
             "training": {
                 name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")
             },
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header() | self.data.counted_once()
+        if evaluation := self.eval.header():
+            header["eval"] = evaluation
         if start := self.training.start():
             header["init"] = start
         if wires := self.wires.header():
@@ -171,6 +207,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.sparse.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
+    "optimizer.scaling.rule": SCALING_RULES,
     "training.pipeline": PIPELINES,
     "parallel.route": ROUTE_NAMES,
     "parallel.unique_rows": UNIQUE_ROWS,
@@ -194,8 +231,10 @@ LEAST = {
     "training.leaves": 1,
     "checkpoint.keep": 1,
     "wires.block": 1,
+    "model.cross.layers": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
+    "optimizer.groups.*.warmup_steps": AS_SECTION,
 }
 MOST = {
     "training.seed": 2**64 - 1,
@@ -331,8 +370,13 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
         for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
+    for key, why in config.optimizer.scaling.faults(config.optimizer.dense):
+        raise reader.wrong(f"optimizer.scaling.{key}", why)
+    if config.eval.ema >= 1:
+        raise reader.wrong("eval.ema", f"{config.eval.ema} must be below 1")
     try:
-        config.layout(1)
+        config.table_optimizers()
+        config.dense_runs(1)
         if config.compositions and config.parallel.towers:
             raise ConfigError(
                 "parallel.towers: nodes run the modules of full tables only, but some tables are "

@@ -22,7 +22,7 @@ from neocpu.training.dry_run import dry_run
 from neocpu.training.metrics import Window
 from neocpu.training.results import RunReport
 from neocpu.training.run_folder import RunLock
-from neocpu.training.step import Outcome
+from neocpu.training.turn import Outcome
 from neocpu.training.train_log import TrainLog
 from neocpu.training.trainer import Trainer
 from neocpu.zionex import machine_file

@@ -64,9 +64,13 @@ class ShardRows:
         self.rule = optimizer.rule
         self.rounds = optimizer.rounds
         self._hyper_of: int | None = None  # the step of `_numbers`
-        self._numbers: HyperParameters
+        self._numbers: list[HyperParameters] = []  # of each of `_optimizers`
+        self._optimizers: tuple[SparseOptimizer, ...] = (
+            optimizer,
+        )  # whose numbers shard i learns with: that of _group_of[i]
         self.heights = np.array([s.rows[1] - s.rows[0] for s in self.shards], np.int64)
         self.width = np.array([s.cols[1] - s.cols[0] for s in self.shards], np.int64)
+        self._group_of = np.zeros(len(self.shards), np.int64)
         self.slots = self.heights if slots is None else slots
         specs = [tables[s.table] for s in self.shards]
         self._store_of, self.base, kinds, elements = shelve(specs, self.slots * self.width)

@@ -11,8 +11,8 @@ Operations are in `model/operations/`; `composition_layout.py` says which part t
 
 from collections.abc import Mapping, Sequence
 
+from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition_layout import CompositionLayout, KeyVectors
-from neocpu.model.mlp import F32, Buffer, NodeGradient
 from neocpu.model.operations import make_operation
 
 

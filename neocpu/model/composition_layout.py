@@ -109,12 +109,7 @@ def composition_layout(
 
 
 def _columns(physical: Sequence[TableSpec]) -> int:
-    return sum(width_in_e(physical[key.table]) for key in bags(physical))
-
-
-def width_in_e(spec: TableSpec) -> int:
-    """Columns of E that a key of a table takes: none where its rows are not pooled."""
-    return 0 if spec.pooling == "none" else spec.dim
+    return sum(physical[key.table].pooled_dim for key in bags(physical))
 
 
 def _sources(physical: Sequence[TableSpec]) -> Mapping[tuple[str, int], PhysicalVectors]:
@@ -127,5 +122,5 @@ def _sources(physical: Sequence[TableSpec]) -> Mapping[tuple[str, int], Physical
         at = place.setdefault(key.table, 0)
         sources[spec.name, at] = PhysicalVectors(number, column, spec.dim, spec.pooling)
         place[key.table] += 1
-        column += width_in_e(spec)
+        column += spec.pooled_dim
     return sources

@@ -8,80 +8,32 @@ ahead of their time, as the kind of pipelining says.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.optimizers import DenseOptimizer
+from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.errors import TrainingError
-from neocpu.jagged import KJT, InverseKJT
+from neocpu.model.arrays import NodeGradient
 from neocpu.model.dlrm import Dlrm
-from neocpu.model.mlp import NodeGradient
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense_reduction import LeafReduction
-from neocpu.parallel.disaggregated import DisaggregatedEmbedding, StartedVectors
-from neocpu.parallel.input_dist import Input
-from neocpu.parallel.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding
+from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.started import Started
 from neocpu.parallel.two_level_reduction import dense_reduction
 from neocpu.parallel.wires import Wire
 from neocpu.simulation.schedule import NONE_AHEAD, PIPELINES, STEP, pipelined
 from neocpu.training.dynamic_kinds import DynamicKinds
+from neocpu.training.gradient_norm import DenseGradient, GradientClip
 from neocpu.training.node_gradients import node_gradient
 from neocpu.training.pipeline import Pipeline, Waitable, Work
 from neocpu.training.tower_gradients import TowerGradients
+from neocpu.training.turn import BatchLike, Outcome, Turn
 from neocpu.trees import leaf_cuts, rank_samples
-
-
-class BatchLike(Protocol):
-    """This rank's b samples of a global batch of B."""
-
-    @property
-    def dense(self) -> NDArray[np.float32]:
-        """f32[b, dense features]."""
-
-    @property
-    def sparse(self) -> KJT | InverseKJT:
-        """Bags of the samples."""
-
-    @property
-    def labels(self) -> NDArray[np.float32]:
-        """f32[b]."""
-
-    @property
-    def samples(self) -> int:
-        """B of the global batch."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Predictions f32[b], labels f32[b] and per-sample losses f32[b] of this rank's samples."""
-
-    prediction: NDArray[np.float32]
-    labels: NDArray[np.float32]
-    loss: NDArray[np.float32]
-
-
-@dataclass
-class Turn:
-    """A batch on its way through the stages.
-
-    step : of the optimizers, counted from 1. input, lookup, gradient (dE), update, sums : what its
-    stages have made so far; sums by bucket.
-    """
-
-    batch: BatchLike
-    step: int
-    input: Started[Input] | None = None
-    lookup: StartedLookup | StartedVectors | None = None
-    gradient: NDArray[np.float32] | None = None
-    update: StartedUpdate | None = None
-    sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
-    outcome: Outcome | None = None
 
 
 @dataclass
@@ -97,7 +49,8 @@ class TrainStep:
 
     pipeline : a name of `simulation.schedule.PIPELINES`. bucket_bytes : of dense gradients, fewer
     are not worth sums of their own. wire : of the dense gradients (None: fp32). towers : where the
-    model's towers run on their nodes. dynamic : the tables whose rows move (None: there is none).
+    model's towers run on their nodes. clip_norm : of the gradient of all dense parameters, at most
+    (0: any). dynamic : the tables whose rows move (None: there is none).
 
     Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
     """
@@ -113,6 +66,7 @@ class TrainStep:
         bucket_bytes: int = 0,
         wire: Wire | None = None,
         towers: TowerGradients | None = None,
+        clip_norm: float = 0.0,
         dynamic: DynamicKinds | None = None,
     ) -> None:
         self.model = model
@@ -124,6 +78,8 @@ class TrainStep:
         self.towers = towers
         self.dynamic = dynamic
         self._wire = wire
+        sizes = list(model.layout.parameter_sizes().values())
+        self._clip = GradientClip(sizes, clip_norm) if clip_norm else None
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
         self.buckets = self._make_buckets(bucket_bytes)
@@ -161,14 +117,14 @@ class TrainStep:
     def _make_buckets(self, least: int) -> dict[str, Bucket]:
         """Two where sums overlap with the backward pass, as in a recorded DLRM; else one.
 
-        Towers stand behind the top layers and end with the lower ones, so a model with towers has
-        one bucket. least : bytes of a bucket.
+        Parameters of interactions and towers stand behind the top layers and end with the lower
+        ones, so a model with any has one bucket. least : bytes of a bucket.
         """
         layout = self.model.layout
         end = self.model.shared
         cut = end
         large = self.model.flat[layout.upper].nbytes >= least
-        if self.pipeline == "full" and large and layout.only_mlps:
+        if self.pipeline == "full" and large and layout.in_two_buckets:
             cut = layout.upper.start
         cuts = {"upper": slice(cut, end), "lower": slice(0, cut)}
         queue = self.comm.queue("dense")
@@ -318,11 +274,29 @@ class TrainStep:
         turn.update.update_replicas()
 
     def _update_dense(self, turn: Turn, name: str) -> None:
+        if self._clip is not None:
+            if name == "lower":  # the last sums: a norm needs those of all parameters
+                self._update_clipped(turn, self._clip)
+            return
         if name in turn.sums:
             gradient = turn.sums[name].wait()
             self.optimizer.step(gradient, turn.step, self.buckets[name].parameters)
         if name == "lower" and self.towers is not None:
             self.towers.update(self.optimizer, turn.batch.samples, turn.step)
+
+    def _update_clipped(self, turn: Turn, clip: GradientClip) -> None:
+        """Update all dense parameters, from gradients that are scaled down together."""
+        gradients = [
+            DenseGradient(self.buckets[name].parameters.start, sums.wait())
+            for name, sums in turn.sums.items()
+        ]
+        exchange = None
+        if self.towers is not None:
+            gradients += self.towers.reduce(turn.batch.samples)
+            exchange = self.towers.share
+        for first, gradient in clip.scaled(gradients, exchange):
+            part = slice(first, first + gradient.size)
+            self.optimizer.step(gradient, turn.step, part)
 
     def _refuse_nonfinite(self, loss: NDArray[np.float32], batch: BatchLike, step: int) -> None:
         """Raise TrainingError for the first sample of this rank whose loss is not finite."""

@@ -3,11 +3,13 @@
 They are built here from the config, once, for training, evaluation and warm-up alike.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from neocpu.config import Config
+from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
@@ -43,6 +45,17 @@ class World:
     towers: TowerGradients | None = None
     dynamic: DynamicKinds | None = None
 
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Dense parameters are those that are measured within the block: their moving average, if
+        the config has one.
+        """
+        if not self.config.eval.uses_average:
+            yield
+            return
+        with self.dense.averaged():
+            yield
+
 
 def build(
     config: Config,
@@ -61,7 +74,12 @@ def build(
         comm = two_level(comm)
     model = _model(config, plan, dense_features)
     embedding, towers = _embedding(config, comm, plan, model, huge, memory)
-    dense = DenseOptimizer(config.optimizer.dense, model.flat)
+    rates = config.optimizer
+    runs = config.dense_runs(dense_features)
+    dense = DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
+    of_table = config.table_optimizers()
+    shards = plan.local(comm.rank)
+    embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])
     dynamic = _dynamic(config, comm, plan, model, embedding)
     return World(
         config=config,
@@ -80,6 +98,7 @@ def build(
             training.bucket_bytes,
             Wire.of(config.wires.specs.dense, backward=True),
             towers,
+            rates.clip_norm,
             dynamic,
         ),
         towers=towers,
@@ -90,19 +109,7 @@ def build(
 def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
     """The dense part of the model."""
     layout = config.layout(dense_features)
-    return Dlrm(
-        dense_features=dense_features,
-        dims=layout.dims,
-        bottom=config.model.bottom,
-        top=config.model.top,
-        interaction=config.model.interaction,
-        diagonal=config.model.diagonal,
-        loss=config.model.loss,
-        seed=config.training.seed,
-        towers=layout.towers,
-        apart=config.parallel.towers,
-        composition=layout.composition,
-    )
+    return Dlrm(**vars(layout), seed=config.training.seed, apart=config.parallel.towers)
 
 
 def _dynamic(

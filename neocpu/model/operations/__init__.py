@@ -7,8 +7,8 @@ only, and so does its gradient; sums over samples (of parameters) go by leaves, 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from neocpu.model.arrays import F32, NodeGradient
 from neocpu.model.composition_layout import KeyVectors
-from neocpu.model.mlp import F32, NodeGradient
 from neocpu.model.operations.add import Add
 from neocpu.model.operations.copy import Copy
 from neocpu.model.operations.multiply import Multiply
