@@ -319,7 +319,7 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
     except ConfigError as error:
         raise ConfigError(f"{reader.source}: {error}") from error
     parts["logical"] = tuple(table.spec for table in logical)
-    if parts["logical"] == tables:
+    if parts["logical"] == tables and all(table.pooling != "none" for table in tables):
         parts["logical"] = ()
     parts["compositions"] = compositions if parts["logical"] else ()
     rows = sum(table.rows for table in tables)
@@ -365,6 +365,13 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
             f'it has no effect while data.rows_by is "{data.rows_by}"; set data.rows_by = '
             '"vocabulary"',
         )
+    by_rank = [table for table in config.tables if any(m.rule == "range" for m in table.maps)]
+    if by_rank and data.rows_by == "hash":
+        raise reader.wrong(
+            "data.rows_by",
+            f'"hash", but table {by_rank[0].name!r} is a block of rows in the order of falling '
+            'frequency; set data.rows_by = "vocabulary", or "code" where codes are ranks',
+        )
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
@@ -380,7 +387,12 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
         if config.compositions and config.parallel.towers:
             raise ConfigError(
                 "parallel.towers: nodes run the modules of full tables only, but some tables are "
-                "of another kind; leave parallel.towers out"
+                'of another kind, or have pooling "none"; leave parallel.towers out'
+            )
+        if data.deduplicate and any(table.pooling == "none" for table in config.tables):
+            raise ConfigError(
+                'data.deduplicate: lookups of tables with pooling "none" do not travel as bags; '
+                "leave data.deduplicate out"
             )
         key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):

@@ -72,6 +72,11 @@ def split(rows: int, row_bytes: int, keys: CafeKeys) -> tuple[int, int]:
 def _expand(table: LogicalTable) -> Expanded:
     spec = table.spec
     keys: CafeKeys = table.keys
+    if spec.pooling == "none":
+        raise ConfigError(
+            f'tables.{spec.name}.pooling: "none" is not for tables of kind cafe, whose importances '
+            "are those of bags; choose sum or mean"
+        )
     _check(spec.name, keys)
     hot, shared = split(spec.rows, numbers_bytes(spec.format, spec.dim), keys)
     row_map = RowMap("row", spec.rows)

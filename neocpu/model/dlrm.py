@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.kernels import loss as losses
 from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition import Compositions
@@ -105,13 +106,13 @@ class Dlrm:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
         E[:, : self.first_column] = self._bottom.forward(np.ascontiguousarray(x))
 
-    def forward_top(self, E: F32) -> F32:
+    def forward_top(self, E: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
         """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`).
 
-        Valid until the next call.
+        lookups : of the keys whose tables do not pool. Valid until the next call.
         """
         if self.composition is not None:
-            E = self.composition.forward(E)
+            E = self.composition.forward(E, lookups)
         vectors = E if self.towers is None else self.towers.forward(E)
         self._logits = self._top.forward(self.interaction.forward(vectors))
         logits = self._logits.reshape(-1)
@@ -175,6 +176,11 @@ class Dlrm:
         if self.towers is not None:
             dE = self.towers.backward(dE)
         return dE if self.composition is None else self.composition.backward(dE)
+
+    @property
+    def row_terms(self) -> Sequence[RowTerms]:
+        """Gradients of the keys whose tables do not pool, of the last `backward_lower`."""
+        return () if self.composition is None else self.composition.row_terms
 
     def backward_bottom(self, nodes: Sequence[NodeGradient]) -> None:
         """Go back through the bottom MLP, and write the gradients of `layout.lower`: its own, those

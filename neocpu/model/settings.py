@@ -6,6 +6,7 @@ from typing import Any
 
 from neocpu.embedding.compositions import Composition
 from neocpu.embedding.specs import TableSpec, bags
+from neocpu.model.attention_layout import AttentionKeys
 from neocpu.model.composition_layout import composition_layout
 from neocpu.model.interactions.cross import CrossShape
 from neocpu.model.layout import ModelLayout
@@ -23,6 +24,7 @@ class ModelConfig:
         layers. A list puts several behind one another (docs/models.md).
     diagonal : whether a vector's product with itself is one of them.
     loss : bce: binary cross-entropy of logits; mse: squared error.
+    attention : feature whose table has pooling "none" -> how its rows are weighted; {}: none.
     towers : name -> features, each in one of them; {}: none. Their modules stand between the
         pooled vectors and the interaction (docs/communication.md).
     tower : shape of these modules: c joint_vectors, p feature_vectors, their width.
@@ -37,6 +39,7 @@ class ModelConfig:
     interaction: str | tuple[str, ...] = "dot"
     diagonal: bool = False
     loss: str = "bce"
+    attention: Mapping[str, AttentionKeys] = field(default_factory=dict)
     tower: TowerModule = field(default_factory=TowerModule)
     towers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cross: CrossShape = field(default_factory=CrossShape)
@@ -66,7 +69,7 @@ class ModelConfig:
             diagonal=self.diagonal,
             loss=self.loss,
             towers=tower_layouts(self.towers, module, [key.key for key in keys], dims),
-            composition=composition_layout(tables, physical, compositions),
+            composition=composition_layout(tables, physical, compositions, self.attention),
             cross=self.cross,
         )
 
@@ -81,6 +84,8 @@ class ModelConfig:
         model = asdict(self)
         for name in ("embedding_dim", "embedding_format", "embedding_rounding"):
             del model[name]
+        if not self.attention:
+            del model["attention"]
         # their order is that of the parameters; models without towers are what they were
         model["towers"] = [[name, list(features)] for name, features in self.towers.items()]
         if not self.towers:

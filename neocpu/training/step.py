@@ -22,6 +22,7 @@ from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense_reduction import LeafReduction
 from neocpu.parallel.disaggregated import DisaggregatedEmbedding
+from neocpu.parallel.mixed import MixedEmbedding
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.started import Started
 from neocpu.parallel.two_level_reduction import dense_reduction
@@ -58,7 +59,7 @@ class TrainStep:
     def __init__(
         self,
         model: Dlrm,
-        embedding: ShardedEmbedding | DisaggregatedEmbedding,
+        embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding,
         optimizer: DenseOptimizer,
         comm: Comm,
         leaves: int,
@@ -202,8 +203,7 @@ class TrainStep:
     def _logits(self, turn: Turn) -> NDArray[np.float32]:
         assert turn.lookup is not None
         E = self._E[: turn.batch.labels.size]
-        turn.lookup.finish(E)
-        return self.model.forward_top(E)
+        return self.model.forward_top(E, turn.lookup.finish(E))
 
     def _forward_top(self, turn: Turn) -> None:
         self._logits(turn)
@@ -237,7 +237,11 @@ class TrainStep:
 
     def _send_gradients(self, turn: Turn) -> Waitable:
         assert turn.gradient is not None
-        turn.update = self.embedding.start_backward(turn.gradient, turn.step)
+        if isinstance(self.embedding, MixedEmbedding):
+            terms = self.model.row_terms
+            turn.update = self.embedding.start_backward(turn.gradient, turn.step, terms)
+        else:
+            turn.update = self.embedding.start_backward(turn.gradient, turn.step)
         if self.dynamic is not None:
             self.dynamic.note(turn.batch.sparse, turn.gradient)
         return turn.update

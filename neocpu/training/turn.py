@@ -1,14 +1,14 @@
 """What is known of a batch on its way through a training step?"""
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.jagged import KJT, InverseKJT
 from neocpu.parallel.disaggregated import StartedVectors
-from neocpu.parallel.input_dist import Input
+from neocpu.parallel.mixed import MixedLookup, MixedUpdate
 from neocpu.parallel.sharded import StartedLookup, StartedUpdate
 from neocpu.parallel.started import Started
 
@@ -52,9 +52,9 @@ class Turn:
 
     batch: BatchLike
     step: int
-    input: Started[Input] | None = None
-    lookup: StartedLookup | StartedVectors | None = None
+    input: Started[Any] | None = None
+    lookup: StartedLookup | StartedVectors | MixedLookup | None = None
     gradient: NDArray[np.float32] | None = None
-    update: StartedUpdate | None = None
+    update: StartedUpdate | MixedUpdate | None = None
     sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
     outcome: Outcome | None = None
