@@ -49,6 +49,7 @@ from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.ingest.table import table_schema
 from neocpu.kinds import KEYS, KIND_NAMES, expand
+from neocpu.model.interactions.dhen import ENSEMBLES, MODULES
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
@@ -196,6 +197,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.on_error": ON_ERROR,
     "model.interaction": INTERACTIONS,
     "model.loss": LOSSES,
+    "model.dhen.modules": MODULES,
+    "model.dhen.ensemble": ENSEMBLES,
     "model.embedding_format": TRAINED,
     "model.embedding_rounding": ROUNDINGS,
     "tables.*.pooling": POOLING,
@@ -232,6 +235,7 @@ LEAST = {
     "checkpoint.keep": 1,
     "wires.block": 1,
     "model.cross.layers": 1,
+    "model.dhen.layers": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
     "optimizer.groups.*.warmup_steps": AS_SECTION,
@@ -384,6 +388,7 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     try:
         config.table_optimizers()
         config.dense_runs(1)
+        config.model.check_wide(config.model_tables)
         if config.compositions and config.parallel.towers:
             raise ConfigError(
                 "parallel.towers: nodes run the modules of full tables only, but some tables are "
