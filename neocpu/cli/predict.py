@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -61,8 +62,8 @@ def predict(
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
         line += [word for key in keys for word in ("--with", key)]
         line += [word for override in overrides for word in ("--set", override)]
-        line += ["--head", head] if head else []
-        exec_mpiexec(ranks, line + ["--force"] * force + ["--unlabelled"] * unlabelled)
+        line += ["--head", head, *["--force"] * force, *["--unlabelled"] * unlabelled]
+        exec_mpiexec(ranks, line)
     comm = get_comm(ranks)
     prepare_threads(comm)
 
@@ -76,8 +77,7 @@ def predict(
 
     checkpoint = checkpoint_of(model, comm)
     values = open_values(checkpoint, overrides)
-    if not unlabelled:
-        unlabelled = values.lacks_label(data)
+    unlabelled = unlabelled or values.lacks_label(data)
     columns = None
     if keys and comm.rank == 0:
         columns = key_columns(data, keys, values.schema, labelled=not unlabelled)
@@ -92,11 +92,14 @@ def predict(
     )
     file = ScoreFile(out, columns) if comm.rank == 0 else None
     try:
-        write = file.write if file else lambda part: None
-        count = score(world, loader.batches(0, 0), write, head)
+        count = score(world, loader.batches(0, 0), file.write if file else _nowhere, head)
         if file:
             file.finish()
             click.echo(f"{out}: {count} predictions")
     finally:
         if file:
             file.discard()
+
+
+def _nowhere(_: Any) -> None:
+    """Where ranks other than the first write their predictions."""

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import DataError
-from neocpu.ingest.dataset_file import DatasetFile, Samples, starts_to_indices
+from neocpu.ingest.dataset_file import DatasetFile, Samples
 from neocpu.ingest.dataset_layout import BLOCK, BagColumn, FeatureColumn
+from neocpu.ingest.feature_reader import starts_to_indices
 from neocpu.ingest.writer import DatasetWriter
 
 __all__ = ["BagColumn", "Dataset", "DatasetWriter", "FeatureColumn", "Samples"]

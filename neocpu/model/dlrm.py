@@ -19,6 +19,7 @@ from neocpu.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition import Compositions
 from neocpu.model.first_order import FirstOrder
+from neocpu.model.head_layout import HeadLayout
 from neocpu.model.heads import Head, Objective
 from neocpu.model.interactions.chain import Chain
 from neocpu.model.layout import ModelLayout
@@ -77,13 +78,12 @@ class Dlrm:
         self.between: Callable[[], None] = nothing
         self._bottom = self._mlp("bottom", last_relu=True)
         self._top = self._mlp("top", last_relu=False)
+        sizes = (self.first_column, self.layout.dims)
         self.towers = (
-            Towers(self.first_column, self.layout.dims, self.layout.towers, self.parameters)
-            if towers and not apart
-            else None
+            Towers(*sizes, self.layout.towers, self.parameters) if towers and not apart else None
         )
         self.first_order = (
-            FirstOrder(self.first_column, self.layout.dims, self.layout.wide, self.parameters)
+            FirstOrder(*sizes, self.layout.wide, self.parameters)
             if self.layout.has_first_order
             else None
         )
@@ -95,12 +95,10 @@ class Dlrm:
                 self.first_column, self.layout.composition, self.parameters
             )
             self.columns = self.composition.columns
-        inputs = self.layout.interaction_width
-        self.heads = [
-            Head(head, inputs, self.parameters, self._between_layers) for head in self.layout.heads
-        ]
+        self.heads = [self._head(layout) for layout in self.layout.heads]
         self._objective = Objective(loss)
-        self._z_gradient = Buffer(inputs)  # where several heads give one
+        # where several heads give one
+        self._z_gradient = Buffer(self.layout.interaction_width)
         self._logits = np.empty((0, 0), np.float32)
         self._dense = self._logits
         self._bottom_gradient = self._logits
@@ -109,6 +107,11 @@ class Dlrm:
         """The MLP "bottom" or "top"."""
         sizes = self.layout.sizes(name)
         return Mlp(name, sizes, self.parameters, last_relu, between=self._between_layers)
+
+    def _head(self, layout: HeadLayout) -> Head:
+        """A further head."""
+        inputs = self.layout.interaction_width
+        return Head(layout, inputs, self.parameters, self._between_layers)
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
@@ -147,6 +150,10 @@ class Dlrm:
         weight, f32[b] (None: 1). Valid until the next call.
         """
         return self._objective.gradient(self._logits.reshape(-1), labels, global_batch, weights)
+
+    def with_heads(self, head_labels: F32 | None) -> Sequence[tuple[Head, F32]]:
+        """The further heads with their labels f32[heads, b]."""
+        return tuple(zip(self.heads, () if head_labels is None else head_labels, strict=True))
 
     def predict(self) -> F32:
         """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits).

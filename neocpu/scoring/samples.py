@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.dataset_file import Samples, starts_to_indices
+from neocpu.ingest.dataset_file import Samples
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
+from neocpu.ingest.feature_reader import starts_to_indices
 from neocpu.ingest.schema import Schema
 from neocpu.ingest.text import Parsed
 

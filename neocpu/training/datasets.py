@@ -110,7 +110,7 @@ class Splits:
             depth=config.data.read_ahead,
             shuffle_run=config.data.shuffle_run,
             groups=key_groups(config.tables, config.data.deduplicate),
-            heads=config.head_labels,
+            heads=head_labels(config),
         )
 
     def touchable_rows(self, samples: int) -> dict[str, int]:
@@ -242,7 +242,7 @@ def open_paths(
     datasets: dict[str, Dataset] = {}
     try:
         label = config.data.label
-        more = config.more_labels
+        more = more_labels(config)
         datasets = {
             name: Dataset(files, label, more) for name, files in json.loads(message).items()
         }
@@ -260,6 +260,17 @@ def open_paths(
                     f"in {path}.errors.txt"
                 )
     return Splits(config, comm, _parts(config, datasets))
+
+
+def head_labels(config: Config) -> tuple[str, ...]:
+    """Labels of the model's further heads."""
+    return tuple(head.label for head in config.model.heads.values())
+
+
+def more_labels(config: Config) -> tuple[str, ...]:
+    """Labels that are read besides the first: of heads, and the samples' weights."""
+    weight = config.data.sample_weight
+    return tuple(dict.fromkeys([*head_labels(config), *([weight] if weight else [])]))
 
 
 def _parts(config: Config, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
@@ -300,7 +311,7 @@ def converted(config: Config, comm: Comm) -> Splits | None:
         options = convert_options(config, "train", True)
         with suppress(NeocpuError, OSError):
             files = ensure_dataset(data.train, data.format, options, make=False)
-            train = {"train": Dataset(files, config.data.label, config.more_labels)}
+            train = {"train": Dataset(files, config.data.label, more_labels(config))}
             splits = Splits(config, comm, _parts(config, train))
     return None if comm.largest(int(splits is None)) else splits
 
