@@ -29,7 +29,7 @@ ROWWISE_INT8 = next(
     for name, case in CASES.items()
     if case.options.get("weights_format") == "int8"
     and case.options.get("optimizer") == "exact_rowwise_adagrad"
-    and "max_norm" not in case.options
+    and not {"max_norm", "momentum1_format"} & case.options.keys()
 )
 
 
