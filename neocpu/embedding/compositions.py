@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import TableSpec
 
 COPY = "copy"  # side by side, in the order of the terms; of one term: as it is
@@ -36,12 +37,31 @@ class Term:
 
 
 @dataclass(frozen=True)
+class DynamicMap:
+    """Rows that move between the physical tables of a logical one as training goes on.
+
+    Their row maps have the rule "row"; `training/dynamic_kinds.py` finds the rows of each batch.
+
+    rule : a name in `training.dynamic_kinds.RULES`. rows : of the logical table. every : steps from
+    one decision to the next. bytes : of what it takes to know where rows are. options : what else
+    the rule needs to know.
+    """
+
+    rule: str
+    rows: int
+    every: int
+    bytes: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class Composition:
     """How the vectors of a logical table are made.
 
     table : the logical table. terms : for each of its features, the lookups whose vectors are
     composed. operation : a name in `model.operations`. tensors : dense parameters that it has,
     (name, shape), the same for all features. options : what else the operation needs to know.
+    dynamic : where rows move as training goes on (None: they stay).
     """
 
     table: str
@@ -49,10 +69,14 @@ class Composition:
     operation: str = COPY
     tensors: Tensors = ()
     options: tuple[tuple[str, Any], ...] = ()
+    dynamic: DynamicMap | None = None
 
     def header(self) -> dict[str, Any]:
         """What decides the bits."""
-        return asdict(self)
+        header = asdict(self)
+        if self.dynamic is None:
+            del header["dynamic"]
+        return header
 
 
 @dataclass(frozen=True)
@@ -70,14 +94,23 @@ def whole(spec: TableSpec) -> Expanded:
 
 
 def physical_tables(spec: TableSpec, parts: Sequence[TableSpec]) -> tuple[TableSpec, ...]:
-    """Physical tables with the pooling, weights, format and rounding of their logical table."""
+    """Physical tables with the pooling, weights, format and rounding of their logical table.
+
+    A table whose lookups have signs is weighted; weights of the log count if the logical table has.
+    """
+    signed = [any(row_map.signed for row_map in part.maps) for part in parts]
     return tuple(
         replace(
             part,
+            maps=_without_log_weights(part.maps) if sign and not spec.weighted else part.maps,
             pooling=spec.pooling,
-            weighted=spec.weighted or any(row_map.signed for row_map in part.maps),
+            weighted=spec.weighted or sign,
             format=spec.format,
             rounding=spec.rounding,
         )
-        for part in parts
+        for part, sign in zip(parts, signed)
     )
+
+
+def _without_log_weights(maps: Sequence[RowMap]) -> tuple[RowMap, ...]:
+    return tuple(replace(row_map, log_weights=False) for row_map in maps)

@@ -7,7 +7,8 @@ where the physical table has nothing for it.
     digit     first + (row // divisor) mod modulus     a digit of the row in a mixed radix
     salted    first + mix(salt, row) mod modulus       a hash, another one for each salt
     range     row - first where first <= row < first + modulus, else -1
-    row       row itself: a table whose map changes as training goes on finds its row later
+    row       row itself: where rows move as training goes on (`compositions.DynamicMap`), the
+              training step finds them
 
 Source: docs/arithmetic.md §14.
 """
@@ -26,6 +27,8 @@ class RowMap:
 
     rule : one of RULES. rows : of the logical table. divisor, modulus, first : as above.
     salt : of a hash. signed : whether each lookup has a weight of 1 or -1, by another hash.
+    log_weights : does a lookup take its weight of the log, if its table is weighted? (A table may
+    be weighted for the sake of signs only.)
     """
 
     rule: str
@@ -35,6 +38,7 @@ class RowMap:
     first: int = 0
     salt: str = ""
     signed: bool = False
+    log_weights: bool = True
 
     @property
     def number(self) -> int:

@@ -15,7 +15,7 @@ from neocpu.records import choose
 from neocpu.reference.codecs import CODECS
 from neocpu.storage.placement import AUTO, PLACEMENTS
 
-POOLING = ("sum", "mean")
+POOLING = ("sum", "mean", "none")
 ROUNDINGS = ("nearest", "stochastic")
 
 
@@ -31,6 +31,7 @@ class Start:
 class TableSpec:
     """One table: `rows` by `dim` numbers, looked up by `features`, each bag pooled by `pooling`.
 
+    pooling : "none" gives every lookup's row instead of a vector for each bag.
     format : how its numbers are kept, one of `neocpu.formats.TRAINED` (docs/formats.md).
     rounding : how they are rounded to it after an update. cache_format : a wider format of the
     rows in its caches, a key of `neocpu.formats.CACHES`; "": the same.
@@ -50,6 +51,17 @@ class TableSpec:
     maps: tuple[RowMap, ...] = ()
     start: Start | None = None
 
+    @classmethod
+    def of_json(cls, entry: Mapping[str, Any]) -> "TableSpec":
+        """The table whose fields `asdict` gave, after a way through JSON. Raises TypeError."""
+        start = entry.get("start")
+        records = {
+            "features": tuple(entry["features"]),
+            "maps": tuple(RowMap(**row_map) for row_map in entry.get("maps", ())),
+            "start": None if start is None else Start(**start),
+        }
+        return cls(**{**entry, **records})
+
     @property
     def initial(self) -> Start:
         """Where its rows start: by default uniform in ±1/√rows."""
@@ -59,6 +71,11 @@ class TableSpec:
     def row_format(self) -> RowFormat:
         """The record of its format. Raises ConfigError if there is none."""
         return table_format(self.format)
+
+    @property
+    def pooled_dim(self) -> int:
+        """Columns that a key of the table has among the pooled vectors; 0 if it is not pooled."""
+        return 0 if self.pooling == "none" else self.dim
 
     @property
     def cached(self) -> "TableSpec":
@@ -204,7 +221,7 @@ class TableKeys:
 
     rows, dim : shape of the table: one row for each category, and its columns.
     features : whose categories are looked up in it. pooling : how the rows of a bag become one
-    vector: their sum, or mean.
+    vector: their sum, or mean; none: they stay, for an operation of the model that takes them.
     weighted : whether each lookup has a weight, which its row is multiplied by.
     format, rounding : how its numbers are kept, and rounded after an update; "": those of the
     model. bf16_split: fp32 numbers of whose halves lookups read the upper one.

@@ -10,16 +10,19 @@ gradient from `backward` to the tables.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.kernels import loss as losses
-from neocpu.kernels.choice import chosen
+from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition import Compositions
-from neocpu.model.composition_layout import CompositionLayout
+from neocpu.model.first_order import FirstOrder
+from neocpu.model.interactions.chain import Chain
 from neocpu.model.layout import ModelLayout
-from neocpu.model.mlp import F32, Buffer, Mlp, NodeGradient, initialise, nothing
+from neocpu.model.mlp import Mlp, initialise, nothing
 from neocpu.model.tower_layout import TowerLayout
 from neocpu.model.towers import Towers
 
@@ -27,9 +30,8 @@ from neocpu.model.towers import Towers
 class Dlrm:
     """Bottom MLP, interaction, top MLP and loss.
 
-    Arguments as for `ModelLayout`; seed : of the initial values. apart : do the towers' modules run
-    elsewhere, and E holds their vectors in place of the pooled ones? composition : of the tables'
-    vectors (None: E holds them as they are).
+    Arguments as for `ModelLayout`; more : its other fields. seed : of the initial values. apart :
+    do the towers' modules run elsewhere, and E holds their vectors in place of the pooled ones?
 
     Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
     columns], which is the bottom's output in columns :first_column, then each key's pooled vector;
@@ -47,13 +49,13 @@ class Dlrm:
         dims: Sequence[int],
         bottom: Sequence[int],
         top: Sequence[int],
-        interaction: str = "dot",
+        interaction: str | tuple[str, ...] = "dot",
         diagonal: bool = False,
         loss: str = "bce",
         seed: int = 0,
         towers: Sequence[TowerLayout] = (),
         apart: bool = False,
-        composition: CompositionLayout | None = None,
+        **more: Any,
     ) -> None:
         self.layout = ModelLayout(
             dense_features,
@@ -64,7 +66,7 @@ class Dlrm:
             diagonal,
             loss,
             tuple(towers),
-            composition,
+            **more,
         )
         vector_columns = self.layout.first_column + sum(self.layout.vector_widths)
         self.columns = vector_columns if apart else self.layout.columns
@@ -80,22 +82,27 @@ class Dlrm:
             if towers and not apart
             else None
         )
+        self.first_order = (
+            FirstOrder(self.first_column, self.layout.dims, self.layout.wide, self.parameters)
+            if self.layout.has_first_order
+            else None
+        )
+        self.interaction = Chain(self.layout.chain(), self.parameters, self._between_layers)
         self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
         self.composition: Compositions | None = None
-        if composition is not None:
-            self.composition = Compositions(self.first_column, composition, self.parameters)
+        if self.layout.composition is not None:
+            self.composition = Compositions(
+                self.first_column, self.layout.composition, self.parameters
+            )
             self.columns = self.composition.columns
         self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
-        self._z = Buffer(self.layout.interaction_width)
-        self._de = Buffer(vector_columns)
         self._prediction = Buffer(1)
         self._logit_gradient = Buffer(1)
         self._losses = Buffer(1)
         self._labels = Buffer(1)  # of `predict`, which has none
-        # what interacts: E, or what the towers make of it
-        self._vectors = np.empty((0, 0), np.float32)
-        self._bottom_gradient = self._vectors
         self._logits = np.empty((0, 0), np.float32)
+        self._dense = self._logits
+        self._bottom_gradient = self._logits
 
     def _mlp(self, name: str, last_relu: bool) -> Mlp:
         """The MLP "bottom" or "top"."""
@@ -104,23 +111,26 @@ class Dlrm:
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
-        E[:, : self.first_column] = self._bottom.forward(np.ascontiguousarray(x))
+        self._dense = np.ascontiguousarray(x)
+        E[:, : self.first_column] = self._bottom.forward(self._dense)
 
-    def forward_top(self, E: F32) -> F32:
+    def forward_top(self, E: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
         """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`).
 
-        Valid until the next call.
+        lookups : of the keys whose tables do not pool. Valid until the next call.
         """
         if self.composition is not None:
-            E = self.composition.forward(E)
-        z = self._vectors = E if self.towers is None else self.towers.forward(E)
-        if self.layout.interaction == "dot":
-            z = self._z.matrix(len(E))
-            chosen("interaction", "dot_forward")(
-                self._vectors, self.first_column, self.layout.diagonal, z
-            )
-        self._logits = self._top.forward(z)
-        return self._logits.reshape(-1)
+            E = self.composition.forward(E, lookups)
+        vectors = E if self.towers is None else self.towers.forward(E)
+        linear = None
+        if self.first_order is not None:
+            vectors, linear = self.first_order.forward(self._dense, vectors)
+        self._logits = self._top.forward(self.interaction.forward(vectors))
+        logits = self._logits.reshape(-1)
+        for term in (self.interaction.logit, linear):
+            if term is not None:
+                logits += term
+        return logits
 
     def loss_gradient(self, labels: F32, global_batch: int) -> tuple[F32, F32]:
         """Predictions f32[b] and losses f32[b] of the last `forward_top`.
@@ -164,7 +174,7 @@ class Dlrm:
 
         nodes : sums to write, over the samples of each.
         """
-        self._top.begin_backward(self._logit_gradient.matrix(len(self._vectors)))
+        self._top.begin_backward(self._logit_gradient.matrix(len(self._logits)))
         for layer in range(self._top.layers - 1, 0, -1):
             self._top.input_gradient(layer)
             self._top.weight_gradient(layer, nodes)
@@ -172,21 +182,23 @@ class Dlrm:
     def backward_lower(self) -> F32:
         """Go on through the top MLP's first layer and the interaction: dE, as of `backward`."""
         dz = self._top.input_gradient(0)
-        if self.layout.interaction == "dot":
-            dE = self._de.matrix(len(self._vectors))
-            chosen("interaction", "dot_backward")(
-                self._vectors, dz, self.first_column, self.layout.diagonal, dE
-            )
-        else:
-            dE = dz
+        dlogit = self._logit_gradient.matrix(len(self._logits)).reshape(-1)
+        dE = self.interaction.backward(dz, dlogit)
+        if self.first_order is not None:
+            dE = self.first_order.backward(dE, dlogit)
         self._bottom_gradient = dE[:, : self.first_column]
         if self.towers is not None:
             dE = self.towers.backward(dE)
         return dE if self.composition is None else self.composition.backward(dE)
 
+    @property
+    def row_terms(self) -> Sequence[RowTerms]:
+        """Gradients of the keys whose tables do not pool, of the last `backward_lower`."""
+        return () if self.composition is None else self.composition.row_terms
+
     def backward_bottom(self, nodes: Sequence[NodeGradient]) -> None:
         """Go back through the bottom MLP, and write the gradients of `layout.lower`: its own, those
-        of the top MLP's first layer, and those of towers.
+        of the top MLP's first layer, those of the interaction and of towers.
 
         nodes : as of `backward_upper`.
         """
@@ -196,7 +208,12 @@ class Dlrm:
             if layer:
                 self._bottom.input_gradient(layer)
             self._bottom.weight_gradient(layer, nodes)
-        for module in (self.composition, self.towers):
+        self._weight_gradients_between(nodes)
+
+    def _weight_gradients_between(self, nodes: Sequence[NodeGradient]) -> None:
+        """Of what stands between E and the top MLP."""
+        self.interaction.weight_gradients(nodes)
+        for module in (self.first_order, self.composition, self.towers):
             if module is not None:
                 module.weight_gradients(nodes)
 
@@ -210,9 +227,7 @@ class Dlrm:
         for mlp in (self._bottom, self._top):
             for layer in range(mlp.layers):
                 mlp.weight_gradient(layer, [node])
-        for module in (self.composition, self.towers):
-            if module is not None:
-                module.weight_gradients([node])
+        self._weight_gradients_between([node])
         return out
 
     def _between_layers(self) -> None:

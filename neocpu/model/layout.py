@@ -12,11 +12,11 @@ vectors do.
 
 Parameters lie in one flat float32 array in this order: bottom.0.weight [out, in], bottom.0.bias
 [out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias, then those of composed tables
-(`composition_layout.py`), then those of the towers.
+(`composition_layout.py`), of the interaction, and of the towers.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -24,9 +24,21 @@ from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError
 from neocpu.model.composition_layout import CompositionLayout
+from neocpu.model.first_order import NAME as FIRST_ORDER
+from neocpu.model.interactions.base import InteractionLayout, Shapes
+from neocpu.model.interactions.chain import (
+    INTERACTIONS,
+    WITH_FIRST_ORDER,
+    InteractionOptions,
+    chain_layouts,
+    chain_tensors,
+)
+from neocpu.model.interactions.cross import CrossShape
+from neocpu.model.interactions.dhen import DhenShape
+from neocpu.model.interactions.dot import DotLayout
 from neocpu.model.tower_layout import TowerLayout
 
-INTERACTIONS = ("dot", "cat")
+__all__ = ["INTERACTIONS", "LOSSES", "ModelLayout"]
 LOSSES = ("bce", "mse")
 
 
@@ -35,9 +47,11 @@ class ModelLayout:
     """Sizes of a DLRM.
 
     dense_features : inputs of the bottom MLP. dims : columns of each pooled key. bottom, top :
-    widths of the layers' outputs. interaction : one of INTERACTIONS. diagonal : do dot products
-    include those of a vector with itself? loss : one of LOSSES. towers : of the keys, or none.
-    composition : how the keys' vectors are made of those of physical tables (None: as they are).
+    widths of the layers' outputs. interaction : one of INTERACTIONS, or several behind one another.
+    diagonal : do dot products include those of a vector with itself? loss : one of LOSSES. towers :
+    of the keys, or none. composition : how the keys' vectors are made of those of physical tables
+    (None: as they are). cross, dhen : shapes of these layers, where the interaction has any. wide :
+    positions of the keys that are weights of a linear term (`first_order.py`) and do not interact.
 
     Raises
     ------
@@ -48,18 +62,16 @@ class ModelLayout:
     dims: tuple[int, ...]
     bottom: tuple[int, ...]
     top: tuple[int, ...]
-    interaction: str = "dot"
+    interaction: str | tuple[str, ...] = "dot"
     diagonal: bool = False
     loss: str = "bce"
     towers: tuple[TowerLayout, ...] = ()
     composition: CompositionLayout | None = None
+    cross: CrossShape = field(default_factory=CrossShape)
+    dhen: DhenShape = field(default_factory=DhenShape)
+    wide: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.interaction not in INTERACTIONS:
-            raise ConfigError(
-                f"model.interaction: {self.interaction!r} is unknown; choose from "
-                f"{', '.join(INTERACTIONS)}"
-            )
         if self.loss not in LOSSES:
             raise ConfigError(
                 f"model.loss: {self.loss!r} is unknown; choose from {', '.join(LOSSES)}"
@@ -73,8 +85,11 @@ class ModelLayout:
             raise ConfigError(
                 f"model.top: the last size is {self.top[-1]}; it must be 1, the logit"
             )
-        if self.interaction == "dot":
+        if self.wide and self.towers:
+            raise ConfigError("model.wide: keys of towers are vectors; use one of the two")
+        if self.interaction_names[:1] == ("dot",):
             self._check_dot()
+        self.chain()
 
     def _check_dot(self) -> None:
         """Raise ConfigError unless all vectors have one width."""
@@ -112,17 +127,36 @@ class ModelLayout:
     def vector_widths(self) -> tuple[int, ...]:
         """Columns of each vector that interacts with the bottom MLP's output."""
         if not self.towers:
-            return self.dims
+            return tuple(dim for key, dim in enumerate(self.dims) if key not in self.wide)
         return tuple(t.module.width for t in self.towers for _ in range(t.vectors))
+
+    @property
+    def interaction_names(self) -> tuple[str, ...]:
+        """Interactions behind one another, the first gets the vectors."""
+        names = self.interaction
+        return (names,) if isinstance(names, str) else tuple(names)
+
+    def chain(self) -> tuple[InteractionLayout, ...]:
+        """Layouts of the interactions behind one another."""
+        widths = (self.first_column, *self.vector_widths)
+        options = InteractionOptions(self.diagonal, self.cross, self.dhen)
+        return chain_layouts(self.interaction_names, widths, options)
+
+    @property
+    def dot_vectors(self) -> int:
+        """Vectors that the dot products pair (0: there are none)."""
+        dots = [len(layout.vectors) for layout in self.chain() if isinstance(layout, DotLayout)]
+        return dots[0] if dots else 0
+
+    @property
+    def has_first_order(self) -> bool:
+        """Does a linear term add to the logit?"""
+        return bool(self.wide) or any(name in WITH_FIRST_ORDER for name in self.interaction_names)
 
     @property
     def interaction_width(self) -> int:
         """Inputs of the top MLP."""
-        if self.interaction == "cat":
-            return self.first_column + sum(self.vector_widths)
-        vectors = len(self.vector_widths) + 1
-        pairs = vectors * (vectors - 1) // 2 + (vectors if self.diagonal else 0)
-        return self.first_column + pairs
+        return sum(self.chain()[-1].widths)
 
     def sizes(self, name: str) -> tuple[int, ...]:
         """Widths of the MLP "bottom" or "top", its inputs first."""
@@ -139,18 +173,22 @@ class ModelLayout:
                 tensors.append((f"{name}.{layer}.bias", (outputs,)))
         if self.composition is not None:
             tensors += self.composition.tensors()
+        tensors += self.interaction_tensors()
         for tower in self.towers:
             tensors += tower.tensors()
         return tuple(tensors)
 
+    def interaction_tensors(self) -> Shapes:
+        """(name, shape) of the parameters between the pooled vectors and the top MLP."""
+        tensors = chain_tensors(self.chain())
+        if self.has_first_order:
+            shape = (1, self.dense_features)
+            tensors += ((f"{FIRST_ORDER}.weight", shape), (f"{FIRST_ORDER}.bias", (1,)))
+        return tensors
+
     def parameter_sizes(self) -> dict[str, int]:
         """Numbers of every parameter, in the order of the flat array."""
         return {name: math.prod(shape) for name, shape in self.tensors()}
-
-    @property
-    def only_mlps(self) -> bool:
-        """Are all parameters those of the bottom and the top MLP?"""
-        return not self.towers and not (self.composition and self.composition.tensors())
 
     @property
     def parameters(self) -> int:
@@ -187,3 +225,11 @@ class ModelLayout:
     def upper(self) -> slice:
         """The other layers of the top MLP; empty where it has one."""
         return slice(self.lower.stop, self.parameters)
+
+    @property
+    def in_two_buckets(self) -> bool:
+        """Do the gradients of `upper` come before all others? Not where parameters stand between
+        the vectors and the top MLP: they follow it in the flat array.
+        """
+        composed = self.composition is not None and self.composition.tensors()
+        return not (self.towers or composed or self.interaction_tensors())

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
+from neocpu.embedding.hot_sketch import warm_up_sketch
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.ingest.loader import warm_up_reading
 from neocpu.jagged import KJT
@@ -49,6 +50,7 @@ from neocpu.kernels._cache import (
 )
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
+from neocpu.model import composition as compositions
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.sharded import ShardedEmbedding
@@ -89,14 +91,17 @@ def signature(config: Config, plan: Plan) -> str:
     optimizer = config.optimizer
     distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
     distinct += ["repeated bags"] if config.data.deduplicate else []
+    distinct += ["hot rows"] if _rows_move(config) else []
     return _hash(
         [
             *distinct,
+            *_operations(config),
             family(),
             _ways(plan),
             plan.ranks > 1,
             config.parallel.route,
             model.interaction,
+            model.dhen.modules if "dhen" in model.interactions else (),
             model.diagonal,
             model.loss,
             optimizer.sparse.name,
@@ -123,6 +128,14 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
     )
 
 
+def _operations(config: Config) -> list[Any]:
+    """Operations that compose tables of kinds, with what they are told; full tables have none."""
+    operations = {(part.operation, repr(part.options)) for part in config.compositions}
+    unpooled = ["rows"] * any(table.pooling == "none" for table in config.tables)
+    unpooled += sorted({keys.normalise for keys in config.model.attention.values()})
+    return [sorted(operations), *unpooled] if operations else []
+
+
 @functools.cache
 def _sources() -> str:
     return source_digest(PACKAGE.parent)
@@ -140,6 +153,11 @@ def _ways(plan: Plan) -> list[tuple[str, str]]:
     return sorted(
         {(scheme, table.cached.format) for scheme, table in zip(plan.schemes, plan.tables)}
     )
+
+
+def _rows_move(config: Config) -> bool:
+    """Are there tables whose rows move in training?"""
+    return any(composition.dynamic is not None for composition in config.compositions)
 
 
 def _formats(plan: Plan) -> list[tuple[str, str]]:
@@ -290,6 +308,8 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         assert isinstance(world.embedding, ShardedEmbedding)  # towers stay at home here
         world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
+        if _rows_move(config):
+            warm_up_sketch()
         warm_up_reading()  # the last that the helper would compile
         helper.wait()
         for step in (1, 2):
@@ -300,6 +320,9 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         body(SingleComm())
     else:
         run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
+    # the miniature's tables are full
+    if composition := config.layout(3).composition:
+        compositions.warm_up(composition)
 
 
 def _move_rows(config: Config, plan: Plan, placement: str) -> None:
@@ -323,7 +346,15 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
 
 def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) -> Config:
     # towers need no kernels of their own
-    model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={})
+    model = replace(
+        config.model,
+        embedding_dim=DIM,
+        bottom=(DIM,),
+        top=(4, 1),
+        towers={},
+        wide=(),
+        attention={},
+    )
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
     parallel = replace(config.parallel, towers=False)

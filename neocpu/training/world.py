@@ -14,11 +14,14 @@ from neocpu.embedding.tiered import MemoryPlan
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.disaggregated import DisaggregatedEmbedding
+from neocpu.parallel.mixed import MixedEmbedding
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.two_level import two_level
 from neocpu.parallel.wires import Wire
+from neocpu.training.dynamic_kinds import DynamicKinds
 from neocpu.training.step import TrainStep
+from neocpu.training.table_rows import TableRows
 from neocpu.training.tower_gradients import TowerGradients
 from neocpu.training.tower_world import build_apart
 
@@ -30,17 +33,18 @@ class World:
     config, comm, plan : what they were built from. model : the dense part, the same on all ranks.
     embedding : this rank's shards of the tables. dense : the optimizer of the model's parameters.
     step : trains model and embedding on one batch. towers : where the model's towers run on their
-    nodes (None: at home).
+    nodes (None: at home). dynamic : the tables whose rows move in training (None: there is none).
     """
 
     config: Config
     comm: Comm
     plan: Plan
     model: Dlrm
-    embedding: ShardedEmbedding | DisaggregatedEmbedding
+    embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding
     dense: DenseOptimizer
     step: TrainStep
     towers: TowerGradients | None = None
+    dynamic: DynamicKinds | None = None
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
@@ -77,6 +81,7 @@ def build(
     of_table = config.table_optimizers()
     shards = plan.local(comm.rank)
     embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])
+    dynamic = _dynamic(config, comm, plan, model, embedding)
     return World(
         config=config,
         comm=comm,
@@ -95,35 +100,45 @@ def build(
             Wire.of(config.wires.specs.dense, backward=True),
             towers,
             rates.clip_norm,
+            dynamic,
         ),
         towers=towers,
+        dynamic=dynamic,
     )
 
 
 def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
     """The dense part of the model."""
     layout = config.layout(dense_features)
-    return Dlrm(
-        dense_features=dense_features,
-        dims=layout.dims,
-        bottom=config.model.bottom,
-        top=config.model.top,
-        interaction=config.model.interaction,
-        diagonal=config.model.diagonal,
-        loss=config.model.loss,
-        seed=config.training.seed,
-        towers=layout.towers,
-        apart=config.parallel.towers,
-        composition=layout.composition,
-    )
+    return Dlrm(**vars(layout), seed=config.training.seed, apart=config.parallel.towers)
+
+
+def _dynamic(
+    config: Config,
+    comm: Comm,
+    plan: Plan,
+    model: Dlrm,
+    embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding,
+) -> DynamicKinds | None:
+    """The tables whose rows move in training."""
+    if all(composition.dynamic is None for composition in config.compositions):
+        return None
+    assert model.composition is not None
+    seed = config.training.seed
+    rows = TableRows(comm, plan, embedding.tbe, config.optimizer.sparse, seed)
+    parts = model.composition.layout.parts
+    return DynamicKinds(config, comm, parts, model.first_column, rows)
 
 
 def _embedding(
     config: Config, comm: Comm, plan: Plan, model: Dlrm, huge: bool, memory: MemoryPlan | None
-) -> tuple[ShardedEmbedding | DisaggregatedEmbedding, TowerGradients | None]:
+) -> tuple[ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding, TowerGradients | None]:
     """The tables of this rank, and what trains towers that run on their nodes."""
     if config.parallel.towers:
         return build_apart(config, comm, plan, model, huge, memory)
+    composition = model.layout.composition
+    if composition is not None and composition.unpooled:
+        return _mixed(config, comm, plan, model, huge, memory, composition.once), None
     embedding = ShardedEmbedding(
         plan,
         comm,
@@ -139,3 +154,29 @@ def _embedding(
         groups=key_groups(config.tables, config.data.deduplicate),
     )
     return embedding, None
+
+
+def _mixed(
+    config: Config,
+    comm: Comm,
+    plan: Plan,
+    model: Dlrm,
+    huge: bool,
+    memory: MemoryPlan | None,
+    once: frozenset[int],
+) -> MixedEmbedding:
+    """The tables of this rank where some are not pooled; once : keys that look rows up once."""
+    return MixedEmbedding(
+        plan,
+        comm,
+        config.optimizer.sparse,
+        config.training.seed,
+        config.training.leaves,
+        first_column=model.first_column,
+        route=config.parallel.route,
+        huge=huge,
+        memory=memory,
+        unique_rows=config.parallel.unique_rows,
+        wires=config.wires.specs,
+        distinct=once,
+    )

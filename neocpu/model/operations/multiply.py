@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from neocpu.model.arrays import F32, NodeGradient
 from neocpu.model.composition_layout import KeyVectors
-from neocpu.model.mlp import F32, NodeGradient
 
 
 class Multiply:
