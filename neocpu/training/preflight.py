@@ -175,9 +175,10 @@ def check_memory(
 
 
 def dense_bytes(config: Config, dense_features: int) -> int:
-    """Bytes of the dense parameters and their optimizer's state."""
+    """Bytes of the dense parameters, their optimizer's state and their average, if there is one."""
     layout = config.layout(dense_features)
-    return 4 * layout.parameters * (1 + config.optimizer.dense.state_floats[0])
+    arrays = 1 + config.optimizer.dense.state_floats[0] + bool(config.eval.ema)
+    return 4 * layout.parameters * arrays
 
 
 def checkpoint_needs(
