@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, whole
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
+from neocpu.kinds import hash as hashed
 from neocpu.kinds import md, qr, unified
 
 
@@ -32,6 +33,7 @@ class FullKeys(NamedTuple):
 
 FULL = "full"
 KINDS: dict[str, TableKind] = {
+    "hash": TableKind(hashed.HashKeys, hashed.expand),
     "qr": TableKind(qr.QrKeys, qr.expand),
     "md": TableKind(md.MdKeys, md.expand),
     "unified": TableKind(unified.UnifiedKeys, unified.expand),
