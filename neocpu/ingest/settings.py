@@ -1,6 +1,6 @@
 """Which keys has `[data]` of a config?"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -81,21 +81,7 @@ class DataConfig:
             del header["split"]
         return header
 
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """(key, what is wrong with it) of what does not go together."""
-        if fault := self._split_fault():
-            yield "split", fault
-        if self.format == "table" and not self.schema:
-            yield (
-                "schema",
-                'format "table" needs the path of a SCHEMA.toml, or its keys in [data.schema]',
-            )
-        if self.rows_by != "vocabulary" and (self.min_count or self.vocabulary):
-            key = "min_count" if self.min_count else "vocabulary"
-            why = f'it has no effect while data.rows_by is "{self.rows_by}"'
-            yield key, f'{why}; set data.rows_by = "vocabulary"'
-
-    def _split_fault(self) -> str:
+    def split_fault(self) -> str:
         """What is wrong with `split`; "" if nothing."""
         if not self.split:
             return ""
