@@ -212,7 +212,8 @@ def test_the_model_is_that_of_the_explicit_tables(kind: str, example: Example, l
     logical = next(loader_of(config, log, SingleComm(), config.model_tables).batches())
     vectors = pooled(logical.sparse, config.model_tables, lambda key, rows: full[key][rows])
     world.step.forward(batch)
-    E = world.model._vectors
+    assert world.model.composition is not None
+    E = world.model.composition._E.matrix(batch.labels.size)
     for part, expected in zip(explicit.parts, vectors):
         computed = E[:, DIM + part.column :][:, : part.dim]
         if not example.commutes:

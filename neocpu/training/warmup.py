@@ -99,6 +99,7 @@ def signature(config: Config, plan: Plan) -> str:
             plan.ranks > 1,
             config.parallel.route,
             model.interaction,
+            model.dhen.modules if "dhen" in model.interactions else (),
             model.diagonal,
             model.loss,
             optimizer.sparse.name,
@@ -337,7 +338,13 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
 def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) -> Config:
     # towers need no kernels of their own
     model = replace(
-        config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={}, attention={}
+        config.model,
+        embedding_dim=DIM,
+        bottom=(DIM,),
+        top=(4, 1),
+        towers={},
+        wide=(),
+        attention={},
     )
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
