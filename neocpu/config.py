@@ -21,7 +21,7 @@ from typing import Any
 
 from neocpu import defaults
 from neocpu.config_limits import CHOICES, LEAST, MOST
-from neocpu.embedding.compositions import Composition
+from neocpu.embedding.compositions import Composition, LogicalTable
 from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizer_groups import ParameterRun, dense_runs, table_optimizers
 from neocpu.embedding.optimizers import SparseOptimizer
@@ -31,7 +31,7 @@ from neocpu.errors import ConfigError
 from neocpu.ingest.features import feature_names
 from neocpu.ingest.settings import DataConfig
 from neocpu.ingest.table import table_schema
-from neocpu.kinds import KEYS, expand
+from neocpu.kinds import FULL, KEYS, expand
 from neocpu.model.layout import ModelLayout
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.plan import choose_schemes, is_plan_file
@@ -56,7 +56,8 @@ class Config:
     """The config of a run; `loads(text, source, overrides, folder)` makes the same one again.
 
     tables : the physical tables. logical, compositions : the tables that the model sees, and how
-        they are composed of the physical ones; () where every table is kept as it is.
+        they are composed of the physical ones; () where every table is kept as it is. kinds : the
+        tables that the model sees with their kinds and the keys of these.
     folder : of the file, which its relative paths start from ("": the current folder).
     absolute : overrides that make all paths absolute, so that text, overrides and these mean the
         same in any current folder.
@@ -76,6 +77,7 @@ class Config:
     wires: WiresConfig = field(default_factory=WiresConfig)
     logical: tuple[TableSpec, ...] = ()
     compositions: tuple[Composition, ...] = ()
+    kinds: tuple[LogicalTable, ...] = ()
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
@@ -246,6 +248,7 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
     if parts["logical"] == tables and all(table.pooling != "none" for table in tables):
         parts["logical"] = ()
     parts["compositions"] = compositions if parts["logical"] else ()
+    parts["kinds"] = logical if any(table.kind != FULL for table in logical) else ()
     rows = sum(table.rows for table in tables)
     if rows >= 2**63:
         raise reader.wrong(

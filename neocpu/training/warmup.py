@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
+from neocpu.embedding.hot_sketch import warm_up_sketch
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.ingest.loader import warm_up_reading
 from neocpu.jagged import KJT
@@ -90,6 +91,7 @@ def signature(config: Config, plan: Plan) -> str:
     optimizer = config.optimizer
     distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
     distinct += ["repeated bags"] if config.data.deduplicate else []
+    distinct += ["hot rows"] if _rows_move(config) else []
     return _hash(
         [
             *distinct,
@@ -151,6 +153,11 @@ def _ways(plan: Plan) -> list[tuple[str, str]]:
     return sorted(
         {(scheme, table.cached.format) for scheme, table in zip(plan.schemes, plan.tables)}
     )
+
+
+def _rows_move(config: Config) -> bool:
+    """Are there tables whose rows move in training?"""
+    return any(composition.dynamic is not None for composition in config.compositions)
 
 
 def _formats(plan: Plan) -> list[tuple[str, str]]:
@@ -301,6 +308,8 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         assert isinstance(world.embedding, ShardedEmbedding)  # towers stay at home here
         world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
+        if _rows_move(config):
+            warm_up_sketch()
         warm_up_reading()  # the last that the helper would compile
         helper.wait()
         for step in (1, 2):
