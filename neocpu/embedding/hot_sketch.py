@@ -27,7 +27,7 @@ ROW_DIGITS = 2
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SketchSizes:
     """Shape of a sketch and its rules.
 
     rows : of the logical table. buckets, slots : of the sketch; there are as many hot rows as
@@ -59,7 +59,7 @@ class HotSketch:
     salt : of the hash of ids that are not hot. Attribute: lookups, seen since the last decay.
     """
 
-    def __init__(self, sizes: Sizes, salt: str) -> None:
+    def __init__(self, sizes: SketchSizes, salt: str) -> None:
         self.sizes = sizes
         self.lookups = 0
         self._key = np.uint64(splitmix64(fnv1a64(salt)))
@@ -172,7 +172,7 @@ def _joined(digits: Floats) -> Ints:
 
 def warm_up_sketch() -> None:
     """Compile (or load) the kernels of a sketch."""
-    sketch = HotSketch(Sizes(4, 2, 4, 2, 1.0, 1.0), "")
+    sketch = HotSketch(SketchSizes(4, 2, 4, 2, 1.0, 1.0), "")
     rows = np.arange(4, dtype=np.int64)
     importance = np.empty(4, np.float32)
     gradient = np.ones((2, 4), np.float32)[:, 1:3]
