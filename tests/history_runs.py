@@ -62,6 +62,8 @@ def batch_of(options: Config, comm: Comm, number: int, samples: int = 22) -> Min
     keys = bags(options.tables)
     lengths = rng.integers(0, 5, (len(keys), samples)).astype(np.int32)
     lengths[:, rng.random(samples) < 0.2] = 0
+    first = [next(k for k, each in enumerate(keys) if each.feature == key.feature) for key in keys]
+    lengths = lengths[first]  # a feature has the same bags in all tables
     lo, hi = rank_samples(comm.rank, comm.size, samples, options.training.leaves)
     values = []
     for key, key_lengths in zip(keys, lengths):

@@ -62,6 +62,12 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("radices = [3, 5, 4]", (3 + 5 + 3) * DIM, commutes=False),
         Example("partitions = 2, scheme = 'crt', operation = 'concat'", (7 + 6) * DIM // 2),
     ],
+    "tt": [
+        Example("rank = 2", 2 * (3 * 2 + 2 * 3 * 1 + 5 * 2)),
+        Example("rank = 17, row_factors = [2, 3, 7]", 17 * (2 * 2 + 17 * 3 + 7 * 2)),
+        Example("rank = 4, dim_factors = [1, 2, 2]", 4 * (3 + 4 * 3 * 2 + 5 * 2)),
+        Example("compression = 2, row_factors = [7, 2, 3]", 3 * (7 * 2 + 3 * 2 + 3 * 2)),
+    ],
 }
 CASES = [
     pytest.param(kind, example, id=f"{kind}-{number}")
@@ -212,7 +218,8 @@ def test_the_model_is_that_of_the_explicit_tables(kind: str, example: Example, l
     logical = next(loader_of(config, log, SingleComm(), config.model_tables).batches())
     vectors = pooled(logical.sparse, config.model_tables, lambda key, rows: full[key][rows])
     world.step.forward(batch)
-    E = world.model._vectors
+    assert world.model.composition is not None
+    E = world.model.composition._E.matrix(BATCH)
     for part, expected in zip(explicit.parts, vectors):
         computed = E[:, DIM + part.column :][:, : part.dim]
         if not example.commutes:
@@ -234,12 +241,23 @@ def test_gradients_are_those_of_finite_differences(kind: str, example: Example, 
     assert layout is not None
     keys = bags(config.tables)
 
+    logical = next(loader_of(config, log, SingleComm(), config.model_tables).batches()).sparse
+
     def loss(tables: list[np.ndarray]) -> float:
         sources = pooled(
             batch.sparse, config.tables, lambda key, rows: tables[keys[key].table][rows]
         )
+        explicit = LogicalRows(
+            config.tables, layout, parameters, lambda table, rows: tables[table][rows]
+        )
+        by_bag = pooled(
+            logical, config.model_tables, lambda key, rows: explicit.rows(layout.parts[key], rows)
+        )
         vectors = []
-        for part in layout.parts:
+        for number, part in enumerate(layout.parts):
+            if not part.pooled:
+                vectors.append(by_bag[number].astype(np.float64))
+                continue
             out = np.empty((BATCH, part.dim), np.float32)
             inputs = [sources[source.key] for source in part.sources]
             make_operation(part, parameters).forward(inputs, out)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, whole
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
-from neocpu.kinds import cafe, md, qr, unified
+from neocpu.kinds import cafe, md, qr, tt, unified
 from neocpu.kinds import hash as hashed
 
 
@@ -38,6 +38,7 @@ KINDS: dict[str, TableKind] = {
     "cafe": TableKind(cafe.CafeKeys, cafe.expand),
     "md": TableKind(md.MdKeys, md.expand),
     "unified": TableKind(unified.UnifiedKeys, unified.expand),
+    "tt": TableKind(tt.TtKeys, tt.expand),
 }
 KIND_NAMES = (FULL, *KINDS)
 # kind -> the record of its keys, for those who read them

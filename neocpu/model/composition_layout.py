@@ -21,7 +21,7 @@ from neocpu.model.attention_layout import (
 )
 
 # Operations on lookups that look each row up once on every rank, however often it occurs there.
-LOOK_UP_ONCE: tuple[str, ...] = ()
+LOOK_UP_ONCE: tuple[str, ...] = ("tensor_train",)
 
 
 @dataclass(frozen=True)

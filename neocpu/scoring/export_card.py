@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec, bags
-from neocpu.errors import CheckpointError, DataError, NeocpuError
+from neocpu.errors import CheckpointError, ConfigError, DataError, NeocpuError
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.schema import TRANSFORMS, CategoryField, DenseField, Schema
 from neocpu.ingest.table import table_schema
@@ -52,6 +52,16 @@ class DataFacts:
     single: frozenset[str] = frozenset()
 
 
+def refuse_composed(file: CheckpointFile) -> None:
+    """Raise ConfigError for a model whose vectors are not those of its tables."""
+    if file.config().compositions:
+        raise ConfigError(
+            f"{file.path}: some of its tables are of another kind than full, or have pooling "
+            '"none", which files for other programs do not have; `neocpu checkpoint export` writes '
+            "its arrays"
+        )
+
+
 def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFacts:
     """How the data of a checkpoint become dense numbers and rows.
 
@@ -59,8 +69,9 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
     used is somewhere else now.
 
     Raises CheckpointError where a vocabulary, or the numbers of a transform that was fitted, cannot
-    be found.
+    be found; ConfigError as `refuse_composed`.
     """
+    refuse_composed(file)
     overrides = [] if vocabulary is None else [f"data.vocabulary={toml_text(str(vocabulary))}"]
     values = open_values(file.path, overrides)
     features = set(values.features)

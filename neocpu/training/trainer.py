@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.cores import roam
 from neocpu.embedding.batch_scaling import scaling_text
@@ -219,8 +220,10 @@ class Trainer:
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
-        chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
-        self.report.plan(plan, state_floats, chosen)
+        lines = [*kind_lines(config)]
+        if memory.demands:
+            lines += placement_lines(plan, memory, state_floats)
+        self.report.plan(plan, state_floats, lines)
         advise(splits, schedule.total_steps, self.report)
         report = self.report
         self.report.note("planned, and there is room")

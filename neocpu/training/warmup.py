@@ -62,7 +62,6 @@ from neocpu.training.lookahead import ahead
 from neocpu.training.plans import memory_plan
 from neocpu.training.results import Compiled, Watch, unwatched
 from neocpu.training.state import digest
-from neocpu.training.warmup_rows import row_facts, with_rows
 from neocpu.training.world import build
 from neocpu.trees import rank_samples
 
@@ -90,10 +89,9 @@ def signature(config: Config, plan: Plan) -> str:
     """What decides which kernels a run needs that has all tables in memory."""
     model = config.model
     optimizer = config.optimizer
-    distinct: list[Any] = ["unique rows"] if config.parallel.unique_rows != "off" else []
+    distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
     distinct += ["repeated bags"] if config.data.deduplicate else []
     distinct += ["hot rows"] if _rows_move(config) else []
-    distinct += row_facts(config)
     return _hash(
         [
             *distinct,
@@ -133,7 +131,9 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
 def _operations(config: Config) -> list[Any]:
     """Operations that compose tables of kinds, with what they are told; full tables have none."""
     operations = {(part.operation, repr(part.options)) for part in config.compositions}
-    return [sorted(operations)] if operations else []
+    unpooled = ["rows"] * any(table.pooling == "none" for table in config.tables)
+    unpooled += sorted({keys.normalise for keys in config.model.attention.values()})
+    return [sorted(operations), *unpooled] if operations else []
 
 
 @functools.cache
@@ -225,8 +225,6 @@ def warm_up(
                     with companion(config) as helper:
                         helpers.append(helper)
                         _train_miniature(config, plan, helper)
-                    if row_facts(config):
-                        _train_rows(config)
                     _mark(markers[0])
                 if move:
                     _move_rows(config, plan, _deepest(placements))
@@ -325,15 +323,6 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
     # the miniature's tables are full
     if composition := config.layout(3).composition:
         compositions.warm_up(composition)
-
-
-def _train_rows(config: Config) -> None:
-    """A step with tables that do not pool, in memory."""
-    pooled = _mini_config(config, [TableSpec("mini", ROWS, DIM, ("one",))], "hbm")
-    mini = with_rows(pooled, config)
-    comm = SingleComm()
-    world = build(mini, comm, place(mini.tables, ["table_wise"] * len(mini.tables), 1, 1), 3)
-    world.step(_mini_batch(mini, comm, 2), 1)
 
 
 def _move_rows(config: Config, plan: Plan, placement: str) -> None:
