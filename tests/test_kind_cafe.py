@@ -46,7 +46,9 @@ def test_kernels_of_the_sketch_are_their_twins(rows, buckets, parts, hot, seed):
     offsets = np.sort(random.integers(0, numbers.size + 1, 6))
     offsets[0] = 0
     offsets[-1] = numbers.size
-    gradient = random.standard_normal((5, 3)).astype(np.float32)
+    width = int(random.integers(1, 20))
+    values = random.standard_normal((5, width + 3)).astype(np.float32)
+    gradient = kernels.PooledGradient(values, 2, width)
     middle = numbers.size // 2
     starts = np.array([[0, middle], [middle, middle], [middle, numbers.size]], np.int64)
     batches = np.array([0, 1, 3], np.int64)
@@ -64,7 +66,7 @@ def test_kernels_of_the_sketch_are_their_twins(rows, buckets, parts, hot, seed):
                 entries = sketch.ids[row % buckets, :SLOTS] == row
                 sketch.hot_rows[row % buckets, 3 * SLOTS :][entries] = place
         mapped = [np.empty_like(numbers) for _ in range(2)]
-        module.map_hot_rows(numbers, 38, sketch, 7, np.uint64(seed), *mapped)
+        module.map_hot_rows(numbers, 38, sketch, 7, *mapped)
         answers.append([importance, means, sketch.ids, *mapped])
     for kernel, twin in zip(*answers):
         assert kernel.tobytes() == twin.tobytes()
@@ -234,7 +236,7 @@ def test_a_sketch_finds_the_ids_of_zipf_that_are_seen_most():
     ids = random.zipf(1.1, 400_000) - 1
     ids = ids[ids < rows][:200_000].astype(np.int64)
     ids = random.permutation(rows)[ids]
-    sketch = HotSketch(SketchSizes(rows, 500, 4, 100, 100.0, 0.9), "t")
+    sketch = HotSketch(SketchSizes(rows, 500, 4, 100, 100.0, 0.9))
     for part in np.array_split(ids, 10):
         sketch.observe(observations(part))
     top = np.argsort(-np.bincount(ids, minlength=rows), kind="stable")[:200]
@@ -256,7 +258,7 @@ def observations(rows: np.ndarray) -> kernels.Observations:
 def test_hot_rows_are_conserved_and_state_travels(seed, buckets):
     random = np.random.default_rng(seed)
     sizes = SketchSizes(2**40, buckets, SLOTS, 3, 3.0, 0.5)
-    sketch = HotSketch(sizes, "t")
+    sketch = HotSketch(sizes)
     seen = 0
     for _ in range(4):
         rows = random.integers(0, 12, 40) * (2**36 + 1)
@@ -273,7 +275,7 @@ def test_hot_rows_are_conserved_and_state_travels(seed, buckets):
         assert sketch.lookups == seen % limit
         freed = before - {*hot.tolist()}
         assert len(freed) == 0 or (sketch.scores < 3.0).any()
-        other = HotSketch(sizes, "t")
+        other = HotSketch(sizes)
         other.load(sketch.numbers())
         assert other.numbers().tobytes() == sketch.numbers().tobytes()
         assert other.lookups == sketch.lookups

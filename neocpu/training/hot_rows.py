@@ -25,7 +25,7 @@ class HotRows:
     """
 
     def __init__(self, name: str, dynamic: DynamicMap, tables: Sequence[int]) -> None:
-        self.sketch = HotSketch(SketchSizes(rows=dynamic.rows, **dict(dynamic.options)), name)
+        self.sketch = HotSketch(SketchSizes(rows=dynamic.rows, **dict(dynamic.options)))
         self._hot, self._shared = tables
 
     def map(self, rows: Ints, outs: Sequence[Ints]) -> None:
