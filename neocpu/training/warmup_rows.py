@@ -1,15 +1,17 @@
 """Which kernels does a run need besides, some of whose tables do not pool? What its miniature has.
 
 Lookups, exchanges and updates of such tables use the kernels of pooled ones (`unpooled.py`);
-rows are pooled or weighted by attention at home (`model/row_parts.py`).
+rows are made of those of tensor trains, and pooled or weighted by attention, at home
+(`model/row_parts.py`).
 """
 
 from dataclasses import replace
 from typing import Any
 
 from neocpu.config import Config
-from neocpu.embedding.compositions import whole
+from neocpu.embedding.compositions import Expanded, LogicalTable, whole
 from neocpu.embedding.specs import TableSpec
+from neocpu.kinds import tt
 from neocpu.model.attention_layout import AttentionKeys
 
 TARGET = "rows"  # the key whose rows are pooled at home
@@ -19,7 +21,19 @@ def row_facts(config: Config) -> list[Any]:
     """What decides them; [] where all tables pool."""
     if all(table.pooling != "none" for table in config.tables):
         return []
-    return ["rows", _normalisations(config)]
+    return ["rows", _normalisations(config), _has_trains(config)]
+
+
+def _has_trains(config: Config) -> bool:
+    return any(composition.operation == tt.OPERATION for composition in config.compositions)
+
+
+def _train(like: TableSpec) -> tuple[TableSpec, Expanded]:
+    """A tensor train whose cores have as many rows as another table."""
+    spec = TableSpec("train", like.rows**3, like.dim, ("train",))
+    keys = tt.TtKeys(rank=2, row_factors=(like.rows,) * 3)
+    (expanded,) = tt.expand([LogicalTable(spec, "tt", keys)])
+    return spec, expanded
 
 
 def _normalisations(config: Config) -> list[str]:
@@ -39,11 +53,16 @@ def with_rows(mini: Config, config: Config) -> Config:
         name: AttentionKeys(TARGET, (4,), way)
         for name, way in zip(names[1:], _normalisations(config))
     }
-    tables = (*mini.tables, *physical)
+    parts = [whole(table) for table in (*mini.tables, *physical)]
+    logical = [*mini.tables, *logical]
+    if _has_trains(config):
+        spec, expanded = _train(like)
+        logical.append(spec)
+        parts.append(expanded)
     return replace(
         mini,
-        tables=tables,
-        logical=(*mini.tables, *logical),
-        compositions=tuple(whole(table).composition for table in tables),
+        tables=tuple(table for part in parts for table in part.physical),
+        logical=tuple(logical),
+        compositions=tuple(part.composition for part in parts),
         model=replace(mini.model, attention=attention),
     )
