@@ -6,13 +6,17 @@ A module of the dense part, at the home of the samples, like the towers (`towers
     E physical [b, ...]  --operations-->  E [b, columns]         forward
     dE physical          <--adjoints---   dE                      backward
 
-Operations are in `model/operations/`; `composition_layout.py` says which part takes what.
+Operations are in `model/operations/`; `composition_layout.py` says which part takes what. Plain
+ones are done for all parts together (`elementwise.py`), or not at all where E is E physical.
 """
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition_layout import CompositionLayout, KeyVectors
+from neocpu.model.elementwise import PLAIN, Plain
 from neocpu.model.operations import make_operation
 
 
@@ -31,29 +35,42 @@ class Compositions:
         self.first_column = first_column
         self.layout = layout
         self.columns = first_column + layout.physical_columns
-        self._operations = [make_operation(part, parameters) for part in layout.parts]
+        self._plain = Plain(first_column, layout)
+        self._physical = np.empty((0, 0), np.float32)  # of the batch
+        self._others = [
+            (part, make_operation(part, parameters))
+            for part in layout.parts
+            if part.operation not in PLAIN
+        ]
         self._E = Buffer(first_column + layout.columns)
         self._dE = Buffer(self.columns)
 
     def forward(self, physical: F32) -> F32:
-        """E f32[b, columns] of E physical f32[b, ...]; valid until the next call."""
+        """E f32[b, columns] of E physical f32[b, ...], C-contiguous, which `backward` reads again;
+        valid until the next call.
+        """
+        self._physical = physical
+        if self._plain.nothing:
+            return physical
         E = self._E.matrix(len(physical))
-        E[:, : self.first_column] = physical[:, : self.first_column]
-        for part, operation in zip(self.layout.parts, self._operations):
+        self._plain.forward(physical, E)
+        for part, operation in self._others:
             operation.forward(self._views(physical, part), self._columns(E, part))
         return E
 
     def backward(self, gradient: F32) -> F32:
-        """Gradient of E physical from that of E; valid until the next call."""
+        """Gradient of E physical from that of E, C-contiguous; valid until the next call."""
+        if self._plain.nothing:
+            return gradient
         dE = self._dE.matrix(len(gradient))
-        dE[:, : self.first_column] = gradient[:, : self.first_column]
-        for part, operation in zip(self.layout.parts, self._operations):
+        self._plain.backward(gradient, self._physical, dE)
+        for part, operation in self._others:
             operation.backward(self._columns(gradient, part), self._views(dE, part))
         return dE
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Write the gradients of all parameters, summed over each of the nodes."""
-        for operation in self._operations:
+        for _, operation in self._others:
             operation.weight_gradients(nodes)
 
     def _columns(self, E: F32, part: KeyVectors) -> F32:
