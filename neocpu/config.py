@@ -49,6 +49,7 @@ from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.ingest.table import table_schema
 from neocpu.kinds import KEYS, KIND_NAMES, expand
+from neocpu.model.interactions.dhen import ENSEMBLES, MODULES
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
@@ -196,6 +197,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.on_error": ON_ERROR,
     "model.interaction": INTERACTIONS,
     "model.loss": LOSSES,
+    "model.dhen.modules": MODULES,
+    "model.dhen.ensemble": ENSEMBLES,
     "model.embedding_format": TRAINED,
     "model.embedding_rounding": ROUNDINGS,
     "tables.*.pooling": POOLING,
@@ -232,6 +235,7 @@ LEAST = {
     "checkpoint.keep": 1,
     "wires.block": 1,
     "model.cross.layers": 1,
+    "model.dhen.layers": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
     "optimizer.groups.*.warmup_steps": AS_SECTION,
@@ -319,7 +323,7 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
     except ConfigError as error:
         raise ConfigError(f"{reader.source}: {error}") from error
     parts["logical"] = tuple(table.spec for table in logical)
-    if parts["logical"] == tables:
+    if parts["logical"] == tables and all(table.pooling != "none" for table in tables):
         parts["logical"] = ()
     parts["compositions"] = compositions if parts["logical"] else ()
     rows = sum(table.rows for table in tables)
@@ -365,6 +369,13 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
             f'it has no effect while data.rows_by is "{data.rows_by}"; set data.rows_by = '
             '"vocabulary"',
         )
+    by_rank = [table for table in config.tables if any(m.rule == "range" for m in table.maps)]
+    if by_rank and data.rows_by == "hash":
+        raise reader.wrong(
+            "data.rows_by",
+            f'"hash", but table {by_rank[0].name!r} is a block of rows in the order of falling '
+            'frequency; set data.rows_by = "vocabulary", or "code" where codes are ranks',
+        )
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
@@ -377,10 +388,16 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     try:
         config.table_optimizers()
         config.dense_runs(1)
+        config.model.check_wide(config.model_tables)
         if config.compositions and config.parallel.towers:
             raise ConfigError(
                 "parallel.towers: nodes run the modules of full tables only, but some tables are "
-                "of another kind; leave parallel.towers out"
+                'of another kind, or have pooling "none"; leave parallel.towers out'
+            )
+        if data.deduplicate and any(table.pooling == "none" for table in config.tables):
+            raise ConfigError(
+                'data.deduplicate: lookups of tables with pooling "none" do not travel as bags; '
+                "leave data.deduplicate out"
             )
         key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):

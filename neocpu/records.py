@@ -144,6 +144,8 @@ class Reader:
             return tuple(
                 self.value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value)
             )
+        if is_dataclass(hint) and isinstance(hint, type):
+            return self.record(hint, value, key)
         if get_origin(hint) is Mapping:
             if not isinstance(value, Mapping):
                 raise self.wrong(key, f"expected a table of keys, got {value!r}")

@@ -13,7 +13,7 @@ from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, w
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
 from neocpu.kinds import hash as hashed
-from neocpu.kinds import qr
+from neocpu.kinds import md, qr, unified
 
 
 class TableKind(NamedTuple):
@@ -35,6 +35,8 @@ FULL = "full"
 KINDS: dict[str, TableKind] = {
     "hash": TableKind(hashed.HashKeys, hashed.expand),
     "qr": TableKind(qr.QrKeys, qr.expand),
+    "md": TableKind(md.MdKeys, md.expand),
+    "unified": TableKind(unified.UnifiedKeys, unified.expand),
 }
 KIND_NAMES = (FULL, *KINDS)
 # kind -> the record of its keys, for those who read them

@@ -18,7 +18,7 @@ from neocpu.model.composition_layout import CompositionLayout, KeyVectors
 PLAIN = {"copy": COPY, "add": ADD, "multiply": MULTIPLY}
 
 
-class Step(NamedTuple):
+class ColumnStep(NamedTuple):
     """A step of the kernel: operands are (matrix, first column)."""
 
     operation: int
@@ -28,9 +28,9 @@ class Step(NamedTuple):
     right: tuple[int, int] = (FIRST, 0)
 
 
-def forward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[Step]:
+def forward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[ColumnStep]:
     """Steps from E physical (FIRST) to E; both begin with `first_column` other columns."""
-    steps = [Step(COPY, 0, first_column, (FIRST, 0))]
+    steps = [ColumnStep(COPY, 0, first_column, (FIRST, 0))]
     for part in parts:
         at = first_column + part.column
         operands = [(FIRST, first_column + source.column) for source in part.sources]
@@ -38,14 +38,14 @@ def forward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[Step]:
             steps += _chain(PLAIN[part.operation], at, part.dim, operands)
             continue
         for source, operand in zip(part.sources, operands):
-            steps.append(Step(COPY, at, source.width, operand))
+            steps.append(ColumnStep(COPY, at, source.width, operand))
             at += source.width
     return list(_joined(steps))
 
 
-def backward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[Step]:
+def backward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[ColumnStep]:
     """Steps from the gradient of E (FIRST), and E physical (SECOND), to that of E physical."""
-    steps = [Step(COPY, 0, first_column, (FIRST, 0))]
+    steps = [ColumnStep(COPY, 0, first_column, (FIRST, 0))]
     for part in parts:
         gradient = first_column + part.column
         for number, source in enumerate(part.sources):
@@ -58,7 +58,7 @@ def backward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[Step]
             if part.operation == "multiply" and factors:
                 steps += _chain(MULTIPLY, at, source.width, [(FIRST, gradient), *factors])
             else:
-                steps.append(Step(COPY, at, source.width, (FIRST, gradient)))
+                steps.append(ColumnStep(COPY, at, source.width, (FIRST, gradient)))
             if part.operation == "copy":
                 gradient += source.width
     return list(_joined(steps))
@@ -66,17 +66,17 @@ def backward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[Step]
 
 def _chain(
     operation: int, at: int, width: int, operands: Sequence[tuple[int, int]]
-) -> Iterator[Step]:
+) -> Iterator[ColumnStep]:
     """Two or more operands, from the left."""
     left = operands[0]
     for right in operands[1:]:
-        yield Step(operation, at, width, left, right)
+        yield ColumnStep(operation, at, width, left, right)
         left = OUT, at
 
 
-def _joined(steps: Iterable[Step]) -> Iterator[Step]:
+def _joined(steps: Iterable[ColumnStep]) -> Iterator[ColumnStep]:
     """The steps, those one that copy neighbouring columns to neighbouring ones."""
-    joined: Step | None = None
+    joined: ColumnStep | None = None
     for step in steps:
         if joined is not None and step.operation == joined.operation == COPY:
             follows = joined.left[0], joined.left[1] + joined.width
@@ -90,7 +90,7 @@ def _joined(steps: Iterable[Step]) -> Iterator[Step]:
         yield joined
 
 
-def _array(steps: Iterable[Step]) -> NDArray[np.int64]:
+def _array(steps: Iterable[ColumnStep]) -> NDArray[np.int64]:
     """Steps as the kernel takes them, i64[n, 7]."""
     return np.array(
         [(step.operation, step.at, step.width, *step.left, *step.right) for step in steps], np.int64
@@ -104,13 +104,14 @@ class Plain:
     """
 
     def __init__(self, first_column: int, layout: CompositionLayout) -> None:
-        parts = [part for part in layout.parts if part.operation in PLAIN]
+        parts = [part for part in layout.parts if part.pooled and part.operation in PLAIN]
         self._forward = _array(forward_steps(first_column, parts))
         self._backward = _array(backward_steps(first_column, parts))
         columns = first_column + layout.columns
         self.nothing = (
             columns == first_column + layout.physical_columns
-            and self._forward.tolist() == _array([Step(COPY, 0, columns, (FIRST, 0))]).tolist()
+            and self._forward.tolist()
+            == _array([ColumnStep(COPY, 0, columns, (FIRST, 0))]).tolist()
         )
 
     def forward(self, physical: F32, E: F32) -> None:

@@ -33,6 +33,7 @@ from neocpu.training.checkpoint.reading import CheckpointFile
 
 FORMAT = "neocpu-scorer"
 VERSION = 1
+INTERACTIONS_VERSION = 2  # where interactions are others than those of version 1
 
 
 @dataclass(frozen=True)
@@ -144,14 +145,15 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
         }
         for spec in config.tables
     ]
+    model = _model(config, len(facts.dense))
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": INTERACTIONS_VERSION if "first_order" in model else VERSION,
         "step": file.step,
         "digest": file.digest,
         "seed": str(seed),
         "rows_by": config.data.rows_by,
-        "model": _model(config, len(facts.dense)),
+        "model": model,
         "tables": tables,
         "features": feature_cards(config.tables, facts, seed),
         "dense": [asdict(column) for column in facts.dense],
@@ -190,7 +192,7 @@ def _model(config: Config, inputs: int) -> dict[str, Any]:
         }
         for tower in layout.towers
     ]
-    return {
+    model: dict[str, Any] = {
         "bottom": list(layout.bottom),
         "top": list(layout.top),
         "interaction": layout.interaction,
@@ -198,6 +200,10 @@ def _model(config: Config, inputs: int) -> dict[str, Any]:
         "loss": layout.loss,
         "towers": towers,
     }
+    if layout.interaction not in ("dot", "cat") or layout.wide:
+        model |= {"dhen": asdict(layout.dhen), "wide": list(layout.wide)}
+        model["first_order"] = layout.has_first_order
+    return model
 
 
 def vocabulary_array(codes: NDArray[Any]) -> NDArray[np.int64]:

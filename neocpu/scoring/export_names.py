@@ -47,9 +47,11 @@ def export_state_dict(file: CheckpointFile, target: Path, program: str) -> None:
     Raises ConfigError for a model that the program does not have; else as `write_arrays`.
     """
     config = file.config()
-    if config.model.towers or (program == "torchrec" and config.model.interaction != "dot"):
+    known = ("dot",) if program == "torchrec" else ("dot", "cat")
+    if config.model.towers or config.model.wide or config.model.interaction not in known:
         raise ConfigError(
-            f"{file.path}: {program} has no DLRM with towers, or with this interaction"
+            f"{file.path}: {program} has no DLRM with towers, with a linear term, or with this "
+            "interaction"
         )
     if program == "torchrec" and config.model.diagonal:
         raise ConfigError(f"{file.path}: TorchRec's DLRM has no diagonal of dot products")

@@ -49,6 +49,7 @@ from neocpu.kernels._cache import (
 )
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
+from neocpu.model import composition as compositions
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.sharded import ShardedEmbedding
@@ -60,6 +61,7 @@ from neocpu.training.lookahead import ahead
 from neocpu.training.plans import memory_plan
 from neocpu.training.results import Compiled, Watch, unwatched
 from neocpu.training.state import digest
+from neocpu.training.warmup_rows import row_facts, with_rows
 from neocpu.training.world import build
 from neocpu.trees import rank_samples
 
@@ -87,16 +89,19 @@ def signature(config: Config, plan: Plan) -> str:
     """What decides which kernels a run needs that has all tables in memory."""
     model = config.model
     optimizer = config.optimizer
-    distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
+    distinct: list[Any] = ["unique rows"] if config.parallel.unique_rows != "off" else []
     distinct += ["repeated bags"] if config.data.deduplicate else []
+    distinct += row_facts(config)
     return _hash(
         [
             *distinct,
+            *_operations(config),
             family(),
             _ways(plan),
             plan.ranks > 1,
             config.parallel.route,
             model.interaction,
+            model.dhen.modules if "dhen" in model.interactions else (),
             model.diagonal,
             model.loss,
             optimizer.sparse.name,
@@ -121,6 +126,12 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
             config.optimizer.sparse.name,
         ]
     )
+
+
+def _operations(config: Config) -> list[Any]:
+    """Operations that compose tables of kinds, with what they are told; full tables have none."""
+    operations = {(part.operation, repr(part.options)) for part in config.compositions}
+    return [sorted(operations)] if operations else []
 
 
 @functools.cache
@@ -207,6 +218,8 @@ def warm_up(
                     with companion(config) as helper:
                         helpers.append(helper)
                         _train_miniature(config, plan, helper)
+                    if row_facts(config):
+                        _train_rows(config)
                     _mark(markers[0])
                 if move:
                     _move_rows(config, plan, _deepest(placements))
@@ -300,6 +313,18 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         body(SingleComm())
     else:
         run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
+    # the miniature's tables are full
+    if composition := config.layout(3).composition:
+        compositions.warm_up(composition)
+
+
+def _train_rows(config: Config) -> None:
+    """A step with tables that do not pool, in memory."""
+    pooled = _mini_config(config, [TableSpec("mini", ROWS, DIM, ("one",))], "hbm")
+    mini = with_rows(pooled, config)
+    comm = SingleComm()
+    world = build(mini, comm, place(mini.tables, ["table_wise"] * len(mini.tables), 1, 1), 3)
+    world.step(_mini_batch(mini, comm, 2), 1)
 
 
 def _move_rows(config: Config, plan: Plan, placement: str) -> None:
@@ -323,7 +348,15 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
 
 def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) -> Config:
     # towers need no kernels of their own
-    model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={})
+    model = replace(
+        config.model,
+        embedding_dim=DIM,
+        bottom=(DIM,),
+        top=(4, 1),
+        towers={},
+        wide=(),
+        attention={},
+    )
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
     parallel = replace(config.parallel, towers=False)
