@@ -103,8 +103,9 @@ class Compositions:
         self._dE = Buffer(self.columns)
 
     def forward(self, physical: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
-        """E f32[b, columns] of E physical f32[b, ...], C-contiguous, which `backward` reads again;
-        valid until the next call.
+        """E f32[b, columns] of E physical f32[b, ...], which `backward` reads again.
+
+        Valid until the next call.
 
         lookups : of the keys without pooling, in the order of `layout.unpooled`.
         """
@@ -121,7 +122,7 @@ class Compositions:
         return E
 
     def backward(self, gradient: F32) -> F32:
-        """Gradient of E physical from that of E, C-contiguous; valid until the next call."""
+        """Gradient of E physical from that of E; valid until the next call."""
         if self._plain.nothing:
             return gradient
         dE = self._dE.matrix(len(gradient))

@@ -116,8 +116,9 @@ class Plain:
 
     def forward(self, physical: F32, E: F32) -> None:
         """Write the columns of plain parts of E f32[b, ...], and those before the first part."""
-        compose(self._forward, physical, physical, E)
+        contiguous = np.ascontiguousarray(physical)
+        compose(self._forward, contiguous, contiguous, E)
 
     def backward(self, gradient: F32, physical: F32, dE: F32) -> None:
         """Write the columns of their sources of dE, the gradient of E physical."""
-        compose(self._backward, gradient, physical, dE)
+        compose(self._backward, np.ascontiguousarray(gradient), np.ascontiguousarray(physical), dE)
