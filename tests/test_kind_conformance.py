@@ -218,8 +218,9 @@ def vectors_of(world: World, batch: Any) -> np.ndarray:
     E = np.empty((len(batch.labels), composition.columns), np.float32)
     E[:] = np.nan
     world.model.forward_bottom(batch.dense, E)
-    world.embedding.forward(batch.sparse, batch.samples).finish(E)
-    return composition.forward(E)
+    lookup = world.embedding.lookup(world.embedding.start(batch.sparse, batch.samples))
+    lookup.send()
+    return composition.forward(E, lookup.finish(E) or ())
 
 
 def test_every_kind_has_examples() -> None:
