@@ -37,7 +37,7 @@ DENSE = 2
 
 
 class Example(NamedTuple):
-    """Keys of a table.
+    """Keys of a table, whose name stands for NAME.
 
     numbers : parameters of the kind's tables, by its formula. commutes : is the vector of a bag the
     sum of its rows' vectors?
@@ -116,7 +116,8 @@ def settings(kind: str, *examples: Example) -> Config:
         name = "exact_sgd"
         learning_rate = 1.0
         [optimizer.dense]
-        learning_rate = 0.1
+        name = "sgd"
+        learning_rate = 1.0
     """
     return configs.loads(text, "kinds.toml")
 
@@ -210,6 +211,17 @@ def logical_rows(world: World) -> LogicalRows:
     )
 
 
+def vectors_of(world: World, batch: Any) -> np.ndarray:
+    """E of a batch, f32[b, ...], as the model sees it."""
+    composition = world.model.composition
+    assert composition is not None
+    E = np.empty((len(batch.labels), composition.columns), np.float32)
+    E[:] = np.nan
+    world.model.forward_bottom(batch.dense, E)
+    world.embedding.forward(batch.sparse, batch.samples).finish(E)
+    return composition.forward(E)
+
+
 def test_every_kind_has_examples() -> None:
     assert set(EXAMPLES) == set(KINDS)
 
@@ -228,9 +240,7 @@ def test_the_model_is_that_of_the_explicit_tables(kind: str, example: Example, l
     batch = next(loader_of(config, log, SingleComm()).batches())
     logical = next(loader_of(config, log, SingleComm(), config.model_tables).batches())
     vectors = pooled(logical.sparse, config.model_tables, lambda key, rows: full[key][rows])
-    world.step.forward(batch)
-    assert world.model.composition is not None
-    E = world.model.composition._E.matrix(BATCH)
+    E = vectors_of(world, batch)
     for part, expected in zip(explicit.parts, vectors):
         computed = E[:, DIM + part.column :][:, : part.dim]
         if not example.commutes:
@@ -276,19 +286,35 @@ def test_gradients_are_those_of_finite_differences(kind: str, example: Example, 
         z = formula.logits(wide, batch.dense.astype(np.float64), vectors, "cat", False)
         return formula.mean_loss(z, batch.labels.astype(np.float64), "bce")
 
+    def slope(array: np.ndarray, index: tuple[int, ...]) -> float:
+        old = array[index]
+        losses = []
+        for shift in (1 / 64, -1 / 64):
+            array[index] = old + np.float32(shift)
+            losses.append(loss(before))
+        array[index] = old
+        return (losses[0] - losses[1]) * 32
+
     world.step(batch, 3)
-    for number, (old, new) in enumerate(zip(before, tables_of(world))):
-        gradient = old.astype(np.float64) - new
+    learnt = [
+        (old, (old.astype(np.float64) - new) / config.optimizer.sparse.learning_rate)
+        for old, new in zip(before, tables_of(world))
+    ]
+    learnt += [
+        (
+            old,
+            (old.astype(np.float64) - world.model.parameters[name])
+            / config.optimizer.dense.learning_rate,
+        )
+        for name, old in parameters.items()
+        if name.startswith("kinds.")
+    ]
+    for values, gradient in learnt:
         assert gradient.any()
         row = int(np.abs(gradient).sum(axis=1).argmax())
-        for column in range(old.shape[1]):
-            slopes = []
-            for shift in (1 / 64, -1 / 64):
-                tables = [table.copy() for table in before]
-                tables[number][row, column] += np.float32(shift)
-                slopes.append(loss(tables))
-            slope = (slopes[0] - slopes[1]) * 32
-            np.testing.assert_allclose(gradient[row, column], slope, rtol=0.02, atol=2e-5)
+        for column in range(values.shape[1]):
+            expected = slope(values, (row, column))
+            np.testing.assert_allclose(gradient[row, column], expected, rtol=0.02, atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)

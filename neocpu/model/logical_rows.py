@@ -15,8 +15,8 @@ from neocpu.embedding.row_lookups import KeyLookups
 from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import BatchKey, TableSpec, bags
 from neocpu.kernels.row_maps import map_rows, sign_weights
+from neocpu.model.arrays import F32
 from neocpu.model.composition_layout import CompositionLayout, KeyVectors
-from neocpu.model.mlp import F32
 from neocpu.model.operations import make_operation, make_row_operation
 
 Ints = NDArray[np.int64]

@@ -44,7 +44,7 @@ def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork
     layers = [*pairwise(layout.sizes("bottom")), *pairwise(layout.sizes("top"))]
     # what works once for each vector is counted once, as its parameters are
     between = [
-        *layout.interaction_tensors(),
+        *layout.further_tensors(),
         *(t for tower in layout.towers for t in tower.tensors()),
         *_projections(layout),
     ]
