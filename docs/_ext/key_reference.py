@@ -85,7 +85,7 @@ def type_name(hint: Any) -> str:
 
 def allowed(name: str) -> str:
     """The values or limits that `neocpu.config` checks."""
-    general = re.sub(r"^(tables|optimizer\.groups)\.NAME\.", r"\1.*.", name)
+    general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\.NAME\.", r"\1.*.", name)
     if choices := CHOICES.get(general):
         return ", ".join(f"`{choice}`" for choice in choices)
     limits = []

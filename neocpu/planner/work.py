@@ -135,6 +135,8 @@ class TableArrays(NamedTuple):
         # without pooling every lookup is a bag of its own
         bags = np.where([table.pooling == "none" for table in tables], lookups, bags)
         measured = np.array([work.distinct.get(table.name, np.nan) for table in tables])
+        # many codes may share few rows, by a hash or as parts of tables of kinds
+        measured = np.minimum(measured, rows)
         distinct = np.where(np.isnan(measured), touched(lookups, rows), measured)
         per_number, per_row = work.state_floats
         return cls(

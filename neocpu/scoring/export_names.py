@@ -50,10 +50,11 @@ def export_state_dict(file: CheckpointFile, target: Path, program: str) -> None:
     refuse_composed(file)
     config = file.config()
     known = ("dot",) if program == "torchrec" else ("dot", "cat")
-    if config.model.towers or config.model.wide or config.model.interaction not in known:
+    further = config.model.towers or config.model.wide or config.model.heads
+    if further or config.model.interaction not in known:
         raise ConfigError(
-            f"{file.path}: {program} has no DLRM with towers, with a linear term, or with this "
-            "interaction"
+            f"{file.path}: {program} has no DLRM with towers, a linear term or further heads, or "
+            "with this interaction"
         )
     if program == "torchrec" and config.model.diagonal:
         raise ConfigError(f"{file.path}: TorchRec's DLRM has no diagonal of dot products")
