@@ -7,7 +7,8 @@ where the physical table has nothing for it.
     digit     first + (row // divisor) mod modulus     a digit of the row in a mixed radix
     salted    first + mix(salt, row) mod modulus       a hash, another one for each salt
     range     row - first where first <= row < first + modulus, else -1
-    row       row itself: a table whose map changes as training goes on finds its row later
+    row       row itself: where rows move as training goes on (`compositions.DynamicMap`), the
+              training step finds them
 
 Source: docs/arithmetic.md §14.
 """

@@ -13,12 +13,61 @@ Operations are in `model/operations/`; `composition_layout.py` says which part t
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.model.operations import make_operation
 from neocpu.model.row_parts import RowPart
+
+
+class Call(NamedTuple):
+    """What a feature has for a layer: outer and inputs as of `NodeGradient.write`, and the first
+    line of each leaf in them, i64[L+1].
+    """
+
+    outer: F32
+    inputs: F32
+    cuts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class JoinedGradient(NodeGradient):
+    """A node whose layers are not written yet: features that share one are summed together.
+
+    calls : of each layer.
+    """
+
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+
+    def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
+        """Keep what a feature has for a layer, until `write_to`."""
+        self.calls.setdefault(layer, []).append(Call(outer, inputs, self.cuts * rows))
+
+    def write_to(self, node: NodeGradient) -> None:
+        """Write all layers where the node does."""
+        for layer, calls in self.calls.items():
+            outer, inputs, cuts = calls[0] if len(calls) == 1 else _joined(calls)
+            replace(node, cuts=cuts).write(layer, outer, inputs)
+
+
+def _joined(calls: Sequence[Call]) -> Call:
+    """Calls of several features as one: leaf by leaf, the features' lines behind one another."""
+    leaves = range(calls[0].cuts.size - 1)
+    parts = [
+        (call, slice(call.cuts[leaf], call.cuts[leaf + 1])) for leaf in leaves for call in calls
+    ]
+    cuts = sum(call.cuts - call.cuts[0] for call in calls)
+    return Call(
+        np.concatenate([call.outer[lines] for call, lines in parts]),
+        np.concatenate([call.inputs[lines] for call, lines in parts]),
+        np.asarray(cuts),
+    )
 
 
 class Compositions:
@@ -82,11 +131,17 @@ class Compositions:
         return dE
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
-        """Write the gradients of all parameters, summed over each of the nodes."""
+        """Write the gradients of all parameters, summed over each of the nodes.
+
+        Features of one table share its parameters, whose gradients are one sum.
+        """
+        joined = [JoinedGradient(node.cuts, node.into) for node in nodes]
         for _, operation in self._pooled:
-            operation.weight_gradients(nodes)
+            operation.weight_gradients(joined)
         for rows in self._rows:
-            rows.weight_gradients(nodes)
+            rows.weight_gradients(joined)
+        for node, layers in zip(nodes, joined):
+            layers.write_to(node)
 
     def _after_candidates(self) -> list[RowPart]:
         """Keys without pooling: those that are pooled here before histories, which read them."""
@@ -108,3 +163,30 @@ class Compositions:
         return [
             physical[:, first : first + source.width] for first, source in zip(starts, part.sources)
         ]
+
+
+def warm_up(layout: CompositionLayout) -> None:
+    """Compile (or load) what the operations of a model need: forward and backward of two samples,
+    with parameters of 0.
+    """
+    tensors = layout.tensors()
+    compositions = Compositions(1, layout, {name: np.zeros(s, np.float32) for name, s in tensors})
+    lookups = [_two_lookups(layout, key) for key in layout.unpooled]
+    E = compositions.forward(np.zeros((2, compositions.columns), np.float32), lookups)
+    compositions.backward(np.zeros_like(E))
+    gradient = {name: np.empty(shape, np.float32) for name, shape in tensors}
+    compositions.weight_gradients([NodeGradient(np.arange(3, dtype=np.int64), gradient)])
+
+
+def _two_lookups(layout: CompositionLayout, key: int) -> KeyLookups:
+    """A lookup for each of two samples in a physical table that does not pool."""
+    sources = [source for part in layout.parts for source in part.sources if source.key == key]
+    places = np.arange(2, dtype=np.int64)
+    return KeyLookups(
+        offsets=np.arange(3, dtype=np.int64),
+        rows=np.zeros(2, np.int64),
+        values=np.zeros((2, sources[0].width), np.float32),
+        lines=places if key in layout.once else None,
+        weights=None,
+        leaves=2 * places,
+    )

@@ -110,6 +110,8 @@ def working_memory(config: Config, plan: Plan) -> int:
     layout = config.layout(1)
     columns = layout.columns + sum(tower.columns for tower in layout.towers)
     widths = sum(config.model.bottom) + sum(config.model.top) + len(bags(plan.tables)) ** 2
+    # an interaction keeps some matrices for each of its layers
+    widths += sum(shape[0] for _, shape in layout.further_tensors() if len(shape) == 2)
     windows = 0
     if plan.ranks > 1 and config.parallel.shared_windows != "off":
         # pooled vectors and their gradients stand in windows until they are read
@@ -173,9 +175,10 @@ def check_memory(
 
 
 def dense_bytes(config: Config, dense_features: int) -> int:
-    """Bytes of the dense parameters and their optimizer's state."""
+    """Bytes of the dense parameters, their optimizer's state and their average, if there is one."""
     layout = config.layout(dense_features)
-    return 4 * layout.parameters * (1 + config.optimizer.dense.state_floats[0])
+    arrays = 1 + config.optimizer.dense.state_floats[0] + bool(config.eval.ema)
+    return 4 * layout.parameters * arrays
 
 
 def checkpoint_needs(

@@ -13,6 +13,7 @@ from neocpu.model.composition_layout import KeyVectors
 from neocpu.model.operations.add import Add
 from neocpu.model.operations.copy import Copy
 from neocpu.model.operations.multiply import Multiply
+from neocpu.model.operations.project import Project
 from neocpu.model.operations.tensor_train import TensorTrain
 
 
@@ -36,6 +37,7 @@ OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, F32]], Operation]] = {
     "copy": Copy,
     "add": Add,
     "multiply": Multiply,
+    "project": Project,
 }
 
 
