@@ -36,6 +36,7 @@ from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.ingest.table import table_schema
 from neocpu.model.layout import INTERACTIONS, LOSSES
+from neocpu.model.search_settings import COSTS, PICKS, SearchConfig
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import choose_schemes, is_plan_file
@@ -80,6 +81,7 @@ class Config:
     memory: MemoryConfig
     checkpoint: CheckpointConfig
     wires: WiresConfig = field(default_factory=WiresConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
@@ -119,6 +121,8 @@ class Config:
             header["init"] = start
         if wires := self.wires.header():
             header["wires"] = wires
+        if self.search.supernet:
+            header["search"] = self.search.header(vars(self.parallel))
         as_json: dict[str, Any] = json.loads(json.dumps(header))
         return as_json
 
@@ -134,6 +138,7 @@ SECTIONS: dict[str, type] = {
     "memory": MemoryConfig,
     "checkpoint": CheckpointConfig,
     "wires": WiresConfig,
+    "search": SearchConfig,
 }
 # what a text may be; keys of tables stand under `tables.*`
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -160,6 +165,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "parallel.shared_windows": ("auto", "on", "off"),
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
+    "search.cost": COSTS,
+    "search.pick": PICKS,
     "checkpoint.quantize": ("none", *SCALED),
     "wires.forward": tuple(WIRE_FORMATS),
     "wires.backward": tuple(WIRE_FORMATS),
@@ -176,6 +183,8 @@ LEAST = {
     "training.leaves": 1,
     "checkpoint.keep": 1,
     "wires.block": 1,
+    "search.every": 1,
+    "search.cost_ranks": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
 }

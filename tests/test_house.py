@@ -42,6 +42,7 @@ ROOMS = {
             ("advice",),
             ("simulation",),
             ("training",),
+            ("search",),
             ("scoring",),
             ("report",),
             ("oracle",),
@@ -61,6 +62,7 @@ CORE = {
     "model",
     "simulation",
     "training",
+    "search",
 }
 HOMES = {
     "numba": ("kernels/",),

@@ -51,15 +51,17 @@ class Dlrm:
         towers: Sequence[TowerLayout] = (),
         apart: bool = False,
     ) -> None:
-        self.layout = ModelLayout(
-            dense_features,
-            tuple(dims),
-            tuple(bottom),
-            tuple(top),
-            interaction,
-            diagonal,
-            loss,
-            tuple(towers),
+        self.layout = self._layout(
+            ModelLayout(
+                dense_features,
+                tuple(dims),
+                tuple(bottom),
+                tuple(top),
+                interaction,
+                diagonal,
+                loss,
+                tuple(towers),
+            )
         )
         vector_columns = self.layout.first_column + sum(self.layout.vector_widths)
         self.columns = vector_columns if apart else self.layout.columns
@@ -87,6 +89,10 @@ class Dlrm:
         self._vectors = np.empty((0, 0), np.float32)
         self._bottom_gradient = self._vectors
         self._logits = np.empty((0, 0), np.float32)
+
+    def _layout(self, layout: ModelLayout) -> ModelLayout:
+        """The layout of the tensors; a model with others than these has its own."""
+        return layout
 
     def _mlp(self, name: str, last_relu: bool) -> Mlp:
         """The MLP "bottom" or "top"."""

@@ -9,6 +9,7 @@ from neocpu.config import Config
 from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.embedding.tiered import MemoryPlan
+from neocpu.errors import ConfigError
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.disaggregated import DisaggregatedEmbedding
@@ -48,15 +49,17 @@ def build(
     dense_features: int,
     huge: bool = True,
     memory: MemoryPlan | None = None,
+    model: Dlrm | None = None,
 ) -> World:
     """Model, tables and optimizers of one rank; no row is looked up, so none takes memory yet.
 
     huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
+    model : the dense part (None: that of the config).
     """
     training = config.training
     if config.parallel.alltoall == "two_level":
         comm = two_level(comm)
-    model = _model(config, plan, dense_features)
+    model = model or _model(config, plan, dense_features)
     embedding, towers = _embedding(config, comm, plan, model, huge, memory)
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
@@ -82,7 +85,15 @@ def build(
 
 
 def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
-    """The dense part of the model."""
+    """The dense part of the model.
+
+    Raises ConfigError for the config of a search, which holds many models.
+    """
+    if config.search.supernet:
+        raise ConfigError(
+            f"{config.source}: search.supernet: it is the config of a search, whose checkpoints "
+            "hold many models at once; train its found.toml"
+        )
     layout = config.model.layout(dense_features, plan.tables)
     return Dlrm(
         dense_features=dense_features,
