@@ -132,7 +132,8 @@ class NeocpuDlrm:
         pipeline: str = "full",
     ) -> None:
         wait_as_in_training()
-        from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+        from neocpu.embedding.dense_optimizer import DenseOptimizer
+        from neocpu.embedding.optimizers import SparseOptimizer
         from neocpu.embedding.specs import TableSpec
         from neocpu.model.dlrm import Dlrm
         from neocpu.parallel.comm import SingleComm

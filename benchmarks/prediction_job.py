@@ -51,7 +51,8 @@ class Run:
 
     def __init__(self, model: Model, comm: Comm, seed: int) -> None:
         from benchmarks.ours import ClickBatch, rowwise_adagrad
-        from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+        from neocpu.embedding.dense_optimizer import DenseOptimizer
+        from neocpu.embedding.optimizers import SparseOptimizer
         from neocpu.model.dlrm import Dlrm
         from neocpu.parallel.sharded import ShardedEmbedding
         from neocpu.training.step import TrainStep

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+from neocpu.embedding.dense_optimizer import DenseOptimizer
+from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.jagged import KJT
 from neocpu.model.dlrm import Dlrm

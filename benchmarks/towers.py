@@ -118,7 +118,7 @@ def spread(values: list[float], digits: int = 5) -> str:
 
 def share(config: Config) -> tuple[int, float]:
     """Dense parameters, and bytes of vectors relative to those of the pooled ones."""
-    layout = config.model.layout(13, config.tables)
+    layout = config.layout(13)
     return layout.parameters, sum(layout.vector_widths) / sum(layout.dims)
 
 

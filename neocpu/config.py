@@ -20,8 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from neocpu import defaults
+from neocpu.embedding.batch_scaling import SCALING_RULES
+from neocpu.embedding.compositions import Composition
 from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES
+from neocpu.embedding.optimizer_groups import (
+    AS_SECTION,
+    ParameterRun,
+    dense_runs,
+    table_optimizers,
+)
+from neocpu.embedding.optimizers import (
+    DENSE_NAMES,
+    RATE_MODES,
+    WEIGHT_DECAY_MODES,
+    SparseOptimizer,
+)
 from neocpu.embedding.specs import (
     POOLING,
     ROUNDINGS,
@@ -35,7 +48,8 @@ from neocpu.ingest.features import feature_names
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.ingest.table import table_schema
-from neocpu.model.layout import INTERACTIONS, LOSSES
+from neocpu.kinds import KEYS, KIND_NAMES, expand
+from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.model.search_settings import COSTS, PICKS, SearchConfig
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
@@ -64,6 +78,8 @@ from neocpu.storage.placement import choose_placements
 class Config:
     """The config of a run; `loads(text, source, overrides, folder)` makes the same one again.
 
+    tables : the physical tables. logical, compositions : the tables that the model sees, and how
+        they are composed of the physical ones; () where every table is kept as it is.
     folder : of the file, which its relative paths start from ("": the current folder).
     absolute : overrides that make all paths absolute, so that text, overrides and these mean the
         same in any current folder.
@@ -82,6 +98,8 @@ class Config:
     checkpoint: CheckpointConfig
     wires: WiresConfig = field(default_factory=WiresConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+    logical: tuple[TableSpec, ...] = ()
+    compositions: tuple[Composition, ...] = ()
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
@@ -90,11 +108,42 @@ class Config:
     chosen: Mapping[str, Any] = field(default_factory=dict)
     batch_chosen: bool = False
 
+    @property
+    def model_tables(self) -> tuple[TableSpec, ...]:
+        """The tables that the model sees."""
+        return self.logical or self.tables
+
+    def layout(self, dense_features: int) -> ModelLayout:
+        """The tensors of the model. Raises ConfigError for sizes that do not fit together."""
+        return self.model.layout(dense_features, self.model_tables, self.tables, self.compositions)
+
     def for_samples(self, samples: int) -> "Config":
-        """The config with a batch size for so many train samples, unless it names its own."""
-        if not self.batch_chosen:
-            return self
-        return self.with_chosen({defaults.BATCH_SIZE: defaults.batch_of(samples)})
+        """The config for so many train samples: with a batch size, unless it names its own, and
+        the rates that follow from it.
+        """
+        config = self
+        if self.batch_chosen:
+            config = self.with_chosen({defaults.BATCH_SIZE: defaults.batch_of(samples)})
+        return config.with_chosen(config.scaled_rates(samples))
+
+    def table_optimizers(self) -> dict[str, SparseOptimizer]:
+        """The optimizer of every physical table. Raises ConfigError for groups that do not fit."""
+        aliases = {table.name: [table.name] for table in self.tables}
+        for composition in self.compositions:
+            for term in (term for terms in composition.terms for term in terms):
+                aliases[term.table].append(composition.table)
+        return table_optimizers(aliases, self.optimizer.sparse, self.optimizer.groups)
+
+    def dense_runs(self, dense_features: int) -> tuple[ParameterRun, ...]:
+        """Dense parameters by their optimizers. Raises ConfigError for groups that do not fit."""
+        sizes = self.layout(dense_features).parameter_sizes()
+        return dense_runs(sizes, self.optimizer.dense, self.optimizer.groups)
+
+    def scaled_rates(self, samples: int) -> dict[str, Any]:
+        """Values by key that `optimizer.scaling` derives for so many train samples; {}: none."""
+        parts = self.optimizer
+        size = self.training.batch_size
+        return parts.scaling.derived(parts.sparse, parts.dense, size, samples)
 
     def with_chosen(self, values: Mapping[str, Any]) -> "Config":
         """The config with these values of keys that it does not name."""
@@ -110,19 +159,23 @@ class Config:
             "data": self.data.deciding(),
             "model": self.model.header(),
             "tables": [table.header() for table in self.tables],
-            "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
+            "optimizer": self.optimizer.header(),
             "training": {
                 name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")
             },
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header() | self.data.counted_once()
+        if evaluation := self.eval.header():
+            header["eval"] = evaluation
         if start := self.training.start():
             header["init"] = start
         if wires := self.wires.header():
             header["wires"] = wires
         if self.search.supernet:
             header["search"] = self.search.header(vars(self.parallel))
+        if self.compositions:
+            header["kinds"] = [composition.header() for composition in self.compositions]
         as_json: dict[str, Any] = json.loads(json.dumps(header))
         return as_json
 
@@ -153,11 +206,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "tables.*.pooling": POOLING,
     "tables.*.format": TRAINED,
     "tables.*.rounding": ROUNDINGS,
+    "tables.*.kind": KIND_NAMES,
     "optimizer.sparse.name": tuple(name for name, rule in RULES.items() if rule.updates),
     "optimizer.dense.name": tuple(DENSE_NAMES),
     "optimizer.sparse.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
+    "optimizer.scaling.rule": SCALING_RULES,
     "training.pipeline": PIPELINES,
     "parallel.route": ROUTE_NAMES,
     "parallel.unique_rows": UNIQUE_ROWS,
@@ -185,8 +240,10 @@ LEAST = {
     "wires.block": 1,
     "search.every": 1,
     "search.cost_ranks": 1,
+    "model.cross.layers": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
+    "optimizer.groups.*.warmup_steps": AS_SECTION,
 }
 MOST = {
     "training.seed": 2**64 - 1,
@@ -259,12 +316,21 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
             raise reader.unknown(name, [*SECTIONS, "tables"])
     parts = {name: reader.record(kind, tree.get(name, {}), name) for name, kind in SECTIONS.items()}
     model = parts["model"]
-    tables = tables_of(
+    logical = tables_of(
         reader,
         tree.get("tables", {}),
         lambda: feature_names(parts["data"]),
         ModelDefaults(model.embedding_dim, model.embedding_format, model.embedding_rounding),
+        KEYS,
     )
+    try:
+        tables, compositions = expand(logical)
+    except ConfigError as error:
+        raise ConfigError(f"{reader.source}: {error}") from error
+    parts["logical"] = tuple(table.spec for table in logical)
+    if parts["logical"] == tables:
+        parts["logical"] = ()
+    parts["compositions"] = compositions if parts["logical"] else ()
     rows = sum(table.rows for table in tables)
     if rows >= 2**63:
         raise reader.wrong(
@@ -313,8 +379,18 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
         for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
+    for key, why in config.optimizer.scaling.faults(config.optimizer.dense):
+        raise reader.wrong(f"optimizer.scaling.{key}", why)
+    if config.eval.ema >= 1:
+        raise reader.wrong("eval.ema", f"{config.eval.ema} must be below 1")
     try:
-        config.model.layout(1, config.tables)
+        config.table_optimizers()
+        config.dense_runs(1)
+        if config.compositions and config.parallel.towers:
+            raise ConfigError(
+                "parallel.towers: nodes run the modules of full tables only, but some tables are "
+                "of another kind; leave parallel.towers out"
+            )
         key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from neocpu.embedding.optimizers import COWCLIP
+from neocpu.embedding.optimizers import COWCLIPS
 from neocpu.records import toml_text
 
 Keys = Mapping[str, Any]
@@ -55,11 +55,11 @@ def unnamed(tree: Mapping[str, Any], begun: bool) -> dict[str, Any]:
         if rule in ADAGRAD:
             values["optimizer.sparse.learning_rate"] = 0.04
         del values[BATCH_SIZE]
-    if rule == COWCLIP and not begun:
+    if rule in COWCLIPS and not begun:
         # Zheng et al. 2022, section 4: r = 1 and zeta = 1e-5; 0 and 0 would clip all to nothing
         values["optimizer.sparse.weight_norm_coefficient"] = 1.0
         values["optimizer.sparse.lower_bound"] = 1e-5
-    if rule != COWCLIP:
+    if rule not in COWCLIPS:
         del values["optimizer.sparse.weight_norm_coefficient"]
         del values["optimizer.sparse.lower_bound"]
     return {key: value for key, value in values.items() if not _names(tree, key)}

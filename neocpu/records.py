@@ -135,6 +135,9 @@ class Reader:
         if hint == Paths and isinstance(value, str):
             self._check(key, value)
             return (value,)
+        if hint == str | tuple[str, ...]:
+            names: Paths = self.value(Paths, value, key)
+            return names[0] if len(names) == 1 else names
         if get_origin(hint) is tuple:
             if not isinstance(value, list):
                 raise self.wrong(key, f"expected a list, got {value!r}")
@@ -144,10 +147,9 @@ class Reader:
         if get_origin(hint) is Mapping:
             if not isinstance(value, Mapping):
                 raise self.wrong(key, f"expected a table of keys, got {value!r}")
-            return {
-                name: self.value(get_args(hint)[1], item, f"{key}.{name}")
-                for name, item in value.items()
-            }
+            kind = get_args(hint)[1]
+            read = self.record if is_dataclass(kind) else self.value
+            return {name: read(kind, item, f"{key}.{name}") for name, item in value.items()}
         if hint == float | Mapping[str, float]:
             kind = Mapping[str, float] if isinstance(value, Mapping) else float
             return self.value(kind, value, key)
@@ -174,8 +176,8 @@ class Reader:
 
     def _check(self, key: str, value: Any) -> None:
         """Raise ConfigError for a value outside choices and limits."""
-        general = re.sub(r"^tables\..*\.", "tables.*.", key)
-        if (allowed := self._choices.get(general)) and value not in allowed:
+        general = re.sub(r"^(tables|optimizer\.groups)\..*\.", r"\1.*.", key)
+        if (allowed := self._choices.get(general.partition("[")[0])) and value not in allowed:
             near = get_close_matches(value, allowed, 1)
             hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
             raise self.wrong(key, f"{value!r} is not allowed; {hint} one of {', '.join(allowed)}")

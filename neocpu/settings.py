@@ -4,9 +4,12 @@ The sections `optimizer`, `training`, `eval`, `memory` and `checkpoint`; the rec
 sections live beside their owners (`config.py` names them).
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from neocpu.embedding.batch_scaling import BatchScaling
+from neocpu.embedding.optimizer_groups import OptimizerGroup, header_of
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.parallel.plan import PlanSpec
 from neocpu.reference.policies import DEFAULT
@@ -20,10 +23,29 @@ class OptimizerConfig:
     """One rule for all tables, one for everything dense.
 
     A rule of tables that is no AdaGrad has a learning rate of 0.01 unless one is given.
+
+    groups : tables and dense parameters with rates of their own, by the name of the group.
+    scaling : how rates follow from those of a smaller batch. clip_norm : the gradient of all dense
+    parameters together is scaled down to this norm where it is longer (0: not); rows of tables have
+    rules that clip them (docs/large-batches.md).
     """
 
     sparse: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(learning_rate=0.04))
     dense: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(name="adagrad"))
+    groups: Mapping[str, OptimizerGroup] = field(default_factory=dict)
+    scaling: BatchScaling = field(default_factory=BatchScaling)
+    clip_norm: float = 0.0
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits; keys that are not used are left out."""
+        header: dict[str, Any] = {"sparse": self.sparse.header(), "dense": self.dense.header()}
+        if self.groups:
+            header["groups"] = header_of(self.groups)
+        if self.scaling != BatchScaling():
+            header["scaling"] = asdict(self.scaling)
+        if self.clip_norm:
+            header["clip_norm"] = self.clip_norm
+        return header
 
 
 @dataclass(frozen=True)
@@ -77,9 +99,23 @@ class EvalConfig:
     """When the valid split is measured.
 
     every_steps : steps from one measurement to the next (0: at the end only).
+    ema : beta of a moving average of the dense parameters, avg = beta*avg + (1 - beta)*parameter
+    after each step, from their initial values on (0: none). Rows of tables have none: they are
+    used as they are. averaged : whether measurements, predictions and exports use that average.
     """
 
     every_steps: int = 0
+    ema: float = 0.0
+    averaged: bool = True
+
+    @property
+    def uses_average(self) -> bool:
+        """Whether parameters are looked at through their moving average."""
+        return bool(self.ema) and self.averaged
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits of the state."""
+        return {"ema": self.ema} if self.ema else {}
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,23 @@ from neocpu.oracle.truth.bags import tables_of
 from neocpu.oracle.truth.formats import decode
 from neocpu.oracle.truth.states import layout_of
 from tests.honest_arithmetic import Arithmetic, Array, F
-from tests.honest_kernels import Arrays, Options, lookup, merged, narrow
+from tests.honest_kernels import Arrays, Options, bags, lookup, merged, narrow
 
 
 class Update:
     """One step of some rows: weights [U, D], gradients, states, hyper-parameters."""
 
-    def __init__(self, a: Arithmetic, w: Array, g: Array, states: Arrays, options: Options) -> None:
+    def __init__(
+        self,
+        a: Arithmetic,
+        w: Array,
+        g: Array,
+        states: Arrays,
+        options: Options,
+        lookups: Array,
+    ) -> None:
         self.a = a
+        self.lookups = a.real(lookups)
         self.options = options
         self.w = a.real(w)
         self.g = a.real(g)
@@ -239,6 +248,15 @@ def adam(u: Update, rowwise: bool = False) -> Array:
     return u.down(u.a.product(u.lr, m, over=below))
 
 
+def adam_with_cowclip(u: Update) -> Array:
+    w_norm = u.a.root(u.a.square_sum(u.w))
+    g_norm = u.a.root(u.a.square_sum(u.g))
+    most = np.fmax(u.hyper("weight_norm_coefficient") * w_norm, u.hyper("lower_bound"))
+    clip = np.fmin(u.a.divide(u.lookups * most, g_norm), u.a.real(1))
+    u.g = clip[:, None] * u.g
+    return adam(u)
+
+
 def partial_rowwise_adam(u: Update) -> Array:
     return adam(u, rowwise=True)
 
@@ -296,12 +314,22 @@ RULES = {
         exact_rowwise_adagrad_with_cowclip,
         rowwise_rmsprop,
         adam,
+        adam_with_cowclip,
         partial_rowwise_adam,
         lamb,
         partial_rowwise_lamb,
         ftrl,
     )
 }
+
+
+def lookup_counts(inputs: Arrays) -> list[Array]:
+    """Lookups of every row, by table."""
+    counts = [np.zeros(int(rows), F) for rows in inputs["rows"]]
+    for _, table, _, _, lookups in bags(inputs):
+        rows = inputs["indices"][lookups]
+        np.add.at(counts[table], rows[rows >= 0], 1)
+    return counts
 
 
 def trajectory(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
@@ -338,6 +366,7 @@ def backward(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
     states = {state: np.zeros(size, F) for state, size in sizes.items()}
     for state in states.keys() & inputs.keys():
         states[state] = decode(inputs[state], layout.formats[state]).astype(F)
+    counts = lookup_counts(inputs)
     for table, (rows, g) in merged(a, inputs, options).items():
         columns = np.arange(int(tables.dims[table]))
         elements = int(tables.first_element[table]) + rows[:, None] * columns.size + columns
@@ -346,7 +375,7 @@ def backward(a: Arithmetic, inputs: Arrays, options: Options) -> Arrays:
             for state in states
         }
         old = {state: states[state][place] for state, place in places.items()}
-        update = Update(a, weights[elements], g, old, options)
+        update = Update(a, weights[elements], g, old, options, counts[table][rows])
         w = RULES[str(options["optimizer"])](update)
         weights[elements] = narrow(limited(update, w).astype(F), name)
         for state, place in places.items():

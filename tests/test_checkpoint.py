@@ -15,7 +15,7 @@ import pytest
 from sealed_files import as_older, sealed_anew
 
 from neocpu import config as configs
-from neocpu.embedding.optimizers import DenseOptimizer
+from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.errors import CheckpointError
 from neocpu.hdf5 import draft

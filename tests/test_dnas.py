@@ -16,8 +16,8 @@ from neocpu import config as configs
 from neocpu.cli import cli
 from neocpu.config import Config
 from neocpu.errors import ConfigError
+from neocpu.model.arrays import NodeGradient
 from neocpu.model.dlrm import Dlrm
-from neocpu.model.mlp import NodeGradient
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.reference import model as twin
@@ -25,7 +25,7 @@ from neocpu.search.cost import ModelCost, Shapes, flops, hard, parameters, secon
 from neocpu.search.draws import gumbel, sample, theta_gradient
 from neocpu.search.pricing import cost_of
 from neocpu.search.results import HISTORY
-from neocpu.search.space import Space, space_of, supernet_config
+from neocpu.search.space import Space, space_of
 from neocpu.search.supernet import Supernet
 from neocpu.search.trainer import SearchTrainer
 from neocpu.training.scoring import restore
@@ -61,7 +61,8 @@ def config_of(search: str = SEARCH, *overrides: str) -> Config:
 
 def supernet(config: Config, seed: int = 3) -> tuple[Space, Supernet]:
     space = space_of(config)
-    return space, Supernet(space, supernet_config(config, space).model, DENSE, seed)
+    layout = space.config(config, space.largest).layout(DENSE)
+    return space, Supernet(space, layout, seed)
 
 
 def example(net: Supernet) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -372,7 +373,7 @@ def test_a_found_config_is_plain_and_trains(log: Path, tmp_path: Path) -> None:
         (["search.top=[[2, 3], [4]]"], "2 lists of widths, but model.top has 1 layers before"),
         (["search.top=[[2, 2]]"], "must be different numbers"),
         (['search.dims={"x*" = [2]}'], "no table matches 'x"),
-        (["model.interaction=dot"], "dot products need vectors of one width"),
+        (["model.interaction=dot"], "interactions dot need vectors of fixed widths"),
         (["search.split=1.0"], "must be between 0 and 1"),
         (["search.cost=watts"], "not allowed"),
         (["search.every=0"], "too small"),

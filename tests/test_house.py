@@ -31,6 +31,7 @@ ROOMS = {
             ("reference",),
             ("storage",),
             ("embedding",),
+            ("kinds",),
             ("peers",),
             ("parallel",),
             ("zionex",),

@@ -20,6 +20,7 @@ from neocpu.reference.update import square_tree
 # a row that is looked up at these steps only
 D = 6
 STEPS = (1, 2, 5, 6, 11)
+LOOKUPS = 3  # of the row, at each of these steps
 BASE = SparseOptimizer(
     learning_rate=0.1, weight_decay=0.3, momentum=0.8, eta=0.05, beta1=0.7, beta2=0.9
 )
@@ -153,6 +154,11 @@ class Formula:
     def adam(self, g, t):
         self.w = self.shrink() * self.w - self.o.learning_rate * self.direction(g, t, g * g)
 
+    def adam_with_cowclip(self, g, t):
+        o = self.o
+        limit = LOOKUPS * max(o.weight_norm_coefficient * np.linalg.norm(self.w), o.lower_bound)
+        self.adam(g * min(1.0, limit / np.linalg.norm(g)), t)
+
     def partial_rowwise_adam(self, g, t):
         self.w = self.shrink() * self.w - self.o.learning_rate * self.direction(
             g, t, np.mean(g * g)
@@ -178,8 +184,9 @@ def ours(optimizer, w, gradients):
         g = g.copy()
         hyper = optimizer.hyper(t)
         getattr(rules, f"{name}_prepare", rules.regularise)(w, g, states, hyper)
-        for phase, of in optimizer.rounds:
-            squares = np.array([square_tree({"g": g, "w": w}[x], 8) for x in of])
+        for phase, of, counts in optimizer.rounds:
+            squares = [square_tree({"g": g, "w": w}[x], 8) for x in of]
+            squares = np.array(squares + [np.float32(LOOKUPS)] * counts)
             getattr(rules, phase)(w, g, states, row, squares, np.float32(w.size), hyper)
     return w
 

@@ -59,8 +59,9 @@ def run(module, rule, w, g, states, row, squares, hyper):
     if rule.direct:
         direct = getattr(module, f"{rule.name}_direct")
         direct(w, g, states, row, squares[:1], columns, hyper)
-    getattr(module, rule.name)(w, g, states, row, squares[1:3], columns, hyper)
-    module.limit_norm(w, g, states, row, squares[3:], columns, hyper)
+    own = squares[1 : 3 + rule.counts]
+    getattr(module, rule.name)(w, g, states, row, own, columns, hyper)
+    module.limit_norm(w, g, states, row, squares[4:], columns, hyper)
 
 
 def optimizers(name):
@@ -137,7 +138,7 @@ def test_rules_equal_twins(name, fill):
         with np.errstate(all="ignore"):
             for step in (1, 2, 4, 9):
                 g = floats(rng, width, fill)
-                squares = np.abs(floats(rng, 4, fill if step > 2 else "normal"))
+                squares = np.abs(floats(rng, 5, fill if step > 2 else "normal"))
                 for module, (w, *arrays) in zip((rules, twin), rows):
                     element = rule.element_record(*arrays[: len(states)])
                     row = rule.row_record(*arrays[len(states) :])

@@ -116,10 +116,11 @@ class Plain:
             element = self.rule.element_record(*(states[n] for n in self.rule.element_state))
             row_states = self.rule.row_record(*(states[n] for n in self.rule.row_state))
             rules.prepare(self.rule.name)(w, g, element, hyper)
-            for phase, of in self.optimizer.rounds:
+            for phase, of, counts in self.optimizer.rounds:
                 squares = [
                     square_tree({"g": g, "w": w}[x], 1 << (dim - 1).bit_length()) for x in of
                 ]
+                squares += [np.float32(len(terms))] * counts
                 step_row = getattr(rules, phase)
                 step_row(w, g, element, row_states, squares, np.float32(dim), hyper)
 
@@ -313,9 +314,10 @@ def test_column_shards_share_their_scalars(name, mode):
 
 
 @pytest.mark.parametrize("fill", ["normal", "wild"])
-def test_replicas_apply_summed_words(fill):
+@pytest.mark.parametrize("name", ["exact_rowwise_adagrad", "adam_with_cowclip"])
+def test_replicas_apply_summed_words(name, fill):
     rng = np.random.default_rng(7)
-    optimizer = record("exact_rowwise_adagrad", "l2")
+    optimizer = record(name, "l2")
     tbe = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED)
     plain = Plain(optimizer)
     with np.errstate(all="ignore"):
@@ -323,7 +325,7 @@ def test_replicas_apply_summed_words(fill):
             lookups, grad = batch(rng, 5, step == 2, fill)
             for i, (rows, words) in enumerate(tbe.merge_words(KEYS, lookups, grad)):
                 unique, starts = np.unique(rows, return_index=True)
-                merged = np.empty((unique.size, TABLES[i].dim), np.float32)
+                merged = np.empty((unique.size, words.shape[1]), np.float32)
                 rounding.sum_words(
                     words, np.arange(rows.size), np.append(starts, rows.size), merged
                 )

@@ -35,6 +35,7 @@ def test_rows_are_found_claimed_and_made(seed, shards, n, element_states, per_ro
     initial = InitialValues(
         key=rng.integers(0, 2**64, shards, dtype=np.uint64),
         scale=rng.random(shards, dtype=np.float32),
+        mean=np.float32(rng.integers(0, 2, shards)),
         states=np.float32([0.5, 0.25][:element_states]),
         row_states=np.float32([2, 0, 3][:per_row]),
     )

@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+from neocpu.embedding.dense_optimizer import DenseOptimizer
+from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.jagged import KJT
 from neocpu.model.dlrm import Dlrm
@@ -173,6 +174,7 @@ def shape_of(case: Case) -> StepShape:
         parameters=layout_of(case).parameters,
         route=case.route,
         row_scalars=scalars,
+        counts=case.optimizer.rule.counts,
         alltoall=case.alltoall,
         unique_rows=case.unique_rows,
         wires=case.wires,

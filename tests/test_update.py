@@ -104,7 +104,7 @@ FUSED = (
     "exact_adagrad",
     "exact_rowwise_adagrad",
     COUNTER,
-    "adam",
+    "adam_with_cowclip",
     "lamb",
     "partial_rowwise_lamb",
 )
@@ -171,13 +171,16 @@ def test_phases(name, seed, fill, mode):
         offsets = np.arange(count) * width.max()
         hyper = hyper_of(name, mode, limited=True)
         gradient = floats(rng, count * int(width.max()), fill)
-        squares = [np.abs(floats(rng, count * len(of), fill)) for _, of in optimizer.rounds]
+        squares = [
+            np.abs(floats(rng, count * (len(of) + counts), fill))
+            for _, of, counts in optimizer.rounds
+        ]
         results = []
         for module in (update, twin):
             rows = copy_of(store)
             row_states = row_state.copy()
             g = gradient.copy()
-            for (phase, _), sums in zip(optimizer.rounds, squares):
+            for (phase, *_), sums in zip(optimizer.rounds, squares):
                 step = module.stepped(rule, phase)
                 step(rows.table, rows.states, row_states, places, segments, offsets, g, sums, hyper)
             results.append((rows, row_states, g))

@@ -18,6 +18,7 @@ class Merged(NamedTuple):
     rows: Array
     gradient: Array  # fp32[U, D]
     squares: Array  # of single gradients, for kernels that add them before the merge
+    counts: Array  # fp32[U]: lookups of each row
 
 
 class Gradients(Pooling, Rules):
@@ -122,7 +123,8 @@ class Gradients(Pooling, Rules):
         sums = self.add_gradients(gradient, inverse, len(unique))
         squares = np.zeros_like(sums)
         np.add.at(squares, inverse, gradient * gradient)
-        return self.leaving(Merged(unique, self.vector(sums), squares), batch)
+        counts = np.bincount(inverse, minlength=len(unique)).astype(F32)
+        return self.leaving(Merged(unique, self.vector(sums), squares, counts), batch)
 
     def arriving(self, gradient: Array, batch: Batch) -> Array:
         """Gradients of lookups as they come to the merge."""
@@ -253,6 +255,7 @@ class Gradients(Pooling, Rules):
             states={name: state.astype(F32) for name, state in states.items()},
             options=options,
             squares=merged.squares,
+            lookups=merged.counts,
         )
         self.step(update)
         if options["weight_decay_mode"] == "decoupled_global":

@@ -18,6 +18,7 @@ STATES: dict[str, tuple[str, ...]] = {
     "exact_rowwise_adagrad_with_cowclip": ("sum", "prev_iter", "row_counter"),
     "exact_rowwise_adagrad_with_counter": ("sum", "prev_iter", "row_counter"),
     "adam": ("exp_avg", "exp_avg_sq"),
+    "adam_with_cowclip": ("exp_avg", "exp_avg_sq"),
     "partial_rowwise_adam": ("exp_avg", "exp_avg_sq"),
     "lamb": ("exp_avg", "exp_avg_sq"),
     "partial_rowwise_lamb": ("exp_avg", "exp_avg_sq"),
@@ -118,6 +119,12 @@ class Rules(Counters):
     def rule_adam(self, u: Update) -> None:
         """Adam."""
         self.subtract(u, u.lr, self.direction(u, self.square_of(u, u.g)))
+
+    def rule_adam_with_cowclip(self, u: Update) -> None:
+        """Adam of gradients clipped by the row's norm and its lookups."""
+        clip = self.cowclip(u, u.lookups, self.norm(u.w), self.norm(u.g))
+        u.g = (clip[:, None] * u.g).astype(F32)
+        self.rule_adam(u)
 
     def rule_partial_rowwise_adam(self, u: Update) -> None:
         """Adam with one second moment for each row."""

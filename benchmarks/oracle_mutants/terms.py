@@ -18,6 +18,7 @@ class Update:
     states: dict[str, Array]
     options: dict[str, Any]
     squares: Array  # sums of the squares of single gradients
+    lookups: Array  # fp32[U]: of each row in the batch
     lr: np.float32
     eps: np.float32
     decay: float
@@ -34,6 +35,7 @@ class Update:
         states: dict[str, Array],
         options: dict[str, Any],
         squares: Array,
+        lookups: Array,
     ) -> "Update":
         """An update from a case's options."""
         mode = options["weight_decay_mode"]
@@ -43,6 +45,7 @@ class Update:
             states=states,
             options=options,
             squares=squares,
+            lookups=lookups,
             lr=F32(options["learning_rate"]),
             eps=F32(options["eps"]),
             decay=float(options["weight_decay"]) if mode != "none" else 0.0,

@@ -16,6 +16,7 @@ from generated_pages import write_page
 from neocpu import config
 from neocpu.embedding.optimizers import DENSE_NAMES, GENERAL
 from neocpu.embedding.specs import TableKeys
+from neocpu.kinds import KEYS
 from neocpu.records import toml_text
 from neocpu.reference.rules import RULES
 
@@ -119,7 +120,8 @@ def keys_of(section: str, defaults: Any) -> Iterator[Key]:
 
 def sections() -> dict[str, tuple[type, list[Key]]]:
     """All keys, by section; those of a table are in `tables.NAME`."""
-    records = {**config.SECTIONS, "tables.NAME": TableKeys}
+    of_kinds = {f"tables.NAME (kind {kind})": record for kind, record in KEYS.items()}
+    records = {**config.SECTIONS, "tables.NAME": TableKeys, **of_kinds}
     return {name: (record, list(keys_of(name, record()))) for name, record in records.items()}
 
 

@@ -84,7 +84,7 @@ class Merged:
 
     first, last : shard i has rows[first[i] : last[i]]. rows i64[U] : local. start i64[U+1] : row u
     has gradient[start[u] : start[u+1]]. weights f32, like the gradient : the decoded numbers of
-    rows that are kept as codes; f32[0] if there are none.
+    rows that are kept as codes; f32[0] if there are none. counts i64[U] : lookups of each row.
     """
 
     first: dict[int, int]
@@ -93,3 +93,4 @@ class Merged:
     start: Ints
     gradient: Floats
     weights: Floats
+    counts: Ints

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.reference.rules import HYPER, RULES, HyperParameters, Rule
 
@@ -28,6 +27,8 @@ DENSE_NAMES = {
 }
 COUNTER = "exact_rowwise_adagrad_with_counter"
 COWCLIP = "exact_rowwise_adagrad_with_cowclip"
+ADAM_COWCLIP = "adam_with_cowclip"
+COWCLIPS = (COWCLIP, ADAM_COWCLIP)
 
 
 def power(base: float, exponent: int) -> float:
@@ -72,11 +73,13 @@ class Schedule:
 class Round(NamedTuple):
     """A phase of a rule where rows are cut by columns.
 
-    phase : its name in `kernels/rules.py`. of : whose sums of squares it reads: "g", "w".
+    phase : its name in `kernels/rules.py`. of : whose sums of squares it reads: "g", "w". counts :
+    it then reads the lookups of the row in the batch, which every shard of the row knows.
     """
 
     phase: str
     of: tuple[str, ...]
+    counts: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,9 @@ class SparseOptimizer:
     learning_rate_mode : of rows counted more than `tail_id_threshold` times.
     max_counter : the greatest count that is reckoned with. tail_id_threshold : the count above
     which the mode has an effect. tail_id_threshold_is_ratio : whether that is a fraction of
-    `max_counter`. weight_norm_coefficient, lower_bound : of CowClip.
+    `max_counter`. weight_norm_coefficient, lower_bound : of CowClip: a row's merged gradient is
+    scaled down to the norm n*max(weight_norm_coefficient*||w||, lower_bound) where it is longer; n
+    is the row's counter, in adam_with_cowclip the lookups of the row in the batch.
     beta, lambda1, lambda2 : of ftrl, by McMahan et al. 2013: what is added to the root that
         divides (ftrl does not read `eps`); below which |z| a weight is 0; how strongly weights are
         drawn to 0.
@@ -161,7 +166,7 @@ class SparseOptimizer:
         rounds = []
         if rule.direct:
             rounds.append(Round(f"{rule.name}_direct", ("g",)))
-        rounds.append(Round(rule.name, ("g", "w")[: rule.row_scalars]))
+        rounds.append(Round(rule.name, ("g", "w")[: rule.row_scalars], rule.counts))
         if self.max_norm:
             rounds.append(Round("limit_norm", ("w",)))
         return tuple(rounds)
@@ -199,7 +204,7 @@ class SparseOptimizer:
                     f"it has no effect on {self.name}" + (f"; it is of {owners}" if owners else ""),
                 )
         clips_all = not (self.weight_norm_coefficient or self.lower_bound)
-        if trains and self.name == COWCLIP and clips_all:
+        if trains and self.name in COWCLIPS and clips_all:
             why = (
                 "with lower_bound 0 too, every gradient is clipped to 0 and no table learns; Zheng "
                 "et al. 2022 take weight_norm_coefficient = 1.0 and lower_bound = 1e-5"
@@ -291,38 +296,3 @@ class SparseOptimizer:
 
 
 _DEFAULTS = asdict(SparseOptimizer())
-
-
-class DenseOptimizer:
-    """Updates the dense parameters, one flat f32[P] array, in place; elementwise rules only.
-
-    `state`: name as torch has it -> f32[P].
-    """
-
-    def __init__(self, optimizer: "SparseOptimizer", parameters: NDArray[np.float32]) -> None:
-        self.optimizer = optimizer
-        self.parameters = parameters
-        rule = optimizer.rule
-        self.state = {
-            name: np.full(
-                parameters.size,
-                optimizer.initial_accumulator_value if name == rule.accumulator else 0.0,
-                np.float32,
-            )
-            for name in rule.element_state
-        }
-        self._scratch = np.empty(parameters.size, np.float32)
-
-    def step(self, gradient: NDArray[np.float32], step: int, part: slice = slice(None)) -> None:
-        """One update of a part of the parameters from its gradient (not modified); `step` counts
-        from 1.
-        """
-        # compiled code is only needed once training starts
-        from neocpu.kernels.update import elementwise
-
-        scratch = self._scratch[part]
-        np.copyto(scratch, gradient)
-        rule = self.optimizer.rule
-        states = rule.element_record(**{name: x[part] for name, x in self.state.items()})
-        hyper = self.optimizer.hyper(step)
-        elementwise(rule)(self.parameters[part], states, scratch, hyper)

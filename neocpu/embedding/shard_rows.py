@@ -64,9 +64,13 @@ class ShardRows:
         self.rule = optimizer.rule
         self.rounds = optimizer.rounds
         self._hyper_of: int | None = None  # the step of `_numbers`
-        self._numbers: HyperParameters
+        self._numbers: list[HyperParameters] = []  # of each of `_optimizers`
+        self._optimizers: tuple[SparseOptimizer, ...] = (
+            optimizer,
+        )  # whose numbers shard i learns with: that of _group_of[i]
         self.heights = np.array([s.rows[1] - s.rows[0] for s in self.shards], np.int64)
         self.width = np.array([s.cols[1] - s.cols[0] for s in self.shards], np.int64)
+        self._group_of = np.zeros(len(self.shards), np.int64)
         self.slots = self.heights if slots is None else slots
         specs = [tables[s.table] for s in self.shards]
         self._store_of, self.base, kinds, elements = shelve(specs, self.slots * self.width)
@@ -79,10 +83,11 @@ class ShardRows:
             column0=np.array([s.cols[0] for s in self.shards], np.int64),
             key=_keys(seed, STOCHASTIC_ROUNDING, specs),
         )
-        height = np.array([spec.rows for spec in specs], np.float64)
+        starts = [spec.initial for spec in specs]
         self._initial = InitialValues(
             key=_keys(seed, INIT, specs),
-            scale=(1.0 / np.sqrt(height)).astype(np.float32),
+            scale=np.array([start.bound for start in starts], np.float32),
+            mean=np.array([start.mean for start in starts], np.float32),
             states=self._state_starts(self.rule.element_state),
             row_states=self._state_starts(self.rule.row_state),
         )
@@ -217,6 +222,8 @@ class ShardRows:
             self._initial.scale[shard],
             weight,
         )
+        if self._initial.mean[shard]:
+            weight += self._initial.mean[shard]
         values: dict[str, Floats] = {"weight": weight}
         for name, start in zip(self.rule.element_state, self._initial.states):
             values[name] = np.full((rows.size, width), start, np.float32)

@@ -2,28 +2,41 @@
 kernels shares.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from neocpu.embedding.row_maps import RowMap
 from neocpu.errors import ConfigError
 from neocpu.formats import CACHES, RowFormat, table_format
 from neocpu.records import choose
 from neocpu.reference.codecs import CODECS
 from neocpu.storage.placement import AUTO, PLACEMENTS
 
-POOLING = ("sum", "mean")
+POOLING = ("sum", "mean", "none")
 ROUNDINGS = ("nearest", "stochastic")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Initial values of a table's rows: uniform in [mean - bound, mean + bound)."""
+
+    mean: float
+    bound: float
 
 
 @dataclass(frozen=True)
 class TableSpec:
     """One table: `rows` by `dim` numbers, looked up by `features`, each bag pooled by `pooling`.
 
+    pooling : "none" gives every lookup's row instead of a vector for each bag.
     format : how its numbers are kept, one of `neocpu.formats.TRAINED` (docs/formats.md).
     rounding : how they are rounded to it after an update. cache_format : a wider format of the
     rows in its caches, a key of `neocpu.formats.CACHES`; "": the same.
+    maps : of a part of a table of some kind (`neocpu/kinds/`), for each feature: which of its rows
+    stands for a row of that table. start : of its rows (None: as docs/arithmetic.md §9 says).
     """
 
     name: str
@@ -35,11 +48,23 @@ class TableSpec:
     format: str = "fp32"
     rounding: str = "nearest"
     cache_format: str = ""
+    maps: tuple[RowMap, ...] = ()
+    start: Start | None = None
+
+    @property
+    def initial(self) -> Start:
+        """Where its rows start: by default uniform in ±1/√rows."""
+        return self.start or Start(0.0, 1.0 / math.sqrt(self.rows))
 
     @property
     def row_format(self) -> RowFormat:
         """The record of its format. Raises ConfigError if there is none."""
         return table_format(self.format)
+
+    @property
+    def pooled_dim(self) -> int:
+        """Columns that a key of the table has among the pooled vectors; 0 if it is not pooled."""
+        return 0 if self.pooling == "none" else self.dim
 
     @property
     def cached(self) -> "TableSpec":
@@ -97,6 +122,10 @@ class TableSpec:
             del header["format"]
         if not self.cache_format:
             del header["cache_format"]
+        if not self.maps:
+            del header["maps"]
+        if self.start is None:
+            del header["start"]
         return header
 
 
@@ -181,10 +210,12 @@ class TableKeys:
 
     rows, dim : shape of the table: one row for each category, and its columns.
     features : whose categories are looked up in it. pooling : how the rows of a bag become one
-    vector: their sum, or mean.
+    vector: their sum, or mean; none: they stay, for an operation of the model that takes them.
     weighted : whether each lookup has a weight, which its row is multiplied by.
     format, rounding : how its numbers are kept, and rounded after an update; "": those of the
     model. bf16_split: fp32 numbers of whose halves lookups read the upper one.
+    kind : full: a row for each of its rows; others keep them in smaller tables (docs/kinds.md).
+    kind_above : tables of this many rows or fewer are full, whatever `kind` says.
     """
 
     rows: int = 0
@@ -194,6 +225,8 @@ class TableKeys:
     weighted: bool = False
     format: str = ""
     rounding: str = ""
+    kind: str = "full"
+    kind_above: int = 0
 
     def spec(
         self, name: str, features: tuple[str, ...], dim: int, form: str, rounding: str
@@ -209,21 +242,31 @@ class TableKeys:
 
 @dataclass(frozen=True)
 class BatchKey:
-    """One key of the batch's KJT: the bags of one feature, as row numbers of one table."""
+    """One key of the batch's KJT: the bags of one feature, as row numbers of one table.
+
+    row_map : from rows of the logical table that it is a part of (None: it is a table itself).
+    """
 
     key: str
     feature: str
     table: int
+    row_map: RowMap | None = None
 
 
 def bags(tables: Sequence[TableSpec]) -> tuple[BatchKey, ...]:
     """Keys of the KJT: every (table, feature) pair in table order.
 
-    A key is the feature's name, or `feature@table` where one feature looks up several tables.
+    A key is the feature's name, or `feature@table` where one feature looks up several tables, or
+    `feature@table:place` where it looks up one table in several ways.
     """
     uses = Counter(feature for table in tables for feature in table.features)
-    return tuple(
-        BatchKey(feature if uses[feature] == 1 else f"{feature}@{table.name}", feature, number)
-        for number, table in enumerate(tables)
-        for feature in table.features
-    )
+    keys = []
+    for number, table in enumerate(tables):
+        in_table = Counter(table.features)
+        for place, feature in enumerate(table.features):
+            key = feature if uses[feature] == 1 else f"{feature}@{table.name}"
+            if in_table[feature] > 1:
+                key = f"{key}:{place}"
+            row_map = table.maps[place] if table.maps else None
+            keys.append(BatchKey(key, feature, number, row_map))
+    return tuple(keys)

@@ -14,11 +14,13 @@ What comes out is equal to the same tables written one by one, and so is its dig
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from neocpu.embedding.specs import TableKeys, TableSpec
+from neocpu.embedding.compositions import LogicalTable
+from neocpu.embedding.specs import TableKeys
 from neocpu.formats import table_format
 from neocpu.records import Reader
 
@@ -35,17 +37,22 @@ class ModelDefaults(NamedTuple):
 
 
 def tables_of(
-    reader: Reader, trees: Any, features: Callable[[], Sequence[str]], model: ModelDefaults
-) -> tuple[TableSpec, ...]:
+    reader: Reader,
+    trees: Any,
+    features: Callable[[], Sequence[str]],
+    model: ModelDefaults,
+    kinds: Mapping[str, type],
+) -> tuple[LogicalTable, ...]:
     """The tables that the TOML tree below `tables` makes.
 
-    features : the features of the log, in its order; called where there is a pattern.
+    features : the features of the log, in its order; called where there is a pattern. kinds : the
+    record of the keys of each table kind.
 
     Raises ConfigError where there is no table, a pattern matches nothing, or a key is wrong.
     """
     if not isinstance(trees, Mapping):
         raise reader.wrong("tables", f"expected a table of keys, got {trees!r}")
-    keys = {name: reader.keys(TableKeys, tree, f"tables.{name}") for name, tree in trees.items()}
+    keys = {name: _read(reader, tree, f"tables.{name}", kinds) for name, tree in trees.items()}
     default = keys.pop(DEFAULT, {})
     if "features" in default:
         raise reader.wrong(
@@ -75,8 +82,21 @@ def tables_of(
         inherited = dict(default)
         for values in reversed(matching):
             inherited |= values
-        tables.append(_table(reader, name, own, inherited, model))
+        tables.append(_table(reader, name, own, inherited, model, kinds))
     return tuple(tables)
+
+
+def _read(reader: Reader, tree: Any, key: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """The keys of an entry: those of all tables as they are meant, those of kinds as written."""
+    if not isinstance(tree, Mapping):
+        raise reader.wrong(key, f"expected a table of keys, got {tree!r}")
+    general = [field.name for field in fields(TableKeys)]
+    of_kinds = {field.name for record in kinds.values() for field in fields(record)}
+    for name in tree:
+        if name not in general and name not in of_kinds:
+            raise reader.unknown(f"{key}.{name}", [*general, *sorted(of_kinds)])
+    known = {name: value for name, value in tree.items() if name in general}
+    return {**tree, **reader.keys(TableKeys, known, key)}
 
 
 def _may_be_pattern(name: str) -> bool:
@@ -118,7 +138,8 @@ def _table(
     own: Mapping[str, Any],
     inherited: Mapping[str, Any],
     model: ModelDefaults,
-) -> TableSpec:
+    kinds: Mapping[str, type],
+) -> LogicalTable:
     """A table from the keys of its own entry and those of patterns and `default`."""
     key = f"tables.{name}"
     if not name or "/" in name or "\0" in name or name in (".", ".."):
@@ -127,7 +148,8 @@ def _table(
     form = values.get("format") or model.form
     if "rounding" not in own and table_format(form).exact:
         values.pop("rounding", None)  # meant for tables of other formats
-    keys = TableKeys(**values)
+    general = {field.name for field in fields(TableKeys)}
+    keys = TableKeys(**{name: value for name, value in values.items() if name in general})
     if not keys.rows:
         raise reader.wrong(
             key,
@@ -143,4 +165,33 @@ def _table(
             f"{key}.rounding",
             f"it has no effect on {spec.format}, which holds every number as it is",
         )
-    return spec
+    own_keys = {name: value for name, value in own.items() if name not in general}
+    return _of_kind(reader, LogicalTable(spec, keys.kind, None), own_keys, values, keys, kinds)
+
+
+def _of_kind(
+    reader: Reader,
+    table: LogicalTable,
+    own: Mapping[str, Any],
+    values: Mapping[str, Any],
+    keys: TableKeys,
+    kinds: Mapping[str, type],
+) -> LogicalTable:
+    """The table with the keys of its kind.
+
+    own : keys of kinds in its own entry; those that it inherits may be meant for other kinds.
+    """
+    key = f"tables.{table.spec.name}"
+    record = kinds.get(table.kind)
+    known = [field.name for field in fields(record)] if record else []
+    for name in own:
+        if name not in known:
+            raise reader.wrong(
+                f"{key}.{name}",
+                f"a table of kind {table.kind} has no such key; its own keys are "
+                f"{', '.join(known) or 'none'}",
+            )
+    if record is None or table.spec.rows <= keys.kind_above:
+        return replace(table, kind="full")
+    of_kind = {name: values[name] for name in known if name in values}
+    return replace(table, keys=reader.record(record, of_kind, key))

@@ -12,6 +12,7 @@ the halves of an update for shards whose row scalars or gradients are summed ove
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,12 +114,25 @@ class TableBatchedEmbedding(ShardRows):
         update.pack(grad, layout.column, width, start, out)
         return EntryLayout(layout.shard, start), out, width
 
-    def _hyper(self, step: int) -> HyperParameters:
-        """What the rule reads at `step`, worked out once for all shards."""
+    def give_rates(self, optimizers: Sequence[SparseOptimizer]) -> None:
+        """Let shard i learn with the numbers of optimizers[i], which are of one rule."""
+        self._optimizers = tuple(dict.fromkeys(optimizers)) or self._optimizers
+        numbers = {optimizer: number for number, optimizer in enumerate(self._optimizers)}
+        self._group_of = np.array([numbers[optimizer] for optimizer in optimizers], np.int64)
+        self._hyper_of = None
+
+    def _hyper(self, step: int, group: int = 0) -> HyperParameters:
+        """What the rule reads at `step`, worked out once for the shards of a group."""
         if self._hyper_of != step:
-            self._numbers = self.optimizer.hyper(step)
+            self._numbers = [optimizer.hyper(step) for optimizer in self._optimizers]
             self._hyper_of = step
-        return self._numbers
+        return self._numbers[group]
+
+    def _kernel_calls(self, shards: Ints) -> Iterator[tuple[int, int, int, int]]:
+        """(store, group, first, last): runs of shards that one call of a kernel updates."""
+        groups = len(self._optimizers)
+        for number, lo, hi in runs(self._store_of[shards] * groups + self._group_of[shards]):
+            yield *divmod(number, groups), lo, hi
 
     def _update(self, segments: Segments, gradient: Floats, step: int) -> None:
         rule = self.rule
@@ -128,10 +142,9 @@ class TableBatchedEmbedding(ShardRows):
                 "unique_gradient"
             )
         limited = self.optimizer.max_norm > 0
-        hyper = self._hyper(step)
         self.changes.note(segments)
         located = self._located(segments)
-        for number, lo, hi in runs(self._store_of[segments.shards]):
+        for number, group, lo, hi in self._kernel_calls(segments.shards):
             self._stores[number].update(
                 rule,
                 limited,
@@ -139,7 +152,7 @@ class TableBatchedEmbedding(ShardRows):
                 self._places,
                 located.part(lo, hi),
                 gradient,
-                hyper,
+                self._hyper(step, group),
                 step,
                 segments.part(lo, hi).unique,
             )
@@ -171,7 +184,7 @@ class TableBatchedEmbedding(ShardRows):
         """Unique rows with merged gradients, prepared by the rule (which may update element
         states), no step yet.
         """
-        return self._merge(self.rule, layout, lookups, grad, self._hyper(step))
+        return self._merge(self.rule, layout, lookups, grad, partial(self._hyper, step))
 
     def unique_gradient(
         self, layout: EntryLayout, lookups: Lookups, grad: Floats
@@ -183,7 +196,7 @@ class TableBatchedEmbedding(ShardRows):
         optimizer `none`.
         """
         plain = SparseOptimizer().hyper(1)
-        merged = self._merge(RULES["none"], layout, lookups, grad, plain)
+        merged = self._merge(RULES["none"], layout, lookups, grad, lambda group: plain)
         gradients = {}
         for shard, first in merged.first.items():
             last = merged.last[shard]
@@ -197,8 +210,9 @@ class TableBatchedEmbedding(ShardRows):
         layout: EntryLayout,
         lookups: Lookups,
         grad: Floats,
-        hyper: HyperParameters,
+        hyper_of: Callable[[int], HyperParameters],
     ) -> Merged:
+        """`merge` with another rule; hyper_of : what it reads in the shards of a group."""
         segments = self._sort(layout, lookups, grad.shape[1])
         rows = segments.unique.copy()
         self.changes.note(segments)
@@ -210,7 +224,7 @@ class TableBatchedEmbedding(ShardRows):
         stores = self._store_of[segments.shards]
         decode = rule.updates and any(self._stores[number].coded for number in stores)
         weights = np.empty(gradient.size if decode else 0, np.float32)
-        for number, lo, hi in runs(stores):
+        for number, group, lo, hi in self._kernel_calls(segments.shards):
             store = self._stores[number]
             part = segments.part(lo, hi)
             offsets = start[segments.first[lo] : segments.first[hi]]
@@ -220,7 +234,7 @@ class TableBatchedEmbedding(ShardRows):
                 table = store.open(self._places, part, offsets, weights)
             states = rule.element_record(*store.element_states[: len(rule.element_state)])
             update.merged(rule, opened)(
-                table, states, self._places, part, clipped, hyper, offsets, gradient
+                table, states, self._places, part, clipped, hyper_of(group), offsets, gradient
             )
         spans = segments.spans()
         return Merged(
@@ -230,6 +244,7 @@ class TableBatchedEmbedding(ShardRows):
             start=start,
             gradient=gradient,
             weights=weights,
+            counts=np.diff(segments.starts),
         )
 
     def row_terms(self, merged: Merged, shard: int, of: Sequence[str]) -> dict[Node, Floats]:
@@ -258,7 +273,7 @@ class TableBatchedEmbedding(ShardRows):
 
     def apply(self, merged: Merged, shard: int, number: int, scalars: Floats, step: int) -> None:
         """Round `number` of the update of a merged shard, given its row scalars f32[U,
-        len(rounds[number].of)].
+        len(rounds[number].of)]; the lookups of its rows are known here.
         """
         first = merged.first[shard]
         last = merged.last[shard]
@@ -266,6 +281,8 @@ class TableBatchedEmbedding(ShardRows):
         offsets = merged.start[first:last]
         rows = merged.rows[first:last]
         segments = one_by_one(shard, self._slots_of(shard, rows), offsets)
+        if self.rounds[number].counts:
+            scalars = np.column_stack([scalars, merged.counts[first:last].astype(np.float32)])
         stepped = update.stepped(self.rule, self.rounds[number].phase, store.coded)
         stepped(
             merged.weights if store.coded else store.table,
@@ -276,7 +293,7 @@ class TableBatchedEmbedding(ShardRows):
             offsets,
             merged.gradient,
             np.ascontiguousarray(scalars).reshape(-1),
-            self._hyper(step),
+            self._hyper(step, int(self._group_of[shard])),
         )
         if number == len(self.rounds) - 1:
             store.close(self._places, segments, offsets, merged.weights, step, rows)
@@ -285,14 +302,16 @@ class TableBatchedEmbedding(ShardRows):
         self, layout: EntryLayout, lookups: Lookups, grad: Floats
     ) -> list[tuple[Ints, Words]]:
         """Exact merged gradients of replicated shards: for each shard of the layout, rows i64[M]
-        (ascending, repeated for further words) and words f64[M, D].
+        (ascending, repeated for further words) and words f64[M, D]; f64[M, D+1] with the lookups of
+        the row behind them where the rule reads these.
         """
         segments = self._sort(layout, lookups, grad.shape[1])
-        return words.merge(segments, grad.reshape(-1), self.width)
+        merged = words.merge(segments, grad.reshape(-1), self.width)
+        return words.with_counts(segments, merged) if self.rule.counts else merged
 
     def apply_rows(self, shard: int, rows: Ints, gradient: Floats, step: int) -> None:
         """Update rows i64[U] (unique, local) of a whole-width shard from merged, rounded gradients
-        f32[U, D].
+        f32[U, D], or f32[U, D+1] where the rule reads lookups (`merge_words`).
         """
         layout = EntryLayout(np.array([shard]), np.zeros(1, np.int64))
         self.apply_tables(layout, [(rows, gradient)], step)
@@ -304,6 +323,9 @@ class TableBatchedEmbedding(ShardRows):
         first = np.cumsum([0, *(rows.size for rows, _ in gradients)])
         rows = np.concatenate([rows for rows, _ in gradients])
         self._ready(layout, Lookups(first, rows, NONE, 1))
+        if self.rule.counts:
+            counts = np.concatenate([gradient[:, -1] for _, gradient in gradients])
+            gradients = [(rows_of_shard, gradient[:, :-1]) for rows_of_shard, gradient in gradients]
         flat = np.concatenate([gradient.reshape(-1) for _, gradient in gradients])
         width = np.repeat(self.width[layout.shard], np.diff(first))
         segments = Segments(
@@ -314,6 +336,8 @@ class TableBatchedEmbedding(ShardRows):
             place=np.cumsum(width) - width,
             weights=NONE,
         )
+        if self.rule.counts:
+            segments, flat = words.as_lookups(segments, flat, counts, int(width.max(initial=0)))
         self._update(segments, flat, step)
 
     # ---- levels of memory: there is one; `tiered.py` has more ----

@@ -2,6 +2,7 @@
 terms, nearly always one for each sum.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,3 +96,35 @@ def _merge_shard(segments: Segments, gradient: Floats, width: int) -> tuple[Ints
     terms = Terms(gradient, segments.place, segments.weights)
     pooling.bag_words(terms, wide_bags, flat, flat)
     return np.repeat(rows, used), words
+
+
+def with_counts(
+    segments: Segments, merged: Sequence[tuple[Ints, Words]]
+) -> list[tuple[Ints, Words]]:
+    """What `merge` gives, each row's first word with its number of lookups as a further column.
+
+    Counts are whole numbers, so they add up over ranks exactly, as the words do.
+    """
+    counted = []
+    for i, (rows, words) in enumerate(merged):
+        part = segments.part(i, i + 1)
+        counts = np.zeros((rows.size, 1))
+        counts[np.searchsorted(rows, part.unique), 0] = np.diff(part.starts)
+        counted.append((rows, np.hstack([words, counts])))
+    return counted
+
+
+def as_lookups(
+    segments: Segments, gradient: Floats, counts: Floats, width: int
+) -> tuple[Segments, Floats]:
+    """Rows with merged gradients as if each were looked up counts[u] times, f32[U].
+
+    Kernels count a row's lookups by its terms: all but the first are zeros, which change no sum.
+    segments : with one lookup of each row. width : of the widest row.
+    """
+    lookups = counts.astype(np.int64)
+    starts = np.append(0, np.cumsum(lookups))
+    place = np.full(int(starts[-1]), gradient.size)
+    place[starts[:-1]] = segments.place
+    with_zeros = np.append(gradient, np.zeros(width, np.float32))
+    return segments._replace(starts=starts, place=place), with_zeros

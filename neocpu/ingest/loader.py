@@ -37,6 +37,7 @@ from neocpu.ingest.vocabulary import Codes, Vocabulary
 from neocpu.jagged import KJT, InverseKJT
 from neocpu.kernels.hashing import hash_rows
 from neocpu.kernels.philox import random_words
+from neocpu.kernels.row_maps import map_rows, sign_weights
 from neocpu.reference.hashing import feature_key
 from neocpu.reference.philox import BLOCK_PERMUTATION, WINDOW_PERMUTATION, tensor_key
 from neocpu.trees import rank_samples
@@ -212,7 +213,8 @@ class Loader:
                     f"{where}: no feature {bag.feature!r} (table {table.name}); {hint} features "
                     f"are {has}"
                 )
-            if table.weighted and not data.features[bag.feature].weighted:
+            signed = bag.row_map is not None and bag.row_map.signed
+            if table.weighted and not signed and not data.features[bag.feature].weighted:
                 raise DataError(
                     f"{where}: feature {bag.feature} has no weights, but table {table.name} is "
                     "weighted"
@@ -234,7 +236,7 @@ class Loader:
     def _use_vocabularies(self, vocabularies: Mapping[str, Codes]) -> None:
         where = self.dataset.paths[0]
         for bag in self.bags:
-            table = self.tables[bag.table]
+            rows = self.logical_rows(bag)
             if bag.feature not in vocabularies:
                 raise DataError(
                     f"{where}: no vocabulary of feature {bag.feature}; convert the train file "
@@ -242,9 +244,10 @@ class Loader:
                     "choose rows"
                 )
             codes = vocabularies[bag.feature]
-            if table.rows < codes.size + 1:
+            if rows < codes.size + 1:
+                name = self.tables[bag.table].name
                 raise DataError(
-                    f"table {table.name} has {table.rows} rows, but the vocabulary of feature "
+                    f"table {name} has {rows} rows, but the vocabulary of feature "
                     f"{bag.feature} needs {codes.size + 1} ({codes.size} codes and row 0 for the "
                     f"unknown); set its rows to {codes.size + 1}"
                 )
@@ -284,29 +287,52 @@ class Loader:
         for key, (bag, size) in enumerate(zip(self.bags, sizes)):
             column = features[bag.feature]
             lengths[key] = size // max(samples, 1) if column.lengths is None else column.lengths
-            self._rows(bag, column.codes, values[first : first + size])
-            if (
-                weights is not None
-                and column.weights is not None
-                and self.tables[bag.table].weighted
-            ):
-                weights[first : first + size] = column.weights
+            rows = values[first : first + size]
+            self._logical_rows(bag, column.codes, rows)
+            if weights is not None:
+                self._weigh(bag, column, rows, weights[first : first + size])
+            self._map_rows(bag, rows)
             first += size
         return KJT(tuple(bag.key for bag in self.bags), lengths, values, weights)
 
     def rows_of(self, bag: BatchKey, codes: Codes) -> NDArray[np.int64]:
         """The row of a bag's table that each code is looked up in."""
         out = np.empty(codes.size, np.int64)
-        self._rows(bag, codes, out)
+        self._logical_rows(bag, codes, out)
+        self._map_rows(bag, out)
         return out
 
-    def _rows(self, bag: BatchKey, codes: Codes, out: NDArray[np.int64]) -> None:
+    def logical_rows(self, bag: BatchKey) -> int:
+        """Rows of the table that a bag looks up, or of the logical one that it is a part of."""
+        return self.tables[bag.table].rows if bag.row_map is None else bag.row_map.rows
+
+    def _logical_rows(self, bag: BatchKey, codes: Codes, out: NDArray[np.int64]) -> None:
+        rows = self.logical_rows(bag)
         if bag.feature in self._maps:
             self._maps[bag.feature].rows(codes, out)
         elif self._by_code:
-            out[:] = np.remainder(codes, np.uint64(self.tables[bag.table].rows))
+            out[:] = np.remainder(codes, np.uint64(rows))
         else:
-            hash_rows(codes, self._keys[bag.feature], self.tables[bag.table].rows, out)
+            hash_rows(codes, self._keys[bag.feature], rows, out)
+
+    def _weigh(
+        self,
+        bag: BatchKey,
+        column: BagColumn,
+        rows: NDArray[np.int64],
+        weights: NDArray[np.float32],
+    ) -> None:
+        """Weights of lookups, 1 so far, by the log and by the signs of logical rows."""
+        if column.weights is not None and self.tables[bag.table].weighted:
+            weights[:] = column.weights
+        if bag.row_map is not None and bag.row_map.signed:
+            sign_weights(rows, np.uint64(bag.row_map.key), weights)
+
+    def _map_rows(self, bag: BatchKey, rows: NDArray[np.int64]) -> None:
+        """Rows of a logical table to those of its part, in place."""
+        m = bag.row_map
+        if m is not None:
+            map_rows(rows, m.number, m.divisor, m.modulus, m.first, np.uint64(m.key), rows)
 
 
 def warm_up_reading() -> None:
@@ -317,3 +343,5 @@ def warm_up_reading() -> None:
     for codes in (np.arange(3, dtype=np.uint32), np.arange(3, dtype=np.uint64)):
         hash_rows(codes, np.uint64(1), 3, out)
         vocabulary.rows(codes, out)
+    map_rows(out, 0, 1, 1, 0, np.uint64(1), out)
+    sign_weights(out, np.uint64(1), np.ones(out.size, np.float32))

@@ -318,8 +318,8 @@ def weight_gradient(g, x, cuts, out, out_bias):
     leaves.
 
     Shapes: g f32[b, n]; x f32[b, k]; cuts i64[L+1], sample boundaries of the node's L leaves (L a
-    power of two); out f32[n, k]; out_bias f32[n]; C-contiguous, any size from 0. Source:
-    docs/arithmetic.md §2.
+    power of two); out f32[n, k]; out_bias f32[n], or f32[0] where it is not wanted; C-contiguous,
+    any size from 0. Source: docs/arithmetic.md §2.
     Order: per leaf a chain over ascending samples from +0 (an empty leaf is +0), leaves in a binary
     tree, left + right.
     """

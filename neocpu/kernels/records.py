@@ -116,12 +116,14 @@ def whole_table(width: int) -> ShardPlaces:
 class InitialValues(NamedTuple):
     """What rows begin with (docs/arithmetic.md §9).
 
-    key u64[H], scale f32[H] : of the weights, uniform in [-scale, scale), by shard. states f32[m],
-    row_states f32[n] : of each element state, and of each row state.
+    key u64[H], scale f32[H], mean f32[H] : of the weights, mean + a number uniform in
+    [-scale, scale), by shard. states f32[m], row_states f32[n] : of each element state, and of each
+    row state.
     """
 
     key: NDArray[np.uint64]
     scale: Floats
+    mean: Floats
     states: Floats
     row_states: Floats
 

@@ -15,7 +15,8 @@ All but the first are called as (w, g, states, row, squares, columns, hyper) and
     states      record of f32[D]: the row's element states, under the names that they have in
                 `reference.rules.RULES` and in checkpoints
     row         record of f32[1]: its row states, likewise
-    squares     f32[1] or f32[2]: the sums, over the column tree
+    squares     f32[1] to f32[3]: the sums, over the column tree; then, where a rule counts them,
+                the lookups of the row in the batch
     columns     f32: D of the whole row, where it is cut by columns
     hyper       `reference.rules.HyperParameters`
 
@@ -287,6 +288,18 @@ def adam(w, g, states, row, squares, columns, hyper):
         states.exp_avg_sq[c] = v
         root = np.sqrt(v * hyper.correction2) + hyper.eps
         w[c] = w[c] - hyper.lr * ((m * hyper.correction1) / root)
+
+
+@inlined
+def adam_with_cowclip(w, g, states, row, squares, columns, hyper):
+    """adam of g * min(1, lookups * max(coefficient * ||w||, lower) / ||g||)"""
+    limit = hyper.weight_norm_coefficient * np.sqrt(squares[1])
+    limit = squares[2] * (limit if limit > hyper.lower_bound else hyper.lower_bound)
+    clip = limit / np.sqrt(squares[0])
+    if clip < np.float32(1.0):
+        for c in range(g.size):
+            g[c] = clip * g[c]
+    adam(w, g, states, row, squares, columns, hyper)
 
 
 @inlined

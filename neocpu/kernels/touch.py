@@ -82,7 +82,8 @@ def make_rows(fresh, places, initial, table, states, row_state):
             column = 4 * block - first
             for i in range(4):
                 if 0 <= column + i < d:
-                    table[at + column + i] = symmetric(words[i], start.scale[h])
+                    number_in_row = start.mean[h] + symmetric(words[i], start.scale[h])
+                    table[at + column + i] = number_in_row
         fill_record(states, start.states, at, d)
         for i in range(per_row):
             row_state[fresh[u] * per_row + i] = start.row_states[i]

@@ -144,7 +144,7 @@ class GroupMemory(NamedTuple):
 
     sums f64[128] : of `pool_bag`. line f32[W], parts f32[W/32] : of `square_sum`; W is the largest
     width, rounded up to a multiple of 64. merged f32[GROUP*W] : gradients. opened f32[GROUP*W] :
-    rows, if they need room. squares f32[2*GROUP] : the row scalars. drawn f32[W+64] : random words
+    rows, if they need room. squares f32[3*GROUP] : the row scalars. drawn f32[W+64] : random words
     of an encoder, if there is one.
     """
 
@@ -160,7 +160,7 @@ class GroupMemory(NamedTuple):
 @inlined
 def new_scratch(width, lines):
     """The scratch of one task for rows of up to `width` columns, a multiple of 64."""
-    size = width + width // 32 + GROUP * width * (1 + lines) + 2 * GROUP + lines * (width + 64)
+    size = width + width // 32 + GROUP * width * (1 + lines) + 3 * GROUP + lines * (width + 64)
     return UpdateScratch(np.empty(128), np.zeros(size, np.float32))
 
 
@@ -171,14 +171,14 @@ def group_memory(scratch, width, lines):
     merged = parts + width // 32
     opened = merged + GROUP * width
     squares = opened + GROUP * width * lines
-    drawn = squares + 2 * GROUP
+    drawn = squares + 3 * GROUP
     return GroupMemory(
         bare(scratch.sums),
         view(scratch.floats, 0, width),
         view(scratch.floats, parts, width // 32),
         view(scratch.floats, merged, GROUP * width),
         view(scratch.floats, opened, GROUP * width * lines),
-        view(scratch.floats, squares, 2 * GROUP),
+        view(scratch.floats, squares, 3 * GROUP),
         view(scratch.floats, drawn, lines * (width + 64)),
     )
 
@@ -199,6 +199,7 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
     share, fetch, opens, opened, close, lines = rows
     directs = rule.direct
     row_scalars = rule.row_scalars
+    counts = rule.counts
     row_record = rule.row_record
     row_states = len(rule.row_state)
 
@@ -243,24 +244,27 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
                     row = view_fields(
                         row_record, one_state, (row_base + unique[u + j]) * row_states
                     )
-                    squares = view(memory.squares, 2 * j, 2)
+                    squares = view(memory.squares, 3 * j, 3)
                     squares[0] = square_sum(g, d, memory.line, memory.parts)
                     direct(w, g, state, row, squares, columns, hyper)
             for j in range(n):
-                squares = view(memory.squares, 2 * j, 2)
+                squares = view(memory.squares, 3 * j, 3)
                 if row_scalars > 0:
                     g = view(memory.merged, j * d, d)
                     squares[0] = square_sum(g, d, memory.line, memory.parts)
                 if row_scalars > 1:
                     w = opened(weight, base + unique[u + j] * d, view(memory.opened, j * d, d))
                     squares[1] = square_sum(w, d, memory.line, memory.parts)
+                if counts:
+                    lookups_of_row = lookups.starts[u + j + 1] - lookups.starts[u + j]
+                    squares[2] = np.float32(lookups_of_row)
             for j in range(n):
                 at = base + unique[u + j] * d
                 g = view(memory.merged, j * d, d)
                 w = opened(weight, at, view(memory.opened, j * d, d))
                 state = view_record(element_states, at, d)
                 row = view_fields(row_record, one_state, (row_base + unique[u + j]) * row_states)
-                squares = view(memory.squares, 2 * j, 2)
+                squares = view(memory.squares, 3 * j, 3)
                 step(w, g, state, row, squares, columns, hyper)
                 if limited:
                     squares[0] = square_sum(w, d, memory.line, memory.parts)

@@ -10,14 +10,17 @@ gradient from `backward` to the tables.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels import loss as losses
-from neocpu.kernels.choice import chosen
+from neocpu.model.arrays import F32, Buffer, NodeGradient
+from neocpu.model.composition import Compositions
+from neocpu.model.interactions.chain import Chain
 from neocpu.model.layout import ModelLayout
-from neocpu.model.mlp import F32, Buffer, Mlp, NodeGradient, initialise, nothing
+from neocpu.model.mlp import Mlp, initialise, nothing
 from neocpu.model.tower_layout import TowerLayout
 from neocpu.model.towers import Towers
 
@@ -25,8 +28,8 @@ from neocpu.model.towers import Towers
 class Dlrm:
     """Bottom MLP, interaction, top MLP and loss.
 
-    Arguments as for `ModelLayout`; seed : of the initial values. apart : do the towers' modules run
-    elsewhere, and E holds their vectors in place of the pooled ones?
+    Arguments as for `ModelLayout`; more : its other fields. seed : of the initial values. apart :
+    do the towers' modules run elsewhere, and E holds their vectors in place of the pooled ones?
 
     Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
     columns], which is the bottom's output in columns :first_column, then each key's pooled vector;
@@ -44,12 +47,13 @@ class Dlrm:
         dims: Sequence[int],
         bottom: Sequence[int],
         top: Sequence[int],
-        interaction: str = "dot",
+        interaction: str | tuple[str, ...] = "dot",
         diagonal: bool = False,
         loss: str = "bce",
         seed: int = 0,
         towers: Sequence[TowerLayout] = (),
         apart: bool = False,
+        **more: Any,
     ) -> None:
         self.layout = self._layout(
             ModelLayout(
@@ -61,6 +65,7 @@ class Dlrm:
                 diagonal,
                 loss,
                 tuple(towers),
+                **more,
             )
         )
         vector_columns = self.layout.first_column + sum(self.layout.vector_widths)
@@ -77,18 +82,21 @@ class Dlrm:
             if towers and not apart
             else None
         )
+        self.interaction = Chain(self.layout.chain(), self.parameters, self._between_layers)
         self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
+        self.composition: Compositions | None = None
+        if self.layout.composition is not None:
+            self.composition = Compositions(
+                self.first_column, self.layout.composition, self.parameters
+            )
+            self.columns = self.composition.columns
         self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
-        self._z = Buffer(self.layout.interaction_width)
-        self._de = Buffer(vector_columns)
         self._prediction = Buffer(1)
         self._logit_gradient = Buffer(1)
         self._losses = Buffer(1)
         self._labels = Buffer(1)  # of `predict`, which has none
-        # what interacts: E, or what the towers make of it
-        self._vectors = np.empty((0, 0), np.float32)
-        self._bottom_gradient = self._vectors
         self._logits = np.empty((0, 0), np.float32)
+        self._bottom_gradient = self._logits
 
     def _layout(self, layout: ModelLayout) -> ModelLayout:
         """The layout of the tensors; a model with others than these has its own."""
@@ -108,14 +116,14 @@ class Dlrm:
 
         Valid until the next call.
         """
-        z = self._vectors = E if self.towers is None else self.towers.forward(E)
-        if self.layout.interaction == "dot":
-            z = self._z.matrix(len(E))
-            chosen("interaction", "dot_forward")(
-                self._vectors, self.first_column, self.layout.diagonal, z
-            )
-        self._logits = self._top.forward(z)
-        return self._logits.reshape(-1)
+        if self.composition is not None:
+            E = self.composition.forward(E)
+        vectors = E if self.towers is None else self.towers.forward(E)
+        self._logits = self._top.forward(self.interaction.forward(vectors))
+        logits = self._logits.reshape(-1)
+        if self.interaction.logit is not None:
+            logits += self.interaction.logit
+        return logits
 
     def loss_gradient(self, labels: F32, global_batch: int) -> tuple[F32, F32]:
         """Predictions f32[b] and losses f32[b] of the last `forward_top`.
@@ -159,7 +167,7 @@ class Dlrm:
 
         nodes : sums to write, over the samples of each.
         """
-        self._top.begin_backward(self._logit_gradient.matrix(len(self._vectors)))
+        self._top.begin_backward(self._logit_gradient.matrix(len(self._logits)))
         for layer in range(self._top.layers - 1, 0, -1):
             self._top.input_gradient(layer)
             self._top.weight_gradient(layer, nodes)
@@ -167,19 +175,16 @@ class Dlrm:
     def backward_lower(self) -> F32:
         """Go on through the top MLP's first layer and the interaction: dE, as of `backward`."""
         dz = self._top.input_gradient(0)
-        if self.layout.interaction == "dot":
-            dE = self._de.matrix(len(self._vectors))
-            chosen("interaction", "dot_backward")(
-                self._vectors, dz, self.first_column, self.layout.diagonal, dE
-            )
-        else:
-            dE = dz
+        dlogit = self._logit_gradient.matrix(len(self._logits)).reshape(-1)
+        dE = self.interaction.backward(dz, dlogit)
         self._bottom_gradient = dE[:, : self.first_column]
-        return dE if self.towers is None else self.towers.backward(dE)
+        if self.towers is not None:
+            dE = self.towers.backward(dE)
+        return dE if self.composition is None else self.composition.backward(dE)
 
     def backward_bottom(self, nodes: Sequence[NodeGradient]) -> None:
         """Go back through the bottom MLP, and write the gradients of `layout.lower`: its own, those
-        of the top MLP's first layer, and those of towers.
+        of the top MLP's first layer, those of the interaction and of towers.
 
         nodes : as of `backward_upper`.
         """
@@ -189,8 +194,14 @@ class Dlrm:
             if layer:
                 self._bottom.input_gradient(layer)
             self._bottom.weight_gradient(layer, nodes)
-        if self.towers is not None:
-            self.towers.weight_gradients(nodes)
+        self._weight_gradients_between(nodes)
+
+    def _weight_gradients_between(self, nodes: Sequence[NodeGradient]) -> None:
+        """Of what stands between E and the top MLP."""
+        self.interaction.weight_gradients(nodes)
+        for module in (self.composition, self.towers):
+            if module is not None:
+                module.weight_gradients(nodes)
 
     def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
         """Gradient of all parameters, summed over one aligned node of leaves, into `out` f32[P].
@@ -202,8 +213,7 @@ class Dlrm:
         for mlp in (self._bottom, self._top):
             for layer in range(mlp.layers):
                 mlp.weight_gradient(layer, [node])
-        if self.towers is not None:
-            self.towers.weight_gradients([node])
+        self._weight_gradients_between([node])
         return out
 
     def _between_layers(self) -> None:

@@ -11,20 +11,30 @@ With towers (`tower_layout.py`) the pooled vectors of E do not interact themselv
 vectors do.
 
 Parameters lie in one flat float32 array in this order: bottom.0.weight [out, in], bottom.0.bias
-[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias, then those of the towers.
+[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias, then those of composed tables
+(`composition_layout.py`), of the interaction, and of the towers.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError
+from neocpu.model.composition_layout import CompositionLayout
+from neocpu.model.interactions.base import InteractionLayout, Shapes
+from neocpu.model.interactions.chain import (
+    INTERACTIONS,
+    InteractionOptions,
+    chain_layouts,
+    chain_tensors,
+)
+from neocpu.model.interactions.cross import CrossShape
 from neocpu.model.tower_layout import TowerLayout
 
-INTERACTIONS = ("dot", "cat")
+__all__ = ["INTERACTIONS", "LOSSES", "ModelLayout"]
 LOSSES = ("bce", "mse")
 
 
@@ -33,8 +43,10 @@ class ModelLayout:
     """Sizes of a DLRM.
 
     dense_features : inputs of the bottom MLP. dims : columns of each pooled key. bottom, top :
-    widths of the layers' outputs. interaction : one of INTERACTIONS. diagonal : do dot products
-    include those of a vector with itself? loss : one of LOSSES. towers : of the keys, or none.
+    widths of the layers' outputs. interaction : one of INTERACTIONS, or several behind one another.
+    diagonal : do dot products include those of a vector with itself? loss : one of LOSSES. towers :
+    of the keys, or none. composition : how the keys' vectors are made of those of physical tables
+    (None: as they are). cross : shape of cross layers, where the interaction has any.
 
     Raises
     ------
@@ -45,17 +57,14 @@ class ModelLayout:
     dims: tuple[int, ...]
     bottom: tuple[int, ...]
     top: tuple[int, ...]
-    interaction: str = "dot"
+    interaction: str | tuple[str, ...] = "dot"
     diagonal: bool = False
     loss: str = "bce"
     towers: tuple[TowerLayout, ...] = ()
+    composition: CompositionLayout | None = None
+    cross: CrossShape = field(default_factory=CrossShape)
 
     def __post_init__(self) -> None:
-        if self.interaction not in INTERACTIONS:
-            raise ConfigError(
-                f"model.interaction: {self.interaction!r} is unknown; choose from "
-                f"{', '.join(INTERACTIONS)}"
-            )
         if self.loss not in LOSSES:
             raise ConfigError(
                 f"model.loss: {self.loss!r} is unknown; choose from {', '.join(LOSSES)}"
@@ -69,8 +78,9 @@ class ModelLayout:
             raise ConfigError(
                 f"model.top: the last size is {self.top[-1]}; it must be 1, the logit"
             )
-        if self.interaction == "dot":
+        if self.interaction_names[:1] == ("dot",):
             self._check_dot()
+        self.chain()
 
     def _check_dot(self) -> None:
         """Raise ConfigError unless all vectors have one width."""
@@ -112,13 +122,21 @@ class ModelLayout:
         return tuple(t.module.width for t in self.towers for _ in range(t.vectors))
 
     @property
+    def interaction_names(self) -> tuple[str, ...]:
+        """Interactions behind one another, the first gets the vectors."""
+        names = self.interaction
+        return (names,) if isinstance(names, str) else tuple(names)
+
+    def chain(self) -> tuple[InteractionLayout, ...]:
+        """Layouts of the interactions behind one another."""
+        widths = (self.first_column, *self.vector_widths)
+        options = InteractionOptions(self.diagonal, self.cross)
+        return chain_layouts(self.interaction_names, widths, options)
+
+    @property
     def interaction_width(self) -> int:
         """Inputs of the top MLP."""
-        if self.interaction == "cat":
-            return self.first_column + sum(self.vector_widths)
-        vectors = len(self.vector_widths) + 1
-        pairs = vectors * (vectors - 1) // 2 + (vectors if self.diagonal else 0)
-        return self.first_column + pairs
+        return sum(self.chain()[-1].widths)
 
     def sizes(self, name: str) -> tuple[int, ...]:
         """Widths of the MLP "bottom" or "top", its inputs first."""
@@ -133,9 +151,20 @@ class ModelLayout:
             for layer, (inputs, outputs) in enumerate(pairwise(self.sizes(name))):
                 tensors.append((f"{name}.{layer}.weight", (outputs, inputs)))
                 tensors.append((f"{name}.{layer}.bias", (outputs,)))
+        if self.composition is not None:
+            tensors += self.composition.tensors()
+        tensors += self.interaction_tensors()
         for tower in self.towers:
             tensors += tower.tensors()
         return tuple(tensors)
+
+    def interaction_tensors(self) -> Shapes:
+        """(name, shape) of the parameters between the pooled vectors and the top MLP."""
+        return chain_tensors(self.chain())
+
+    def parameter_sizes(self) -> dict[str, int]:
+        """Numbers of every parameter, in the order of the flat array."""
+        return {name: math.prod(shape) for name, shape in self.tensors()}
 
     @property
     def parameters(self) -> int:
@@ -172,3 +201,11 @@ class ModelLayout:
     def upper(self) -> slice:
         """The other layers of the top MLP; empty where it has one."""
         return slice(self.lower.stop, self.parameters)
+
+    @property
+    def in_two_buckets(self) -> bool:
+        """Do the gradients of `upper` come before all others? Not where parameters stand between
+        the vectors and the top MLP: they follow it in the flat array.
+        """
+        composed = self.composition is not None and self.composition.tensors()
+        return not (self.towers or composed or self.interaction_tensors())

@@ -12,31 +12,17 @@ Buffers are reused from batch to batch; they grow when a batch has more samples 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.kernels import philox
 from neocpu.kernels.choice import chosen
+from neocpu.model.arrays import F32, NO_GATE, Buffer, NodeGradient
 from neocpu.reference.philox import INIT, tensor_key
 
-F32 = NDArray[np.float32]
-NO_GATE = np.empty((0, 0), np.float32)  # the input layer has no ReLU before it
-
-
-class Buffer:
-    """Memory for a float32 matrix with a row per sample, used again for every batch."""
-
-    def __init__(self, columns: int) -> None:
-        self._matrix = np.empty((0, columns), np.float32)
-
-    def matrix(self, samples: int) -> F32:
-        """The matrix f32[samples, columns], contents undefined."""
-        if len(self._matrix) < samples:
-            self._matrix = np.empty((samples, self._matrix.shape[1]), np.float32)
-        return self._matrix[:samples]
+# imported from here before `arrays.py` was
+__all__ = ["F32", "NO_GATE", "Buffer", "Mlp", "NodeGradient", "initialise", "nothing"]
 
 
 def initialise(parameters: Mapping[str, F32], seed: int) -> None:
@@ -55,28 +41,6 @@ def initialise(parameters: Mapping[str, F32], seed: int) -> None:
             matrix = tensor.reshape(1, outputs)
         rows = np.arange(matrix.shape[0], dtype=np.int64)
         philox.uniform_rows(tensor_key(seed, INIT, name), rows, 0, np.float32(bound), matrix)
-
-
-@dataclass(frozen=True)
-class NodeGradient:
-    """Where the gradients of one aligned node of leaves go.
-
-    cuts : i64[L+1], L a power of two: first sample of each of the node's leaves within this batch,
-    and the end. into : f32 arrays by parameter.
-    """
-
-    cuts: NDArray[np.int64]
-    into: Mapping[str, F32]
-
-    def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
-        """Write the gradients of the weights and biases of a layer, summed over the node.
-
-        outer : gradient of its outputs, f32[b * rows, out]. inputs : f32[b * rows, in]. rows : of
-        these matrices for each sample.
-        """
-        weight = self.into[f"{layer}.weight"]
-        bias = self.into[f"{layer}.bias"]
-        chosen("gemm", "weight_gradient")(outer, inputs, self.cuts * rows, weight, bias)
 
 
 def nothing() -> None:

@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from neocpu.embedding.compositions import Composition
 from neocpu.embedding.specs import TableSpec, bags
+from neocpu.model.composition_layout import composition_layout
+from neocpu.model.interactions.cross import CrossShape
 from neocpu.model.layout import ModelLayout
 from neocpu.model.tower_layout import TowerModule, tower_layouts
 
@@ -16,12 +19,14 @@ class ModelConfig:
     embedding_dim, embedding_format, embedding_rounding : what tables have that do not say their
         own.
     bottom, top : widths of the layers' outputs; the top's last is 1.
-    interaction : dot: products of all pairs of vectors; cat: the vectors side by side.
+    interaction : dot: products of all pairs of vectors; cat: the vectors side by side; dcnv2: cross
+        layers. A list puts several behind one another (docs/models.md).
     diagonal : whether a vector's product with itself is one of them.
     loss : bce: binary cross-entropy of logits; mse: squared error.
     towers : name -> features, each in one of them; {}: none. Their modules stand between the
         pooled vectors and the interaction (docs/communication.md).
     tower : shape of these modules: c joint_vectors, p feature_vectors, their width.
+    cross : cross layers of the interaction dcnv2: how many, and the rank of their matrices.
     """
 
     embedding_dim: int = 16
@@ -29,14 +34,25 @@ class ModelConfig:
     embedding_rounding: str = "nearest"
     bottom: tuple[int, ...] = (64, 16)
     top: tuple[int, ...] = (64, 1)
-    interaction: str = "dot"
+    interaction: str | tuple[str, ...] = "dot"
     diagonal: bool = False
     loss: str = "bce"
     tower: TowerModule = field(default_factory=TowerModule)
     towers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cross: CrossShape = field(default_factory=CrossShape)
 
-    def layout(self, dense_features: int, tables: Sequence[TableSpec]) -> ModelLayout:
-        """The model's tensors for these tables. Raises ConfigError for what does not fit."""
+    def layout(
+        self,
+        dense_features: int,
+        tables: Sequence[TableSpec],
+        physical: Sequence[TableSpec] = (),
+        compositions: Sequence[Composition] = (),
+    ) -> ModelLayout:
+        """The model's tensors for these tables, composed of physical ones where there are
+        compositions.
+
+        Raises ConfigError for what does not fit.
+        """
         keys = bags(tables)
         dims = tuple(tables[key.table].dim for key in keys)
         width = self.tower.width or (self.bottom[-1] if self.bottom else 0)
@@ -50,7 +66,15 @@ class ModelConfig:
             diagonal=self.diagonal,
             loss=self.loss,
             towers=tower_layouts(self.towers, module, [key.key for key in keys], dims),
+            composition=composition_layout(tables, physical, compositions),
+            cross=self.cross,
         )
+
+    @property
+    def interactions(self) -> tuple[str, ...]:
+        """Names of the interactions behind one another."""
+        names = self.interaction
+        return (names,) if isinstance(names, str) else names
 
     def header(self) -> dict[str, Any]:
         """What decides the bits; defaults of tables are not in it, each table notes its own."""
@@ -61,4 +85,6 @@ class ModelConfig:
         model["towers"] = [[name, list(features)] for name, features in self.towers.items()]
         if not self.towers:
             del model["tower"], model["towers"]
+        if "dcnv2" not in self.interactions:
+            del model["cross"]
         return model

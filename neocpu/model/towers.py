@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from neocpu.kernels.choice import chosen
-from neocpu.model.mlp import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.model.arrays import F32, NO_GATE, Buffer, NodeGradient
 from neocpu.model.tower_layout import TowerLayout
 
 

@@ -88,8 +88,8 @@ class RankEntries:
 
 
 def key_columns(tables: tuple[TableSpec, ...], first_column: int) -> Ints:
-    """First column of every key in E, and the end: i64[F+1]."""
-    widths = [tables[bag.table].dim for bag in bags(tables)]
+    """First column of every key in E, and the end: i64[F+1]; keys without pooling have none."""
+    widths = [tables[bag.table].pooled_dim for bag in bags(tables)]
     return first_column + np.concatenate([np.zeros(1, np.int64), np.cumsum(widths, dtype=np.int64)])
 
 
@@ -119,7 +119,7 @@ def _rank_entries(
         kind = _kind(plan, shard, row_scalars)
         lo, hi = shard.rows
         left, right = shard.cols
-        for key in keys[shard.table]:
+        for key in keys.get(shard.table, ()):
             classes[kind].append((key, position, lo, hi, right - left, columns[key] + left))
     first, second, third, last = np.cumsum([len(entries) for entries in classes[:4]]).tolist()
     travel = [entry for entries in classes[:4] for entry in entries]

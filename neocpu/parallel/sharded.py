@@ -119,11 +119,9 @@ class ShardedEmbedding:
         self._copied = EntryLayout(copied, np.zeros(copied.size, np.int64))  # each shard once
         copies = [plan.local(comm.rank)[i] for i in copied.tolist()]
         tables = [plan.tables[shard.table] for shard in copies]
-        self._replicas = (
-            Replicas(comm.queue("replicas"), [t.rows for t in tables], [t.dim for t in tables])
-            if tables
-            else None
-        )
+        widths = [table.dim + self.tbe.rule.counts for table in tables]
+        heights = [table.rows for table in tables]
+        self._replicas = Replicas(comm.queue("replicas"), heights, widths) if tables else None
         waiting = sorted({int(i) for layout in self._classes[1:3] for i in layout.shard})
         self._rounding = HomeRounding(self.exchange, self._wires, first_column)
         self._any_scalars = any(r.cuts[3] > r.cuts[1] for r in self.exchange.ranks)
@@ -150,9 +148,7 @@ class ShardedEmbedding:
             self.tbe.know(layout, lookups)
 
     def prefetch(self, coming: Started[Input]) -> None:
-        """Begin to bring up the rows of a batch that is known: they are on their way while others
-        are at work.
-        """
+        """Begin to bring up the rows of a batch that is known, while others are at work."""
         for _, lookups in self._lookups_of(coming.wait()):
             self.tbe.prefetch(lookups)
 
@@ -236,18 +232,20 @@ class ShardedEmbedding:
     # ---- backward ----
 
     def backward(self, gradient: Floats, step: int) -> None:
-        """Update every row that the last `forward` looked up, from dE f32[b, columns] (not
-        modified); `step` from 1.
-        """
+        """Update the rows that the last `forward` looked up from dE f32[b, columns]; step >= 1."""
         update = self.start_backward(gradient, step)
         update.merge_replicas()
         update.start_replicas()
         update.update_shards()
         update.update_replicas()
 
-    def start_backward(self, gradient: Floats, step: int) -> "StartedUpdate":
-        """Begin `backward`: the gradient is on its way to the shards when this returns."""
-        batch_input = self._input
+    def start_backward(
+        self, gradient: Floats, step: int, lookups: Input | None = None
+    ) -> "StartedUpdate":
+        """Begin `backward`: the gradient, of the bags of `lookups` (None: of those of the last
+        `forward`), is on its way to the shards when this returns.
+        """
+        batch_input = lookups or self._input
         if batch_input is None:
             raise RuntimeError("backward without a forward")
         self._input = None
@@ -324,10 +322,8 @@ class StartedLookup:
                 output.wait()
 
     def finish(self, out: Floats) -> None:
-        """Wait for the pooled rows and write them into E: `out` f32[b, columns], columns from
-        `first_column` on.
-
-        Call it once, before the next `forward`. Columns in front of `first_column` are not touched.
+        """Wait for the pooled rows and write them into the columns of E f32[b, columns] from
+        `first_column` on. Call it once, before the next `forward`.
         """
         shape = (self._input.shape.samples, self._owner.columns)
         if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
@@ -392,9 +388,10 @@ class StartedUpdate:
             steps = owner._share(self._input, whole, parts, self._step)
             Started(steps, owner.comm.stream).wait()
 
-    def update_replicas(self) -> None:
-        """Update the rows of the replicated tables; the backward pass is over."""
+    def update_replicas(self, settle: bool = True) -> None:
+        """Update the rows of replicated tables; settle : are all tables of the TBE done then?"""
         owner = self._owner
         if self._merged is not None:
             owner.tbe.apply_tables(owner._copied, self._merged.wait(), self._step)
-        owner.tbe.settle()
+        if settle:
+            owner.tbe.settle()

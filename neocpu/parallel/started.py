@@ -127,6 +127,17 @@ class Started(Generic[T]):
         return self._result
 
 
+class Finished(Started[T]):
+    """An exchange that was over when it began, with its result."""
+
+    def __init__(self, result: T) -> None:
+        self._result = result
+        self._request = None
+        self._error = None
+        self._stream = None
+        self.over = True
+
+
 class Stream:
     """The exchanges of one queue, one after the other."""
 

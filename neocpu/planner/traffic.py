@@ -67,6 +67,7 @@ class StepShape:
     alltoall : "direct" or "two_level", as in `ParallelConfig`.
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
         `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
+    counts : the sparse optimizer reads how often each row is looked up, so replicas add that up.
     unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
     wires : formats of pooled vectors, their gradients and dense gradients.
     """
@@ -76,6 +77,7 @@ class StepShape:
     parameters: int = 0
     route: str = "direct"
     row_scalars: tuple[int, ...] = ()
+    counts: bool = False
     unique_rows: str = "off"
     alltoall: str = "direct"
     buckets: tuple[int, ...] = ()
@@ -119,7 +121,7 @@ def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collec
         gradients = gradients_of(groups_of(rectangles, samples, plan.ranks_per_node, back))
         words.append(_equal("further counts", plan.ranks, 2 * INDEX))
     pooled, pooled_gradients = _whole(rectangles, samples, step.wires)
-    replicas = _replicas(plan, demand)
+    replicas = _replicas(plan, demand, step.counts)
     return (
         *_input(plan, rectangles, samples, demand, step.unique_rows),
         *pooled,
@@ -203,14 +205,14 @@ def _whole(
     return [output], [Collective("pooled gradients", "alltoallv", back)]
 
 
-def _replicas(plan: Plan, demand: Demand) -> list[Collective]:
+def _replicas(plan: Plan, demand: Demand, counted: bool) -> list[Collective]:
     """The calls of replicated tables (`parallel/replicas.py`)."""
     tables = [table for table in range(len(plan.tables)) if plan.replicated(table)]
     if not tables:
         return []
     ranks = plan.ranks
     ones = np.ones(len(tables), np.int64)
-    widths = np.array([plan.tables[table].dim for table in tables], np.int64)
+    widths = np.array([plan.tables[table].dim + counted for table in tables], np.int64)
     counts = INDEX * len(tables)
     rows = INDEX * demand.replica_rows(tables, ones)
     words = WORD * demand.replica_rows(tables, widths)

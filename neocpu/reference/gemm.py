@@ -59,4 +59,5 @@ def weight_gradient(g, x, cuts, out, out_bias):
             with np.errstate(all="ignore"):
                 total = total + row
         sums.append(total)
-    out_bias[:] = _tree(sums)
+    if out_bias.size:
+        out_bias[:] = _tree(sums)

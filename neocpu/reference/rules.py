@@ -81,16 +81,19 @@ class Rule:
 
     element_state, row_state : names of its state tensors per element and per row, all fp32, from
     the rule's function to the checkpoint. row_scalars : 1: its update reads the row's sum of g*g,
-    2: and that of w*w. direct : it has a phase before that turns g into the step's direction and
-    reads the sum of g*g too. accumulator : the state that starts at `initial_accumulator_value`.
-    options : keys of its own (`embedding.optimizers.SparseOptimizer`). updates : it has an update;
-    `none` leaves gradients to the caller.
+    2: and that of w*w. counts : it also reads the number of lookups of the row in the batch, those
+    of all keys that share the table, pruned ones left out. direct : it has a phase before that
+    turns g into the step's direction and reads the sum of g*g too. accumulator : the state that
+    starts at `initial_accumulator_value`. options : keys of its own, of
+    `embedding.optimizers.SparseOptimizer`. updates : it has an update; `none` leaves gradients to
+    the caller.
     """
 
     name: str
     element_state: tuple[str, ...] = ()
     row_state: tuple[str, ...] = ()
     row_scalars: int = 0
+    counts: bool = False
     direct: bool = False
     accumulator: str | None = None
     options: tuple[str, ...] = ()
@@ -146,6 +149,13 @@ RULES = {
             options=("counter_halflife", "weight_norm_coefficient", "lower_bound"),
         ),
         Rule("adam", MOMENTS),
+        Rule(
+            "adam_with_cowclip",
+            MOMENTS,
+            row_scalars=2,
+            counts=True,
+            options=("weight_norm_coefficient", "lower_bound"),
+        ),
         Rule("partial_rowwise_adam", MOMENTS[:1], MOMENTS[1:], row_scalars=1),
         Rule("lamb", MOMENTS, row_scalars=2),
         Rule("partial_rowwise_lamb", MOMENTS[:1], MOMENTS[1:], row_scalars=2, direct=True),
@@ -329,6 +339,13 @@ def _row_direction(g, states, row, squares, columns, hyper):
 def adam(w, g, states, row, squares, columns, hyper):
     """Adam with bias correction by the global step"""
     _step_down(w, hyper.lr * _direction(g, states, hyper), hyper.keep)
+
+
+def adam_with_cowclip(w, g, states, row, squares, columns, hyper):
+    """adam of g * min(1, lookups * max(coefficient * ||w||, lower) / ||g||)"""
+    limit = np.fmax(hyper.weight_norm_coefficient * np.sqrt(squares[1]), hyper.lower_bound)
+    g *= np.fmin(squares[2] * limit / np.sqrt(squares[0]), np.float32(1))
+    adam(w, g, states, row, squares, columns, hyper)
 
 
 def partial_rowwise_adam(w, g, states, row, squares, columns, hyper):

@@ -38,7 +38,7 @@ def make_rows(fresh, places, initial, table, states, row_state):
         values = np.empty((1, width), np.float32)
         rows = places.row0[h] + np.array([row])
         uniform_rows(initial.key[h], rows, int(places.column0[h]), initial.scale[h], values)
-        table[first : first + width] = values[0]
+        table[first : first + width] = values[0] + initial.mean[h]
         for state, start in zip(states, initial.states):
             state[first : first + width] = start
         row_state[number * per_row : (number + 1) * per_row] = initial.row_states

@@ -69,6 +69,8 @@ def fused(rule, limited):
                 direct = getattr(rules, f"{rule.name}_direct")
                 direct(w, g, element_states, row, [square_tree(g, _tree_size(d))], columns, hyper)
             squares = [square_tree(x, _tree_size(d)) for x in (g, w)[: rule.row_scalars]]
+            if rule.counts:
+                squares.append(np.float32(segments.starts[u + 1] - segments.starts[u]))
             step(w, g, element_states, row, squares, columns, hyper)
             if limited:
                 squares = [square_tree(w, _tree_size(d))]

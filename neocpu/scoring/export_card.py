@@ -179,7 +179,7 @@ def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> l
 
 def _model(config: Config, inputs: int) -> dict[str, Any]:
     """Layers, interaction, loss and towers."""
-    layout = config.model.layout(inputs, config.tables)
+    layout = config.layout(inputs)
     towers = [
         {
             "name": tower.name,

@@ -83,9 +83,9 @@ def _dense_entry(file: CheckpointFile, number: int, program: str) -> Entry:
     if program == "torchrec" and mlp == "top" and int(layer) == len(config.model.top) - 1:
         name = "model.over_arch.model.1"
     shape = (tensor.rows, *dict(tensor.fields)["value"])
-    parts = field_parts(file, number, "value")
+    parts = field_parts(file, number, file.dense_field)
     if program == "torchrec" and (mlp, layer, part) == ("top", "0", "weight"):
-        layout = config.model.layout(file.dense_features, config.tables)
+        layout = config.layout(file.dense_features)
         order = np.argsort(column_order(layout), kind="stable")
         return Entry(f"{name}.{part}", "<f4", shape, lambda: (a[:, order] for a in parts()))
     return Entry(f"{name}.{part}", "<f4", shape, parts)

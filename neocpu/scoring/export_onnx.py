@@ -107,7 +107,7 @@ class _Builder:
         self._inputs = inputs
         self._config: Config = file.config()
         self.card = card_of(file, facts)
-        self._layout = self._config.model.layout(len(facts.dense), self._config.tables)
+        self._layout = self._config.layout(len(facts.dense))
 
     # ---- the two models ----
 
@@ -279,7 +279,8 @@ class _Builder:
 
     def _parameter(self, name: str) -> str:
         number = self._file.number(f"dense/{name}")
-        values = [block.values["value"] for block in self._file.blocks(number)]
+        field = self._file.dense_field
+        values = [block.values[field] for block in self._file.blocks(number)]
         return self.graph.tensor(name, np.concatenate(values))
 
     def _linear(self, name: str, x: str) -> str:

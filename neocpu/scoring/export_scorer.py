@@ -169,7 +169,8 @@ def scorer_entries(
     for number, tensor in enumerate(file.tensors):
         if not tensor.table:
             shape = (tensor.rows, *dict(tensor.fields)["value"])
-            arrays.append(Entry(tensor.name, "<f4", shape, field_parts(file, number, "value")))
+            parts = field_parts(file, number, file.dense_field)
+            arrays.append(Entry(tensor.name, "<f4", shape, parts))
     for table in tables:
         arrays += table.entries(file)
     for feature, codes in facts.vocabularies.items():

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
-from neocpu.embedding.optimizers import DenseOptimizer
+from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import CheckpointError, ConfigError, EnvironmentProblem
 from neocpu.model.layout import ModelLayout
@@ -150,9 +150,14 @@ class _Model:
     config: Config
     layout: ModelLayout
 
+    def _optimizer(self, parameters: F32) -> DenseOptimizer:
+        """The optimizer of a run that begins with these dense parameters."""
+        config = self.config
+        return DenseOptimizer(config.optimizer.dense, parameters, ema=config.eval.ema)
+
     def tensors(self) -> list[Tensor]:
         """Those of the checkpoint."""
-        dense_state = DenseOptimizer(self.config.optimizer.dense, np.empty(0, np.float32)).state
+        dense_state = self._optimizer(np.empty(0, np.float32)).state
         tensors = []
         for name, shape in self.layout.tensors():
             fields = tuple((field, shape[1:]) for field in ("value", *dense_state))
@@ -164,13 +169,12 @@ class _Model:
 
     def blocks(self, tensors: list[Tensor]) -> Iterator[Blocks]:
         """All blocks of the state, in order."""
-        optimizer = self.config.optimizer.dense
         for number, (name, shape) in enumerate(self.layout.tensors()):
             value = canonical(self.state.rows(self.names.dense[name], 0, shape[0]))
             if name == "top.0.weight" and self.names.program == "torchrec":
                 value = np.ascontiguousarray(value[:, column_order(self.layout)])
             values = {"value": value.reshape(shape)}
-            for field, flat in DenseOptimizer(optimizer, value.reshape(-1).copy()).state.items():
+            for field, flat in self._optimizer(value.reshape(-1).copy()).state.items():
                 values[field] = flat.reshape(shape)
             yield Blocks.of(number, np.arange(shape[0]), values)
         first = len(self.layout.tensors())
@@ -251,7 +255,7 @@ def _layout(
     first = names.dense.get("bottom.0.weight")
     if first is None or len(shapes[first]) != 2:
         raise CheckpointError(f"{source}: has no first layer of a bottom MLP")
-    layout = config.model.layout(shapes[first][1], config.tables)
+    layout = config.layout(shapes[first][1])
     expected = {name: names.dense.get(name) for name, _ in layout.tensors()}
     surplus = sorted(names.dense.keys() - expected.keys())
     if surplus:

@@ -11,6 +11,7 @@ planner is asked for each choice of a decision beside the largest of all others,
 is added up.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.config import Config
+from neocpu.model.layout import ModelLayout
 from neocpu.search.draws import Floats, in_order, one_hot
 from neocpu.search.space import Choice, Decision, Space
 
@@ -111,12 +113,13 @@ def parameters(space: Space, shapes: Shapes) -> ModelCost:
         products += [(size, outputs) for size in inputs]
         products.append((outputs,))
     products += [(Size.of(table.rows), Size.of(table.dim)) for table in space.tables]
+    products.append((Size.constant(float(_between(_largest(space, shapes)))),))
     return ModelCost(tuple(products), "parameters")
 
 
 def flops(space: Space, shapes: Shapes) -> ModelCost:
-    """Floating-point operations of the forward pass of a sample: 2 for each weight of a layer and
-    each column of a pair of dot products, 1 for each addition of a bag.
+    """Floating-point operations of the forward pass of a sample: 2 for each weight of a layer or an
+    interaction and each column of a pair of dot products, 1 for each addition of a bag.
     """
     products: list[tuple[Size, ...]] = []
     for inputs, outputs in _layers(space, shapes):
@@ -126,9 +129,12 @@ def flops(space: Space, shapes: Shapes) -> ModelCost:
         features = len(table.spec.features)
         additions = max(shapes.pooling.get(name, float(features)) - features, 0.0)
         products.append((Size.of(table.dim, additions),))
-    if shapes.config.model.interaction == "dot":
-        pairs = _pairs(space, shapes)
-        products.append((Size.constant(2.0 * pairs * space.bottom[-1].largest),))
+    largest = _largest(space, shapes)
+    products.append((Size.constant(2.0 * _between(largest)),))
+    if "dot" in largest.interaction_names:
+        vectors = 1 + len(largest.vector_widths)
+        pairs = vectors * (vectors - 1) // 2 + (vectors if largest.diagonal else 0)
+        products.append((Size.constant(2.0 * pairs * largest.first_column),))
     return ModelCost(tuple(products), "flops")
 
 
@@ -148,17 +154,21 @@ def _layers(space: Space, shapes: Shapes) -> list[tuple[list[Size], Size]]:
     """(inputs, outputs) of each layer; inputs that stand side by side are added."""
     bottom = [Size.constant(float(shapes.dense_features)), *map(Size.of, space.bottom)]
     top = [*map(Size.of, space.top), Size.constant(1.0)]
-    into_top = [bottom[-1]]
-    if shapes.config.model.interaction == "cat":
+    if shapes.config.model.interactions == ("cat",):
+        into_top = [bottom[-1]]
         into_top += [Size.of(table.dim, len(table.spec.features)) for table in space.tables]
-    else:
-        into_top.append(Size.constant(float(_pairs(space, shapes))))
+    else:  # which nothing decides
+        into_top = [Size.constant(float(_largest(space, shapes).interaction_width))]
     layers = [([inputs], outputs) for inputs, outputs in pairwise(bottom)]
     layers.append((into_top, top[0]))
     return layers + [([inputs], outputs) for inputs, outputs in pairwise(top)]
 
 
-def _pairs(space: Space, shapes: Shapes) -> int:
-    """Dot products of a sample."""
-    vectors = 1 + sum(len(table.spec.features) for table in space.tables)
-    return vectors * (vectors - 1) // 2 + (vectors if shapes.config.model.diagonal else 0)
+def _largest(space: Space, shapes: Shapes) -> ModelLayout:
+    """The layout of the largest model."""
+    return space.config(shapes.config, space.largest).layout(shapes.dense_features)
+
+
+def _between(layout: ModelLayout) -> int:
+    """Parameters of the interaction."""
+    return sum(math.prod(shape) for _, shape in layout.interaction_tensors())

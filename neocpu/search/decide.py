@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.embedding.optimizers import DenseOptimizer, Schedule
-from neocpu.model.mlp import NodeGradient
+from neocpu.embedding.dense_optimizer import DenseOptimizer
+from neocpu.embedding.optimizers import Schedule
+from neocpu.model.arrays import NodeGradient
 from neocpu.parallel.two_level_reduction import dense_reduction
 from neocpu.search.cost import Mixtures, ModelCost
 from neocpu.search.draws import gumbel, sample, softmax, theta_gradient
@@ -131,5 +132,5 @@ def _theta_optimizer(world: World, model: Supernet) -> DenseOptimizer:
     )
     part = slice(model.shared, model.flat.size)
     optimizer = DenseOptimizer(rule, model.flat[part])
-    optimizer.state = {name: state[part] for name, state in world.dense.state.items()}
+    optimizer.state = {name: world.dense.state[name][part] for name in optimizer.state}
     return optimizer

@@ -11,7 +11,7 @@ make of m's gradient is the same on all ranks.
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.model.mlp import F32, Buffer, NodeGradient
+from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.search.draws import Floats, in_order
 from neocpu.search.space import Decision
 

@@ -129,7 +129,8 @@ def supernet_config(config: Config, space: Space, **search: Any) -> Config:
 
 def _table_keys(table: TableSpec) -> dict[str, Any]:
     """The keys of a config that make a table."""
-    keys = {spec.name: getattr(table, spec.name) for spec in fields(TableKeys)}
+    names = [key.name for key in fields(TableKeys)]
+    keys = {name: value for name, value in vars(table).items() if name in names}
     if table.row_format.exact:
         del keys["rounding"]
     return keys
@@ -152,8 +153,8 @@ def space_of(config: Config) -> Space:
     names = [part.name for table in space.tables for part in table.parts]
     if len(set(names)) < len(names):
         raise _wrong(config, "search.rows", "a table is called as a part of another would be")
-    if config.model.interaction == "dot":
-        _check_dot(config, space)
+    if config.model.interactions != ("cat",):
+        _check_vectors(config, space)
     return space
 
 
@@ -167,20 +168,25 @@ def _refuse(config: Config) -> None:
             raise _wrong(config, f"search.{key}", "it must be above 0")
     if config.model.towers:
         raise _wrong(config, "model.towers", "a model with towers cannot be searched yet")
+    if config.compositions:
+        raise _wrong(config, "tables", "tables of other kinds than full cannot be searched yet")
+    if config.optimizer.clip_norm:
+        raise _wrong(config, "optimizer.clip_norm", "a search does not know it; leave it out")
     if config.training.init_from:
         raise _wrong(config, "training.init_from", "a search starts with initial values")
 
 
-def _check_dot(config: Config, space: Space) -> None:
-    """Raise ConfigError where dot products would get vectors of several widths."""
+def _check_vectors(config: Config, space: Space) -> None:
+    """Raise ConfigError where an interaction would get vectors of other widths than it is for."""
     searched = next((table.dim.name for table in space.tables if table.dim.open), "")
     if searched or space.bottom[-1].open:
         key = "search.dims" if searched else "search.bottom"
         raise _wrong(
             config,
             key,
-            "dot products need vectors of one width; set model.interaction = 'cat' to search "
-            "columns of tables and the last width of the bottom MLP",
+            f"interactions {', '.join(config.model.interactions)} need vectors of fixed widths; "
+            "set model.interaction = 'cat' to search columns of tables and the last width of the "
+            "bottom MLP",
         )
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.kernels.choice import chosen
+from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.dlrm import Dlrm
 from neocpu.model.layout import ModelLayout
-from neocpu.model.mlp import F32, Buffer, Mlp, NodeGradient
-from neocpu.model.settings import ModelConfig
+from neocpu.model.mlp import Mlp
 from neocpu.search.draws import Floats
 from neocpu.search.masks import Mask, Mixture
 from neocpu.search.space import Decision, Space
@@ -102,27 +102,16 @@ class MaskedMlp(Mlp):
 class Supernet(Dlrm):
     """The largest model of a space, masked.
 
-    space : its decisions. model : widths of the largest model and its interaction. dense_features,
-    seed : as of `Dlrm`.
+    space : its decisions. layout : of the largest model. seed : of the initial values.
 
     Attributes: theta, the logits f32[choices] of each decision, views of `flat` that begin at 0;
     sums, numbers that `write_sums` writes; columns of E are those of all tables.
     """
 
-    def __init__(self, space: Space, model: ModelConfig, dense_features: int, seed: int) -> None:
+    def __init__(self, space: Space, layout: ModelLayout, seed: int) -> None:
         self.space = space
         self._masks: dict[str, Mask | Mixture] = {}  # by the names of their sums
-        dims = [table.dim.largest for table in space.tables for _ in table.spec.features]
-        super().__init__(
-            dense_features=dense_features,
-            dims=dims,
-            bottom=model.bottom,
-            top=model.top,
-            interaction=model.interaction,
-            diagonal=model.diagonal,
-            loss=model.loss,
-            seed=seed,
-        )
+        super().__init__(**vars(layout), seed=seed)
         self.theta = {
             decision.name: self.parameters[f"{PREFIX}{decision.name}"]
             for decision in space.decisions

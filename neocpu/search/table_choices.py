@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neocpu.model.mlp import F32, Buffer
+from neocpu.model.arrays import F32, Buffer
 from neocpu.search.masks import Mask, Mixture
 from neocpu.search.space import TableChoice
 

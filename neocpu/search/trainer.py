@@ -91,7 +91,9 @@ class SearchTrainer(Trainer):
         """As of any run, with the supernet as the model."""
         config = self.config
         dense_features = splits.dense_features
-        model = Supernet(self.space, config.model, dense_features, config.training.seed)
+        largest = self.space.config(self._plain, self.space.largest)
+        layout = largest.layout(dense_features)
+        model = Supernet(self.space, layout, config.training.seed)
         world = build(
             config, self.comm, plan, dense_features, huge=huge, memory=memory, model=model
         )
@@ -104,15 +106,15 @@ class SearchTrainer(Trainer):
             base.distinct_rows() if seconds else {},
         )
         self._cost = cost_of(config.search.cost, self.space, shapes, self.comm)
-        largest = self._cost.of(self.space.largest, self.space)
-        self._deciding = Deciding(world, self._cost, config.search.cost_weight / largest)
+        highest = self._cost.of(self.space.largest, self.space)
+        self._deciding = Deciding(world, self._cost, config.search.cost_weight / highest)
         assert self._second is not None
         loader = splits.loader_of(self._second, config.data.shuffle, splits.vocabularies or None)
         self._second_schedule = BatchSchedule(loader, FOREVER, 0)
         self._second_batches = self._second_schedule.batches(0)
         self.report.tell(
             f"{self.space.models:,} models of {len(self.space.decisions)} decisions; the largest "
-            f"costs {largest:,.6g} {self._cost.unit}"
+            f"costs {highest:,.6g} {self._cost.unit}"
         )
         return world
 

@@ -38,7 +38,7 @@ def refuse_towers(config: Config) -> None:
 
 def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork:
     """The dense layers of a config's model."""
-    layout = config.model.layout(dense_features, config.tables)
+    layout = config.layout(dense_features)
     layers = [*pairwise(layout.sizes("bottom")), *pairwise(layout.sizes("top"))]
     # a feature layer works once for each key; it is counted once, as its parameters are
     weights = [shape for tower in layout.towers for _, shape in tower.tensors() if len(shape) == 2]

@@ -108,7 +108,8 @@ def compile_rows() -> None:
 
 def compile_dense(facts: dict[str, Any]) -> None:
     """Compile one training step of everything but the tables."""
-    from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+    from neocpu.embedding.dense_optimizer import DenseOptimizer
+    from neocpu.embedding.optimizers import SparseOptimizer
     from neocpu.model.dlrm import Dlrm
 
     model = Dlrm(

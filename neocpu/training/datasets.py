@@ -32,12 +32,15 @@ LOOKED_AT = 4096
 class Splits:
     """The opened datasets of a run, by split name; those without a path are absent.
 
-    config : the run's, with a batch size for its train data where it named none.
+    config : the run's, with a batch size for its train data where it named none. rates : values of
+    keys that `optimizer.scaling` derived for them.
     """
 
     def __init__(self, config: Config, comm: Comm, datasets: dict[str, Dataset]) -> None:
         train = datasets.get("train")
         self.config = config.for_samples(train.rows) if train else config
+        derived = self.config.chosen.items() - config.chosen.items()
+        self.rates = {key: value for key, value in derived if key.startswith("optimizer.")}
         self.comm = comm
         self.datasets = datasets
         self._vocabularies: dict[str, Any] | None = None

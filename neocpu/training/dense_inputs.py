@@ -28,16 +28,17 @@ def top_inputs(config: Config) -> Names:
     model.
     """
     model = config.model
-    keys = bags(config.tables)
+    tables = config.model_tables
+    keys = bags(tables)
     names: Names = [("bottom", column) for column in range(model.bottom[-1])]
     if model.towers:
-        layout = model.layout(1, config.tables)
+        layout = config.layout(1)
         whole = repr((sorted(model.towers.items()), model.tower, [key.key for key in keys]))
         rest = layout.interaction_width - len(names)
         return [*names, *((whole, column) for column in range(rest))]
     if model.interaction == "cat":
         for key in keys:
-            dim = config.tables[key.table].dim
+            dim = tables[key.table].dim
             names += [(key.key, column) for column in range(dim)]
         return names
     vectors = ["", *(key.key for key in keys)]  # "": the bottom MLP's output

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neocpu.config import Config
+from neocpu.embedding.batch_scaling import NO_SCALING, scaling_text
 from neocpu.errors import NeocpuError
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.plan import Plan
@@ -44,6 +45,10 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
     yield from placement_lines(plan, memory, state_floats) if memory.demands else ()
     steps = _steps(config, splits)
     yield _data_line(config, splits, steps)
+    if splits is not None and splits.rates:
+        yield scaling_text(config.training.batch_size, splits.rates)
+    elif config.optimizer.scaling.rule != NO_SCALING:
+        yield "rates: optimizer.scaling derives them once the number of train samples is known"
     ready = is_ready(config, plan, memory.placements)
     yield f"kernels: {'compiled already' if ready else 'not compiled yet, up to a minute or two'}"
     if splits is not None:

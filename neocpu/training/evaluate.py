@@ -18,10 +18,14 @@ Progress = Callable[[int, int], None]
 def predictions(
     world: World, batches: Iterable[Batch]
 ) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
-    """This rank's predictions f32[b] for each batch; collective."""
-    for batch in batches:
-        world.step.forward(batch)
-        yield batch, world.model.predict()
+    """This rank's predictions f32[b] for each batch; collective.
+
+    They are those of the parameters' moving average where the config wants it.
+    """
+    with world.looked_at():
+        for batch in batches:
+            world.step.forward(batch)
+            yield batch, world.model.predict()
 
 
 def score(

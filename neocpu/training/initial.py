@@ -4,7 +4,6 @@ A row belongs to the training state once its bytes differ from these (`docs/arit
 §11).
 """
 
-import math
 from collections.abc import Callable
 from importlib import import_module
 
@@ -41,8 +40,10 @@ def initial_rows(
         from neocpu.kernels.philox import uniform_rows
     assert uniform_rows is not None
     weight = np.empty((rows.size, spec.dim), np.float32)
-    scale = np.float32(1.0 / math.sqrt(spec.rows))
+    scale = np.float32(spec.initial.bound)
     uniform_rows(tensor_key(seed, INIT, spec.name), np.ascontiguousarray(rows), 0, scale, weight)
+    if spec.initial.mean:
+        weight += np.float32(spec.initial.mean)
     numbers = in_format(spec, weight, backend)
     values = {"weight": numbers.pop("weight")}
     for name, shape in state_shapes(optimizer, spec.dim):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.choice import chosen
-from neocpu.model.mlp import F32, NodeGradient
+from neocpu.model.arrays import F32, NO_BIAS, NodeGradient
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.dense_reduction import sum_leaves
 from neocpu.parallel.wires import Wire
@@ -28,7 +28,7 @@ class RoundedNodeGradient(NodeGradient):
     def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
         """As `NodeGradient.write`."""
         weight = self.into[f"{layer}.weight"]
-        bias = self.into[f"{layer}.bias"]
+        bias = self.into.get(f"{layer}.bias", NO_BIAS)
         cuts = self.cuts * rows
         total = self.buffers.take("node", weight.size + bias.size, np.float32)
 

@@ -83,7 +83,7 @@ def _plan_by_nodes(config: Config, ranks: int, per_node: int, work: Workload) ->
     their own.
     """
     tables = config.tables
-    layout = config.model.layout(1, tables)
+    layout = config.layout(1)
     names = [table.name for table in tables]
     placements = dict(zip(names, choose_placements(names, config.memory.placement)))
 

@@ -107,7 +107,7 @@ def working_memory(config: Config, plan: Plan) -> int:
     takes once on a host is in SHARED and COMPILER.
     """
     samples = -(-config.training.batch_size // plan.ranks)
-    layout = config.model.layout(1, plan.tables)
+    layout = config.layout(1)
     columns = layout.columns + sum(tower.columns for tower in layout.towers)
     widths = sum(config.model.bottom) + sum(config.model.top) + len(bags(plan.tables)) ** 2
     windows = 0
@@ -174,7 +174,7 @@ def check_memory(
 
 def dense_bytes(config: Config, dense_features: int) -> int:
     """Bytes of the dense parameters and their optimizer's state."""
-    layout = config.model.layout(dense_features, config.tables)
+    layout = config.layout(dense_features)
     return 4 * layout.parameters * (1 + config.optimizer.dense.state_floats[0])
 
 

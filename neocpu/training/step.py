@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.optimizers import DenseOptimizer
+from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.errors import TrainingError
 from neocpu.jagged import KJT, InverseKJT
+from neocpu.model.arrays import NodeGradient
 from neocpu.model.dlrm import Dlrm
-from neocpu.model.mlp import NodeGradient
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense_reduction import LeafReduction
@@ -29,6 +29,7 @@ from neocpu.parallel.started import Started
 from neocpu.parallel.two_level_reduction import dense_reduction
 from neocpu.parallel.wires import Wire
 from neocpu.simulation.schedule import NONE_AHEAD, PIPELINES, STEP, pipelined
+from neocpu.training.gradient_norm import DenseGradient, GradientClip
 from neocpu.training.node_gradients import node_gradient
 from neocpu.training.pipeline import Pipeline, Waitable, Work
 from neocpu.training.tower_gradients import TowerGradients
@@ -95,7 +96,8 @@ class TrainStep:
 
     pipeline : a name of `simulation.schedule.PIPELINES`. bucket_bytes : of dense gradients, fewer
     are not worth sums of their own. wire : of the dense gradients (None: fp32). towers : where the
-    model's towers run on their nodes.
+    model's towers run on their nodes. clip_norm : of the gradient of all dense parameters, at most
+    (0: any).
 
     Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
     """
@@ -111,6 +113,7 @@ class TrainStep:
         bucket_bytes: int = 0,
         wire: Wire | None = None,
         towers: TowerGradients | None = None,
+        clip_norm: float = 0.0,
     ) -> None:
         self.model = model
         self.embedding = embedding
@@ -120,6 +123,8 @@ class TrainStep:
         self.pipeline = pipeline
         self.towers = towers
         self._wire = wire
+        sizes = list(model.layout.parameter_sizes().values())
+        self._clip = GradientClip(sizes, clip_norm) if clip_norm else None
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
         self.buckets = self._make_buckets(bucket_bytes)
@@ -157,14 +162,14 @@ class TrainStep:
     def _make_buckets(self, least: int) -> dict[str, Bucket]:
         """Two where sums overlap with the backward pass, as in a recorded DLRM; else one.
 
-        Towers stand behind the top layers and end with the lower ones, so a model with towers has
-        one bucket. least : bytes of a bucket.
+        Parameters of interactions and towers stand behind the top layers and end with the lower
+        ones, so a model with any has one bucket. least : bytes of a bucket.
         """
         layout = self.model.layout
         end = self.model.shared
         cut = end
         large = self.model.flat[layout.upper].nbytes >= least
-        if self.pipeline == "full" and large and not layout.towers:
+        if self.pipeline == "full" and large and layout.in_two_buckets:
             cut = layout.upper.start
         cuts = {"upper": slice(cut, end), "lower": slice(0, cut)}
         queue = self.comm.queue("dense")
@@ -309,11 +314,29 @@ class TrainStep:
         turn.update.update_replicas()
 
     def _update_dense(self, turn: Turn, name: str) -> None:
+        if self._clip is not None:
+            if name == "lower":  # the last sums: a norm needs those of all parameters
+                self._update_clipped(turn, self._clip)
+            return
         if name in turn.sums:
             gradient = turn.sums[name].wait()
             self.optimizer.step(gradient, turn.step, self.buckets[name].parameters)
         if name == "lower" and self.towers is not None:
             self.towers.update(self.optimizer, turn.batch.samples, turn.step)
+
+    def _update_clipped(self, turn: Turn, clip: GradientClip) -> None:
+        """Update all dense parameters, from gradients that are scaled down together."""
+        gradients = [
+            DenseGradient(self.buckets[name].parameters.start, sums.wait())
+            for name, sums in turn.sums.items()
+        ]
+        exchange = None
+        if self.towers is not None:
+            gradients += self.towers.reduce(turn.batch.samples)
+            exchange = self.towers.share
+        for first, gradient in clip.scaled(gradients, exchange):
+            part = slice(first, first + gradient.size)
+            self.optimizer.step(gradient, turn.step, part)
 
     def _refuse_nonfinite(self, loss: NDArray[np.float32], batch: BatchLike, step: int) -> None:
         """Raise TrainingError for the first sample of this rank whose loss is not finite."""

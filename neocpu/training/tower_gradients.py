@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.optimizers import DenseOptimizer
+from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.model.dlrm import Dlrm
 from neocpu.model.towers import Towers
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.dense_reduction import DenseReduction
 from neocpu.parallel.peers import Peers
 from neocpu.parallel.wires import Wire
+from neocpu.training.gradient_norm import DenseGradient
 from neocpu.training.node_gradients import node_gradient
 from neocpu.trees import Node, leaf_cuts, rank_samples
 
@@ -63,12 +64,35 @@ class TowerGradients:
 
     def update(self, dense: DenseOptimizer, batch: int, step: int) -> None:
         """Train this node's towers; batch : samples of the last backward pass. Collective."""
+        for first, gradient in self.reduce(batch):
+            dense.step(gradient, step, slice(first, first + gradient.size))
+
+    def reduce(self, batch: int) -> list[DenseGradient]:
+        """Gradients of this node's towers; batch : samples of the last backward pass. Collective.
+
+        They are valid until the next call.
+        """
         total = self._reduction.reduce(self._tree_nodes(batch))
+        gradients = []
         first = 0
         for part in self._mine:
             end = first + part.stop - part.start
-            dense.step(total[first:end], step, part)
+            gradients.append(DenseGradient(part.start, total[first:end]))
             first = end
+        return gradients
+
+    def share(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums f64[K] of parameters, each from a node that knows it, where NaN says that this one
+        does not. Collective.
+        """
+        nodes = self._peers.nodes
+        arrived = np.empty(nodes * squares.size)
+        sizes = np.full(nodes, squares.size, np.int64)
+        self._peers.across.allgatherv(squares, arrived, sizes, what="squares of tower gradients")
+        by_node = arrived.reshape(nodes, -1)
+        known = np.argmin(np.isnan(by_node), axis=0)
+        shared: NDArray[np.float64] = by_node[known, np.arange(squares.size)]
+        return shared
 
     def _tree_nodes(self, batch: int) -> dict[Node, F32]:
         """This node's gradients for each aligned node of the leaves of this rank's peers."""

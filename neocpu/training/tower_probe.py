@@ -29,6 +29,7 @@ def flat(config: Config) -> Config:
     return replace(
         config,
         model=replace(config.model, towers={}),
+        optimizer=replace(config.optimizer, groups={}),  # of parameters that are perhaps not there
         parallel=replace(config.parallel, plan="table_wise", towers=False),
         memory=replace(config.memory, placement="hbm"),
         training=replace(config.training, epochs=max(config.training.epochs, 1), steps=0),

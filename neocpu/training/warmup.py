@@ -329,11 +329,15 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
     parallel = replace(config.parallel, towers=False)
     groups = (("*",),) if config.data.deduplicate else ()
+    optimizer = replace(config.optimizer, groups={})  # rates are arguments of kernels
     return replace(
         config,
         data=replace(config.data, deduplicate=groups),
         model=model,
         tables=tuple(tables),
+        logical=(),
+        compositions=(),
+        optimizer=optimizer,
         memory=memory,
         wires=wires,
         parallel=parallel,

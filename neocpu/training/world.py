@@ -3,11 +3,14 @@
 They are built here from the config, once, for training, evaluation and warm-up alike.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from neocpu.config import Config
+from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.optimizers import DenseOptimizer
+from neocpu.embedding.optimizer_groups import dense_runs
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import ConfigError
 from neocpu.model.dlrm import Dlrm
@@ -41,6 +44,17 @@ class World:
     step: TrainStep
     towers: TowerGradients | None = None
 
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Dense parameters are those that are measured within the block: their moving average, if
+        the config has one.
+        """
+        if not self.config.eval.uses_average:
+            yield
+            return
+        with self.dense.averaged():
+            yield
+
 
 def build(
     config: Config,
@@ -61,7 +75,12 @@ def build(
         comm = two_level(comm)
     model = model or _model(config, plan, dense_features)
     embedding, towers = _embedding(config, comm, plan, model, huge, memory)
-    dense = DenseOptimizer(config.optimizer.dense, model.flat)
+    rates = config.optimizer
+    runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
+    dense = DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
+    of_table = config.table_optimizers()
+    shards = plan.local(comm.rank)
+    embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])
     return World(
         config=config,
         comm=comm,
@@ -79,6 +98,7 @@ def build(
             training.bucket_bytes,
             Wire.of(config.wires.specs.dense, backward=True),
             towers,
+            rates.clip_norm,
         ),
         towers=towers,
     )
@@ -94,19 +114,8 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
             f"{config.source}: search.supernet: it is the config of a search, whose checkpoints "
             "hold many models at once; train its found.toml"
         )
-    layout = config.model.layout(dense_features, plan.tables)
-    return Dlrm(
-        dense_features=dense_features,
-        dims=layout.dims,
-        bottom=config.model.bottom,
-        top=config.model.top,
-        interaction=config.model.interaction,
-        diagonal=config.model.diagonal,
-        loss=config.model.loss,
-        seed=config.training.seed,
-        towers=layout.towers,
-        apart=config.parallel.towers,
-    )
+    layout = config.layout(dense_features)
+    return Dlrm(**vars(layout), seed=config.training.seed, apart=config.parallel.towers)
 
 
 def _embedding(

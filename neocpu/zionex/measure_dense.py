@@ -78,7 +78,8 @@ class DenseBench:
     """One design on this rank."""
 
     def __init__(self, design: DenseDesign, comm: Comm, machine: Machine) -> None:
-        from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+        from neocpu.embedding.dense_optimizer import DenseOptimizer
+        from neocpu.embedding.optimizers import SparseOptimizer
         from neocpu.parallel.dense_reduction import DenseReduction
 
         self._design = design

@@ -20,7 +20,7 @@ def one_by_one(k: Kernel, merged: Merged, grad: Array, batch: Batch, table: int)
     while len(rows):
         unique, first = np.unique(rows, return_index=True)
         part = gradient[first]
-        steps.append(Merged(unique, part, part * part))
+        steps.append(Merged(unique, part, part * part, np.ones(len(unique), F32)))
         rest = np.delete(np.arange(len(rows)), first)
         rows = rows[rest]
         gradient = gradient[rest]
@@ -55,7 +55,7 @@ def chosen(mask):
 
     def updated(k: Kernel, merged: Merged, batch: Batch, table: int) -> Merged:
         kept = mask(k, merged, batch, table)
-        return Merged(merged.rows[kept], merged.gradient[kept], merged.squares[kept])
+        return Merged(*(array[kept] for array in merged))
 
     return updated
 
@@ -102,7 +102,9 @@ def all_rows(k: Kernel, merged: Merged, batch: Batch, table: int) -> Merged:
     gradient[merged.rows] = merged.gradient
     squares = np.zeros_like(gradient)
     squares[merged.rows] = merged.squares
-    return Merged(rows, gradient, squares)
+    counts = np.zeros(len(rows), F32)
+    counts[merged.rows] = merged.counts
+    return Merged(rows, gradient, squares, counts)
 
 
 def row_0_too(k: Kernel, merged: Merged, batch: Batch, table: int) -> Merged:
@@ -114,6 +116,7 @@ def row_0_too(k: Kernel, merged: Merged, batch: Batch, table: int) -> Merged:
         np.concatenate([[0], merged.rows]),
         np.concatenate([zero, merged.gradient]),
         np.concatenate([zero, merged.squares]),
+        np.append(F32(0), merged.counts),
     )
 
 

@@ -59,7 +59,7 @@ def weight_gradient(g, x, cuts, out, out_bias):
     added in a binary tree.
 
     Shapes: g f32[b, n]; x f32[b, k]; cuts i64[L+1], L a power of two; out f32[n, k]; out_bias
-    f32[n].
+    f32[n], or f32[0] where it is not wanted.
     """
     leaves = cuts.size - 1
     for n in prange(out.shape[0]):
@@ -76,5 +76,6 @@ def weight_gradient(g, x, cuts, out, out_bias):
                 biases[leaf] = biases[2 * leaf] + biases[2 * leaf + 1]
                 for k in range(out.shape[1]):
                     sums[leaf, k] = sums[2 * leaf, k] + sums[2 * leaf + 1, k]
-        out_bias[n] = biases[0]
+        if out_bias.size:
+            out_bias[n] = biases[0]
         out[n] = sums[0]

@@ -16,6 +16,7 @@ DECAYS = (
     "lars_sgd",
     "exact_adagrad",
     "exact_rowwise_adagrad_with_cowclip",
+    "adam_with_cowclip",
     "partial_rowwise_adam",
     "partial_rowwise_lamb",
     "rowwise_rmsprop",

@@ -66,6 +66,7 @@ DECIMAL_OF_RULE: dict[str, dict[str, Value]] = {
         "weight_norm_coefficient": 0.3,
         "lower_bound": 0.001,
     },
+    "adam_with_cowclip": {"weight_norm_coefficient": 0.3, "lower_bound": 0.001},
 }
 
 

@@ -47,6 +47,7 @@ OPTIONS_OF_RULE: dict[str, dict[str, Value]] = {
         "weight_norm_coefficient": 0.5,
         "lower_bound": 0.125,
     },
+    "adam_with_cowclip": {"weight_norm_coefficient": 0.5, "lower_bound": 0.125},
 }
 
 assert set(EXACT) <= set(HYPER)

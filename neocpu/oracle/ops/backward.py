@@ -162,6 +162,7 @@ class BoundedTables:
             states={name: flushed_bounded(state, bends) for name, state in states.items()},
             bends=bends,
             formats=self.layout.formats,
+            lookups=np.diff(merged_gradients.starts).astype(np.float64),
             rest=self._rest(table, elements) if "norm_over_table" in bends else 0.0,
         )
         if "squares_before_merge" in bends:

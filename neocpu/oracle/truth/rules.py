@@ -20,6 +20,7 @@ from neocpu.oracle.truth.numbers import (
     LARGEST,
     ULP,
     Bounded,
+    Real,
     larger,
     mean_square,
     product,
@@ -40,6 +41,7 @@ class RowUpdate:
     squares: Bounded | None = None  # [U, D]: g*g summed by lookup, if squared before merging
     bends: frozenset[str] = frozenset()  # switches
     formats: Mapping[str, str] = field(default_factory=dict)  # of states that are not fp32
+    lookups: Real | None = None  # [U]: of each row in the batch
     rest: float = 0.0  # sum of squares of the table's other rows, where a switch asks for it
 
 
@@ -275,19 +277,31 @@ def _moments(
     return m, (h.correction("beta1"), root.column() if rowwise else root)
 
 
-def _adam(rows: RowUpdate, h: Hyper, rowwise: bool) -> Bounded:
-    m, divisors = _moments(rows, h, _regularised(rows, h), rowwise)
+def _adam(rows: RowUpdate, h: Hyper, g: Bounded, rowwise: bool) -> Bounded:
+    m, divisors = _moments(rows, h, g, rowwise)
     return _down(rows, product(h["learning_rate"], m, over=divisors), h.keep())
 
 
 def adam(rows: RowUpdate, h: Hyper) -> Bounded:
     """Adam with bias correction by the global step"""
-    return _adam(rows, h, rowwise=False)
+    return _adam(rows, h, _regularised(rows, h), rowwise=False)
+
+
+def adam_with_cowclip(rows: RowUpdate, h: Hyper) -> Bounded:
+    """adam of g * min(1, lookups * max(coefficient * ||w||, lower) / ||g||)"""
+    assert rows.lookups is not None
+    g = _regularised(rows, h)
+    w_norm = _square_sum(rows.w, rows, rows.rest).sqrt()
+    most = larger(h["weight_norm_coefficient"] * w_norm, h["lower_bound"])
+    clip = clipped(Bounded.exactly(rows.lookups) * most, _square_sum(g, rows).sqrt())
+    if "cowclip_ignored" in h.bends:
+        return _adam(rows, h, g, rowwise=False)
+    return _adam(rows, h, clip.column() * g, rowwise=False)
 
 
 def partial_rowwise_adam(rows: RowUpdate, h: Hyper) -> Bounded:
     """Adam with one second moment per row, from mean(g^2)"""
-    return _adam(rows, h, rowwise=True)
+    return _adam(rows, h, _regularised(rows, h), rowwise=True)
 
 
 def _lamb(rows: RowUpdate, h: Hyper, rowwise: bool) -> Bounded:
@@ -338,6 +352,7 @@ RULES: dict[str, Callable[[RowUpdate, Hyper], Bounded]] = {
         exact_rowwise_adagrad_with_cowclip,
         rowwise_rmsprop,
         adam,
+        adam_with_cowclip,
         partial_rowwise_adam,
         lamb,
         partial_rowwise_lamb,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config, loads
+from neocpu.embedding.dense_optimizer import AVERAGE
 from neocpu.errors import CheckpointError, ConfigError
 from neocpu.training.checkpoint.layout import file_bytes
 from neocpu.training.checkpoint.links import Joined, Link, base_of, merged
@@ -176,6 +177,13 @@ class CheckpointFile:
     def dense_features(self) -> int:
         """Dense inputs of the model: columns of the bottom MLP's first layer."""
         return dict(self.tensors[self.number(f"dense/{BOTTOM}")].fields)["value"][0]
+
+    @property
+    def dense_field(self) -> str:
+        """The field of dense parameters that the model is used with: their moving average, if the
+        config wants it, else their values.
+        """
+        return AVERAGE if self.config().eval.uses_average else "value"
 
     def number(self, name: str) -> int:
         """Index of a tensor by name, for example "tables/C1".

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.config import Config
+from neocpu.embedding.dense_optimizer import AVERAGE
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import CheckpointError
@@ -123,6 +124,7 @@ def take_over(file: CheckpointFile, world: Any, dense_names: list[str] | None) -
     account = Account()
     before = file.config()
     _dense(file, before, world, dense_names, account)
+    world.dense.restart_average()
     _tables(file, before, world, account)
     if not (account.tables or account.dense):
         raise CheckpointError(
@@ -184,10 +186,10 @@ def _copy(
     columns: tuple[Any, Any],
     with_state: bool,
 ) -> None:
-    """Copy the columns that both have, "value" and, where asked for, the states."""
+    """Copy the columns that both have, "value" and, where asked for, the states of the rule."""
     to, source = columns
     for name, values in fields.items():
-        if name != "value" and not with_state:
+        if name == AVERAGE or (name != "value" and not with_state):
             continue
         if values.ndim == 2:
             values[:, to] = stored[name][:, source]

@@ -1,0 +1,232 @@
+"""What does a smaller table cost in quality? Every table kind on a real log, from 1x to 10,000x.
+
+A model of the Criteo Kaggle tables (data/models/criteo-kaggle.toml, smaller MLPs) is trained for
+one pass on the first 80 % of a real log and measured on the rest, once for each seed. Memory is
+that of the embedding: physical tables in their formats, dense parameters and sketches of kinds;
+1x are the full fp32 tables of 33.8 million rows. Optimizer state is not counted. A short log
+touches few of these rows: "categories seen" in the picture is where every value of the train data
+has a row of its own. Marks are means over the seeds, bars reach from the worst seed to the best.
+
+    python -m benchmarks.kind_quality criteo_kaggle_40k.tsv.gz --write   # docs/kind-quality.svg
+    python -m benchmarks.kind_quality LOG --quick                        # one seed, fewer points
+"""
+
+import argparse
+import io
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.towers import MODEL, SEEDS, SETTINGS, split
+from neocpu import config as configs
+from neocpu.config import Config
+from neocpu.errors import ConfigError
+from neocpu.formats import table_format
+from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.launch import prepare_threads
+from neocpu.training.datasets import open_splits
+from neocpu.training.results import silent
+from neocpu.training.trainer import Trainer
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+RATIOS = (10, 100, 1000, 10_000)
+SMALL = 200  # rows of tables that stay full, as in the published codes
+
+
+class Variant(NamedTuple):
+    """One way to keep the tables: its curve, what tells it from others there, and overrides."""
+
+    curve: str
+    point: str
+    overrides: tuple[str, ...]
+
+
+class Result(NamedTuple):
+    """Bytes of the embedding, logloss and AUC of the test data after one pass."""
+
+    bytes: int
+    logloss: float
+    auc: float
+
+
+def of_kind(kind: str, **keys: Any) -> tuple[str, ...]:
+    """Overrides that give all tables but the smallest a kind with these keys."""
+    named = {"kind": f'"{kind}"', "kind_above": SMALL, **keys}
+    return tuple(f"tables.default.{name}={value}" for name, value in named.items())
+
+
+def variants(quick: bool) -> Iterator[Variant]:
+    """All ways to keep the tables."""
+    ratios = RATIOS[1::2] if quick else RATIOS
+    yield Variant("full", "fp32", ())
+    for form in ("bf16", "fp8_e4m3"):
+        rounding = 'model.embedding_rounding="stochastic"'
+        yield Variant("narrow rows", form, (f'model.embedding_format="{form}"', rounding))
+    for count in (1, 4, 64) if quick else (1, 2, 4, 16, 64, 256):
+        by_count = ('data.rows_by="vocabulary"', f"data.min_count={count}")
+        yield Variant("most frequent rows", f"seen {count} times", by_count)
+    for ratio in ratios:
+        compression = {"compression": ratio}
+        yield Variant("hash", f"{ratio}", of_kind("hash", **compression))
+        yield Variant("two hashes", f"{ratio}", of_kind("hash", hashes=2, **compression))
+        yield Variant("qr mult", f"{ratio}", of_kind("qr", **compression))
+        yield Variant("qr add", f"{ratio}", of_kind("qr", operation='"add"', **compression))
+        yield Variant("unified", f"{ratio}", of_kind("unified", chunks=2, **compression))
+        yield Variant("cafe", f"{ratio}", of_kind("cafe", **compression))
+    for alpha in (0.1, 0.25) if quick else (0.05, 0.1, 0.15, 0.2, 0.25):
+        yield Variant("mixed dimension", f"alpha {alpha}", of_kind("md", alpha=alpha))
+    for rank in (16,) if quick else (4, 8, 16, 32):
+        yield Variant("tensor train", f"rank {rank}", of_kind("tt", rank=rank))
+
+
+def embedding_bytes(config: Config, vocabulary_rows: int) -> int:
+    """Bytes of the embedding of a config.
+
+    vocabulary_rows : rows of all tables where a vocabulary chooses them (0: they are the tables').
+    """
+    dense = sum(
+        4 * _product(shape)
+        for composition in config.compositions
+        for _, shape in composition.tensors
+    )
+    if vocabulary_rows:
+        return dense + vocabulary_rows * table_format("fp32").row_bytes(config.model.embedding_dim)
+    tables = sum(spec.rows * spec.row_bytes(spec.dim, (0, 0)) for spec in config.tables)
+    return dense + tables
+
+
+def _product(shape: Sequence[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def train(config: Config, folder: Path, out: Path) -> Result:
+    """Train for one pass and measure."""
+    rows = 0
+    if config.data.rows_by == "vocabulary":
+        splits = open_splits(config, SingleComm(), folder, silent)
+        assert splits.vocabularies is not None
+        rows = sum(codes.size + 1 for codes in splits.vocabularies.values())
+    metrics = Trainer(config, SingleComm(), out).run()["metrics"]["test"]
+    return Result(embedding_bytes(config, rows), metrics["logloss"], metrics["auc"])
+
+
+def measure(log: Path, quick: bool) -> dict[Variant, list[Result]]:
+    """Results of all variants, a result for each seed."""
+    results: dict[Variant, list[Result]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        base = [*SETTINGS, *split(log, folder), "checkpoint.every_steps=0"]
+        for variant in variants(quick):
+            for seed in SEEDS[:1] if quick else SEEDS:
+                sets = [*base, *variant.overrides, f"training.seed={seed}"]
+                out = folder / f"{len(results)}-{seed}"
+                try:
+                    config = configs.load(MODEL, sets)
+                except ConfigError as error:  # a kind that cannot be so small
+                    print(f"{variant.curve}, {variant.point}: {error}", file=sys.stderr)
+                    break
+                results.setdefault(variant, []).append(train(config, folder, out))
+            if variant in results:
+                print(row(variant, results), file=sys.stderr, flush=True)
+    return results
+
+
+def ratio_of(variant: Variant, results: dict[Variant, list[Result]]) -> float:
+    """How many times smaller a variant is than the full tables."""
+    full = next(runs for other, runs in results.items() if other.curve == "full")
+    return full[0].bytes / results[variant][0].bytes
+
+
+def row(variant: Variant, results: dict[Variant, list[Result]]) -> str:
+    """A row of the table."""
+    runs = results[variant]
+    cells = [variant.curve, variant.point, f"{ratio_of(variant, results):,.1f}x"]
+    for values, digits in (([r.logloss for r in runs], 4), ([r.auc for r in runs], 4)):
+        spread = f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+        cells.append(f"{statistics.mean(values):.{digits}f} ({spread})")
+    return f"| {' | '.join(cells)} |"
+
+
+def table(results: dict[Variant, list[Result]]) -> str:
+    """All variants as a table of Markdown."""
+    lines = ["| kind | | memory | logloss (5 seeds) | AUC (5 seeds) |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *(row(variant, results) for variant in results)]) + "\n"
+
+
+def picture(results: dict[Variant, list[Result]]) -> str:
+    """Logloss over memory as an SVG picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    style = {
+        "svg.hashsalt": "neocpu",
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 10,
+    }
+    marks = iter("os^Dvp*XP<>h")
+    with pyplot.rc_context(style):
+        figure, panel = pyplot.subplots(figsize=(8.4, 5.2))
+        for curve in dict.fromkeys(variant.curve for variant in results):
+            members = sorted(
+                (variant for variant in results if variant.curve == curve),
+                key=lambda variant: ratio_of(variant, results),
+            )
+            losses = [[run.logloss for run in results[variant]] for variant in members]
+            means = [statistics.mean(values) for values in losses]
+            below = [mean - min(values) for mean, values in zip(means, losses)]
+            above = [max(values) - mean for mean, values in zip(means, losses)]
+            panel.errorbar(
+                [ratio_of(variant, results) for variant in members],
+                means,
+                yerr=[below, above],
+                label=curve,
+                marker=next(marks),
+                markersize=5,
+                linewidth=1,
+                capsize=2,
+            )
+        seen = [v for v in results if v.point == "seen 1 times"]
+        if seen:
+            panel.axvline(ratio_of(seen[0], results), color="gray", linestyle=":", linewidth=1)
+            panel.text(
+                ratio_of(seen[0], results), panel.get_ylim()[1], " categories seen", va="top"
+            )
+        panel.set(
+            xscale="log",
+            xlabel="times smaller than full fp32 tables of 33.8 million rows",
+            ylabel="logloss of later clicks (mean of 5 seeds, worst to best)",
+        )
+        panel.grid(alpha=0.3)
+        panel.legend(frameon=False, fontsize=9)
+        figure.tight_layout()
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        pyplot.close(figure)
+    return out.getvalue()
+
+
+def main() -> None:
+    """Train all variants, print their table, and draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("log", type=Path, help="a Criteo log, .tsv.gz with labels")
+    parser.add_argument("--quick", action="store_true", help="one seed, fewer points")
+    parser.add_argument("--write", action="store_true", help="write docs/kind-quality.svg")
+    options = parser.parse_args()
+    prepare_threads(SingleComm())
+    results = measure(options.log, options.quick)
+    print(table(results))
+    if options.write:
+        (DOCS / "kind-quality.svg").write_text(picture(results))
+
+
+if __name__ == "__main__":
+    main()

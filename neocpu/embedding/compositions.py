@@ -1,0 +1,83 @@
+"""How does the vector of a logical table come of those of its physical tables? As records, which
+the config checks before anything starts.
+
+A table kind (`neocpu/kinds/`) makes them; `neocpu/model/composition.py` does what they say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from neocpu.embedding.specs import TableSpec
+
+COPY = "copy"  # side by side, in the order of the terms; of one term: as it is
+Tensors = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class LogicalTable:
+    """A table as a config names it.
+
+    spec : its shape, features and pooling. kind : a name in `kinds.KINDS`. keys : the record of
+    the kind's own keys.
+    """
+
+    spec: TableSpec
+    kind: str
+    keys: Any
+
+
+@dataclass(frozen=True)
+class Term:
+    """The lookups of one feature in one physical table: `place` in its `features`."""
+
+    table: str
+    place: int = 0
+
+
+@dataclass(frozen=True)
+class Composition:
+    """How the vectors of a logical table are made.
+
+    table : the logical table. terms : for each of its features, the lookups whose vectors are
+    composed. operation : a name in `model.operations`. tensors : dense parameters that it has,
+    (name, shape), the same for all features. options : what else the operation needs to know.
+    """
+
+    table: str
+    terms: tuple[tuple[Term, ...], ...]
+    operation: str = COPY
+    tensors: Tensors = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """A logical table as physical ones: those that stand in its place, and how to compose them."""
+
+    physical: tuple[TableSpec, ...]
+    composition: Composition
+
+
+def whole(spec: TableSpec) -> Expanded:
+    """A table that is kept as it is."""
+    terms = tuple((Term(spec.name, place),) for place in range(len(spec.features)))
+    return Expanded((spec,), Composition(spec.name, terms))
+
+
+def physical_tables(spec: TableSpec, parts: Sequence[TableSpec]) -> tuple[TableSpec, ...]:
+    """Physical tables with the pooling, weights, format and rounding of their logical table."""
+    return tuple(
+        replace(
+            part,
+            pooling=spec.pooling,
+            weighted=spec.weighted or any(row_map.signed for row_map in part.maps),
+            format=spec.format,
+            rounding=spec.rounding,
+        )
+        for part in parts
+    )

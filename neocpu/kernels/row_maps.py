@@ -1,0 +1,41 @@
+"""Which row of a physical table stands for a row of a logical one? See `embedding/row_maps.py`."""
+
+import numpy as np
+
+from neocpu.kernels._jit import kernel
+from neocpu.kernels.philox import splitmix64
+
+DIGIT, SALTED, RANGE, ROW = range(4)  # in the order of `embedding.row_maps.RULES`
+
+
+@kernel
+def map_rows(rows, rule, divisor, modulus, first, key, out):
+    """Rows of a physical table; a row -1 (none) stays -1.
+
+    Shapes: rows i64[n]; rule, divisor, modulus, first i64; key u64; out i64[n], may be rows.
+    """
+    for i in range(rows.size):
+        row = rows[i]
+        mapped = row
+        if row >= 0:
+            if rule == DIGIT:
+                mapped = first + (row // divisor) % modulus
+            elif rule == SALTED:
+                word = splitmix64(np.uint64(key) ^ np.uint64(row))
+                mapped = first + np.int64(word % np.uint64(modulus))
+            elif rule == RANGE:
+                mapped = row - first
+                if mapped < 0 or mapped >= modulus:
+                    mapped = np.int64(-1)
+        out[i] = mapped
+
+
+@kernel
+def sign_weights(rows, key, weights):
+    """Multiply the weights of lookups by the signs of their rows.
+
+    Shapes: rows i64[n], of the logical table; key u64; weights f32[n], changed.
+    """
+    for i in range(rows.size):
+        if splitmix64(~np.uint64(key) ^ np.uint64(rows[i])) & np.uint64(1):
+            weights[i] = -weights[i]

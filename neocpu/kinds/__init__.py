@@ -1,0 +1,63 @@
+"""What is a table kind? A way to keep the rows of one logical table in ordinary physical ones.
+
+A kind says, in one file: its keys in the config, which physical tables there are and how their
+rows start, which row of each stands for a row of the logical table (`embedding/row_maps.py`), and
+which operation makes the logical row of the physical ones (`model/operations/`, with its adjoint).
+Everything else sees ordinary tables. Nothing here needs Numba or MPI.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, whole
+from neocpu.embedding.specs import TableSpec
+from neocpu.errors import ConfigError
+from neocpu.kinds import qr
+
+
+class TableKind(NamedTuple):
+    """A table kind.
+
+    keys : the record of its keys in the config, with their defaults. expand : all tables of the
+    kind, in the order of the config, to physical tables. Raises ConfigError for what does not fit.
+    """
+
+    keys: type
+    expand: Callable[[Sequence[LogicalTable]], Sequence[Expanded]]
+
+
+class FullKeys(NamedTuple):
+    """A full table has no keys of its own."""
+
+
+FULL = "full"
+KINDS: dict[str, TableKind] = {
+    "qr": TableKind(qr.QrKeys, qr.expand),
+}
+KIND_NAMES = (FULL, *KINDS)
+# kind -> the record of its keys, for those who read them
+KEYS: dict[str, Any] = {name: kind.keys for name, kind in KINDS.items()}
+
+
+def expand(
+    tables: Sequence[LogicalTable],
+) -> tuple[tuple[TableSpec, ...], tuple[Composition, ...]]:
+    """The physical tables of a config's tables, and how each logical table is composed of them.
+
+    Raises ConfigError for what does not fit, and for two tables of one name.
+    """
+    expanded: dict[str, Expanded] = {}
+    for name, kind in KINDS.items():
+        members = [table for table in tables if table.kind == name]
+        if members:
+            for table, made in zip(members, kind.expand(members), strict=True):
+                expanded[table.spec.name] = made
+    parts = [expanded.get(table.spec.name) or whole(table.spec) for table in tables]
+    physical = tuple(spec for part in parts for spec in part.physical)
+    names = [spec.name for spec in physical]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"tables.{name}: a part of another table would have this name too; rename it"
+            )
+    return physical, tuple(part.composition for part in parts)

@@ -1,0 +1,199 @@
+"""How does a model learn products of its inputs of a bounded degree? By cross layers (DCN V2,
+arXiv 2008.13535, equations 1 and 2).
+
+    x_(l+1) = x_0 * (W_l x_l + b_l) + x_l                 full:     W_l [n, n]
+    x_(l+1) = x_0 * (U_l (V_l x_l) + b_l) + x_l           low rank: V_l [r, n], U_l [n, r]
+
+n is the width of all vectors side by side, * the product number by number. The products with
+matrices are those of the MLPs (`docs/arithmetic.md` §6 has the order of the rest).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neocpu.kernels.choice import chosen
+from neocpu.model.arrays import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.model.interactions.base import Interaction, Shapes, Widths
+
+
+@dataclass(frozen=True)
+class CrossShape:
+    """Cross layers of the interaction "dcnv2".
+
+    layers : how many. rank : of their matrices (0: full ones); MLPerf's DLRMv2 has 3 of rank 512.
+    """
+
+    layers: int = 3
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class CrossLayout:
+    """Cross layers over all vectors of a sample.
+
+    widths : of the vectors, those that come and go. shape : of the layers. prefix : of their names.
+    """
+
+    widths: Widths
+    shape: CrossShape
+    prefix: str
+
+    def tensors(self) -> Shapes:
+        """(name, shape) of the matrices and biases, layer by layer."""
+        columns = sum(self.widths)
+        rank = self.shape.rank
+        tensors: list[tuple[str, tuple[int, ...]]] = []
+        for name in self.names():
+            if rank:
+                tensors.append((f"{name}.v.weight", (rank, columns)))
+                tensors.append((f"{name}.u.weight", (columns, rank)))
+                tensors.append((f"{name}.u.bias", (columns,)))
+            else:
+                tensors.append((f"{name}.weight", (columns, columns)))
+                tensors.append((f"{name}.bias", (columns,)))
+        return tuple(tensors)
+
+    def names(self) -> list[str]:
+        """Of the layers."""
+        return [f"{self.prefix}.cross.{layer}" for layer in range(self.shape.layers)]
+
+    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+        """The interaction at work."""
+        return Cross(self, parameters)
+
+
+class Cross(Interaction):
+    """All cross layers; what one of them multiplies with x_0 is kept for the way back."""
+
+    def __init__(self, layout: CrossLayout, parameters: Mapping[str, F32]) -> None:
+        columns = sum(layout.widths)
+        self._products = [
+            LowRank(name, columns, layout.shape.rank, parameters)
+            if layout.shape.rank
+            else Full(name, columns, parameters)
+            for name in layout.names()
+        ]
+        self._outputs = [Buffer(columns) for _ in self._products]
+        self._factors: list[F32] = []
+        self._x = np.empty((0, columns), np.float32)
+        self._gradients = (Buffer(columns), Buffer(columns))
+        self._first_gradient = Buffer(columns)
+        self._scratch = Buffer(columns)
+
+    def forward(self, x: F32) -> F32:
+        """x after all layers."""
+        self._x = x
+        self._factors = []
+        for product, buffer in zip(self._products, self._outputs):
+            factor = product.forward(x)
+            y = buffer.matrix(len(x))
+            np.multiply(self._x, factor, out=y)
+            np.add(y, x, out=y)
+            self._factors.append(factor)
+            x = y
+        return x
+
+    def backward(self, dy: F32, dlogit: F32) -> F32:
+        """dx: what came through x_l of every layer, and all that came through x_0."""
+        samples = len(dy)
+        first = self._first_gradient.matrix(samples)
+        first[:] = 0
+        scratch = self._scratch.matrix(samples)
+        gradient = dy
+        for layer in range(len(self._products) - 1, -1, -1):
+            product = self._products[layer]
+            np.multiply(gradient, self._factors[layer], out=scratch)
+            np.add(first, scratch, out=first)
+            np.multiply(gradient, self._x, out=product.gradient.matrix(samples))
+            inner = product.backward(samples)
+            result = self._gradients[layer % 2].matrix(samples)
+            np.add(gradient, inner, out=result)
+            gradient = result
+        np.add(gradient, first, out=first)
+        return first
+
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """Of the matrices and biases of all layers."""
+        for product in self._products:
+            product.weight_gradients(nodes)
+
+
+class Full:
+    """W x + b of one cross layer.
+
+    Attributes: gradient, memory for the gradient of what `forward` gave, read by `backward`.
+    """
+
+    def __init__(self, name: str, columns: int, parameters: Mapping[str, F32]) -> None:
+        self._name = name
+        self._weight = parameters[f"{name}.weight"]
+        self._bias = parameters[f"{name}.bias"]
+        self._output = Buffer(columns)
+        self._inner = Buffer(columns)
+        self.gradient = Buffer(columns)
+        self._x = np.empty((0, columns), np.float32)
+
+    def forward(self, x: F32) -> F32:
+        """W x + b, f32[b, n]."""
+        self._x = x
+        output = self._output.matrix(len(x))
+        chosen("gemm", "layer")(x, self._weight, self._bias, False, output)
+        return output
+
+    def backward(self, samples: int) -> F32:
+        """Gradient of x, f32[b, n]."""
+        inner = self._inner.matrix(samples)
+        outer = self.gradient.matrix(samples)
+        chosen("gemm", "input_gradient")(outer, self._weight, NO_GATE, inner)
+        return inner
+
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """Of W and b."""
+        outer = self.gradient.matrix(len(self._x))
+        for node in nodes:
+            node.write(self._name, outer, self._x)
+
+
+class LowRank:
+    """U (V x) + b of one cross layer. Attributes as of `Full`."""
+
+    def __init__(self, name: str, columns: int, rank: int, parameters: Mapping[str, F32]) -> None:
+        self._name = name
+        self._down = parameters[f"{name}.v.weight"]
+        self._up = parameters[f"{name}.u.weight"]
+        self._bias = parameters[f"{name}.u.bias"]
+        self._no_bias = np.zeros(rank, np.float32)
+        self._middle = Buffer(rank)
+        self._middle_gradient = Buffer(rank)
+        self._output = Buffer(columns)
+        self._inner = Buffer(columns)
+        self.gradient = Buffer(columns)
+        self._x = np.empty((0, columns), np.float32)
+
+    def forward(self, x: F32) -> F32:
+        """U (V x) + b, f32[b, n]."""
+        self._x = x
+        middle = self._middle.matrix(len(x))
+        output = self._output.matrix(len(x))
+        chosen("gemm", "layer")(x, self._down, self._no_bias, False, middle)
+        chosen("gemm", "layer")(middle, self._up, self._bias, False, output)
+        return output
+
+    def backward(self, samples: int) -> F32:
+        """Gradient of x, f32[b, n]."""
+        outer = self.gradient.matrix(samples)
+        middle = self._middle_gradient.matrix(samples)
+        inner = self._inner.matrix(samples)
+        chosen("gemm", "input_gradient")(outer, self._up, NO_GATE, middle)
+        chosen("gemm", "input_gradient")(middle, self._down, NO_GATE, inner)
+        return inner
+
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """Of V, U and b."""
+        samples = len(self._x)
+        outer = self.gradient.matrix(samples)
+        for node in nodes:
+            node.write(f"{self._name}.v", self._middle_gradient.matrix(samples), self._x)
+            node.write(f"{self._name}.u", outer, self._middle.matrix(samples))
