@@ -9,7 +9,7 @@ from neocpu.search.masks import Mask, Mixture
 from neocpu.search.space import TableChoice
 
 
-class KeyVectors:
+class KeyChoices:
     """The vector of one key, a feature of a table.
 
     name : of its sums. table : with its decisions. column : where the vector stands in E of the
@@ -62,7 +62,7 @@ class TableChoices:
     def __init__(self, tables: Sequence[TableChoice], first_column: int) -> None:
         self.learn = False
         self._first = first_column
-        self._keys: list[KeyVectors] = []
+        self._keys: list[KeyChoices] = []
         column = first_column
         self.columns = first_column
         for table in tables:
@@ -73,7 +73,7 @@ class TableChoices:
                     self.columns + (part * len(features) + place) * dim
                     for part in range(len(table.rows.choices))
                 ]
-                self._keys.append(KeyVectors(f"{feature}@{table.spec.name}", table, column, parts))
+                self._keys.append(KeyChoices(f"{feature}@{table.spec.name}", table, column, parts))
                 column += dim
             self.columns += len(table.rows.choices) * len(features) * dim
         self._E = np.empty((0, self.columns), np.float32)
