@@ -29,13 +29,13 @@ HOW = ("whole", "stopped", "elsewhere")
 PIPELINES = ("off", "input", "full")
 STEPS = 5  # of 4 in an epoch, the fourth a partial batch
 MIXED = {
-    "one": "data_parallel",
-    "few": "column_wise",
-    "wide": "grid_shard",
-    "heavy": "row_wise",
+    "one*": "data_parallel",
+    "few*": "column_wise",
+    "wide*": "grid_shard",
+    "heavy*": "row_wise",
     "mean*": "table_row_wise",
-    "single": "table_wise",
-    "large": "table_column_wise",
+    "single*": "table_wise",
+    "large*": "table_column_wise",
 }
 PLANS: dict[str, str | dict[str, str]] = {
     **{name: name for name in SCHEMES},
@@ -47,7 +47,7 @@ PLANNERS = {1: "greedy", 2: "search"}
 # with so many threads, "mixed" is read from a plan file that was edited
 EDITED_WITH_THREADS = 2
 _LEVELS = (
-    '{ "one" = "ddr", "few" = "hbm_over_ddr", "wide" = "ddr_over_ssd", "*" = '
+    '{ "one*" = "ddr", "few*" = "hbm_over_ddr", "wide*" = "ddr_over_ssd", "*" = '
     '"hbm_over_ddr_over_ssd" }'
 )
 # where tables live; caches hold a fifth of a table's rows, or 32
@@ -89,13 +89,19 @@ ONLINE_STOPS = (1, 4, 5, 6)
 _TABLES = """
 one = {{ rows = 1, features = ["a"] }}
 few = {{ rows = 3, dim = {d1}, features = ["a", "b"], pooling = "mean" }}
-wide = {{ rows = 97, dim = {d2}, features = ["c"], pooling = "mean"{fp8} }}
-heavy = {{ rows = 41, features = ["w"], weighted = true }}
+wide = {{ rows = 97, dim = {d2}, features = ["c"], pooling = "mean"{wide} }}
+heavy = {{ rows = 41, features = ["w"], weighted = true{heavy} }}
 mean-heavy = {{ rows = 6, dim = {d1}, features = ["w"], weighted = true, pooling = "mean" }}
-single = {{ rows = 5, features = ["d"] }}
-large = {{ rows = 5000, dim = {d2}, features = ["b", "d"]{fp16} }}
+single = {{ rows = 5, features = ["d"]{single} }}
+large = {{ rows = 5000, dim = {d2}, features = ["b", "d"]{large} }}
 """
-_NARROW = {"fp16": ', format = "fp16", rounding = "stochastic"', "fp8": ', format = "fp8_e4m3"'}
+# further keys of some tables
+_NARROW = {"large": ', format = "fp16", rounding = "stochastic"', "wide": ', format = "fp8_e4m3"'}
+_KINDS = {
+    "wide": ', kind = "qr", collisions = 10, operation = "add"',
+    "heavy": ', kind = "qr", collisions = 7',
+    "large": ', kind = "qr", collisions = 50, operation = "concat"',
+}
 
 _CONFIG = """
 [data]
@@ -139,6 +145,7 @@ class Family:
     batch: int = 61
     leaves: int = 16
     narrow: bool = False  # are two tables kept in few bits?
+    kinds: bool = False  # are tables composed of others?
     wires: str = ""  # keys of the section [wires]
     # "next": it starts from a model of the first day; "online": both days, file after file
     day: str = ""
@@ -162,9 +169,10 @@ class Family:
             ranks_per_node=RANKS_PER_NODE,
             wires=self.wires,
         )
-        tables = _TABLES.format(
-            d1=d1, d2=d2, **(_NARROW if self.narrow else dict.fromkeys(_NARROW, ""))
-        )
+        more = dict.fromkeys(("wide", "heavy", "single", "large"), "")
+        more |= _NARROW if self.narrow else {}
+        more |= _KINDS if self.kinds else {}
+        tables = _TABLES.format(d1=d1, d2=d2, **more)
         if not self.day:
             return head + tables
         for name, words in DAY_TABLES.items():
@@ -230,6 +238,7 @@ FAMILIES["blocks"] = replace(
     dims=(20, 20, 20),
     wires='forward = "int8"\nbackward = "fp8"\nblock = 4',
 )
+FAMILIES["kinds"] = replace(FAMILIES[MAIN], kinds=True)
 FAMILIES["next day"] = replace(FAMILIES["adam"], day="next")
 FAMILIES["online"] = replace(FAMILIES["narrow"], day="online")
 
@@ -281,7 +290,8 @@ class Case:
     def towers(self) -> bool:
         """Does each node look up its own tables for all samples? Where no table is on two nodes."""
         even = self.ranks > RANKS_PER_NODE and self.ranks % RANKS_PER_NODE == 0
-        return even and self.plan in ON_ONE_NODE and HOW.index(self.how) < self.threads
+        fit = even and self.plan in ON_ONE_NODE and not FAMILIES[self.family].kinds
+        return fit and HOW.index(self.how) < self.threads
 
     @property
     def name(self) -> str:
