@@ -25,7 +25,7 @@ from neocpu.search.cost import ModelCost, Shapes, flops, hard, parameters, secon
 from neocpu.search.draws import gumbel, sample, theta_gradient
 from neocpu.search.pricing import cost_of
 from neocpu.search.results import HISTORY
-from neocpu.search.space import Space, space_of
+from neocpu.search.space import Space, plain_config, space_of
 from neocpu.search.supernet import Supernet
 from neocpu.search.trainer import SearchTrainer
 from neocpu.training.scoring import restore
@@ -61,7 +61,7 @@ def config_of(search: str = SEARCH, *overrides: str) -> Config:
 
 def supernet(config: Config, seed: int = 3) -> tuple[Space, Supernet]:
     space = space_of(config)
-    layout = space.config(config, space.largest).layout(DENSE)
+    layout = plain_config(config, space, space.largest).layout(DENSE)
     return space, Supernet(space, layout, seed)
 
 
@@ -90,7 +90,7 @@ def all_choices(space: Space) -> list[dict[str, int]]:
 
 def small_net(space: Space, net: Supernet, config: Config, choice: dict[str, int]) -> Dlrm:
     """A model of its own with the weights that a choice leaves of the supernet."""
-    small = space.config(config, choice)
+    small = plain_config(config, space, choice)
     dims = [table.dim for table in small.tables]
     model = small.model
     dlrm = Dlrm(DENSE, dims, model.bottom, model.top, model.interaction)
@@ -282,7 +282,7 @@ def test_the_expected_cost_is_that_of_all_models(search: str) -> None:
                 {**shares, name: 0 * shares[name]}
             ) == pytest.approx(float(gradient @ shares[name]), rel=1e-9)
     for choice in all_choices(space):
-        small = space.config(config, choice)
+        small = plain_config(config, space, choice)
         rows = sum(table.rows * table.dim for table in small.tables)
         layout = small.model.layout(DENSE, small.tables)
         assert costs[0].of(choice, space) == layout.parameters + rows
@@ -355,8 +355,9 @@ def test_a_found_config_is_plain_and_trains(log: Path, tmp_path: Path) -> None:
     record = json.loads((tmp_path / "out" / "decisions.json").read_text())
     found = configs.load(tmp_path / "out" / "found.toml")
     taken = {name: decision["taken"] for name, decision in record["decisions"].items()}
-    space = space_of(configs.load(tmp_path / "c.toml", ["model.interaction=cat"]))
-    assert found.tables == space.config(found, taken).tables
+    base = configs.load(tmp_path / "c.toml", ["model.interaction=cat"])
+    space = space_of(base)
+    assert found.tables == plain_config(base, space, taken).tables
     assert found.model.top == (taken["top.0"], 1)
     assert found.model.bottom == (taken["bottom.0"], taken["bottom.1"])
     assert found.search == Config.__dataclass_fields__["search"].default_factory()
@@ -373,7 +374,7 @@ def test_a_found_config_is_plain_and_trains(log: Path, tmp_path: Path) -> None:
         (["search.top=[[2, 3], [4]]"], "2 lists of widths, but model.top has 1 layers before"),
         (["search.top=[[2, 2]]"], "must be different numbers"),
         (['search.dims={"x*" = [2]}'], "no table matches 'x"),
-        (["model.interaction=dot"], "interactions dot need vectors of fixed widths"),
+        (["model.interaction=dot"], "interactions dot need vectors of one width"),
         (["search.split=1.0"], "must be between 0 and 1"),
         (["search.cost=watts"], "not allowed"),
         (["search.every=0"], "too small"),

@@ -22,7 +22,7 @@ import numpy as np
 from neocpu.config import Config
 from neocpu.model.layout import ModelLayout
 from neocpu.search.draws import Floats, in_order, one_hot
-from neocpu.search.space import Choice, Decision, Space
+from neocpu.search.space import Choice, Decision, Space, TableChoice, plain_config
 
 # of decisions, by name: f64[choices]
 Mixtures = Mapping[str, Floats]
@@ -113,6 +113,8 @@ def parameters(space: Space, shapes: Shapes) -> ModelCost:
         products += [(size, outputs) for size in inputs]
         products.append((outputs,))
     products += [(Size.of(table.rows), Size.of(table.dim)) for table in space.tables]
+    if space.projected:
+        products += [(_projection(table),) for table in space.tables]
     products.append((Size.constant(float(_between(_largest(space, shapes)))),))
     return ModelCost(tuple(products), "parameters")
 
@@ -129,6 +131,8 @@ def flops(space: Space, shapes: Shapes) -> ModelCost:
         features = len(table.spec.features)
         additions = max(shapes.pooling.get(name, float(features)) - features, 0.0)
         products.append((Size.of(table.dim, additions),))
+        if space.projected:
+            products.append((Size.constant(2.0 * features), _projection(table)))
     largest = _largest(space, shapes)
     products.append((Size.constant(2.0 * _between(largest)),))
     if "dot" in largest.interaction_names:
@@ -164,9 +168,18 @@ def _layers(space: Space, shapes: Shapes) -> list[tuple[list[Size], Size]]:
     return layers + [([inputs], outputs) for inputs, outputs in pairwise(top)]
 
 
+def _projection(table: TableChoice) -> Size:
+    """Weights of the projection of narrow rows: [most columns, columns]."""
+    most = table.dim.largest
+    return Size(
+        table.dim,
+        tuple(float(most * columns * (columns < most)) for columns in table.dim.choices),
+    )
+
+
 def _largest(space: Space, shapes: Shapes) -> ModelLayout:
     """The layout of the largest model."""
-    return space.config(shapes.config, space.largest).layout(shapes.dense_features)
+    return plain_config(shapes.config, space, space.largest).layout(shapes.dense_features)
 
 
 def _between(layout: ModelLayout) -> int:

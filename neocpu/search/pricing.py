@@ -10,7 +10,7 @@ from neocpu.planner.links import Layout
 from neocpu.planner.planners import planner_of
 from neocpu.planner.seconds import StepSeconds
 from neocpu.search.cost import ModelCost, Shapes, flops, parameters, seconds
-from neocpu.search.space import Choice, Space
+from neocpu.search.space import Choice, Space, plain_config
 from neocpu.simulation.settings import dense_work
 from neocpu.training.plans import capacity, planning_machine, workload
 
@@ -28,7 +28,7 @@ def cost_of(name: str, space: Space, shapes: Shapes, comm: Comm) -> ModelCost:
     def ask(choice: Choice) -> float:
         key = json.dumps(choice)
         if key not in answers:
-            answers[key] = step_seconds(space.config(shapes.config, choice), shapes)
+            answers[key] = step_seconds(plain_config(shapes.config, space, choice), shapes)
         return answers[key]
 
     def all_answers() -> bytes:

@@ -6,21 +6,20 @@ decisions.jsonl  a line now and then: step, temperature, probabilities, expected
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from neocpu.config import Config
+from neocpu.defaults import as_overrides
 from neocpu.records import apply_override, toml_text, toml_tree
 from neocpu.search.cost import Mixtures, ModelCost, hard
-from neocpu.search.space import Choice, Space
+from neocpu.search.space import Choice, Space, quoted_key
 from neocpu.training.results import write_json
 
 FOUND = "found.toml"
 DECISIONS = "decisions.json"
 HISTORY = "decisions.jsonl"
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def found_text(config: Config, space: Space, choice: Choice) -> str:
@@ -29,30 +28,16 @@ def found_text(config: Config, space: Space, choice: Choice) -> str:
     Paths are absolute, so that the file means the same in any folder.
     """
     tree = toml_tree(config.text)
-    for override in (*config.overrides, *config.absolute):
+    keys = as_overrides(space.keys(choice))
+    for override in (*config.overrides, *config.absolute, *keys):
         apply_override(tree, override)
     tree.pop("search", None)
-    found = space.config(config, choice)
-    model = tree.setdefault("model", {})
-    model["bottom"] = list(found.model.bottom)
-    model["top"] = list(found.model.top)
-    tables = tree.setdefault("tables", {})
-    for table, spec in zip(space.tables, found.tables):
-        keys = {"dim": spec.dim} if table.dim.open else {}
-        keys |= {"rows": spec.rows} if table.rows.open else {}
-        if keys:
-            tables.setdefault(spec.name, {}).update(keys)
     lines = [f"# Found by `neocpu search {config.source}`; train it from scratch.", ""]
     for section, keys in tree.items():
         lines.append(f"[{section}]")
-        lines += [f"{_key(key)} = {toml_text(value)}" for key, value in keys.items()]
+        lines += [f"{quoted_key(key)} = {toml_text(value)}" for key, value in keys.items()]
         lines.append("")
     return "\n".join(lines)
-
-
-def _key(key: str) -> str:
-    """A key of TOML, in quotes where it needs them."""
-    return key if BARE_KEY.fullmatch(key) else toml_text(key)
 
 
 def decisions_record(

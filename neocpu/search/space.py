@@ -3,10 +3,13 @@
 A decision is a number of the model with several choices. In the supernet they are
 
     bottom.0, top.0   widths of a layer    one layer of the largest width, units masked
-    C3.dim            columns of a table   one table of the most columns, columns masked
+    C3.dim            columns of a table   one table of the most columns, columns masked; where
+                                           the model needs vectors of one width, the others are 0,
+                                           and the found model has a projection (kind "md")
     C3.rows           rows of a table      a table for each number of rows, their vectors mixed
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -16,7 +19,12 @@ from neocpu.config import Config, loads
 from neocpu.defaults import as_overrides
 from neocpu.embedding.specs import TableKeys, TableSpec
 from neocpu.errors import ConfigError
+from neocpu.records import toml_text
 
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+# the table kind of rows that are projected, and its key for their columns
+NARROW = "md"
+NARROW_COLUMNS = "own_dim"
 # of decisions, by name
 Choice = Mapping[str, int]
 
@@ -64,11 +72,15 @@ class TableChoice(NamedTuple):
 
 @dataclass(frozen=True)
 class Space:
-    """All decisions of a model: bottom MLP, top MLP without its logit, and tables."""
+    """All decisions of a model: bottom MLP, top MLP without its logit, and tables.
+
+    projected : whether vectors of fewer columns than the most are projected to these.
+    """
 
     bottom: tuple[Decision, ...]
     top: tuple[Decision, ...]
     tables: tuple[TableChoice, ...]
+    projected: bool
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -91,34 +103,43 @@ class Space:
             count *= len(decision.choices)
         return count
 
-    def config(self, config: Config, choice: Choice) -> Config:
-        """The config of one of the models; `config` is the one that the space was made of."""
-        widths = {
-            name: tuple(choice.get(layer.name, layer.largest) for layer in layers)
-            for name, layers in (("bottom", self.bottom), ("top", self.top))
-        }
-        model = replace(config.model, bottom=widths["bottom"], top=(*widths["top"], 1))
-        tables = tuple(
-            replace(
-                table.spec,
-                dim=choice.get(table.dim.name, table.dim.largest),
-                rows=choice.get(table.rows.name, table.rows.largest),
-            )
-            for table in self.tables
-        )
-        return replace(config, model=model, tables=tables)
+    def keys(self, choice: Choice) -> dict[str, Any]:
+        """The keys of a config that make a choice: dotted name -> value."""
+        keys: dict[str, Any] = {}
+        for name, layers in (("bottom", self.bottom), ("top", self.top)):
+            widths = [choice.get(layer.name, layer.largest) for layer in layers]
+            keys[f"model.{name}"] = [*widths, *([1] if name == "top" else [])]
+        for table in self.tables:
+            prefix = f"tables.{quoted_key(table.spec.name)}"
+            if table.rows.open:
+                keys[f"{prefix}.rows"] = choice[table.rows.name]
+            if table.dim.open and not self.projected:
+                keys[f"{prefix}.dim"] = choice[table.dim.name]
+            elif table.dim.open and choice[table.dim.name] < table.dim.largest:
+                keys[f"{prefix}.kind"] = NARROW
+                keys[f"{prefix}.{NARROW_COLUMNS}"] = choice[table.dim.name]
+        return keys
+
+
+def quoted_key(key: str) -> str:
+    """A key as TOML has it, in quotes where it needs them."""
+    return key if BARE_KEY.fullmatch(key) else toml_text(key)
+
+
+def plain_config(config: Config, space: Space, choice: Choice) -> Config:
+    """The config of one of the models; `config` is the one that the space was made of."""
+    overrides = as_overrides({**config.chosen, **space.keys(choice)})
+    return loads(config.text, config.source, (*config.overrides, *overrides), config.folder)
 
 
 def supernet_config(config: Config, space: Space, **search: Any) -> Config:
     """The config of the largest model, which has a table for each number of rows; checkpoints of a
     search hold it. search : further keys of `[search]` that it notes.
     """
-    largest = space.config(config, space.largest)
     parts = (part for table in space.tables for part in table.parts)
     values = {
         **config.chosen,
-        "model.bottom": largest.model.bottom,
-        "model.top": largest.model.top,
+        **space.keys(space.largest),
         "tables": {part.name: _table_keys(part) for part in parts},
         "search.supernet": True,
         **{f"search.{key}": value for key, value in search.items()},
@@ -147,13 +168,14 @@ def space_of(config: Config) -> Space:
         bottom=_layers(config, "bottom", search.bottom, config.model.bottom),
         top=_layers(config, "top", search.top, config.model.top[:-1]),
         tables=_tables(config),
+        projected=config.model.interactions != ("cat",),
     )
     if not space.decisions:
         raise _wrong(config, "search", "there is nothing to choose; name search.top = [[32, 64]]")
     names = [part.name for table in space.tables for part in table.parts]
     if len(set(names)) < len(names):
         raise _wrong(config, "search.rows", "a table is called as a part of another would be")
-    if config.model.interactions != ("cat",):
+    if space.projected:
         _check_vectors(config, space)
     return space
 
@@ -178,16 +200,22 @@ def _refuse(config: Config) -> None:
 
 def _check_vectors(config: Config, space: Space) -> None:
     """Raise ConfigError where an interaction would get vectors of other widths than it is for."""
-    searched = next((table.dim.name for table in space.tables if table.dim.open), "")
-    if searched or space.bottom[-1].open:
-        key = "search.dims" if searched else "search.bottom"
+    names = ", ".join(config.model.interactions)
+    if space.bottom[-1].open:
         raise _wrong(
             config,
-            key,
-            f"interactions {', '.join(config.model.interactions)} need vectors of fixed widths; "
-            "set model.interaction = 'cat' to search columns of tables and the last width of the "
-            "bottom MLP",
+            "search.bottom",
+            f"interactions {names} need vectors of one width; give the last layer one width, or "
+            "set model.interaction = 'cat'",
         )
+    for table in space.tables:
+        if table.dim.largest != table.spec.dim:
+            raise _wrong(
+                config,
+                "search.dims",
+                f"interactions {names} need vectors of one width, which narrower rows are "
+                f"projected to: the most for table {table.spec.name!r} must be {table.spec.dim}",
+            )
 
 
 def _wrong(config: Config, key: str, why: str) -> ConfigError:

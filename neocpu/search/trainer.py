@@ -30,7 +30,7 @@ from neocpu.search.results import (
     write_found,
     write_lines,
 )
-from neocpu.search.space import Space, space_of, supernet_config
+from neocpu.search.space import Space, plain_config, space_of, supernet_config
 from neocpu.search.supernet import Supernet
 from neocpu.training.beginning import Beginning
 from neocpu.training.datasets import Splits
@@ -91,7 +91,7 @@ class SearchTrainer(Trainer):
         """As of any run, with the supernet as the model."""
         config = self.config
         dense_features = splits.dense_features
-        largest = self.space.config(self._plain, self.space.largest)
+        largest = plain_config(self._plain, self.space, self.space.largest)
         layout = largest.layout(dense_features)
         model = Supernet(self.space, layout, config.training.seed)
         world = build(
