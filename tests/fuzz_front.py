@@ -84,6 +84,19 @@ init_state = false
 patience = 3
 [eval]
 every_steps = 5
+ema = 0.9
+[optimizer]
+clip_norm = 2.0
+[optimizer.sparse]
+name = "adam_with_cowclip"
+[optimizer.scaling]
+rule = "cowclip"
+base_batch_size = 32
+[optimizer.groups.few]
+tables = ["s*"]
+dense = ["top.*", "bottom.0.bias"]
+learning_rate = 0.5
+warmup_steps = 3
 [checkpoint]
 every_files = 2
 [tables]

@@ -1,14 +1,18 @@
 """Is target attention the formula of its docstring, forward and backward, and to the bit?"""
 
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from history_runs import settings, train
 
 from neocpu.kernels import attention
 from neocpu.model.attention_layout import AttentionLayout
 from neocpu.model.mlp import NodeGradient, initialise
 from neocpu.model.operations.attention import Attention
+from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.threads import run_threads
 from neocpu.reference import attention as twin
 
 
@@ -40,13 +44,13 @@ def outputs(module, rows, target, offsets, rng):
         "by_target": (b, dim),
     }
     out = {name: np.full(shape, np.nan, np.float32) for name, shape in shapes.items()}
-    module.attention_inputs(rows, target, offsets, out["inputs"])
+    case = attention.Histories(rows, offsets, target)
+    module.attention_inputs(case, out["inputs"])
     module.softmax_bags(scores, offsets, out["shares"])
     module.weighted_rows(rows, scores, offsets, out["sums"])
     module.weights_gradient(gradient, rows, offsets, out["by_weight"])
     module.softmax_gradient(out["shares"], scores, offsets, out["by_score"])
-    by = (out["by_row"], out["by_target"])
-    module.attention_gradients(inner, scores, gradient, rows, target, offsets, *by)
+    module.attention_gradients(case, inner, scores, gradient, out["by_row"], out["by_target"])
     return out
 
 
@@ -150,3 +154,22 @@ def test_gradients_are_those_of_torch(normalise: str) -> None:
     operation.weight_gradients([NodeGradient(np.array([0, 30]), into)])
     for name, gradient in into.items():
         np.testing.assert_allclose(gradient, leaf[name].grad.numpy(), atol=1e-4, err_msg=name)
+
+
+# ---- in a model ----
+
+PLANS = ("table_wise", "row_wise", "data_parallel", "column_wise,grid_shard,row_wise,data_parallel")
+
+
+@cache
+def answer(*sets: str) -> str:
+    return train(settings(*sets), SingleComm())
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_model_with_histories_has_one_digest(plan: str, ranks: int) -> None:
+    for pipeline in ("off", "input", "full"):
+        options = settings(f'training.pipeline="{pipeline}"')
+        digests = run_threads(ranks, partial(train, options, plan=plan))
+        assert set(digests) == {answer()}, pipeline

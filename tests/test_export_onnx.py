@@ -64,6 +64,18 @@ MODELS = {
         "model.tower.joint_vectors=2",
         "model.diagonal=true",
     ),
+    "deepfm, dcnv2": (
+        'model.interaction=["deepfm", "dcnv2"]',
+        'model.wide=["*.wide"]',
+        "model.cross.rank=2",
+        'tables."site.wide"={features=["site"], rows=40, dim=1}',
+        'tables."tags.wide"={features=["tags"], rows=40, dim=1, pooling="mean"}',
+    ),
+    "dhen, dot": (
+        'model.interaction=["dhen", "dot"]',
+        'model.dhen.modules=["dot", "cross", "attention", "linear"]',
+        "model.dhen.tokens=2",
+    ),
 }
 
 

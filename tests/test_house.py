@@ -39,6 +39,7 @@ ROOMS = {
             ("model",),
             ("ingest",),
             ("settings", "defaults"),
+            ("config_limits",),
             ("config",),
             ("advice",),
             ("simulation",),

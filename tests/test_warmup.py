@@ -62,7 +62,13 @@ def test_a_run_compiles_few_signatures() -> None:
 
 
 def test_the_second_process_compiles_its_half() -> None:
-    facts = {"interaction": "cat", "diagonal": False, "loss": "bce", "dense_optimizer": "sgd"}
+    facts = {
+        "interaction": ["dcnv2", "dhen"],
+        "modules": ["attention"],
+        "diagonal": False,
+        "loss": "bce",
+        "dense_optimizer": "sgd",
+    }
     done = subprocess.run(
         [sys.executable, "-m", "neocpu.training.companion", json.dumps(facts)],
         capture_output=True,

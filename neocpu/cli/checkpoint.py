@@ -56,8 +56,9 @@ def _card(file: "CheckpointFile") -> None:
         f"  training  seed {config.training.seed}, batch size {config.training.batch_size}, "
         f"{sparse}, dense {dense}"
     )
+    interaction = " > ".join(model.interactions)
     click.echo(
-        f"  model     bottom {list(model.bottom)}, {model.interaction}, top {list(model.top)}, "
+        f"  model     bottom {list(model.bottom)}, {interaction}, top {list(model.top)}, "
         f"{model.loss}"
     )
     if model.towers:

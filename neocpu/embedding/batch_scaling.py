@@ -31,12 +31,12 @@ class BatchScaling:
     rule : "none": they are as they are given; "cowclip": weight decay of tables times s, learning
     rate of dense parameters times sqrt(s), s = training.batch_size / base_batch_size.
     base_batch_size : for which learning rates and weight decay are given. warmup_epochs : epochs in
-    which the rate of dense parameters grows from 0.
+    which the rate of dense parameters grows from 0, also parts of one.
     """
 
     rule: str = NO_SCALING
     base_batch_size: int = 0
-    warmup_epochs: int = 1
+    warmup_epochs: float = 1.0
 
     def faults(self, dense: SparseOptimizer) -> Iterator[tuple[str, str]]:
         """(key, what is wrong with it) of values that do not go together."""
@@ -74,7 +74,7 @@ class BatchScaling:
             end = dense.schedule.end_learning_rate * math.sqrt(s)
             values["optimizer.dense.schedule.end_learning_rate"] = end
         if self.warmup_epochs:
-            values[WARMUP] = self.warmup_epochs * -(-samples // batch_size)
+            values[WARMUP] = round(self.warmup_epochs * -(-samples // batch_size))
         return values
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import TableSpec
 
 COPY = "copy"  # side by side, in the order of the terms; of one term: as it is
@@ -70,14 +71,23 @@ def whole(spec: TableSpec) -> Expanded:
 
 
 def physical_tables(spec: TableSpec, parts: Sequence[TableSpec]) -> tuple[TableSpec, ...]:
-    """Physical tables with the pooling, weights, format and rounding of their logical table."""
+    """Physical tables with the pooling, weights, format and rounding of their logical table.
+
+    A table whose lookups have signs is weighted; weights of the log count if the logical table has.
+    """
+    signed = [any(row_map.signed for row_map in part.maps) for part in parts]
     return tuple(
         replace(
             part,
+            maps=_without_log_weights(part.maps) if sign and not spec.weighted else part.maps,
             pooling=spec.pooling,
-            weighted=spec.weighted or any(row_map.signed for row_map in part.maps),
+            weighted=spec.weighted or sign,
             format=spec.format,
             rounding=spec.rounding,
         )
-        for part in parts
+        for part, sign in zip(parts, signed)
     )
+
+
+def _without_log_weights(maps: Sequence[RowMap]) -> tuple[RowMap, ...]:
+    return tuple(replace(row_map, log_weights=False) for row_map in maps)

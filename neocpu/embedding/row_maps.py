@@ -26,6 +26,8 @@ class RowMap:
 
     rule : one of RULES. rows : of the logical table. divisor, modulus, first : as above.
     salt : of a hash. signed : whether each lookup has a weight of 1 or -1, by another hash.
+    log_weights : does a lookup take its weight of the log, if its table is weighted? (A table may
+    be weighted for the sake of signs only.)
     """
 
     rule: str
@@ -35,6 +37,7 @@ class RowMap:
     first: int = 0
     salt: str = ""
     signed: bool = False
+    log_weights: bool = True
 
     @property
     def number(self) -> int:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.distinct_bags import deduplicate
 from neocpu.embedding.feature_groups import Groups
+from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import BatchKey, TableSpec, bags
 from neocpu.errors import DataError
 from neocpu.ingest.dataset import BagColumn, Dataset
@@ -213,8 +214,7 @@ class Loader:
                     f"{where}: no feature {bag.feature!r} (table {table.name}); {hint} features "
                     f"are {has}"
                 )
-            signed = bag.row_map is not None and bag.row_map.signed
-            if table.weighted and not signed and not data.features[bag.feature].weighted:
+            if self._takes_weights(bag) and not data.features[bag.feature].weighted:
                 raise DataError(
                     f"{where}: feature {bag.feature} has no weights, but table {table.name} is "
                     "weighted"
@@ -284,23 +284,40 @@ class Loader:
         values = np.empty(sum(sizes), np.int64)
         weights = np.ones(values.size, np.float32) if self._weighted else None
         first = 0
+        logical: dict[tuple[str, int], NDArray[np.int64]] = {}
         for key, (bag, size) in enumerate(zip(self.bags, sizes)):
             column = features[bag.feature]
             lengths[key] = size // max(samples, 1) if column.lengths is None else column.lengths
-            rows = values[first : first + size]
-            self._logical_rows(bag, column.codes, rows)
-            if weights is not None:
-                self._weigh(bag, column, rows, weights[first : first + size])
-            self._map_rows(bag, rows)
+            lookups = slice(first, first + size)
             first += size
+            if weights is not None and column.weights is not None and self._takes_weights(bag):
+                weights[lookups] = column.weights
+            if bag.row_map is None:
+                self._logical_rows(bag, column.codes, values[lookups])
+                continue
+            # parts of one table share its rows, which are looked up once
+            shared = bag.feature, bag.row_map.rows
+            if shared not in logical:
+                logical[shared] = np.empty(size, np.int64)
+                self._logical_rows(bag, column.codes, logical[shared])
+            if weights is not None and bag.row_map.signed:
+                key_of_signs = np.uint64(bag.row_map.key)
+                sign_weights(logical[shared], key_of_signs, weights[lookups])
+            _map_rows(bag.row_map, logical[shared], values[lookups])
         return KJT(tuple(bag.key for bag in self.bags), lengths, values, weights)
 
     def rows_of(self, bag: BatchKey, codes: Codes) -> NDArray[np.int64]:
         """The row of a bag's table that each code is looked up in."""
         out = np.empty(codes.size, np.int64)
         self._logical_rows(bag, codes, out)
-        self._map_rows(bag, out)
+        if bag.row_map is not None:
+            _map_rows(bag.row_map, out, out)
         return out
+
+    def _takes_weights(self, bag: BatchKey) -> bool:
+        """Do the weights of the log count for a bag's lookups?"""
+        by_map = bag.row_map is None or bag.row_map.log_weights
+        return self.tables[bag.table].weighted and by_map
 
     def logical_rows(self, bag: BatchKey) -> int:
         """Rows of the table that a bag looks up, or of the logical one that it is a part of."""
@@ -315,24 +332,18 @@ class Loader:
         else:
             hash_rows(codes, self._keys[bag.feature], rows, out)
 
-    def _weigh(
-        self,
-        bag: BatchKey,
-        column: BagColumn,
-        rows: NDArray[np.int64],
-        weights: NDArray[np.float32],
-    ) -> None:
-        """Weights of lookups, 1 so far, by the log and by the signs of logical rows."""
-        if column.weights is not None and self.tables[bag.table].weighted:
-            weights[:] = column.weights
-        if bag.row_map is not None and bag.row_map.signed:
-            sign_weights(rows, np.uint64(bag.row_map.key), weights)
 
-    def _map_rows(self, bag: BatchKey, rows: NDArray[np.int64]) -> None:
-        """Rows of a logical table to those of its part, in place."""
-        m = bag.row_map
-        if m is not None:
-            map_rows(rows, m.number, m.divisor, m.modulus, m.first, np.uint64(m.key), rows)
+def _map_rows(row_map: RowMap, logical: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    """Rows of a logical table to those of its part; `out` may be `logical`."""
+    map_rows(
+        logical,
+        row_map.number,
+        row_map.divisor,
+        row_map.modulus,
+        row_map.first,
+        np.uint64(row_map.key),
+        out,
+    )
 
 
 def warm_up_reading() -> None:

@@ -8,22 +8,37 @@ here (`model/operations/attention.py`) scores each row:
 Source: Zhou et al. 2018 (DIN), arXiv 1706.06978; orders of sums in docs/arithmetic.md §6.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from neocpu.kernels._jit import parallel_kernel
 from neocpu.kernels.elementary import exp
 from neocpu.kernels.simd import fma
 
 
+class Histories(NamedTuple):
+    """Histories and their candidates: rows f32[n, D]; offsets i64[b+1], of the rows of each sample;
+    target f32[b, D].
+    """
+
+    rows: NDArray[np.float32]
+    offsets: NDArray[np.int64]
+    target: NDArray[np.float32]
+
+
 @parallel_kernel
-def attention_inputs(rows, target, offsets, out):
+def attention_inputs(histories, out):
     """What the scores are made of: out = [h, a, h - a, h * a] of every lookup.
 
-    Shapes: rows f32[n, D]; target f32[b, D]; offsets i64[b+1], of the lookups of each sample; out
-    f32[n, 4*D].
+    Shapes: histories `Histories`; out f32[n, 4*D].
     Order: one rounding per element.
     """
+    rows = histories.rows
+    offsets = histories.offsets
+    target = histories.target
     dim = rows.shape[1]
     for s in prange(target.shape[0]):
         for lookup in range(offsets[s], offsets[s + 1]):
@@ -109,15 +124,18 @@ def softmax_gradient(weights, gradient, offsets, out):
 
 
 @parallel_kernel
-def attention_gradients(inner, weights, gradient, rows, target, offsets, out, target_out):
+def attention_gradients(histories, inner, weights, gradient, out, target_out):
     """Gradients of rows and candidates, from those of the MLP's inputs and of the weighted sum.
 
-    Shapes: inner f32[n, 4*D], gradient of `attention_inputs`' output; weights f32[n]; gradient
-    f32[b, D], of `weighted_rows`' output; rows f32[n, D]; target f32[b, D]; offsets i64[b+1]; out
-    f32[n, D]; target_out f32[b, D].
+    Shapes: histories `Histories`; inner f32[n, 4*D], gradient of `attention_inputs`' output;
+    weights f32[n]; gradient f32[b, D], of `weighted_rows`' output; out f32[n, D]; target_out
+    f32[b, D].
     Order, with i0 ... i3 the four parts of inner: row: fma(w, g, fma(i3, a, fl(i0 + i2)));
     candidate: t = fma(i3, h, fl(i1 - i2)) of each lookup, added in ascending order from +0.
     """
+    rows = histories.rows
+    offsets = histories.offsets
+    target = histories.target
     dim = rows.shape[1]
     for s in prange(target.shape[0]):
         for c in range(dim):

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, whole
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
-from neocpu.kinds import qr
+from neocpu.kinds import hash as hashed
+from neocpu.kinds import md, qr, tt, unified
 
 
 class TableKind(NamedTuple):
@@ -32,7 +33,11 @@ class FullKeys(NamedTuple):
 
 FULL = "full"
 KINDS: dict[str, TableKind] = {
+    "hash": TableKind(hashed.HashKeys, hashed.expand),
     "qr": TableKind(qr.QrKeys, qr.expand),
+    "md": TableKind(md.MdKeys, md.expand),
+    "unified": TableKind(unified.UnifiedKeys, unified.expand),
+    "tt": TableKind(tt.TtKeys, tt.expand),
 }
 KIND_NAMES = (FULL, *KINDS)
 # kind -> the record of its keys, for those who read them

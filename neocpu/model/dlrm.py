@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.kernels import loss as losses
 from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition import Compositions
+from neocpu.model.first_order import FirstOrder
 from neocpu.model.interactions.chain import Chain
 from neocpu.model.layout import ModelLayout
 from neocpu.model.mlp import Mlp, initialise, nothing
@@ -82,6 +84,11 @@ class Dlrm:
             if towers and not apart
             else None
         )
+        self.first_order = (
+            FirstOrder(self.first_column, self.layout.dims, self.layout.wide, self.parameters)
+            if self.layout.has_first_order
+            else None
+        )
         self.interaction = Chain(self.layout.chain(), self.parameters, self._between_layers)
         self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
         self.composition: Compositions | None = None
@@ -96,6 +103,7 @@ class Dlrm:
         self._losses = Buffer(1)
         self._labels = Buffer(1)  # of `predict`, which has none
         self._logits = np.empty((0, 0), np.float32)
+        self._dense = self._logits
         self._bottom_gradient = self._logits
 
     def _layout(self, layout: ModelLayout) -> ModelLayout:
@@ -109,20 +117,25 @@ class Dlrm:
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
-        E[:, : self.first_column] = self._bottom.forward(np.ascontiguousarray(x))
+        self._dense = np.ascontiguousarray(x)
+        E[:, : self.first_column] = self._bottom.forward(self._dense)
 
-    def forward_top(self, E: F32) -> F32:
+    def forward_top(self, E: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
         """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`).
 
-        Valid until the next call.
+        lookups : of the keys whose tables do not pool. Valid until the next call.
         """
         if self.composition is not None:
-            E = self.composition.forward(E)
+            E = self.composition.forward(E, lookups)
         vectors = E if self.towers is None else self.towers.forward(E)
+        linear = None
+        if self.first_order is not None:
+            vectors, linear = self.first_order.forward(self._dense, vectors)
         self._logits = self._top.forward(self.interaction.forward(vectors))
         logits = self._logits.reshape(-1)
-        if self.interaction.logit is not None:
-            logits += self.interaction.logit
+        for term in (self.interaction.logit, linear):
+            if term is not None:
+                logits += term
         return logits
 
     def loss_gradient(self, labels: F32, global_batch: int) -> tuple[F32, F32]:
@@ -177,10 +190,17 @@ class Dlrm:
         dz = self._top.input_gradient(0)
         dlogit = self._logit_gradient.matrix(len(self._logits)).reshape(-1)
         dE = self.interaction.backward(dz, dlogit)
+        if self.first_order is not None:
+            dE = self.first_order.backward(dE, dlogit)
         self._bottom_gradient = dE[:, : self.first_column]
         if self.towers is not None:
             dE = self.towers.backward(dE)
         return dE if self.composition is None else self.composition.backward(dE)
+
+    @property
+    def row_terms(self) -> Sequence[RowTerms]:
+        """Gradients of the keys whose tables do not pool, of the last `backward_lower`."""
+        return () if self.composition is None else self.composition.row_terms
 
     def backward_bottom(self, nodes: Sequence[NodeGradient]) -> None:
         """Go back through the bottom MLP, and write the gradients of `layout.lower`: its own, those
@@ -199,7 +219,7 @@ class Dlrm:
     def _weight_gradients_between(self, nodes: Sequence[NodeGradient]) -> None:
         """Of what stands between E and the top MLP."""
         self.interaction.weight_gradients(nodes)
-        for module in (self.composition, self.towers):
+        for module in (self.first_order, self.composition, self.towers):
             if module is not None:
                 module.weight_gradients(nodes)
 

@@ -24,14 +24,18 @@ from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError
 from neocpu.model.composition_layout import CompositionLayout
+from neocpu.model.first_order import NAME as FIRST_ORDER
 from neocpu.model.interactions.base import InteractionLayout, Shapes
 from neocpu.model.interactions.chain import (
     INTERACTIONS,
+    WITH_FIRST_ORDER,
     InteractionOptions,
     chain_layouts,
     chain_tensors,
 )
 from neocpu.model.interactions.cross import CrossShape
+from neocpu.model.interactions.dhen import DhenShape
+from neocpu.model.interactions.dot import DotLayout
 from neocpu.model.tower_layout import TowerLayout
 
 __all__ = ["INTERACTIONS", "LOSSES", "ModelLayout"]
@@ -46,7 +50,8 @@ class ModelLayout:
     widths of the layers' outputs. interaction : one of INTERACTIONS, or several behind one another.
     diagonal : do dot products include those of a vector with itself? loss : one of LOSSES. towers :
     of the keys, or none. composition : how the keys' vectors are made of those of physical tables
-    (None: as they are). cross : shape of cross layers, where the interaction has any.
+    (None: as they are). cross, dhen : shapes of these layers, where the interaction has any. wide :
+    positions of the keys that are weights of a linear term (`first_order.py`) and do not interact.
 
     Raises
     ------
@@ -63,6 +68,8 @@ class ModelLayout:
     towers: tuple[TowerLayout, ...] = ()
     composition: CompositionLayout | None = None
     cross: CrossShape = field(default_factory=CrossShape)
+    dhen: DhenShape = field(default_factory=DhenShape)
+    wide: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -78,6 +85,8 @@ class ModelLayout:
             raise ConfigError(
                 f"model.top: the last size is {self.top[-1]}; it must be 1, the logit"
             )
+        if self.wide and self.towers:
+            raise ConfigError("model.wide: keys of towers are vectors; use one of the two")
         if self.interaction_names[:1] == ("dot",):
             self._check_dot()
         self.chain()
@@ -118,7 +127,7 @@ class ModelLayout:
     def vector_widths(self) -> tuple[int, ...]:
         """Columns of each vector that interacts with the bottom MLP's output."""
         if not self.towers:
-            return self.dims
+            return tuple(dim for key, dim in enumerate(self.dims) if key not in self.wide)
         return tuple(t.module.width for t in self.towers for _ in range(t.vectors))
 
     @property
@@ -130,8 +139,19 @@ class ModelLayout:
     def chain(self) -> tuple[InteractionLayout, ...]:
         """Layouts of the interactions behind one another."""
         widths = (self.first_column, *self.vector_widths)
-        options = InteractionOptions(self.diagonal, self.cross)
+        options = InteractionOptions(self.diagonal, self.cross, self.dhen)
         return chain_layouts(self.interaction_names, widths, options)
+
+    @property
+    def dot_vectors(self) -> int:
+        """Vectors that the dot products pair (0: there are none)."""
+        dots = [len(layout.vectors) for layout in self.chain() if isinstance(layout, DotLayout)]
+        return dots[0] if dots else 0
+
+    @property
+    def has_first_order(self) -> bool:
+        """Does a linear term add to the logit?"""
+        return bool(self.wide) or any(name in WITH_FIRST_ORDER for name in self.interaction_names)
 
     @property
     def interaction_width(self) -> int:
@@ -160,7 +180,11 @@ class ModelLayout:
 
     def interaction_tensors(self) -> Shapes:
         """(name, shape) of the parameters between the pooled vectors and the top MLP."""
-        return chain_tensors(self.chain())
+        tensors = chain_tensors(self.chain())
+        if self.has_first_order:
+            shape = (1, self.dense_features)
+            tensors += ((f"{FIRST_ORDER}.weight", shape), (f"{FIRST_ORDER}.bias", (1,)))
+        return tensors
 
     def parameter_sizes(self) -> dict[str, int]:
         """Numbers of every parameter, in the order of the flat array."""

@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from neocpu.embedding.compositions import Composition
 from neocpu.embedding.specs import TableSpec, bags
+from neocpu.errors import ConfigError
+from neocpu.model.attention_layout import AttentionKeys
 from neocpu.model.composition_layout import composition_layout
+from neocpu.model.interactions.chain import WITH_FIRST_ORDER
 from neocpu.model.interactions.cross import CrossShape
+from neocpu.model.interactions.dhen import DhenShape
 from neocpu.model.layout import ModelLayout
 from neocpu.model.tower_layout import TowerModule, tower_layouts
 
@@ -20,13 +25,19 @@ class ModelConfig:
         own.
     bottom, top : widths of the layers' outputs; the top's last is 1.
     interaction : dot: products of all pairs of vectors; cat: the vectors side by side; dcnv2: cross
-        layers. A list puts several behind one another (docs/models.md).
+        layers; fm: the factorisation machine's term; deepfm, wide_deep: side by side, with what
+        these models add to the logit; dhen: layers of ensembles. A list puts several behind one
+        another (docs/models.md).
     diagonal : whether a vector's product with itself is one of them.
     loss : bce: binary cross-entropy of logits; mse: squared error.
+    attention : feature whose table has pooling "none" -> how its rows are weighted; {}: none.
     towers : name -> features, each in one of them; {}: none. Their modules stand between the
         pooled vectors and the interaction (docs/communication.md).
     tower : shape of these modules: c joint_vectors, p feature_vectors, their width.
     cross : cross layers of the interaction dcnv2: how many, and the rank of their matrices.
+    dhen : layers of the interaction dhen: modules, their vectors, how they are added.
+    wide : shell patterns of tables of dim 1 whose rows are weights of a linear term, as "*.wide";
+        deepfm and wide_deep need some.
     """
 
     embedding_dim: int = 16
@@ -37,9 +48,12 @@ class ModelConfig:
     interaction: str | tuple[str, ...] = "dot"
     diagonal: bool = False
     loss: str = "bce"
+    attention: Mapping[str, AttentionKeys] = field(default_factory=dict)
     tower: TowerModule = field(default_factory=TowerModule)
     towers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cross: CrossShape = field(default_factory=CrossShape)
+    dhen: DhenShape = field(default_factory=DhenShape)
+    wide: tuple[str, ...] = ()
 
     def layout(
         self,
@@ -66,9 +80,42 @@ class ModelConfig:
             diagonal=self.diagonal,
             loss=self.loss,
             towers=tower_layouts(self.towers, module, [key.key for key in keys], dims),
-            composition=composition_layout(tables, physical, compositions),
+            composition=composition_layout(tables, physical, compositions, self.attention),
             cross=self.cross,
+            dhen=self.dhen,
+            wide=self._wide_keys(tables),
         )
+
+    def _wide_keys(self, tables: Sequence[TableSpec]) -> tuple[int, ...]:
+        """Positions of the keys whose rows are weights of the linear term."""
+        names = [table.name for table in tables]
+        for pattern in self.wide:
+            chosen = [table for table in tables if fnmatchcase(table.name, pattern)]
+            if not chosen:
+                raise ConfigError(
+                    f"model.wide: no table matches {pattern!r}; the tables are {', '.join(names)}"
+                )
+            if vectors := [table for table in chosen if table.dim != 1]:
+                raise ConfigError(
+                    f"model.wide: {vectors[0].name} has dim {vectors[0].dim}; a weight of the "
+                    "linear term is a row of dim 1"
+                )
+        return tuple(
+            position
+            for position, key in enumerate(bags(tables))
+            if any(fnmatchcase(names[key.table], pattern) for pattern in self.wide)
+        )
+
+    def check_wide(self, tables: Sequence[TableSpec]) -> None:
+        """Raise ConfigError for an interaction whose linear term has no tables."""
+        linear = [name for name in self.interactions if name in WITH_FIRST_ORDER]
+        if linear and not self.wide and tables:
+            feature = tables[0].features[0]
+            table = f'"{feature}.wide" = {{ features = ["{feature}"], dim = 1, rows = ... }}'
+            raise ConfigError(
+                f"model.interaction: {linear[0]} has a weight for each category, a row of a table "
+                f'of dim 1; add tables like {table} and name them by model.wide = ["*.wide"]'
+            )
 
     @property
     def interactions(self) -> tuple[str, ...]:
@@ -81,10 +128,16 @@ class ModelConfig:
         model = asdict(self)
         for name in ("embedding_dim", "embedding_format", "embedding_rounding"):
             del model[name]
+        if not self.attention:
+            del model["attention"]
         # their order is that of the parameters; models without towers are what they were
         model["towers"] = [[name, list(features)] for name, features in self.towers.items()]
         if not self.towers:
             del model["tower"], model["towers"]
         if "dcnv2" not in self.interactions:
             del model["cross"]
+        if "dhen" not in self.interactions:
+            del model["dhen"]
+        if not self.wide:
+            del model["wide"]
         return model

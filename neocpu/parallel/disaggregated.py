@@ -225,6 +225,7 @@ class StartedVectors:
         """As `StartedLookup.wait`."""
         self._lookup.wait()
 
-    def finish(self, out: NDArray[np.float32]) -> None:
+    def finish(self, out: NDArray[np.float32]) -> tuple[()]:
         """As `StartedLookup.finish`, of the matrix that interacts."""
         self._owner.finish(self._lookup, self._batch, out)
+        return ()

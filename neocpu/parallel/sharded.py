@@ -321,7 +321,7 @@ class StartedLookup:
             if output is not None:
                 output.wait()
 
-    def finish(self, out: Floats) -> None:
+    def finish(self, out: Floats) -> tuple[()]:
         """Wait for the pooled rows and write them into the columns of E f32[b, columns] from
         `first_column` on. Call it once, before the next `forward`.
         """
@@ -329,6 +329,7 @@ class StartedLookup:
         if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise ValueError(f"E is {out.dtype}{out.shape}; expected C-contiguous float32{shape}")
         self._owner._finish(self._input, self._outputs, out)
+        return ()
 
 
 class StartedUpdate:

@@ -25,8 +25,9 @@ def _places(offsets) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield samples, offsets[samples] + place
 
 
-def attention_inputs(rows, target, offsets, out):
+def attention_inputs(histories, out):
     """out f32[n, 4*D] = [h, a, h - a, h * a]; see `kernels.attention.attention_inputs`."""
+    rows, offsets, target = histories
     a = target[_samples(offsets)]
     with np.errstate(all="ignore"):
         out[:] = np.concatenate([rows, a, rows - a, rows * a], axis=1)
@@ -71,8 +72,9 @@ def softmax_gradient(weights, gradient, offsets, out):
         out[:] = w * (g - total[_samples(offsets)])
 
 
-def attention_gradients(inner, weights, gradient, rows, target, offsets, out, target_out):
+def attention_gradients(histories, inner, weights, gradient, out, target_out):
     """out f32[n, D] and target_out f32[b, D]; see `kernels.attention.attention_gradients`."""
+    rows, offsets, target = histories
     samples = _samples(offsets)
     by_row, by_target, difference, product = np.split(inner, 4, axis=1)
     with np.errstate(all="ignore"):

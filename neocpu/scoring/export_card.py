@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec, bags
-from neocpu.errors import CheckpointError, DataError, NeocpuError
+from neocpu.errors import CheckpointError, ConfigError, DataError, NeocpuError
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.schema import TRANSFORMS, CategoryField, DenseField, Schema
 from neocpu.ingest.table import table_schema
@@ -33,6 +33,7 @@ from neocpu.training.checkpoint.reading import CheckpointFile
 
 FORMAT = "neocpu-scorer"
 VERSION = 1
+INTERACTIONS_VERSION = 2  # where interactions are others than those of version 1
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,16 @@ class DataFacts:
     single: frozenset[str] = frozenset()
 
 
+def refuse_composed(file: CheckpointFile) -> None:
+    """Raise ConfigError for a model whose vectors are not those of its tables."""
+    if file.config().compositions:
+        raise ConfigError(
+            f"{file.path}: some of its tables are of another kind than full, or have pooling "
+            '"none", which files for other programs do not have; `neocpu checkpoint export` writes '
+            "its arrays"
+        )
+
+
 def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFacts:
     """How the data of a checkpoint become dense numbers and rows.
 
@@ -58,8 +69,9 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
     used is somewhere else now.
 
     Raises CheckpointError where a vocabulary, or the numbers of a transform that was fitted, cannot
-    be found.
+    be found; ConfigError as `refuse_composed`.
     """
+    refuse_composed(file)
     overrides = [] if vocabulary is None else [f"data.vocabulary={toml_text(str(vocabulary))}"]
     values = open_values(file.path, overrides)
     features = set(values.features)
@@ -144,14 +156,15 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
         }
         for spec in config.tables
     ]
+    model = _model(config, len(facts.dense))
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": INTERACTIONS_VERSION if "first_order" in model else VERSION,
         "step": file.step,
         "digest": file.digest,
         "seed": str(seed),
         "rows_by": config.data.rows_by,
-        "model": _model(config, len(facts.dense)),
+        "model": model,
         "tables": tables,
         "features": feature_cards(config.tables, facts, seed),
         "dense": [asdict(column) for column in facts.dense],
@@ -190,7 +203,7 @@ def _model(config: Config, inputs: int) -> dict[str, Any]:
         }
         for tower in layout.towers
     ]
-    return {
+    model: dict[str, Any] = {
         "bottom": list(layout.bottom),
         "top": list(layout.top),
         "interaction": layout.interaction,
@@ -198,6 +211,10 @@ def _model(config: Config, inputs: int) -> dict[str, Any]:
         "loss": layout.loss,
         "towers": towers,
     }
+    if layout.interaction not in ("dot", "cat") or layout.wide:
+        model |= {"dhen": asdict(layout.dhen), "wide": list(layout.wide)}
+        model["first_order"] = layout.has_first_order
+    return model
 
 
 def vocabulary_array(codes: NDArray[Any]) -> NDArray[np.int64]:

@@ -22,6 +22,7 @@ from neocpu.scoring.export_arrays import (
     whole_values,
     write_arrays,
 )
+from neocpu.scoring.export_card import refuse_composed
 from neocpu.scoring.export_scorer import StoredTable, stored_tables
 from neocpu.scoring.import_names import column_order
 from neocpu.training.checkpoint.reading import CheckpointFile
@@ -46,10 +47,13 @@ def export_state_dict(file: CheckpointFile, target: Path, program: str) -> None:
 
     Raises ConfigError for a model that the program does not have; else as `write_arrays`.
     """
+    refuse_composed(file)
     config = file.config()
-    if config.model.towers or (program == "torchrec" and config.model.interaction != "dot"):
+    known = ("dot",) if program == "torchrec" else ("dot", "cat")
+    if config.model.towers or config.model.wide or config.model.interaction not in known:
         raise ConfigError(
-            f"{file.path}: {program} has no DLRM with towers, or with this interaction"
+            f"{file.path}: {program} has no DLRM with towers, with a linear term, or with this "
+            "interaction"
         )
     if program == "torchrec" and config.model.diagonal:
         raise ConfigError(f"{file.path}: TorchRec's DLRM has no diagonal of dot products")

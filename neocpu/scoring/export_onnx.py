@@ -25,6 +25,7 @@ from neocpu.scoring.export_arrays import Entry, check_disk
 from neocpu.scoring.export_card import DataFacts, card_of
 from neocpu.scoring.export_scorer import STORED, UNLEARNT, StoredTable, stored_tables
 from neocpu.scoring.onnx_graph import Graph
+from neocpu.scoring.onnx_interactions import OnnxInteractions
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.tools import refuse_needed_files, written
 from neocpu.training.preflight import human
@@ -144,9 +145,19 @@ class _Builder:
     def _model(self, dense: str, pooled: list[str]) -> Any:
         """What follows pooling, and the file's metadata."""
         graph = self.graph
+        layout = self._layout
         first = self._mlp("bottom", dense)
-        z = self._interaction(first, self._towers(pooled))
-        logits = graph.node("Reshape", self._mlp("top", z), graph.constant([-1]))
+        interactions = OnnxInteractions(graph, layout, self._parameter)
+        vectors = [vector for key, vector in enumerate(pooled) if key not in layout.wide]
+        widths = (layout.first_column, *layout.vector_widths)
+        z, logit = interactions.chain([first, *self._towers(vectors)], widths)
+        logits = self._mlp("top", z)
+        if logit:
+            logits = graph.node("Add", logits, logit)
+        if layout.has_first_order:
+            weights = [pooled[key] for key in layout.wide]
+            logits = graph.node("Add", logits, interactions.first_order(dense, weights))
+        logits = graph.node("Reshape", logits, graph.constant([-1]))
         if self._layout.loss == "bce":
             logits = graph.node("Sigmoid", logits)
         return graph.model(logits, "prediction", {"neocpu": json.dumps(self.card)})
@@ -315,16 +326,3 @@ class _Builder:
                 out = graph.node("Reshape", out, graph.constant([-1, count * module.width]))
                 vectors += graph.split(out, [module.width] * count)
         return vectors if self._layout.towers else pooled
-
-    def _interaction(self, first: str, vectors: list[str]) -> str:
-        graph = self.graph
-        if self._layout.interaction == "cat":
-            return graph.node("Concat", first, *vectors, axis=1)
-        rows = [graph.node("Unsqueeze", v, graph.constant([1])) for v in (first, *vectors)]
-        stacked = graph.node("Concat", *rows, axis=1)
-        count = len(rows)
-        dots = graph.node("MatMul", stacked, graph.node("Transpose", stacked, perm=[0, 2, 1]))
-        flat = graph.node("Reshape", dots, graph.constant([-1, count * count]))
-        i, j = np.tril_indices(count, 0 if self._layout.diagonal else -1)
-        pairs = graph.node("Gather", flat, graph.constant(i * count + j), axis=1)
-        return graph.node("Concat", first, pairs, axis=1)

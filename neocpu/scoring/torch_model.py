@@ -1,11 +1,11 @@
-"""What predicts clicks without neocpu? This file and `raw_values.py`, with torch and safetensors.
+"""What predicts clicks without neocpu? This file and two beside it, with torch and safetensors.
 
     model = TorchModel.load("model.safetensors")                # of `neocpu export`
     model.predict({"I1": [1, None], "C1": ["68fd1e64", ""]})    # columns of a log -> f32[B]
     model(dense, rows, lengths)                                 # numbers f32[B, n], row numbers
 
-Copy both files beside each other. Rows that were never trained are computed from (seed, table, row)
-by Philox4x32-10, when they are looked up.
+Copy it with `raw_values.py` and `torch_interactions.py`. Rows that were never trained are computed
+from (seed, table, row) by Philox4x32-10, when they are looked up.
 
 Predictions are those of neocpu but for the order of additions in fp32: its pooling is exact, and
 its matrix products have an order of their own. Differences are some 1e-6.
@@ -24,12 +24,14 @@ from torch.nn import functional
 
 try:
     from neocpu.scoring.raw_values import RawValues
+    from neocpu.scoring.torch_interactions import interact
 except ImportError:  # copied beside this file
     from raw_values import RawValues  # type: ignore[no-redef]
+    from torch_interactions import interact  # type: ignore[no-redef]
 
 LOW = 0xFFFFFFFF
 FORMAT = "neocpu-scorer"
-VERSION = 1
+VERSION = 2
 TORCH_TYPES = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
@@ -155,6 +157,7 @@ class TorchModel(nn.Module):
             for rows_name in [f"tables/{facts['name']}/rows"]
         )
         names = [name for name in tensors if name.startswith("dense/")]
+        self._names = [name.removeprefix("dense/") for name in names]
         self.dense = nn.ParameterDict(
             {_safe(name): nn.Parameter(tensors[name], requires_grad=False) for name in names}
         )
@@ -199,8 +202,15 @@ class TorchModel(nn.Module):
             self.tables[feature["table"]](*bags)
             for feature, bags in zip(features, zip(rows, lengths, weights))
         ]
-        z = self._interaction(first, self._towers(pooled))
-        logits = self._layers("top", z, last_relu=False)[:, 0]
+        wide = self.model.get("wide", [])
+        interacting = [vector for key, vector in enumerate(pooled) if key not in wide]
+        named = {name: self.dense[_safe(f"dense/{name}")] for name in self._names}
+        z, logits = interact(self.model, named, [first, *self._towers(interacting)])
+        logits = logits + self._layers("top", z, last_relu=False)[:, 0]
+        if "first_order.weight" in named:
+            linear = named["first_order.weight"]
+            logits = logits + functional.linear(dense, linear, named["first_order.bias"])[:, 0]
+            logits = sum((pooled[key][:, 0] for key in wide), logits)
         return torch.sigmoid(logits) if self.model["loss"] == "bce" else logits
 
     def _layers(self, name: str, x: Tensor, last_relu: bool) -> Tensor:
@@ -228,15 +238,6 @@ class TorchModel(nn.Module):
                     out = functional.linear(x, weight, self.dense[_safe(f"{name}.bias")])
                     vectors += out.reshape(len(out), -1).split(tower["width"], 1)
         return vectors
-
-    def _interaction(self, first: Tensor, vectors: list[Tensor]) -> Tensor:
-        if self.model["interaction"] == "cat":
-            return torch.cat([first, *vectors], 1)
-        stacked = torch.stack([first, *vectors], 1)
-        offset = 0 if self.model["diagonal"] else -1
-        count = stacked.shape[1]
-        i, j = torch.tril_indices(count, count, offset, device=first.device)
-        return torch.cat([first, torch.bmm(stacked, stacked.mT)[:, i, j]], 1)
 
     def predict(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
         """Predictions f32[B] of the columns of a log, B values each.

@@ -158,7 +158,7 @@ def _layers(space: Space, shapes: Shapes) -> list[tuple[list[Size], Size]]:
     """(inputs, outputs) of each layer; inputs that stand side by side are added."""
     bottom = [Size.constant(float(shapes.dense_features)), *map(Size.of, space.bottom)]
     top = [*map(Size.of, space.top), Size.constant(1.0)]
-    if shapes.config.model.interactions == ("cat",):
+    if not space.projected:
         into_top = [bottom[-1]]
         into_top += [Size.of(table.dim, len(table.spec.features)) for table in space.tables]
     else:  # which nothing decides
@@ -183,5 +183,9 @@ def _largest(space: Space, shapes: Shapes) -> ModelLayout:
 
 
 def _between(layout: ModelLayout) -> int:
-    """Parameters of the interaction."""
-    return sum(math.prod(shape) for _, shape in layout.interaction_tensors())
+    """Parameters of what is neither the bottom MLP nor the top MLP."""
+    return sum(
+        math.prod(shape)
+        for name, shape in layout.tensors()
+        if not name.startswith(("bottom.", "top."))
+    )

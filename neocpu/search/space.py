@@ -168,7 +168,7 @@ def space_of(config: Config) -> Space:
         bottom=_layers(config, "bottom", search.bottom, config.model.bottom),
         top=_layers(config, "top", search.top, config.model.top[:-1]),
         tables=_tables(config),
-        projected=config.model.interactions != ("cat",),
+        projected=config.model.interactions != ("cat",) or config.layout(1).has_first_order,
     )
     if not space.decisions:
         raise _wrong(config, "search", "there is nothing to choose; name search.top = [[32, 64]]")
@@ -200,6 +200,9 @@ def _refuse(config: Config) -> None:
 
 def _check_vectors(config: Config, space: Space) -> None:
     """Raise ConfigError where an interaction would get vectors of other widths than it is for."""
+    searched = any(table.dim.open for table in space.tables)
+    if searched and config.layout(1).has_first_order:
+        raise _wrong(config, "search.dims", "a model with first-order terms has one width of rows")
     names = ", ".join(config.model.interactions)
     if space.bottom[-1].open:
         raise _wrong(

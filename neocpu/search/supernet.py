@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.embedding.row_lookups import KeyLookups
 from neocpu.kernels.choice import chosen
 from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.dlrm import Dlrm
@@ -148,9 +149,9 @@ class Supernet(Dlrm):
             assert isinstance(mlp, MaskedMlp)
             mlp.learn = learn
 
-    def forward_top(self, E: F32) -> F32:
+    def forward_top(self, E: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
         """Logits f32[b] of E f32[b, columns] as the tables give it; see `Dlrm.forward_top`."""
-        return super().forward_top(self._tables.forward(E))
+        return super().forward_top(self._tables.forward(E), lookups)
 
     def backward_lower(self) -> F32:
         """Gradient dE f32[b, columns] of E as the tables gave it; see `Dlrm.backward_lower`."""

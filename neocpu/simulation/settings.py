@@ -40,14 +40,16 @@ def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork
     """The dense layers of a config's model."""
     layout = config.layout(dense_features)
     layers = [*pairwise(layout.sizes("bottom")), *pairwise(layout.sizes("top"))]
-    # a feature layer works once for each key; it is counted once, as its parameters are
-    weights = [shape for tower in layout.towers for _, shape in tower.tensors() if len(shape) == 2]
-    layers += [(inputs, outputs) for outputs, inputs in weights]
-    dot = config.model.interaction == "dot"
+    # what works once for each vector is counted once, as its parameters are
+    between = [
+        *layout.interaction_tensors(),
+        *(t for tower in layout.towers for t in tower.tensors()),
+    ]
+    layers += [(shape[1], shape[0]) for _, shape in between if len(shape) == 2]
     return DenseWork(
         layers=tuple(layers),
-        vectors=len(layout.vector_widths) + 1 if dot else 0,
-        width=layout.first_column if dot else 0,
+        vectors=layout.dot_vectors,
+        width=layout.first_column if layout.dot_vectors else 0,
         precision=precision,
     )
 

@@ -62,6 +62,7 @@ def companion(config: Config) -> Iterator[Companion]:
     model = config.model
     facts = {
         "interaction": model.interaction,
+        "modules": model.dhen.modules,
         "diagonal": model.diagonal,
         "loss": model.loss,
         "dense_optimizer": config.optimizer.dense.name,
@@ -111,9 +112,17 @@ def compile_dense(facts: dict[str, Any]) -> None:
     from neocpu.embedding.dense_optimizer import DenseOptimizer
     from neocpu.embedding.optimizers import SparseOptimizer
     from neocpu.model.dlrm import Dlrm
+    from neocpu.model.interactions.dhen import DhenShape
 
     model = Dlrm(
-        3, [DIM, DIM], (DIM,), (4, 1), facts["interaction"], facts["diagonal"], facts["loss"]
+        3,
+        [DIM, DIM],
+        (DIM,),
+        (4, 1),
+        facts["interaction"],
+        facts["diagonal"],
+        facts["loss"],
+        dhen=DhenShape(1, tuple(facts["modules"])),
     )
     E = np.zeros((BATCH, model.columns), np.float32)
     model.forward_bottom(np.ones((BATCH, 3), np.float32), E)

@@ -14,6 +14,7 @@ from neocpu.embedding.specs import bags
 BOTTOM = "bottom.0.weight"
 TOP = "top.0.weight"
 Names = list[Hashable]
+NAMED = {"dot", "cat", "deepfm", "wide_deep"}  # interactions whose columns are known by the keys
 
 
 def bottom_inputs(count: int, names: Sequence[str] | None) -> Names:
@@ -24,19 +25,23 @@ def bottom_inputs(count: int, names: Sequence[str] | None) -> Names:
 def top_inputs(config: Config) -> Names:
     """Names of the columns of `TOP`.
 
-    The vectors of towers have no names of their own: with towers, a column is known by the whole
-    model.
+    The vectors of towers have no names of their own, nor have those that interactions other than
+    "dot" and "cat" give: with them, a column is known by the whole model.
     """
     model = config.model
     tables = config.model_tables
     keys = bags(tables)
     names: Names = [("bottom", column) for column in range(model.bottom[-1])]
-    if model.towers:
+    if model.towers or not set(model.interactions) <= NAMED or len(model.interactions) > 1:
         layout = config.layout(1)
-        whole = repr((sorted(model.towers.items()), model.tower, [key.key for key in keys]))
+        header = model.header()
+        parts = {key: header.get(key) for key in ("interaction", "cross", "dhen", "wide", "tower")}
+        whole = repr((sorted(model.towers.items()), parts, [key.key for key in keys]))
         rest = layout.interaction_width - len(names)
         return [*names, *((whole, column) for column in range(rest))]
-    if model.interaction == "cat":
+    weights = config.layout(1).wide
+    keys = tuple(key for position, key in enumerate(keys) if position not in weights)
+    if model.interaction != "dot":
         for key in keys:
             dim = tables[key.table].dim
             names += [(key.key, column) for column in range(dim)]

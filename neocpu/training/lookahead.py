@@ -9,8 +9,7 @@ further away. Lookups of a batch must have arrived by then, so they travel one s
 
 from collections.abc import Mapping
 
-from neocpu.parallel.disaggregated import DisaggregatedEmbedding
-from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.embedding.tiered import MemoryPlan
 from neocpu.reference.policies import POLICIES
 from neocpu.settings import MemoryConfig
 from neocpu.simulation.schedule import NONE_AHEAD
@@ -29,11 +28,9 @@ def ahead(prefetch: int, known: int) -> Mapping[str, int]:
     return {**early, "index": known, "prefetch": prefetch}
 
 
-def look_ahead(
-    embedding: ShardedEmbedding | DisaggregatedEmbedding, memory: MemoryConfig
-) -> Mapping[str, int]:
-    """As far ahead as the config says, where tables live in slow memory; else not at all."""
-    if embedding.memory is None or embedding.memory.plain:
+def look_ahead(plan: MemoryPlan | None, memory: MemoryConfig) -> Mapping[str, int]:
+    """As far ahead as the config says, where the plan puts tables in slow memory; else not."""
+    if plan is None or plan.plain:
         return NONE_AHEAD
     # only a policy that evicts by next use gains from lookups of batches further away
     known = memory.lookahead if POLICIES[memory.policy].next_use else 0

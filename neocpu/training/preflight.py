@@ -110,6 +110,8 @@ def working_memory(config: Config, plan: Plan) -> int:
     layout = config.layout(1)
     columns = layout.columns + sum(tower.columns for tower in layout.towers)
     widths = sum(config.model.bottom) + sum(config.model.top) + len(bags(plan.tables)) ** 2
+    # an interaction keeps some matrices for each of its layers
+    widths += sum(shape[0] for _, shape in layout.interaction_tensors() if len(shape) == 2)
     windows = 0
     if plan.ranks > 1 and config.parallel.shared_windows != "off":
         # pooled vectors and their gradients stand in windows until they are read

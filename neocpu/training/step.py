@@ -9,7 +9,7 @@ ahead of their time, as the kind of pipelining says.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense_reduction import LeafReduction
 from neocpu.parallel.disaggregated import DisaggregatedEmbedding, StartedVectors
-from neocpu.parallel.input_dist import Input
+from neocpu.parallel.mixed import MixedEmbedding, MixedLookup, MixedUpdate
 from neocpu.parallel.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.started import Started
 from neocpu.parallel.two_level_reduction import dense_reduction
@@ -75,10 +75,10 @@ class Turn:
 
     batch: BatchLike
     step: int
-    input: Started[Input] | None = None
-    lookup: StartedLookup | StartedVectors | None = None
+    input: Started[Any] | None = None
+    lookup: StartedLookup | StartedVectors | MixedLookup | None = None
     gradient: NDArray[np.float32] | None = None
-    update: StartedUpdate | None = None
+    update: StartedUpdate | MixedUpdate | None = None
     sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
     outcome: Outcome | None = None
 
@@ -105,7 +105,7 @@ class TrainStep:
     def __init__(
         self,
         model: Dlrm,
-        embedding: ShardedEmbedding | DisaggregatedEmbedding,
+        embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding,
         optimizer: DenseOptimizer,
         comm: Comm,
         leaves: int,
@@ -244,8 +244,7 @@ class TrainStep:
     def _logits(self, turn: Turn) -> NDArray[np.float32]:
         assert turn.lookup is not None
         E = self._E[: turn.batch.labels.size]
-        turn.lookup.finish(E)
-        return self.model.forward_top(E)
+        return self.model.forward_top(E, turn.lookup.finish(E))
 
     def _forward_top(self, turn: Turn) -> None:
         self._logits(turn)
@@ -279,7 +278,11 @@ class TrainStep:
 
     def _send_gradients(self, turn: Turn) -> Waitable:
         assert turn.gradient is not None
-        turn.update = self.embedding.start_backward(turn.gradient, turn.step)
+        if isinstance(self.embedding, MixedEmbedding):
+            terms = self.model.row_terms
+            turn.update = self.embedding.start_backward(turn.gradient, turn.step, terms)
+        else:
+            turn.update = self.embedding.start_backward(turn.gradient, turn.step)
         return turn.update
 
     def _merge(self, turn: Turn) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.cores import roam
 from neocpu.embedding.batch_scaling import scaling_text
@@ -221,8 +222,10 @@ class Trainer:
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
-        chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
-        self.report.plan(plan, state_floats, chosen)
+        lines = [*kind_lines(config)]
+        if memory.demands:
+            lines += placement_lines(plan, memory, state_floats)
+        self.report.plan(plan, state_floats, lines)
         advise(splits, schedule.total_steps, self.report)
         report = self.report
         self.report.note("planned, and there is room")
@@ -264,7 +267,7 @@ class Trainer:
         measure_every = self.config.eval.every_steps
         save_every = self.config.checkpoint.every_steps
         batches = schedule.batches(self.steps_taken)
-        early = look_ahead(world.embedding, self.config.memory)
+        early = look_ahead(world.embedding.memory, self.config.memory)
         steps = world.step.over(batches, self.steps_taken + 1, early)
         self._log.begin(self.steps_taken, self.config.optimizer)
         with self.report.progress(total, self.steps_taken) as advance:

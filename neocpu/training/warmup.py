@@ -49,6 +49,7 @@ from neocpu.kernels._cache import (
 )
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
+from neocpu.model import composition as compositions
 from neocpu.model.search_settings import SearchConfig
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
@@ -93,11 +94,13 @@ def signature(config: Config, plan: Plan) -> str:
     return _hash(
         [
             *distinct,
+            *_operations(config),
             family(),
             _ways(plan),
             plan.ranks > 1,
             config.parallel.route,
             model.interaction,
+            model.dhen.modules if "dhen" in model.interactions else (),
             model.diagonal,
             model.loss,
             optimizer.sparse.name,
@@ -122,6 +125,14 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
             config.optimizer.sparse.name,
         ]
     )
+
+
+def _operations(config: Config) -> list[Any]:
+    """Operations that compose tables of kinds, with what they are told; full tables have none."""
+    operations = {(part.operation, repr(part.options)) for part in config.compositions}
+    unpooled = ["rows"] * any(table.pooling == "none" for table in config.tables)
+    unpooled += sorted({keys.normalise for keys in config.model.attention.values()})
+    return [sorted(operations), *unpooled] if operations else []
 
 
 @functools.cache
@@ -301,6 +312,9 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         body(SingleComm())
     else:
         run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
+    # the miniature's tables are full
+    if composition := config.layout(3).composition:
+        compositions.warm_up(composition)
 
 
 def _move_rows(config: Config, plan: Plan, placement: str) -> None:
@@ -324,7 +338,15 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
 
 def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) -> Config:
     # towers need no kernels of their own
-    model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={})
+    model = replace(
+        config.model,
+        embedding_dim=DIM,
+        bottom=(DIM,),
+        top=(4, 1),
+        towers={},
+        wide=(),
+        attention={},
+    )
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
     parallel = replace(config.parallel, towers=False)

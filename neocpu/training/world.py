@@ -16,6 +16,7 @@ from neocpu.errors import ConfigError
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.disaggregated import DisaggregatedEmbedding
+from neocpu.parallel.mixed import MixedEmbedding
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.two_level import two_level
@@ -39,7 +40,7 @@ class World:
     comm: Comm
     plan: Plan
     model: Dlrm
-    embedding: ShardedEmbedding | DisaggregatedEmbedding
+    embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding
     dense: DenseOptimizer
     step: TrainStep
     towers: TowerGradients | None = None
@@ -120,10 +121,13 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
 
 def _embedding(
     config: Config, comm: Comm, plan: Plan, model: Dlrm, huge: bool, memory: MemoryPlan | None
-) -> tuple[ShardedEmbedding | DisaggregatedEmbedding, TowerGradients | None]:
+) -> tuple[ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding, TowerGradients | None]:
     """The tables of this rank, and what trains towers that run on their nodes."""
     if config.parallel.towers:
         return build_apart(config, comm, plan, model, huge, memory)
+    composition = model.layout.composition
+    if composition is not None and composition.unpooled:
+        return _mixed(config, comm, plan, model, huge, memory, composition.once), None
     embedding = ShardedEmbedding(
         plan,
         comm,
@@ -139,3 +143,29 @@ def _embedding(
         groups=key_groups(config.tables, config.data.deduplicate),
     )
     return embedding, None
+
+
+def _mixed(
+    config: Config,
+    comm: Comm,
+    plan: Plan,
+    model: Dlrm,
+    huge: bool,
+    memory: MemoryPlan | None,
+    once: frozenset[int],
+) -> MixedEmbedding:
+    """The tables of this rank where some are not pooled; once : keys that look rows up once."""
+    return MixedEmbedding(
+        plan,
+        comm,
+        config.optimizer.sparse,
+        config.training.seed,
+        config.training.leaves,
+        first_column=model.first_column,
+        route=config.parallel.route,
+        huge=huge,
+        memory=memory,
+        unique_rows=config.parallel.unique_rows,
+        wires=config.wires.specs,
+        distinct=once,
+    )

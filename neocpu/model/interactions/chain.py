@@ -13,7 +13,11 @@ from neocpu.model.arrays import F32, NodeGradient
 from neocpu.model.interactions.base import Interaction, InteractionLayout, Shapes, Widths
 from neocpu.model.interactions.cat import CatLayout
 from neocpu.model.interactions.cross import CrossLayout, CrossShape
+from neocpu.model.interactions.deepfm import DeepFmLayout
+from neocpu.model.interactions.dhen import DhenLayout, DhenShape
 from neocpu.model.interactions.dot import DotLayout
+from neocpu.model.interactions.fm import FmLayout
+from neocpu.model.interactions.wide_deep import WideDeepLayout
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class InteractionOptions:
 
     diagonal: bool = False
     cross: CrossShape = field(default_factory=CrossShape)
+    dhen: DhenShape = field(default_factory=DhenShape)
 
 
 # name -> layout of (widths of the vectors that come, options, prefix of its tensors' names)
@@ -30,8 +35,13 @@ LAYOUTS: dict[str, Make] = {
     "dot": lambda widths, options, prefix: DotLayout(widths, options.diagonal),
     "cat": lambda widths, options, prefix: CatLayout(widths),
     "dcnv2": lambda widths, options, prefix: CrossLayout(widths, options.cross, prefix),
+    "fm": lambda widths, options, prefix: FmLayout(widths),
+    "deepfm": lambda widths, options, prefix: DeepFmLayout(widths),
+    "wide_deep": lambda widths, options, prefix: WideDeepLayout(widths),
+    "dhen": lambda widths, options, prefix: DhenLayout(widths, options.dhen, prefix),
 }
 INTERACTIONS = tuple(LAYOUTS)
+WITH_FIRST_ORDER = ("deepfm", "wide_deep")  # a linear term belongs to these (`first_order.py`)
 
 
 def chain_layouts(

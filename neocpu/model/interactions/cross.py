@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.kernels.choice import chosen
-from neocpu.model.arrays import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.interactions.base import Interaction, Shapes, Widths
+from neocpu.model.linear import Linear
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,19 @@ class CrossLayout:
 
 
 class Cross(Interaction):
-    """All cross layers; what one of them multiplies with x_0 is kept for the way back."""
+    """All cross layers; what each of them multiplies x_0 by is kept for the way back."""
 
     def __init__(self, layout: CrossLayout, parameters: Mapping[str, F32]) -> None:
         columns = sum(layout.widths)
-        self._products = [
-            LowRank(name, columns, layout.shape.rank, parameters)
-            if layout.shape.rank
-            else Full(name, columns, parameters)
-            for name in layout.names()
-        ]
+        product = LowRank if layout.shape.rank else Linear
+        self._products = [product(name, parameters) for name in layout.names()]
         self._outputs = [Buffer(columns) for _ in self._products]
-        self._factors: list[F32] = []
-        self._x = np.empty((0, columns), np.float32)
+        self._outer = [Buffer(columns) for _ in self._products]
         self._gradients = (Buffer(columns), Buffer(columns))
         self._first_gradient = Buffer(columns)
         self._scratch = Buffer(columns)
+        self._factors: list[F32] = []
+        self._x = np.empty((0, columns), np.float32)
 
     def forward(self, x: F32) -> F32:
         """x after all layers."""
@@ -103,11 +100,11 @@ class Cross(Interaction):
         scratch = self._scratch.matrix(samples)
         gradient = dy
         for layer in range(len(self._products) - 1, -1, -1):
-            product = self._products[layer]
             np.multiply(gradient, self._factors[layer], out=scratch)
             np.add(first, scratch, out=first)
-            np.multiply(gradient, self._x, out=product.gradient.matrix(samples))
-            inner = product.backward(samples)
+            outer = self._outer[layer].matrix(samples)
+            np.multiply(gradient, self._x, out=outer)
+            inner = self._products[layer].backward(outer)
             result = self._gradients[layer % 2].matrix(samples)
             np.add(gradient, inner, out=result)
             gradient = result
@@ -120,80 +117,22 @@ class Cross(Interaction):
             product.weight_gradients(nodes)
 
 
-class Full:
-    """W x + b of one cross layer.
-
-    Attributes: gradient, memory for the gradient of what `forward` gave, read by `backward`.
-    """
-
-    def __init__(self, name: str, columns: int, parameters: Mapping[str, F32]) -> None:
-        self._name = name
-        self._weight = parameters[f"{name}.weight"]
-        self._bias = parameters[f"{name}.bias"]
-        self._output = Buffer(columns)
-        self._inner = Buffer(columns)
-        self.gradient = Buffer(columns)
-        self._x = np.empty((0, columns), np.float32)
-
-    def forward(self, x: F32) -> F32:
-        """W x + b, f32[b, n]."""
-        self._x = x
-        output = self._output.matrix(len(x))
-        chosen("gemm", "layer")(x, self._weight, self._bias, False, output)
-        return output
-
-    def backward(self, samples: int) -> F32:
-        """Gradient of x, f32[b, n]."""
-        inner = self._inner.matrix(samples)
-        outer = self.gradient.matrix(samples)
-        chosen("gemm", "input_gradient")(outer, self._weight, NO_GATE, inner)
-        return inner
-
-    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
-        """Of W and b."""
-        outer = self.gradient.matrix(len(self._x))
-        for node in nodes:
-            node.write(self._name, outer, self._x)
-
-
 class LowRank:
-    """U (V x) + b of one cross layer. Attributes as of `Full`."""
+    """U (V x) + b of one cross layer, as `Linear`."""
 
-    def __init__(self, name: str, columns: int, rank: int, parameters: Mapping[str, F32]) -> None:
-        self._name = name
-        self._down = parameters[f"{name}.v.weight"]
-        self._up = parameters[f"{name}.u.weight"]
-        self._bias = parameters[f"{name}.u.bias"]
-        self._no_bias = np.zeros(rank, np.float32)
-        self._middle = Buffer(rank)
-        self._middle_gradient = Buffer(rank)
-        self._output = Buffer(columns)
-        self._inner = Buffer(columns)
-        self.gradient = Buffer(columns)
-        self._x = np.empty((0, columns), np.float32)
+    def __init__(self, name: str, parameters: Mapping[str, F32]) -> None:
+        self._down = Linear(f"{name}.v", parameters)
+        self._up = Linear(f"{name}.u", parameters)
 
     def forward(self, x: F32) -> F32:
         """U (V x) + b, f32[b, n]."""
-        self._x = x
-        middle = self._middle.matrix(len(x))
-        output = self._output.matrix(len(x))
-        chosen("gemm", "layer")(x, self._down, self._no_bias, False, middle)
-        chosen("gemm", "layer")(middle, self._up, self._bias, False, output)
-        return output
+        return self._up.forward(self._down.forward(x))
 
-    def backward(self, samples: int) -> F32:
-        """Gradient of x, f32[b, n]."""
-        outer = self.gradient.matrix(samples)
-        middle = self._middle_gradient.matrix(samples)
-        inner = self._inner.matrix(samples)
-        chosen("gemm", "input_gradient")(outer, self._up, NO_GATE, middle)
-        chosen("gemm", "input_gradient")(middle, self._down, NO_GATE, inner)
-        return inner
+    def backward(self, outer: F32) -> F32:
+        """Gradient of x, f32[b, n]; outer : that of the output."""
+        return self._down.backward(self._up.backward(outer))
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Of V, U and b."""
-        samples = len(self._x)
-        outer = self.gradient.matrix(samples)
-        for node in nodes:
-            node.write(f"{self._name}.v", self._middle_gradient.matrix(samples), self._x)
-            node.write(f"{self._name}.u", outer, self._middle.matrix(samples))
+        self._down.weight_gradients(nodes)
+        self._up.weight_gradients(nodes)

@@ -35,8 +35,8 @@ class Attention:
         self._gradient = Buffer(dim)
         self._by_row = Buffer(dim)
         self._by_target = Buffer(dim)
-        self._rows = np.empty((0, dim), np.float32)
-        self._offsets = np.zeros(1, np.int64)
+        nothing = np.empty((0, dim), np.float32)
+        self._histories = kernels.Histories(nothing, np.zeros(1, np.int64), nothing)
         self._weights = np.empty(0, np.float32)
 
     def forward(self, rows: F32, offsets: Ints, target: F32, out: F32) -> None:
@@ -48,10 +48,9 @@ class Attention:
         lookups = len(rows)
         candidates = self._target.matrix(len(target))
         candidates[:] = target
-        self._rows = rows
-        self._offsets = offsets
         inputs = self._inputs.matrix(lookups)
-        kernels.attention_inputs(rows, candidates, offsets, inputs)
+        self._histories = kernels.Histories(rows, offsets, candidates)
+        kernels.attention_inputs(self._histories, inputs)
         scores = self._mlp.forward(inputs).reshape(-1)
         self._weights = scores
         if self._softmax:
@@ -68,33 +67,25 @@ class Attention:
         target : f32[b, D], to which the gradient of the candidates is added.
         """
         samples = len(gradient)
-        lookups = len(self._rows)
+        rows, offsets, _ = self._histories
+        lookups = len(rows)
         outer = self._gradient.matrix(samples)
         outer[:] = gradient
         by_weight = self._by_weight.matrix(lookups).reshape(-1)
-        kernels.weights_gradient(outer, self._rows, self._offsets, by_weight)
+        kernels.weights_gradient(outer, rows, offsets, by_weight)
         by_score = by_weight
         if self._softmax:
             by_score = self._by_score.matrix(lookups).reshape(-1)
-            kernels.softmax_gradient(self._weights, by_weight, self._offsets, by_score)
+            kernels.softmax_gradient(self._weights, by_weight, offsets, by_score)
         inner = self._mlp.backward(by_score.reshape(-1, 1), need_input=True)
         by_row = self._by_row.matrix(lookups)
         by_target = self._by_target.matrix(samples)
-        kernels.attention_gradients(
-            inner,
-            self._weights,
-            outer,
-            self._rows,
-            self._target.matrix(samples),
-            self._offsets,
-            by_row,
-            by_target,
-        )
+        kernels.attention_gradients(self._histories, inner, self._weights, outer, by_row, by_target)
         np.add(target, by_target, out=target)
         return by_row
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Write the gradients of the MLP's parameters, summed over each of the nodes."""
-        by_lookups = [replace(node, cuts=self._offsets[node.cuts]) for node in nodes]
+        by_lookups = [replace(node, cuts=self._histories.offsets[node.cuts]) for node in nodes]
         for layer in range(self._mlp.layers):
             self._mlp.weight_gradient(layer, by_lookups)

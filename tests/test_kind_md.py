@@ -1,0 +1,307 @@
+"""Have tables of mixed dimension the columns of the published rule, and right gradients?"""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from composed_runs import DENSE, batch_of, feature_bags, train
+
+from neocpu import config as configs
+from neocpu.config import Config
+from neocpu.errors import ConfigError
+from neocpu.kernels import choice
+from neocpu.kinds.md import DimBlock, MdKeys, columns_of
+from neocpu.model import composition as compositions
+from neocpu.model.dlrm import Dlrm
+from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.plan import place
+from neocpu.parallel.threads import run_threads
+from neocpu.reference import model as twin
+from neocpu.training import warmup
+from neocpu.training.initial import initial_rows
+from neocpu.training.world import build
+from neocpu.trees import leaf_cuts
+
+TOML = """
+[data]
+rows_by = "code"
+[model]
+embedding_dim = 8
+bottom = [6, 8]
+top = [5, 1]
+[tables]
+default = { kind = "md", full_rows = 10 }
+small = { rows = 10 }
+middle = { rows = 60, own_dim = 4, pooling = "mean" }
+twice = { rows = 90, own_dim = 2, features = ["u0", "u1"] }
+sorted = { rows = 80, blocks = [10, 30], block_dims = [8, 4, 1], pooling = "mean" }
+[training]
+batch_size = 22
+leaves = 16
+[optimizer.sparse]
+name = "exact_rowwise_adagrad"
+learning_rate = 0.1
+[optimizer.dense]
+name = "adam"
+learning_rate = 0.01
+"""
+
+
+def settings(*sets: str) -> Config:
+    return configs.loads(TOML, "md.toml", sets)
+
+
+def numbers_of(config: Config) -> int:
+    """Numbers of all rows and projections."""
+    tensors = config.layout(1).composition.tensors() if config.compositions else ()
+    return sum(t.rows * t.dim for t in config.tables) + sum(n * d for _, (n, d) in tensors)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "factor", "dims"),
+    [
+        (0.05, 2.0, {8}),
+        (0.10, 4.0, {4}),
+        (0.15, 7.9, {2}),
+        (0.20, 15.7, {1}),
+        (0.25, 16.0, {1}),
+    ],
+)
+def test_criteo_kaggle_shrinks_as_published(alpha: float, factor: float, dims: set[int]) -> None:
+    full = configs.load("criteo-kaggle")
+    config = configs.load(
+        "criteo-kaggle", ["tables.default.kind=md", f"tables.default.alpha={alpha}"]
+    )
+    assert round(numbers_of(full) / numbers_of(config), 1) == factor
+    largest = {t.name for t in full.tables if t.rows > 2_000_000}
+    assert {t.dim for t in config.tables if t.name in largest} == dims
+    assert {t.dim for t in config.tables if t.rows <= 200} == {16}
+
+
+def solved(n, k, alpha, dim, budget, power):
+    """The published rule, of whole arrays."""
+    load = np.asarray(n) / np.asarray(k)
+    scale = budget / (load ** (1 - alpha)).sum() if budget else dim * load.min() ** alpha
+    d = np.round(np.clip(scale * load**-alpha, 1, dim))
+    return np.minimum(2.0 ** np.round(np.log2(d)) if power else d, dim).astype(int).tolist()
+
+
+def test_columns_are_those_of_the_formula() -> None:
+    rng = np.random.default_rng(2)
+    for power in (True, False):
+        for budget in (0, 20_000):
+            n = np.sort(rng.integers(3, 10**6, 12))
+            k = rng.integers(1, 5, 12)
+            rule = MdKeys(alpha=0.3, budget=budget, round_dims=power)
+            blocks = [DimBlock(0, int(a), 64, 0, float(b)) for a, b in zip(n, k)]
+            assert columns_of(blocks, rule) == solved(n, k, 0.3, 64, budget, power)
+
+
+def test_the_rule_of_torch_agrees() -> None:
+    torch = pytest.importorskip("torch")
+    n = torch.tensor([4, 90, 1461, 5684, 12518, 286182, 2202609, 10131228])
+    for alpha in (0.1, 0.2, 0.3):
+        d = torch.round((32 * n[0].float() ** alpha * n.float() ** -alpha).clamp(min=1))
+        powers = 2 ** torch.round(torch.log2(d))
+        blocks = [DimBlock(0, rows, 32, 0, 1.0) for rows in n.tolist()]
+        assert columns_of(blocks, MdKeys(alpha=alpha, round_dims=False)) == d.int().tolist()
+        assert columns_of(blocks, MdKeys(alpha=alpha)) == powers.int().tolist()
+
+
+@pytest.mark.parametrize("factor", [3.0, 10.0])
+def test_a_compression_is_met_and_hardly_more(factor: float) -> None:
+    sets = ["tables.default.kind=md", f"tables.default.compression={factor}"]
+    config = configs.load("criteo-kaggle", [*sets, "tables.default.round_dims=false"])
+    full = numbers_of(configs.load("criteo-kaggle"))
+    assert factor <= full / numbers_of(config) < 1.3 * factor
+
+
+def test_rows_are_narrow_and_blocks_have_their_own() -> None:
+    config = settings()
+    assert [(t.name, t.rows, t.dim) for t in config.tables] == [
+        ("small", 10, 8),
+        ("middle", 60, 4),
+        ("twice", 90, 2),
+        ("sorted.0", 10, 8),
+        ("sorted.1", 20, 4),
+        ("sorted.2", 50, 1),
+    ]
+    assert config.layout(DENSE).composition.tensors() == (
+        ("kinds.middle.projection.weight", (8, 4)),
+        ("kinds.twice.projection.weight", (8, 2)),
+        ("kinds.sorted.projection.1.weight", (8, 4)),
+        ("kinds.sorted.projection.2.weight", (8, 1)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["tables.middle.alpha=0.5"], "tables of kind md share one rule"),
+        (["tables.middle.own_dim=9"], "own_dim: 9 is more than the dim"),
+        (["tables.sorted.blocks=[30, 10]"], "must ascend, from 1 to 79"),
+        (["tables.sorted.block_dims=[1]"], "1 values for a table of 3 blocks"),
+        (["tables.sorted.own_dim=2"], "write block_dims"),
+        (["tables.sorted.queries=[1, 0, 1]"], "must be above 0"),
+        (["tables.default.compression=100"], "cannot be reached by tables of kind md"),
+        (["tables.default.budget=9", "tables.default.compression=2"], "leave one of them out"),
+        (["data.rows_by=hash"], "falling frequency"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(sets: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        settings(*sets)
+    assert message in str(error.value)
+
+
+def model_of(config: Config) -> Dlrm:
+    return build(config, SingleComm(), place(config.tables, ["table_wise"] * 6, 1, 1), DENSE).model
+
+
+def run(model: Dlrm, x, physical, labels, cuts, batch: int):
+    """Logits, dE and the gradient of all parameters; physical : E without the bottom's output."""
+    E = np.empty((len(x), model.columns), np.float32)
+    model.forward_bottom(x, E)
+    E[:, model.first_column :] = physical
+    logits = model.forward_top(E).copy()
+    model.loss_gradient(labels, batch)
+    dE = model.backward().copy()
+    return logits, dE, model.weight_gradient_node(cuts, np.empty_like(model.flat))
+
+
+def example(model: Dlrm, samples: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((samples, DENSE), dtype=np.float32)
+    physical = rng.standard_normal((samples, model.columns - 8), dtype=np.float32)
+    return x, physical, rng.integers(0, 2, samples).astype(np.float32)
+
+
+def composed(parameters, physical: np.ndarray) -> list[np.ndarray]:
+    """The vectors of all keys, of physical ones f64[b, 8 + 4 + 2 + 2 + 8 + 4 + 1]."""
+    small, middle, u0, u1, *blocks = np.split(physical, np.cumsum([8, 4, 2, 2, 8, 4]), axis=1)
+    p = {name: value for name, value in parameters.items() if name.startswith("kinds.")}
+    twice = p["kinds.twice.projection.weight"].T
+    parts = [p[f"kinds.sorted.projection.{number}.weight"].T for number in (1, 2)]
+    return [
+        small,
+        middle @ p["kinds.middle.projection.weight"].T,
+        u0 @ twice,
+        u1 @ twice,
+        blocks[0] + blocks[1] @ parts[0] + blocks[2] @ parts[1],
+    ]
+
+
+def test_gradients_match_finite_differences() -> None:
+    model = model_of(settings())
+    x, physical, labels = example(model, 12)
+    cuts = np.array(leaf_cuts(12, 16), np.int64)
+    logits, dE, gradient = run(model, x, physical, labels, cuts, 12)
+    wide = {name: value.astype(np.float64) for name, value in model.parameters.items()}
+    physical64 = physical.astype(np.float64)
+
+    def formula() -> np.ndarray:
+        vectors = composed(wide, physical64)
+        return twin.logits(wide, x.astype(np.float64), vectors, "dot", False)
+
+    def slopes(array: np.ndarray, h: float = 1e-6) -> np.ndarray:
+        slope = np.empty_like(array)
+        for index in np.ndindex(array.shape):
+            kept = array[index]
+            losses = []
+            for shift in (h, -h):
+                array[index] = kept + shift
+                losses.append(twin.mean_loss(formula(), labels.astype(np.float64), "bce"))
+            array[index] = kept
+            slope[index] = (losses[0] - losses[1]) / (2 * h)
+        return slope
+
+    np.testing.assert_allclose(logits, formula(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dE[:, 8:], slopes(physical64), rtol=2e-4, atol=2e-7)
+    for name, computed in model.layout.views(gradient).items():
+        if name.startswith("kinds."):
+            np.testing.assert_allclose(
+                computed, slopes(wide[name]), rtol=2e-4, atol=2e-6, err_msg=name
+            )
+
+
+def test_halves_of_a_batch_give_the_bits_of_the_whole() -> None:
+    model = model_of(settings())
+    x, physical, labels = example(model, 24)
+    cuts = np.array(leaf_cuts(24, 16), np.int64)
+    logits, dE, gradient = run(model, x, physical, labels, cuts, 24)
+    nodes = []
+    for half in (0, 1):
+        node = cuts[8 * half : 8 * half + 9]
+        part = slice(node[0], node[-1])
+        half_run = run(model, x[part], physical[part], labels[part], node - node[0], 24)
+        assert half_run[0].tobytes() == logits[part].tobytes()
+        assert half_run[1].tobytes() == dE[part].tobytes()
+        nodes.append(half_run[2])
+    assert (nodes[0] + nodes[1]).tobytes() == gradient.tobytes()
+
+
+def test_vectors_are_those_of_the_explicit_table() -> None:
+    """Rows e_i P of one dense table, pooled, give what is projected after pooling."""
+    config = settings()
+    plan = place(config.tables, ["table_wise"] * 6, 1, 1)
+    world = build(config, SingleComm(), plan, DENSE)
+    batch = batch_of(config, SingleComm(), 1)
+    E = np.zeros((22, world.model.columns), np.float32)
+    world.embedding.forward(batch.sparse, 22).finish(E)
+    vectors = world.model.composition.forward(E)[:, 8:]
+    tables = []
+    for spec in config.tables:
+        rows = np.arange(spec.rows, dtype=np.int64)
+        seed = config.training.seed
+        tables.append(initial_rows(spec, config.optimizer.sparse, seed, rows)["weight"])
+    p = world.model.parameters
+    sorted_rows = [tables[3]]
+    sorted_rows += [tables[3 + n] @ p[f"kinds.sorted.projection.{n}.weight"].T for n in (1, 2)]
+    explicit = {
+        "small": tables[0],
+        "middle": tables[1] @ p["kinds.middle.projection.weight"].T,
+        "u0": tables[2] @ p["kinds.twice.projection.weight"].T,
+        "u1": tables[2] @ p["kinds.twice.projection.weight"].T,
+        "sorted": np.concatenate(sorted_rows),
+    }
+    drawn = feature_bags(config, 1, 22)
+    for number, (feature, table) in enumerate(explicit.items()):
+        mean = feature in ("middle", "sorted")
+        pooled = [
+            table[rows].sum(axis=0) / (max(len(rows), 1) if mean else 1) for rows in drawn[feature]
+        ]
+        np.testing.assert_allclose(
+            vectors[:, 8 * number : 8 * number + 8], pooled, rtol=1e-5, atol=1e-6, err_msg=feature
+        )
+
+
+def trained(comm: Comm, options: Config, schemes: list[str]) -> str:
+    plan = place(options.tables, schemes, comm.size, min(2, comm.size))
+    return train(build(options, comm, plan, DENSE, huge=False))
+
+
+def test_the_rank_that_compiles_runs_the_operations() -> None:
+    config = settings()
+    plan = place(config.tables, ["table_wise"] * 6, 1, 1)
+    plain = replace(config, logical=(), compositions=())
+    assert warmup.signature(config, plan) != warmup.signature(plain, plan)
+    compositions.warm_up(config.layout(DENSE).composition)
+
+
+def test_one_digest_on_any_ranks_and_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = settings()
+    expected = trained(SingleComm(), options, ["table_wise"] * 6)
+    for pipeline, ranks, schemes in (
+        ("off", 2, ["row_wise", "data_parallel"] * 3),
+        ("full", 3, ["table_row_wise", "row_wise", "row_wise", "table_wise"] * 2),
+    ):
+        other = settings(f"training.pipeline={pipeline}")
+        body = partial(trained, options=other, schemes=schemes[:6])
+        assert set(run_threads(ranks, body, ranks_per_node=2)) == {expected}
+    rounded = settings("wires.dense=bf16")
+    other_bits = trained(SingleComm(), rounded, ["table_wise"] * 6)
+    body = partial(trained, options=rounded, schemes=["row_wise"] * 6)
+    assert set(run_threads(2, body)) == {other_bits} != {expected}
+    monkeypatch.setenv(choice.VARIABLE, "plain")
+    assert trained(SingleComm(), options, ["table_wise"] * 6) == expected
