@@ -16,6 +16,8 @@ from neocpu import config as configs
 from neocpu.cli import cli
 from neocpu.config import Config
 from neocpu.errors import ConfigError
+from neocpu.ingest.dataset_layout import FeatureColumn
+from neocpu.ingest.writer import DatasetWriter
 from neocpu.model.arrays import NodeGradient
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import SingleComm
@@ -372,6 +374,66 @@ def test_a_found_config_is_plain_and_trains(log: Path, tmp_path: Path, search: s
     rows = sum(table.rows * table.dim for table in found.tables)
     assert record["cost"]["found"] == layout.parameters + rows
     assert Trainer(found, SingleComm(), tmp_path / "run").run()["digest"]
+
+
+# Clicks follow one feature; of the other one, and of the other columns, nothing is to be learnt.
+TASTE = """
+[model]
+embedding_dim = 8
+bottom = [8]
+top = [16, 1]
+interaction = "cat"
+[tables]
+taste.rows = 64
+noise.rows = 64
+[optimizer.sparse]
+learning_rate = 0.1
+[optimizer.dense]
+learning_rate = 0.03
+[training]
+batch_size = 64
+epochs = 2
+[search]
+dims = { noise = [1, 8] }
+rows = { "*" = [4, 64] }
+split = 0.7
+every = 1
+learning_rate = 0.3
+cost_weight = 0.1
+"""
+
+
+def write_taste_log(path: Path, samples: int, seed: int) -> Path:
+    random = np.random.default_rng(seed)
+    dense = random.standard_normal((samples, DENSE)).astype(np.float32)
+    codes = {name: random.integers(0, 40, samples).astype(np.uint32) for name in ("taste", "noise")}
+    tastes = 2 * np.random.default_rng(9).standard_normal(40)
+    chance = 1 / (1 + np.exp(-(tastes[codes["taste"]] + 0.5 * dense[:, 0])))
+    labels = (random.random(samples) < chance).astype(np.float32)
+    with DatasetWriter(path, ["a", "b", "c"], [FeatureColumn(name) for name in codes]) as writer:
+        writer.append(labels, dense, codes)
+    return path
+
+
+def test_the_pick_is_among_the_best_of_all_models(tmp_path: Path) -> None:
+    """All 8 models trained one by one; `python -m benchmarks.search` does it for 32 and 5 seeds."""
+    sets = [
+        f'data.{name}="{write_taste_log(tmp_path / f"{name}.h5", samples, seed)}"'
+        for name, samples, seed in (("train", 3000, 5), ("test", 1000, 6))
+    ]
+    config = configs.loads(TASTE, overrides=sets)
+    space = space_of(config)
+    cost = parameters(space, Shapes(config, DENSE))
+    largest = cost.of(space.largest, space)
+    losses = {}
+    for number, choice in enumerate(all_choices(space)):
+        model = plain_config(config, space, choice)
+        metrics = Trainer(model, SingleComm(), tmp_path / f"{number}").run()["metrics"]
+        priced = metrics["test"]["logloss"] + 0.1 * cost.of(choice, space) / largest
+        losses[tuple(choice.values())] = priced
+    found = search(config, tmp_path / "search")["search"]["decisions"]
+    pick = tuple(decision["taken"] for decision in found.values())
+    assert sorted(losses, key=losses.__getitem__).index(pick) < len(losses) // 4
 
 
 @pytest.mark.parametrize(
