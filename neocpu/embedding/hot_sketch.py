@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from neocpu.kernels import sketch as kernels
 from neocpu.kernels._threads import thread_count
-from neocpu.kernels.sketch import EMPTY, Observations, SketchViews
-from neocpu.reference.philox import fnv1a64, splitmix64
+from neocpu.kernels.sketch import EMPTY, Observations, PooledGradient, SketchViews
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -27,7 +26,7 @@ ROW_DIGITS = 2
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SketchSizes:
     """Shape of a sketch and its rules.
 
     rows : of the logical table. buckets, slots : of the sketch; there are as many hot rows as
@@ -56,13 +55,12 @@ class Promotions:
 class HotSketch:
     """The hot ids of one table.
 
-    salt : of the hash of ids that are not hot. Attribute: lookups, seen since the last decay.
+    Attributes: ids, scores, hot_rows, [buckets, slots] each; lookups, seen since the last decay.
     """
 
-    def __init__(self, sizes: Sizes, salt: str) -> None:
+    def __init__(self, sizes: SketchSizes) -> None:
         self.sizes = sizes
         self.lookups = 0
-        self._key = np.uint64(splitmix64(fnv1a64(salt)))
         width = 16 * sizes.slots
         memory = np.zeros(sizes.buckets * width + LINE, np.uint8)
         first = -memory.ctypes.data % LINE
@@ -79,7 +77,7 @@ class HotSketch:
     def map(self, rows: Ints, hot: Ints, shared: Ints) -> None:
         """Rows i64[n] of the logical table to those of the two physical ones, i64[n] each."""
         sizes = self.sizes
-        kernels.map_hot_rows(rows, sizes.rows, self._views, sizes.hash_rows, self._key, hot, shared)
+        kernels.map_hot_rows(rows, sizes.rows, self._views, sizes.hash_rows, hot, shared)
 
     def observe(self, seen: Observations) -> None:
         """Take in the lookups of some batches."""
@@ -172,10 +170,10 @@ def _joined(digits: Floats) -> Ints:
 
 def warm_up_sketch() -> None:
     """Compile (or load) the kernels of a sketch."""
-    sketch = HotSketch(Sizes(4, 2, 4, 2, 1.0, 1.0), "")
+    sketch = HotSketch(SketchSizes(4, 2, 4, 2, 1.0, 1.0))
     rows = np.arange(4, dtype=np.int64)
     importance = np.empty(4, np.float32)
-    gradient = np.ones((2, 4), np.float32)[:, 1:3]
+    gradient = PooledGradient(np.ones((2, 4), np.float32), 1, 2)
     offsets = np.array([0, 3, 4])
     for weights in (np.empty(0, np.float32), np.ones(4, np.float32)):
         kernels.importances(rows, offsets, weights, gradient, False, importance)

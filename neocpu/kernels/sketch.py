@@ -19,10 +19,10 @@ import numpy as np
 from numba import prange
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
-from neocpu.kernels.philox import splitmix64
 
 EMPTY = -1  # no id, and no hot row
-CHUNK = 1 << 12  # lookups that a thread maps at a time
+CHUNK = 1 << 11  # lookups, or bags, that a thread takes at a time
+EXACT = 1 << 52  # row numbers below are exact in fp64
 
 
 class SketchViews(NamedTuple):
@@ -50,18 +50,42 @@ class Observations(NamedTuple):
     batches: Any
 
 
+class PooledGradient(NamedTuple):
+    """Gradients of pooled bags: columns [column, column + width) of values f32[b, columns]."""
+
+    values: Any
+    column: int
+    width: int
+
+
+@inlined
+def _remainder(row, size, inverse):
+    """row mod size, for 0 <= row; inverse : fl64(1 / size), many times faster than a division."""
+    if row >= EXACT:
+        return row % size
+    # the quotient may be off by one
+    rest = row - np.int64(np.float64(row) * inverse) * size
+    if rest < 0:
+        rest += size
+    elif rest >= size:
+        rest -= size
+    return rest
+
+
 @parallel_kernel
-def map_hot_rows(rows, limit, sketch, hash_rows, key, hot, shared):
+def map_hot_rows(rows, limit, sketch, hash_rows, hot, shared):
     """Rows of the table of hot ids, and of the shared one: one of them is -1.
 
-    Shapes: rows i64[n], of the logical table, which has `limit`; hash_rows i64, of the shared
-    table; key u64, of its hash; hot, shared i64[n]. A row below 0 is no row in `hot` and stays as
-    it is in `shared`; one beyond the table becomes `limit` there, which is refused like it.
+    Shapes: rows i64[n], of the logical table, which has `limit`; hash_rows : of the shared table,
+    whose row is row mod hash_rows; hot, shared i64[n]. A row below 0 is no row in `hot` and stays
+    as it is in `shared`; one beyond the table becomes `limit` there, which is refused like it.
     """
     ids = sketch.ids
     hot_rows = sketch.hot_rows
-    buckets = np.uint64(len(ids))
+    buckets = np.int64(len(ids))
     slots = ids.shape[1] // 2
+    to_bucket = 1.0 / np.float64(buckets)
+    to_shared = 1.0 / np.float64(hash_rows)
     for chunk in prange((rows.size + CHUNK - 1) // CHUNK):
         for i in range(chunk * CHUNK, min((chunk + 1) * CHUNK, rows.size)):
             row = rows[i]
@@ -69,44 +93,60 @@ def map_hot_rows(rows, limit, sketch, hash_rows, key, hot, shared):
                 hot[i] = EMPTY
                 shared[i] = min(row, limit)
                 continue
-            bucket = np.int64(np.uint64(row) % buckets)
+            bucket = _remainder(row, buckets, to_bucket)
             place = np.int64(EMPTY)
-            for j in range(slots):
+            for j in range(slots):  # no early end: it would be guessed wrongly too often
                 if ids[bucket, j] == row:
                     place = np.int64(hot_rows[bucket, 3 * slots + j])
-                    break
             hot[i] = place
-            word = splitmix64(np.uint64(key) ^ np.uint64(row))
-            shared[i] = EMPTY if place >= 0 else np.int64(word % np.uint64(hash_rows))
+            shared[i] = EMPTY if place >= 0 else _remainder(row, np.int64(hash_rows), to_shared)
 
 
-@kernel
+@inlined
+def _norm(values, bag, first, width):
+    """Norm of some columns of a line, in fp64: eight sums, of every eighth square, then a tree."""
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+    last = first + width
+    for c in range(first, last - 7, 8):
+        s0 += np.float64(values[bag, c]) * np.float64(values[bag, c])
+        s1 += np.float64(values[bag, c + 1]) * np.float64(values[bag, c + 1])
+        s2 += np.float64(values[bag, c + 2]) * np.float64(values[bag, c + 2])
+        s3 += np.float64(values[bag, c + 3]) * np.float64(values[bag, c + 3])
+        s4 += np.float64(values[bag, c + 4]) * np.float64(values[bag, c + 4])
+        s5 += np.float64(values[bag, c + 5]) * np.float64(values[bag, c + 5])
+        s6 += np.float64(values[bag, c + 6]) * np.float64(values[bag, c + 6])
+        s7 += np.float64(values[bag, c + 7]) * np.float64(values[bag, c + 7])
+    total = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))
+    for c in range(last - width % 8, last):
+        total += np.float64(values[bag, c]) * np.float64(values[bag, c])
+    return math.sqrt(total)
+
+
+@parallel_kernel
 def importances(rows, offsets, weights, gradient, mean, out):
     """How much each lookup moves its row: the norm of the gradient that it gives it.
 
-    Shapes: rows i64[n], of bags offsets i64[b + 1]; weights f32[n], or f32[0]: none; gradient
-    f32[b, D], of the pooled bags; mean: do bags pool by their mean? out f32[n]. Squares are added
-    in fp64, column by column. 0 for a row below 0, and where the norm is not finite.
+    Shapes: rows i64[n], of bags offsets i64[b + 1]; weights f32[n], or f32[0]: none; gradient :
+    PooledGradient of b bags; mean: do bags pool by their mean? out f32[n]. 0 for a row below 0, and
+    where the norm is not finite.
     """
-    for bag in range(offsets.size - 1):
-        first = offsets[bag]
-        last = offsets[bag + 1]
-        if first == last:
-            continue
-        total = 0.0
-        for c in range(gradient.shape[1]):
-            number = np.float64(gradient[bag, c])
-            total += number * number
-        norm = math.sqrt(total)
-        if mean:
-            norm /= np.float64(last - first)
-        for i in range(first, last):
-            value = norm
-            if weights.size:
-                value *= abs(np.float64(weights[i]))
-            rounded = np.float32(value)
-            known = rows[i] >= 0 and np.isfinite(rounded)
-            out[i] = rounded if known else np.float32(0)
+    bags = offsets.size - 1
+    for chunk in prange((bags + CHUNK - 1) // CHUNK):
+        for bag in range(chunk * CHUNK, min((chunk + 1) * CHUNK, bags)):
+            first = offsets[bag]
+            last = offsets[bag + 1]
+            if first == last:
+                continue
+            norm = _norm(gradient.values, bag, gradient.column, gradient.width)
+            if mean:
+                norm /= np.float64(last - first)
+            for i in range(first, last):
+                value = norm
+                if weights.size:
+                    value *= abs(np.float64(weights[i]))
+                rounded = np.float32(value)
+                known = rows[i] >= 0 and np.isfinite(rounded)
+                out[i] = rounded if known else np.float32(0)
 
 
 @inlined
@@ -168,11 +208,11 @@ def observe(seen, means, parts, sketch):
     out to so many threads, whose number no bit depends on. sketch : SketchViews. A lookup adds
     fl(importance / mean), or 0 where the mean is 0.
     """
-    height = len(sketch.ids)
-    buckets = np.uint64(height)
+    height = np.int64(len(sketch.ids))
+    inverse = 1.0 / np.float64(height)
     for part in prange(parts):
-        first = np.uint64(height * part // parts)
-        last = np.uint64(height * (part + 1) // parts)
+        first = height * part // parts
+        last = height * (part + 1) // parts
         for batch in range(means.size):
             mean = means[batch]
             for run in range(seen.batches[batch], seen.batches[batch + 1]):
@@ -180,10 +220,10 @@ def observe(seen, means, parts, sketch):
                     row = seen.rows[i]
                     if row < 0:
                         continue
-                    bucket = np.uint64(row) % buckets
+                    bucket = _remainder(row, height, inverse)
                     if bucket < first or bucket >= last:
                         continue
                     score = np.float32(0)
                     if mean > 0:
                         score = np.float32(np.float64(seen.importance[i]) / mean)
-                    _insert(sketch, np.int64(bucket), row, score)
+                    _insert(sketch, bucket, row, score)

@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from neocpu.reference.philox import splitmix64
-
 EMPTY = -1
 
 
-def map_hot_rows(rows, limit, sketch, hash_rows, key, hot, shared):
+def map_hot_rows(rows, limit, sketch, hash_rows, hot, shared):
     """Rows of the table of hot ids, and of the shared one; see `kernels.sketch.map_hot_rows`."""
     ids, _, hot_rows = _entries(sketch)
     places = dict(zip(ids.reshape(-1).tolist(), hot_rows.reshape(-1).tolist()))
@@ -17,14 +15,13 @@ def map_hot_rows(rows, limit, sketch, hash_rows, key, hot, shared):
             shared[i] = min(row, limit)
             continue
         hot[i] = places.get(row, EMPTY)
-        word = splitmix64(int(key) ^ row)
-        shared[i] = EMPTY if hot[i] >= 0 else word % int(hash_rows)
+        shared[i] = EMPTY if hot[i] >= 0 else row % hash_rows
 
 
 def importances(rows, offsets, weights, gradient, mean, out):
     """How much each lookup moves its row; see `kernels.sketch.importances`."""
-    squares = gradient.astype(np.float64) ** 2
-    norms = np.sqrt(np.add.accumulate(squares, axis=1)[:, -1])
+    columns = slice(gradient.column, gradient.column + gradient.width)
+    norms = np.sqrt(_square_sums(gradient.values[:, columns].astype(np.float64) ** 2))
     lengths = np.diff(offsets)
     if mean:
         norms = norms / np.maximum(lengths, 1)
@@ -34,6 +31,22 @@ def importances(rows, offsets, weights, gradient, mean, out):
     with np.errstate(over="ignore"):
         rounded = values.astype(np.float32)
     out[:] = np.where((rows >= 0) & np.isfinite(rounded), rounded, 0)
+
+
+def _square_sums(squares):
+    """Sums of squares f64[b, D] of each line: eight sums of every eighth, then a tree, the rest."""
+    lines, columns = squares.shape
+    whole = columns - columns % 8
+    eights = squares[:, :whole].reshape(lines, -1, 8)
+    sums = np.zeros((lines, 8))
+    for i in range(eights.shape[1]):
+        sums += eights[:, i]
+    while sums.shape[1] > 1:
+        sums = sums[:, ::2] + sums[:, 1::2]
+    total = sums[:, 0]
+    for c in range(whole, columns):
+        total = total + squares[:, c]
+    return total
 
 
 def batch_means(seen, means):

@@ -24,7 +24,7 @@ from neocpu.config import Config
 from neocpu.embedding.compositions import Composition, DynamicMap
 from neocpu.embedding.distinct_bags import expand
 from neocpu.jagged import KJT, InverseKJT
-from neocpu.kernels.sketch import Observations, importances
+from neocpu.kernels.sketch import Observations, PooledGradient, importances
 from neocpu.model.composition_layout import KeyVectors
 from neocpu.parallel.comm import Comm
 from neocpu.training.hot_rows import HotRows
@@ -155,7 +155,7 @@ class DynamicKinds:
                 rows = kjt.values[run].astype(np.int64)  # a copy: the batch may go
                 weights = np.empty(0, np.float32) if kjt.weights is None else kjt.weights[run]
                 column = self._first_column + source.column
-                vectors = gradient[:, column : column + source.width]
+                vectors = PooledGradient(gradient, column, source.width)
                 importance = np.empty(rows.size, np.float32)
                 importances(rows, offsets, weights, vectors, source.pooling == "mean", importance)
                 member.lookups[-1].append(rows)

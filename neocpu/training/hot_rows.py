@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neocpu.embedding.compositions import DynamicMap
-from neocpu.embedding.hot_sketch import HotSketch, Sizes
+from neocpu.embedding.hot_sketch import HotSketch, SketchSizes
 from neocpu.kernels.sketch import Observations
 from neocpu.training.state_blocks import F32, Ints
 from neocpu.training.table_rows import TableRows
@@ -25,7 +25,7 @@ class HotRows:
     """
 
     def __init__(self, name: str, dynamic: DynamicMap, tables: Sequence[int]) -> None:
-        self.sketch = HotSketch(Sizes(rows=dynamic.rows, **dict(dynamic.options)), name)
+        self.sketch = HotSketch(SketchSizes(rows=dynamic.rows, **dict(dynamic.options)))
         self._hot, self._shared = tables
 
     def map(self, rows: Ints, outs: Sequence[Ints]) -> None:

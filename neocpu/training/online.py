@@ -215,7 +215,9 @@ class OnlineSchedule(BatchSchedule):
         """Batches of a file to train on."""
         assert file.dataset is not None
         shuffle = self._splits.config.data.shuffle
-        return self._splits.loader_of(file.dataset, shuffle, file.training_vocabularies)
+        loader = self._splits.loader_of(file.dataset, shuffle, file.training_vocabularies)
+        loader.weigh(self._splits.config.data.sample_weight)
+        return loader
 
 
 class OnlineTrainer(Trainer):

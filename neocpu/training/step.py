@@ -208,8 +208,12 @@ class TrainStep:
     def _forward_top(self, turn: Turn) -> None:
         self._logits(turn)
         batch = turn.batch
-        prediction, loss = self.model.loss_gradient(batch.labels, batch.samples)
+        weights = getattr(batch, "weights", None)
+        prediction, loss = self.model.loss_gradient(batch.labels, batch.samples, weights)
         self._refuse_nonfinite(loss, batch, turn.step)
+        for head, labels in self.model.with_heads(getattr(batch, "head_labels", None)):
+            losses = head.loss_gradient(labels, batch.samples, weights)[1]
+            self._refuse_nonfinite(losses, batch, turn.step)
         turn.outcome = Outcome(prediction, batch.labels, loss)
 
     def node_gradients(self, samples: int) -> list[NodeGradient]:

@@ -54,7 +54,9 @@ class TableRows:
         Rows that were never looked up have their initial values.
         """
         initial = initial_rows(self._plan.tables[table], self._optimizer, self._seed, rows)
-        pieces = self._gather(table, [self._piece(i, rows) for i in self._shards(table, once=True)])
+        shards = self._shards(table, once=True)
+        local_pieces = [piece for i in shards for piece in self._pieces(i, rows)]
+        pieces = self._gather(table, local_pieces)
         return {name: joined(name, before, rows, pieces) for name, before in initial.items()}
 
     def write(self, table: int, rows: Ints, values: Mapping[str, F32]) -> None:
@@ -81,14 +83,17 @@ class TableRows:
             return []
         return [i for i, shard in enumerate(self._tbe.shards) if shard.table == table]
 
-    def _piece(self, i: int, rows: Ints) -> Piece:
-        """What shard i has of some rows."""
+    def _pieces(self, i: int, rows: Ints) -> list[Piece]:
+        """What shard i has of some rows: a piece, or none."""
         shard = self._tbe.shards[i]
         first, end = shard.rows
         local_rows = rows[slice(*np.searchsorted(rows, (first, end)))] - first
         local_rows = local_rows[among(local_rows, self._tbe.existing(i, 0, end - first))]
+        if not local_rows.size:
+            return []
+        unchanged = np.zeros(local_rows.size, np.bool_)
         values = self._tbe.values(i, local_rows)
-        return Piece(local_rows + first, shard.cols, values, np.zeros(local_rows.size, np.bool_))
+        return [Piece(local_rows + first, shard.cols, values, unchanged)]
 
     def _gather(self, table: int, pieces: list[Piece]) -> list[Piece]:
         """The pieces of all ranks."""

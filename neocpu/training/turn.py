@@ -14,7 +14,11 @@ from neocpu.parallel.started import Started
 
 
 class BatchLike(Protocol):
-    """This rank's b samples of a global batch of B."""
+    """This rank's b samples of a global batch of B.
+
+    It may have `weights` f32[b] of the samples in the loss (None: 1) and `head_labels` f32[heads,
+    b], which a model with further heads needs.
+    """
 
     @property
     def dense(self) -> NDArray[np.float32]:
@@ -35,7 +39,10 @@ class BatchLike(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Predictions f32[b], labels f32[b] and per-sample losses f32[b] of this rank's samples."""
+    """Predictions f32[b], labels f32[b] and per-sample losses f32[b] of this rank's samples.
+
+    No weight has touched the losses.
+    """
 
     prediction: NDArray[np.float32]
     labels: NDArray[np.float32]

@@ -51,6 +51,7 @@ from neocpu.kernels._cache import (
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
 from neocpu.model import composition as compositions
+from neocpu.model.search_settings import SearchConfig
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.sharded import ShardedEmbedding
@@ -83,6 +84,7 @@ class MiniBatch:
     sparse: KJT
     labels: NDArray[np.float32]
     samples: int
+    head_labels: NDArray[np.float32] | None = None
 
 
 def signature(config: Config, plan: Plan) -> str:
@@ -104,6 +106,7 @@ def signature(config: Config, plan: Plan) -> str:
             model.dhen.modules if "dhen" in model.interactions else (),
             model.diagonal,
             model.loss,
+            sorted({head.loss for head in model.heads.values()}),
             optimizer.sparse.name,
             optimizer.sparse.max_norm > 0,
             optimizer.sparse.max_gradient > 0,
@@ -371,6 +374,7 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
         memory=memory,
         wires=wires,
         parallel=parallel,
+        search=SearchConfig(),
     )
 
 
@@ -383,6 +387,6 @@ def _mini_batch(config: Config, comm: Comm, length: int) -> MiniBatch:
     values = np.arange(lengths.sum(), dtype=np.int64) % ROWS
     weights = np.ones(values.size, np.float32) if any(t.weighted for t in config.tables) else None
     dense = np.linspace(0, 1, 3 * b, dtype=np.float32).reshape(b, 3)
-    return MiniBatch(
-        dense, KJT(keys, lengths, values, weights), (np.arange(b) % 2).astype(np.float32), BATCH
-    )
+    labels = (np.arange(b) % 2).astype(np.float32)
+    head_labels = np.tile(labels, (len(config.model.heads), 1))
+    return MiniBatch(dense, KJT(keys, lengths, values, weights), labels, BATCH, head_labels)

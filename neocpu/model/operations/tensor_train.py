@@ -45,6 +45,9 @@ class TensorTrain:
         q1, q2, _ = self._dims
         self._prefixes = Buffer(q1 * q2 * self._wide)
         self._prefix_gradients = Buffer(q1 * q2 * self._wide)
+        q = self._dims
+        widths = (q[0] * self._wide, self._wide * q[1] * self._wide, q[2] * self._wide)
+        self._terms = [Buffer(width) for width in widths]
         self._rows = Buffer(part.dim)
 
     # ---- forward ----
@@ -135,7 +138,7 @@ class TensorTrain:
         q1 = self._dims[0]
         first = index.first[leaves.prefix]
         runs = starts_of(leaves.node_leaf * len(self._cores[0]) + first)
-        out = np.empty((runs.size - 1, q1 * self._wide), np.float32)
+        out = self._terms[0].matrix(runs.size - 1)
         second = index.second[leaves.prefix]
         order, starts = grouped(second)
         tt.first_gradients(self._cores[1], second, gradient, order, starts, runs, q1, out)
@@ -148,7 +151,7 @@ class TensorTrain:
         q1 = self._dims[0]
         second = index.second[leaves.prefix]
         order, starts = grouped(leaves.node_leaf * len(self._cores[1]) + second)
-        out = np.empty((starts.size - 1, self._cores[1].shape[1]), np.float32)
+        out = self._terms[1].matrix(starts.size - 1)
         first = index.first[leaves.prefix]
         tt.second_gradients(self._cores[0], first, gradient, order, starts, q1, out)
         return out, self._row_numbers(1, leaves.nodes[order[starts[:-1]]], index, leaves)
@@ -156,7 +159,7 @@ class TensorTrain:
     def _third_terms(self, index: RowIndex, leaves: GradientIndex, merged: F32) -> tuple[F32, Ints]:
         """Gradients of (leaf, row of core 3), and the rows."""
         order, starts = grouped(leaves.leaf * len(self._cores[2]) + index.third[leaves.row])
-        out = np.empty((starts.size - 1, self._cores[2].shape[1]), np.float32)
+        out = self._terms[2].matrix(starts.size - 1)
         lines = index.prefix[leaves.row]
         prefixes = self._prefixes.matrix(index.first.size)
         tt.third_gradients(merged, prefixes, lines, order, starts, self._wide, out)

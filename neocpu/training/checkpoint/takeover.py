@@ -84,6 +84,7 @@ def check(file: CheckpointFile, config: Config) -> None:
             f"{file.path}: was trained with training.seed = {before.training.seed}, which decides "
             f"the row of every value; it is now {config.training.seed}. Set it back"
         )
+    _refuse_moved_rows(file, before, config)
     old_tables = {spec.name: spec for spec in before.tables}
     for spec in config.tables:
         old = old_tables.get(spec.name)
@@ -102,6 +103,19 @@ def check(file: CheckpointFile, config: Config) -> None:
             raise CheckpointError(
                 f"{file.path}: table {spec.name} has {old.rows} rows there and only {spec.rows} "
                 f"here; set tables.{spec.name}.rows = {old.rows} or more"
+            )
+
+
+def _refuse_moved_rows(file: CheckpointFile, before: Config, now: Config) -> None:
+    """Raise CheckpointError for a table whose rows had moved: where they are is not taken over."""
+    moved = {each.table for each in before.compositions if each.dynamic is not None}
+    for composition in now.compositions:
+        if composition.dynamic is not None and composition.table in moved:
+            name = composition.table
+            raise CheckpointError(
+                f"{file.path}: the rows of table {name} moved as it was trained, and which of them "
+                "each value has then is known to that run only: go on with it (--resume), or give "
+                f"the table another name (with its features) to let it start afresh"
             )
 
 
