@@ -50,6 +50,7 @@ history = { target = "movie", hidden = [36] }
 [tables.movies]
 rows = 4_000
 features = ["movie", "history"]
+same_codes = true
 pooling = "none"
 
 [optimizer.sparse]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from neocpu import config as configs
+from neocpu import load
 from neocpu.parallel.comm import SingleComm
 from neocpu.training.trainer import Trainer
 
@@ -50,9 +51,10 @@ def test_histories_of_ratings_are_what_was_liked_before(tmp_path: Path) -> None:
     ]
     ratings.write_text("".join(lines))
     config = histories_of_ratings.main(ratings, tmp_path / "out")
+    log = (tmp_path / "out" / "log.tsv").read_text().splitlines()
     before: dict[str, list[str]] = {}
     for line, rating in zip(
-        (tmp_path / "out" / "log.tsv").read_text().splitlines()[1:],
+        log[1:],
         sorted((line.strip().split("::") for line in lines), key=lambda fields: int(fields[3])),
         strict=True,
     ):
@@ -63,3 +65,7 @@ def test_histories_of_ratings_are_what_was_liked_before(tmp_path: Path) -> None:
     run = configs.load(config, ["training.steps=2"])
     summary = Trainer(run, SingleComm(), tmp_path / "run").run()
     assert summary["steps"] == 2
+    table = load(tmp_path / "run").tables["movies"]
+    movies = [int(line.split("\t")[1]) for line in log[1:]]
+    assert (table.rows_of(movies, "history") == table.rows_of(movies, "movie")).all()
+    assert table.rows_of(movies).max() > 1
