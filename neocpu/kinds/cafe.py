@@ -47,7 +47,7 @@ class CafeKeys:
 
     compression: float = 10.0
     hash_share: float = 0.5
-    threshold: float = 500.0
+    threshold: float = 20.0
     decay: float = 0.99
     slots: int = 4
     every: int = 100

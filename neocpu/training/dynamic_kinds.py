@@ -34,6 +34,20 @@ from neocpu.training.state_blocks import F32, Ints
 from neocpu.training.table_rows import TableRows
 
 TOGETHER = 16  # steps whose lookups travel together, at most
+NOTED_BYTES = 24  # of a lookup: row and importance, noted and exchanged
+
+
+def memory_of(config: Config, pooling: Mapping[str, float]) -> tuple[int, int]:
+    """Bytes that a rank needs to know where rows are, and bytes of that in a checkpoint.
+
+    pooling : mean lookups per sample of each physical table; 1 where it is not known.
+    """
+    moved = [each for each in config.compositions if each.dynamic is not None]
+    state = sum(each.dynamic.bytes for each in moved if each.dynamic is not None)
+    numbers = state * 3 // 2  # fp32 digits of an entry take half as much again
+    lookups = sum(pooling.get(each.terms[0][0].table, 1.0) for each in moved)
+    exchanged = int(NOTED_BYTES * TOGETHER * config.training.batch_size * lookups)
+    return state + numbers + exchanged, numbers
 
 
 class DynamicRows(Protocol):
