@@ -33,6 +33,7 @@ from neocpu.ingest.settings import DataConfig
 from neocpu.ingest.table import table_schema
 from neocpu.kinds import FULL, KEYS, expand
 from neocpu.model.layout import ModelLayout
+from neocpu.model.search_settings import SearchConfig
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.plan import choose_schemes, is_plan_file
 from neocpu.parallel.settings import ParallelConfig
@@ -75,6 +76,7 @@ class Config:
     memory: MemoryConfig
     checkpoint: CheckpointConfig
     wires: WiresConfig = field(default_factory=WiresConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
     logical: tuple[TableSpec, ...] = ()
     compositions: tuple[Composition, ...] = ()
     kinds: tuple[LogicalTable, ...] = ()
@@ -150,6 +152,8 @@ class Config:
             header["init"] = start
         if wires := self.wires.header():
             header["wires"] = wires
+        if self.search.supernet:
+            header["search"] = self.search.header(vars(self.parallel))
         if self.compositions:
             header["kinds"] = [composition.header() for composition in self.compositions]
         as_json: dict[str, Any] = json.loads(json.dumps(header))
@@ -167,6 +171,7 @@ SECTIONS: dict[str, type] = {
     "memory": MemoryConfig,
     "checkpoint": CheckpointConfig,
     "wires": WiresConfig,
+    "search": SearchConfig,
 }
 
 

@@ -10,6 +10,7 @@ from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY
 from neocpu.kinds import KIND_NAMES
 from neocpu.model.interactions.dhen import ENSEMBLES, MODULES
 from neocpu.model.layout import INTERACTIONS, LOSSES
+from neocpu.model.search_settings import COSTS, PICKS
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.settings import ALLTOALL_NAMES, ROUTE_NAMES
 from neocpu.parallel.wire_formats import WIRE_FORMATS
@@ -48,6 +49,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "parallel.shared_windows": ("auto", "on", "off"),
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
+    "search.cost": COSTS,
+    "search.pick": PICKS,
     "checkpoint.quantize": ("none", *SCALED),
     "wires.forward": tuple(WIRE_FORMATS),
     "wires.backward": tuple(WIRE_FORMATS),
@@ -64,6 +67,8 @@ LEAST = {
     "training.leaves": 1,
     "checkpoint.keep": 1,
     "wires.block": 1,
+    "search.every": 1,
+    "search.cost_ranks": 1,
     "model.cross.layers": 1,
     "model.dhen.layers": 1,
     "optimizer.sparse.counter_halflife": -2,

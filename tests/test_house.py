@@ -44,6 +44,7 @@ ROOMS = {
             ("advice",),
             ("simulation",),
             ("training",),
+            ("search",),
             ("scoring",),
             ("report",),
             ("oracle",),
@@ -63,6 +64,7 @@ CORE = {
     "model",
     "simulation",
     "training",
+    "search",
 }
 HOMES = {
     "numba": ("kernels/",),

@@ -73,12 +73,12 @@ class StripRows(NamedTuple):
 
 
 class StripLines(NamedTuple):
-    """Lines that multiply a strip's rows: line k begins at values[at + k*step]; there are count."""
+    """Lines that multiply a strip's rows: line k of `lines` begins at values[at + k*step]."""
 
     values: NDArray[np.float32]
     at: int
     step: int
-    count: int
+    lines: int
 
 
 @inlined

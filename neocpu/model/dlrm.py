@@ -58,16 +58,18 @@ class Dlrm:
         apart: bool = False,
         **more: Any,
     ) -> None:
-        self.layout = ModelLayout(
-            dense_features,
-            tuple(dims),
-            tuple(bottom),
-            tuple(top),
-            interaction,
-            diagonal,
-            loss,
-            tuple(towers),
-            **more,
+        self.layout = self._layout(
+            ModelLayout(
+                dense_features,
+                tuple(dims),
+                tuple(bottom),
+                tuple(top),
+                interaction,
+                diagonal,
+                loss,
+                tuple(towers),
+                **more,
+            )
         )
         vector_columns = self.layout.first_column + sum(self.layout.vector_widths)
         self.columns = vector_columns if apart else self.layout.columns
@@ -102,6 +104,10 @@ class Dlrm:
         self._logits = np.empty((0, 0), np.float32)
         self._dense = self._logits
         self._bottom_gradient = self._logits
+
+    def _layout(self, layout: ModelLayout) -> ModelLayout:
+        """The layout of the tensors; a model with others than these has its own."""
+        return layout
 
     def _mlp(self, name: str, last_relu: bool) -> Mlp:
         """The MLP "bottom" or "top"."""

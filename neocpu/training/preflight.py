@@ -119,6 +119,28 @@ def working_memory(config: Config, plan: Plan) -> int:
     return 4 * samples * (8 * columns + 3 * widths) + windows + PROGRAM
 
 
+def row_memory(config: Config, plan: Plan, pooling: Mapping[str, float]) -> int:
+    """Bytes that a rank needs for the rows of tables that do not pool, and what attends to them.
+
+    pooling : mean lookups per bag of each table; 1 where it is not known.
+    """
+    samples = -(-config.training.batch_size // plan.ranks)
+    composition = config.layout(1).composition
+    if composition is None:
+        return 0
+    keys = bags(plan.tables)
+    numbers = 0.0
+    for part in composition.parts:
+        if part.pooled:
+            continue
+        tables = [plan.tables[keys[source.key].table] for source in part.sources]
+        width = 8 * sum(table.dim for table in tables) + 2 * part.dim
+        if part.attention is not None:
+            width += 3 * sum(part.attention.sizes)
+        numbers += width * pooling.get(tables[0].name, 1.0)
+    return int(4 * samples * numbers)
+
+
 def human(size: float) -> str:
     """1536 -> '1.5 KiB'."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

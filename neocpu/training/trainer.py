@@ -14,11 +14,13 @@ from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.cores import roam
 from neocpu.embedding.batch_scaling import scaling_text
+from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import NeocpuError
 from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
+from neocpu.parallel.plan import Plan
 from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
 from neocpu.training.advising import advise
@@ -231,8 +233,13 @@ class Trainer:
         self.report.note(f"kernels are ready after {seconds:.3f} s")
         if self.bind:
             bind_kernel_threads(comm)
-        self.world = build(config, comm, plan, splits.dense_features, huge=huge, memory=memory)
+        self.world = self._build(plan, splits, huge, memory)
         return self.world, schedule
+
+    def _build(self, plan: Plan, splits: Splits, huge: bool, memory: MemoryPlan) -> World:
+        """The objects of this rank; arguments as of `world.build`."""
+        dense_features = splits.dense_features
+        return build(self.config, self.comm, plan, dense_features, huge=huge, memory=memory)
 
     def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
         """Take up the run where its newest checkpoint left it."""

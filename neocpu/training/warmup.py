@@ -51,6 +51,7 @@ from neocpu.kernels._cache import (
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
 from neocpu.model import composition as compositions
+from neocpu.model.search_settings import SearchConfig
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.sharded import ShardedEmbedding
@@ -373,6 +374,7 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
         memory=memory,
         wires=wires,
         parallel=parallel,
+        search=SearchConfig(),
     )
 
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from neocpu.config import Config
 from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.embedding.feature_groups import key_groups
+from neocpu.embedding.optimizer_groups import dense_runs
 from neocpu.embedding.tiered import MemoryPlan
+from neocpu.errors import ConfigError
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.disaggregated import DisaggregatedEmbedding
@@ -65,18 +67,20 @@ def build(
     dense_features: int,
     huge: bool = True,
     memory: MemoryPlan | None = None,
+    model: Dlrm | None = None,
 ) -> World:
     """Model, tables and optimizers of one rank; no row is looked up, so none takes memory yet.
 
     huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
+    model : the dense part (None: that of the config).
     """
     training = config.training
     if config.parallel.alltoall == "two_level":
         comm = two_level(comm)
-    model = _model(config, plan, dense_features)
+    model = model or _model(config, plan, dense_features)
     embedding, towers = _embedding(config, comm, plan, model, huge, memory)
     rates = config.optimizer
-    runs = config.dense_runs(dense_features)
+    runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
     dense = DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
     of_table = config.table_optimizers()
     shards = plan.local(comm.rank)
@@ -108,7 +112,15 @@ def build(
 
 
 def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
-    """The dense part of the model."""
+    """The dense part of the model.
+
+    Raises ConfigError for the config of a search, which holds many models.
+    """
+    if config.search.supernet:
+        raise ConfigError(
+            f"{config.source}: search.supernet: it is the config of a search, whose checkpoints "
+            "hold many models at once; train its found.toml"
+        )
     layout = config.layout(dense_features)
     return Dlrm(**vars(layout), seed=config.training.seed, apart=config.parallel.towers)
 
