@@ -8,6 +8,7 @@ import pytest
 from composed_runs import DENSE, batch_of, feature_bags, train
 
 from neocpu import config as configs
+from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.errors import ConfigError
 from neocpu.kernels import choice
@@ -22,6 +23,7 @@ from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
 from neocpu.reference import model as twin
 from neocpu.training import warmup
+from neocpu.training.config_keys import resolved
 from neocpu.training.initial import initial_rows
 from neocpu.training.world import build
 from neocpu.trees import leaf_cuts
@@ -331,3 +333,16 @@ def test_one_digest_on_any_ranks_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(run_threads(2, body)) == {other_bits} != {expected}
     monkeypatch.setenv(choice.VARIABLE, "plain")
     assert trained(SingleComm(), options, ["table_wise"] * 6) == expected
+
+
+def test_lines_say_what_kinds_save() -> None:
+    config = settings("tables.small.kind=qr", "tables.small.collisions=5")
+    line, numbers = kind_lines(config)
+    assert line == (
+        "kinds: small qr (*.quotient, *.remainder); middle, twice md; sorted md (*.0, *.1, *.2)"
+    )
+    count = numbers_of(config)
+    assert f"{count:,} numbers, 88 of them dense parameters; as full tables 1,920" in numbers
+    assert [*kind_lines(replace(config, kinds=()))] == []
+    tables = resolved(config)["tables"]
+    assert tables["twice"]["own_dim"] == 2 and tables["twice"]["dim"] == 8
