@@ -94,7 +94,7 @@ def test_compression_goes_as_far_as_two_parts_do() -> None:
     assert [table.rows for table in config.tables] == [100, 100]
 
 
-@pytest.mark.parametrize("rows", [40_000_000, 2**31 + 11, 2**40 + 3, 2**62])
+@pytest.mark.parametrize("rows", [40_000_000, 2**31 + 11, 2**40 + 3, 2**52, 2**52 + 3, 2**62])
 def test_quotients_are_whole_at_any_size(rows: int) -> None:
     """Where fp32 (from 2^24) and fp64 (from 2^53) divide wrongly."""
     ids = [rows - 1 - step for step in range(2000)] + [rows // 2 + step for step in range(2000)]
