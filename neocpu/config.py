@@ -20,51 +20,29 @@ from pathlib import Path
 from typing import Any
 
 from neocpu import defaults
-from neocpu.embedding.batch_scaling import SCALING_RULES
-from neocpu.embedding.compositions import Composition
+from neocpu.config_limits import CHOICES, LEAST, MOST
+from neocpu.embedding.compositions import Composition, LogicalTable
 from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.optimizer_groups import (
-    AS_SECTION,
-    ParameterRun,
-    dense_runs,
-    table_optimizers,
-)
-from neocpu.embedding.optimizers import (
-    DENSE_NAMES,
-    RATE_MODES,
-    WEIGHT_DECAY_MODES,
-    SparseOptimizer,
-)
-from neocpu.embedding.specs import (
-    POOLING,
-    ROUNDINGS,
-    TableSpec,
-    with_caches,
-)
+from neocpu.embedding.optimizer_groups import ParameterRun, dense_runs, table_optimizers
+from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.specs import TableSpec, with_caches
 from neocpu.embedding.table_keys import ModelDefaults, tables_of
 from neocpu.errors import ConfigError
-from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.features import feature_names
-from neocpu.ingest.schema import TRANSFORMS
-from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
+from neocpu.ingest.settings import DataConfig
 from neocpu.ingest.table import table_schema
-from neocpu.kinds import KEYS, KIND_NAMES, expand
-from neocpu.model.interactions.dhen import ENSEMBLES, MODULES
-from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
+from neocpu.kinds import FULL, KEYS, expand
+from neocpu.model.layout import ModelLayout
+from neocpu.model.search_settings import SearchConfig
 from neocpu.model.settings import ModelConfig
-from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import choose_schemes, is_plan_file
-from neocpu.parallel.settings import ALLTOALL_NAMES, ROUTE_NAMES, ParallelConfig
+from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.throttle import link_speeds
-from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
+from neocpu.parallel.wire_formats import WiresConfig
 from neocpu.paths import absolute_paths, place_logs, place_paths, refuse_misplaced
-from neocpu.planner.planners import PLANNERS
 from neocpu.presets import MODELS, model_path, path_of
 from neocpu.records import Reader, apply_override, toml_tree
-from neocpu.reference.policies import POLICIES
-from neocpu.reference.rules import RULES
 from neocpu.settings import (
-    PIPELINES,
     CheckpointConfig,
     EvalConfig,
     MemoryConfig,
@@ -79,7 +57,8 @@ class Config:
     """The config of a run; `loads(text, source, overrides, folder)` makes the same one again.
 
     tables : the physical tables. logical, compositions : the tables that the model sees, and how
-        they are composed of the physical ones; () where every table is kept as it is.
+        they are composed of the physical ones; () where every table is kept as it is. kinds : the
+        tables that the model sees with their kinds and the keys of these.
     folder : of the file, which its relative paths start from ("": the current folder).
     absolute : overrides that make all paths absolute, so that text, overrides and these mean the
         same in any current folder.
@@ -97,8 +76,10 @@ class Config:
     memory: MemoryConfig
     checkpoint: CheckpointConfig
     wires: WiresConfig = field(default_factory=WiresConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
     logical: tuple[TableSpec, ...] = ()
     compositions: tuple[Composition, ...] = ()
+    kinds: tuple[LogicalTable, ...] = ()
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
@@ -171,6 +152,8 @@ class Config:
             header["init"] = start
         if wires := self.wires.header():
             header["wires"] = wires
+        if self.search.supernet:
+            header["search"] = self.search.header(vars(self.parallel))
         if self.compositions:
             header["kinds"] = [composition.header() for composition in self.compositions]
         as_json: dict[str, Any] = json.loads(json.dumps(header))
@@ -188,63 +171,7 @@ SECTIONS: dict[str, type] = {
     "memory": MemoryConfig,
     "checkpoint": CheckpointConfig,
     "wires": WiresConfig,
-}
-# what a text may be; keys of tables stand under `tables.*`
-CHOICES: dict[str, tuple[str, ...]] = {
-    "data.format": FORMATS,
-    "data.rows_by": ROWS_BY,
-    "data.dense_transform": TRANSFORMS,
-    "data.on_error": ON_ERROR,
-    "model.interaction": INTERACTIONS,
-    "model.loss": LOSSES,
-    "model.dhen.modules": MODULES,
-    "model.dhen.ensemble": ENSEMBLES,
-    "model.embedding_format": TRAINED,
-    "model.embedding_rounding": ROUNDINGS,
-    "tables.*.pooling": POOLING,
-    "tables.*.format": TRAINED,
-    "tables.*.rounding": ROUNDINGS,
-    "tables.*.kind": KIND_NAMES,
-    "optimizer.sparse.name": tuple(name for name, rule in RULES.items() if rule.updates),
-    "optimizer.dense.name": tuple(DENSE_NAMES),
-    "optimizer.sparse.weight_decay_mode": WEIGHT_DECAY_MODES,
-    "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
-    "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
-    "optimizer.scaling.rule": SCALING_RULES,
-    "training.pipeline": PIPELINES,
-    "parallel.route": ROUTE_NAMES,
-    "parallel.unique_rows": UNIQUE_ROWS,
-    "parallel.alltoall": ALLTOALL_NAMES,
-    "parallel.shared_windows": ("auto", "on", "off"),
-    "parallel.planner": tuple(PLANNERS),
-    "memory.policy": tuple(POLICIES),
-    "checkpoint.quantize": ("none", *SCALED),
-    "wires.forward": tuple(WIRE_FORMATS),
-    "wires.backward": tuple(WIRE_FORMATS),
-    "wires.dense": tuple(name for name, form in WIRE_FORMATS.items() if not form.blocks),
-}
-# limits of whole numbers; all others are at least 0
-LEAST = {
-    "model.embedding_dim": 1,
-    "tables.*.rows": 1,
-    "tables.*.dim": 1,
-    "data.shuffle_run": 1,
-    "training.batch_size": 1,
-    "training.epochs": 1,
-    "training.leaves": 1,
-    "checkpoint.keep": 1,
-    "wires.block": 1,
-    "model.cross.layers": 1,
-    "model.dhen.layers": 1,
-    "optimizer.sparse.counter_halflife": -2,
-    "optimizer.sparse.adjustment_iter": -1,
-    "optimizer.groups.*.warmup_steps": AS_SECTION,
-}
-MOST = {
-    "training.seed": 2**64 - 1,
-    "training.batch_size": 2**31 - 1,
-    "training.leaves": 2**20,
-    "training.threads": 1024,  # more than any machine has cores for one rank
+    "search": SearchConfig,
 }
 
 
@@ -326,6 +253,7 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
     if parts["logical"] == tables and all(table.pooling != "none" for table in tables):
         parts["logical"] = ()
     parts["compositions"] = compositions if parts["logical"] else ()
+    parts["kinds"] = logical if any(table.kind != FULL for table in logical) else ()
     rows = sum(table.rows for table in tables)
     if rows >= 2**63:
         raise reader.wrong(
@@ -355,6 +283,36 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
         raise reader.wrong(
             "training.patience", f"it counts measurements of the valid split; set {key} too"
         )
+    _check_data(reader, config)
+    for key, why in config.wires.faults():
+        raise reader.wrong(f"wires.{key}", why)
+    for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
+        for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
+            raise reader.wrong(f"optimizer.{name}.{key}", why)
+    for key, why in config.optimizer.scaling.faults(config.optimizer.dense):
+        raise reader.wrong(f"optimizer.scaling.{key}", why)
+    if config.eval.ema >= 1:
+        raise reader.wrong("eval.ema", f"{config.eval.ema} must be below 1")
+    try:
+        config.table_optimizers()
+        config.dense_runs(1)
+        config.model.check_wide(config.model_tables)
+        if config.compositions and config.parallel.towers:
+            raise ConfigError(
+                "parallel.towers: nodes run the modules of full tables only, but some tables are "
+                'of another kind, or have pooling "none"; leave parallel.towers out'
+            )
+        key_groups(config.tables, data.deduplicate)
+        if not is_plan_file(config.parallel.plan):
+            choose_schemes(config.tables, config.parallel.plan)
+        link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {error}") from error
+
+
+def _check_data(reader: Reader, config: Config) -> None:
+    """Check what keys of the data say together, and with those of the tables."""
+    data = config.data
     if data.format == "table" and not data.schema:
         raise reader.wrong(
             "data.schema",
@@ -376,32 +334,3 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
             f'"hash", but table {by_rank[0].name!r} is a block of rows in the order of falling '
             'frequency; set data.rows_by = "vocabulary", or "code" where codes are ranks',
         )
-    for key, why in config.wires.faults():
-        raise reader.wrong(f"wires.{key}", why)
-    for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
-        for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
-            raise reader.wrong(f"optimizer.{name}.{key}", why)
-    for key, why in config.optimizer.scaling.faults(config.optimizer.dense):
-        raise reader.wrong(f"optimizer.scaling.{key}", why)
-    if config.eval.ema >= 1:
-        raise reader.wrong("eval.ema", f"{config.eval.ema} must be below 1")
-    try:
-        config.table_optimizers()
-        config.dense_runs(1)
-        config.model.check_wide(config.model_tables)
-        if config.compositions and config.parallel.towers:
-            raise ConfigError(
-                "parallel.towers: nodes run the modules of full tables only, but some tables are "
-                'of another kind, or have pooling "none"; leave parallel.towers out'
-            )
-        if data.deduplicate and any(table.pooling == "none" for table in config.tables):
-            raise ConfigError(
-                'data.deduplicate: lookups of tables with pooling "none" do not travel as bags; '
-                "leave data.deduplicate out"
-            )
-        key_groups(config.tables, data.deduplicate)
-        if not is_plan_file(config.parallel.plan):
-            choose_schemes(config.tables, config.parallel.plan)
-        link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)
-    except ConfigError as error:
-        raise ConfigError(f"{config.source}: {error}") from error

@@ -248,8 +248,9 @@ def test_texts_with_nul_and_more_threads_than_cores_are_refused() -> None:
 
 def test_route_names_are_those_of_the_registry() -> None:
     from neocpu.parallel.routes import ROUTES
+    from neocpu.parallel.settings import ROUTE_NAMES
 
-    assert set(configs.ROUTE_NAMES) == set(ROUTES)
+    assert set(ROUTE_NAMES) == set(ROUTES)
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,12 @@ ROOMS = {
             ("model",),
             ("ingest",),
             ("settings", "defaults"),
+            ("config_limits",),
             ("config",),
             ("advice",),
             ("simulation",),
             ("training",),
+            ("search",),
             ("scoring",),
             ("report",),
             ("oracle",),
@@ -62,6 +64,7 @@ CORE = {
     "model",
     "simulation",
     "training",
+    "search",
 }
 HOMES = {
     "numba": ("kernels/",),

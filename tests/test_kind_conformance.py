@@ -1,6 +1,6 @@
 """Does every kind of table do what its formula says, on any plan? One suite for all kinds.
 
-A new kind adds its examples to EXAMPLES: keys of a table that has 41 rows of dim 4.
+A new kind adds its examples to EXAMPLES: keys of a table NAME that has 41 rows of dim 4.
 """
 
 import math
@@ -63,12 +63,20 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("partitions = 2, scheme = 'crt', operation = 'concat'", (7 + 6) * DIM // 2),
     ],
     "md": [
-        Example("own_dim = 2", ROWS * 2 + 2 * DIM),
-        Example("blocks = [10], block_dims = [4, 2]", 10 * DIM + 31 * 2 + 2 * DIM),
+        Example("own_dim = 2", (41 + DIM) * 2),
+        Example("blocks = [5, 20], block_dims = [4, 2, 1]", 5 * 4 + (15 + DIM) * 2 + 21 + DIM),
     ],
     "unified": [
-        Example("shared_rows = 9, chunks = 2, table = 'NAME.shared'", 9 * 2),
-        Example("shared_rows = 5, shared_tables = 2, chunks = 4, table = 'NAME.shared'", 10),
+        Example("table = 'NAME.shared', shared_rows = 7", 7 * DIM),
+        Example("table = 'NAME.shared', shared_rows = 9, chunks = 4", 9),
+        Example("table = 'NAME', shared_rows = 5, shared_tables = 2, chunks = 2", 2 * 5 * 2),
+    ],
+    "tt": [
+        Example("rank = 2", 2 * (3 * 2 + 2 * 3 * 1 + 5 * 2)),
+        Example("rank = 17, row_factors = [2, 3, 7]", 17 * (2 * 2 + 17 * 3 + 7 * 2)),
+        Example("rank = 4, dim_factors = [1, 2, 2]", 4 * (3 + 4 * 3 * 2 + 5 * 2)),
+        Example("compression = 2, row_factors = [7, 2, 3]", 3 * (7 * 2 + 3 * 2 + 3 * 2)),
+        Example("rank = 2, cache_rows = 6", 2 * (3 * 2 + 2 * 3 * 1 + 5 * 2) + 6 * DIM),
     ],
 }
 CASES = [
@@ -85,15 +93,14 @@ def settings(kind: str, *examples: Example) -> Config:
     """
     tables = ""
     for number, example in enumerate(examples):
-        specs = {
-            f"one{number}": "features = ['one']",
-            f"many{number}": "features = ['many'], pooling = 'mean', weighted = true",
-            f"pair{number}": "features = ['left', 'right']",
-        }
-        for name, spec in specs.items():
-            keys = example.keys.replace("NAME", name)
-            tables += f"{name} = {{ {spec}, rows = {ROWS}, kind = '{kind}', {keys} }}\n"
-        tables += f"full{number} = {{ features = ['full'], rows = 9 }}\n"
+        keys = f"rows = {ROWS}, kind = '{kind}', {example.keys}"
+        many = keys.replace("NAME", f"many{number}")
+        tables += f"""
+        one{number} = {{ features = ["one"], {keys.replace("NAME", f"one{number}")} }}
+        many{number} = {{ features = ["many"], pooling = "mean", weighted = true, {many} }}
+        full{number} = {{ features = ["full"], rows = 9 }}
+        pair{number} = {{ features = ["left", "right"], {keys.replace("NAME", f"pair{number}")} }}
+        """
     text = f"""
         data.rows_by = "code"
         [model]
@@ -185,7 +192,7 @@ def pooled(kjt: Any, tables: Any, rows_of: Callable[[int, np.ndarray], np.ndarra
         lookups = slice(ends[number] - kjt.lengths[number].sum(), ends[number])
         sample = np.repeat(np.arange(samples), kjt.lengths[number])
         rows = rows_of(number, kjt.values[lookups]).astype(np.float64)
-        rows[kjt.values[lookups] < 0] = 0  # no row
+        rows[kjt.values[lookups] < 0] = 0  # the part has nothing for it
         if tables[key.table].weighted:
             rows *= kjt.weights[lookups, None]
         sums = np.zeros((samples, rows.shape[1]))
@@ -212,8 +219,9 @@ def vectors_of(world: World, batch: Any) -> np.ndarray:
     E = np.empty((len(batch.labels), composition.columns), np.float32)
     E[:] = np.nan
     world.model.forward_bottom(batch.dense, E)
-    world.embedding.forward(batch.sparse, batch.samples).finish(E)
-    return composition.forward(E)
+    lookup = world.embedding.lookup(world.embedding.start(batch.sparse, batch.samples))
+    lookup.send()
+    return composition.forward(E, lookup.finish(E) or ())
 
 
 def test_every_kind_has_examples() -> None:
@@ -256,12 +264,23 @@ def test_gradients_are_those_of_finite_differences(kind: str, example: Example, 
     assert layout is not None
     keys = bags(config.tables)
 
+    logical = next(loader_of(config, log, SingleComm(), config.model_tables).batches()).sparse
+
     def loss(tables: list[np.ndarray]) -> float:
         sources = pooled(
             batch.sparse, config.tables, lambda key, rows: tables[keys[key].table][rows]
         )
+        explicit = LogicalRows(
+            config.tables, layout, parameters, lambda table, rows: tables[table][rows]
+        )
+        by_bag = pooled(
+            logical, config.model_tables, lambda key, rows: explicit.rows(layout.parts[key], rows)
+        )
         vectors = []
-        for part in layout.parts:
+        for number, part in enumerate(layout.parts):
+            if not part.pooled:
+                vectors.append(by_bag[number].astype(np.float64))
+                continue
             out = np.empty((BATCH, part.dim), np.float32)
             inputs = [sources[source.key] for source in part.sources]
             make_operation(part, parameters).forward(inputs, out)
@@ -330,7 +349,8 @@ def test_one_digest_on_any_plan_and_from_any_checkpoint(
 @all_kinds
 def test_numbers_are_those_of_the_formula(kind: str, example: Example) -> None:
     config = settings(kind, example)
-    parts = [table for table in config.tables if table.name.startswith("one0")]
+    names = {term.table for terms in config.compositions[0].terms for term in terms}
+    parts = [table for table in config.tables if table.name in names]
     layout = config.layout(DENSE)
     dense = sum(
         math.prod(shape) for name, shape in layout.tensors() if name.startswith("kinds.one0.")

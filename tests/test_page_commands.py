@@ -40,6 +40,7 @@ NOT_RUN = {
     "checkpoint import": "needs a model of another library",
     "online CONFIG": "next-day.md runs it",
     "sweep": "use.md runs it",
+    "search": "test_dnas.py runs it",
     "models NAME": "presets.md runs it",
     "export RUN model": "export.md runs it",
     "train tiny": "README.md and use.md run it",

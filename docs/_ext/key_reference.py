@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from generated_pages import write_page
 
 from neocpu import config
+from neocpu.config_limits import CHOICES, LEAST, MOST
 from neocpu.embedding.optimizers import DENSE_NAMES, GENERAL
 from neocpu.embedding.specs import TableKeys
 from neocpu.kinds import KEYS
@@ -84,14 +85,14 @@ def type_name(hint: Any) -> str:
 
 def allowed(name: str) -> str:
     """The values or limits that `neocpu.config` checks."""
-    general = re.sub(r"^(tables|optimizer\.groups)\.NAME\.", r"\1.*.", name)
-    if choices := config.CHOICES.get(general):
+    general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\.NAME\.", r"\1.*.", name)
+    if choices := CHOICES.get(general):
         return ", ".join(f"`{choice}`" for choice in choices)
     limits = []
-    if general in config.LEAST:
-        limits.append(f"at least {config.LEAST[general]:,}")
-    if general in config.MOST:
-        limits.append(f"at most {config.MOST[general]:,}")
+    if general in LEAST:
+        limits.append(f"at least {LEAST[general]:,}")
+    if general in MOST:
+        limits.append(f"at most {MOST[general]:,}")
     return ", ".join(limits)
 
 
@@ -106,6 +107,9 @@ def keys_of(section: str, defaults: Any) -> Iterator[Key]:
         value = getattr(defaults, field.name)
         if is_dataclass(kind):
             yield from keys_of(name, value)
+            continue
+        if get_origin(kind) is Mapping and is_dataclass(get_args(kind)[1]):
+            yield from keys_of(f"{name}.NAME", get_args(kind)[1]())
             continue
         if get_origin(kind) is Mapping and is_dataclass(get_args(kind)[1]):
             yield from keys_of(f"{name}.NAME", get_args(kind)[1]())

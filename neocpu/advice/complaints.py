@@ -43,7 +43,7 @@ def complaints(config: Config, data: TrainData, steps: int) -> Iterator[str]:
         yield f"features without a table, which the model does not see: {listed(unused, NAMED)}"
     weighted = [
         feature
-        for table in config.tables
+        for table in config.model_tables
         for feature in table.features
         if data.features[feature].weighted and not table.weighted
     ]
@@ -75,9 +75,9 @@ def _rates(config: Config) -> Iterator[str]:
 
 
 def _collisions(config: Config, values: Mapping[str, int]) -> Iterator[str]:
-    """Tables so small that many values share a row, worst first."""
+    """Tables so small that many values share a row, worst first; kinds share rows by design."""
     small = []
-    for table in config.tables:
+    for table in config.model_tables:
         distinct = sum(values.get(feature, 0) for feature in table.features)
         share = colliding(distinct, table.rows)
         if share > SHARED and distinct > 2:

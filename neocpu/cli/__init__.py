@@ -33,6 +33,10 @@ COMMANDS = {
         "neocpu.cli.sweep:sweep",
         "Train CONFIG with many values of some keys, one after the other, and rank them.",
     ),
+    "search": (
+        "neocpu.cli.search:search",
+        "Choose widths, columns and rows of CONFIG's model as its section [search] says.",
+    ),
     "online": (
         "neocpu.cli.online:online",
         "Measure the model on each FILE, then train on it, in the order given.",

@@ -106,6 +106,7 @@ def print_plan(
 
     given : a plan that is there already.
     """
+    from neocpu.advice.kinds import kind_lines
     from neocpu.parallel.wire_formats import refuse_cut_blocks
     from neocpu.planner.capacity import placement_lines
     from neocpu.training.datasets import converted
@@ -122,7 +123,7 @@ def print_plan(
     if capacity:
         lines = model_lines(settings) + rank_lines(settings, sharding, memory)
     else:
-        lines = [sharding.text(state)]
+        lines = [sharding.text(state), *kind_lines(settings)]
     if memory.demands or not memory.plain:
         lines += ["", *placement_lines(sharding, memory, state)]
     for line in lines:
@@ -132,13 +133,15 @@ def print_plan(
 
 def model_lines(settings: "Config") -> list[str]:
     """Bytes of all rows, in the paper's formats and as configured, as lines of text."""
+    from neocpu.advice.kinds import kind_lines
     from neocpu.planner.capacity import LADDER, model_bytes
 
     tables = settings.tables
     optimizer = settings.optimizer.sparse
     rows = sum(table.rows for table in tables)
     parameters = sum(table.rows * table.dim for table in tables)
-    lines = [f"{len(tables)} tables, {rows:,} rows, {parameters:,} parameters", ""]
+    lines = [f"{len(tables)} tables, {rows:,} rows, {parameters:,} parameters"]
+    lines += [*kind_lines(settings), ""]
     lines.append(
         f"{'if every row exists':36}{'numbers':>10}{'state':>10}{'of rows':>10}{'together':>10}"
     )

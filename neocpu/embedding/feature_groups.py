@@ -16,9 +16,15 @@ def key_groups(tables: Sequence[TableSpec], patterns: Sequence[Sequence[str]]) -
 
     patterns : for each group, shell patterns of its features.
 
-    Raises ConfigError for a pattern that matches no feature, a feature in two groups, and a table
-    some of whose features are in a group that others are not in.
+    Raises ConfigError for a pattern that matches no feature, a feature in two groups, a table some
+    of whose features are in a group that others are not in, and groups beside a table without
+    pooling.
     """
+    if patterns and any(table.pooling == "none" for table in tables):
+        raise ConfigError(
+            'data.deduplicate: lookups of tables with pooling "none" do not travel as bags; leave '
+            "data.deduplicate out"
+        )
     keys = bags(tables)
     features = list(dict.fromkeys(key.feature for key in keys))
     group_of: dict[str, int] = {}

@@ -51,6 +51,17 @@ class TableSpec:
     maps: tuple[RowMap, ...] = ()
     start: Start | None = None
 
+    @classmethod
+    def of_json(cls, entry: Mapping[str, Any]) -> "TableSpec":
+        """The table whose fields `asdict` gave, after a way through JSON. Raises TypeError."""
+        start = entry.get("start")
+        records = {
+            "features": tuple(entry["features"]),
+            "maps": tuple(RowMap(**row_map) for row_map in entry.get("maps", ())),
+            "start": None if start is None else Start(**start),
+        }
+        return cls(**{**entry, **records})
+
     @property
     def initial(self) -> Start:
         """Where its rows start: by default uniform in ±1/√rows."""

@@ -184,7 +184,22 @@ def warm_up(layout: CompositionLayout) -> None:
     """
     tensors = layout.tensors()
     compositions = Compositions(1, layout, {name: np.zeros(s, np.float32) for name, s in tensors})
-    E = compositions.forward(np.zeros((2, compositions.columns), np.float32))
+    lookups = [_two_lookups(layout, key) for key in layout.unpooled]
+    E = compositions.forward(np.zeros((2, compositions.columns), np.float32), lookups)
     compositions.backward(np.zeros_like(E))
     gradient = {name: np.empty(shape, np.float32) for name, shape in tensors}
     compositions.weight_gradients([NodeGradient(np.arange(3, dtype=np.int64), gradient)])
+
+
+def _two_lookups(layout: CompositionLayout, key: int) -> KeyLookups:
+    """A lookup for each of two samples in a physical table that does not pool."""
+    sources = [source for part in layout.parts for source in part.sources if source.key == key]
+    places = np.arange(2, dtype=np.int64)
+    return KeyLookups(
+        offsets=np.arange(3, dtype=np.int64),
+        rows=np.zeros(2, np.int64),
+        values=np.zeros((2, sources[0].width), np.float32),
+        lines=places if key in layout.once else None,
+        weights=None,
+        leaves=2 * places,
+    )

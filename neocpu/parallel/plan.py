@@ -178,7 +178,7 @@ class Plan:
             shards = []
             for number, entry in enumerate(data["tables"]):
                 fields = {k: v for k, v in entry.items() if k not in ("scheme", "shards")}
-                tables.append(TableSpec(**{**fields, "features": tuple(entry["features"])}))
+                tables.append(TableSpec.of_json(fields))
                 for rank, lo, hi, left, right in entry["shards"]:
                     shards.append(Shard(number, (lo, hi), (left, right), rank))
             schemes = tuple(entry["scheme"] for entry in data["tables"])

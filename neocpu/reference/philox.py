@@ -14,6 +14,7 @@ BLOCK_PERMUTATION = 3
 WINDOW_PERMUTATION = 4
 GENERATOR = 5
 LEAVING = 6
+SEARCH = 16  # noise of a search's samples
 
 _MASK64 = (1 << 64) - 1
 

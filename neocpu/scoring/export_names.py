@@ -47,11 +47,17 @@ def export_state_dict(file: CheckpointFile, target: Path, program: str) -> None:
     Raises ConfigError for a model that the program does not have; else as `write_arrays`.
     """
     config = file.config()
-    known = ("dot",) if program == "torchrec" else ("dot", "cat")
-    if config.model.towers or config.model.wide or config.model.interaction not in known:
+    if config.compositions:
         raise ConfigError(
-            f"{file.path}: {program} has no DLRM with towers, with a linear term, or with this "
-            "interaction"
+            f"{file.path}: some of its tables are of another kind than full, or have pooling "
+            f'"none", for which {program} has no names; leave --names out'
+        )
+    known = ("dot",) if program == "torchrec" else ("dot", "cat")
+    further = config.model.towers or config.model.wide or config.model.heads
+    if further or config.model.interaction not in known:
+        raise ConfigError(
+            f"{file.path}: {program} has no DLRM with towers, a linear term or further heads, or "
+            "with this interaction"
         )
     if program == "torchrec" and config.model.diagonal:
         raise ConfigError(f"{file.path}: TorchRec's DLRM has no diagonal of dot products")

@@ -6,14 +6,28 @@ from dataclasses import asdict
 from typing import Any
 
 from neocpu.config import SECTIONS, Config
+from neocpu.embedding.compositions import LogicalTable
 
 
 def resolved(config: Config) -> dict[str, Any]:
-    """All keys with their values as JSON has them: {"data": {...}, …, "tables": {"C1": {...}}}."""
+    """All keys with their values as JSON has them: {"data": {...}, …, "tables": {"C1": {...}}}.
+
+    Where tables are of kinds, these are the tables that the model sees, with their kinds and the
+    keys of these; the others stand under "physical_tables".
+    """
     tree = {name: asdict(getattr(config, name)) for name in SECTIONS}
-    tree["tables"] = {table.name: asdict(table) for table in config.tables}
+    physical = {table.name: asdict(table) for table in config.tables}
+    tree["tables"] = physical
+    if config.kinds:
+        tree["tables"] = {table.spec.name: _of_kind(table) for table in config.kinds}
+        tree["physical_tables"] = physical
     as_json: dict[str, Any] = json.loads(json.dumps(tree, default=str))
     return as_json
+
+
+def _of_kind(table: LogicalTable) -> dict[str, Any]:
+    keys = asdict(table.keys) if table.keys is not None else {}
+    return {**asdict(table.spec), "kind": table.kind, **keys}
 
 
 def config_record(config: Config) -> dict[str, Any]:

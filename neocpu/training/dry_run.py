@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.embedding.batch_scaling import NO_SCALING, scaling_text
 from neocpu.errors import NeocpuError
@@ -42,6 +43,7 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
     memory = memory_plan(config, plan, pooling, row_folder(out))
     state_floats = config.optimizer.sparse.state_floats
     yield plan.text(state_floats)
+    yield from kind_lines(config)
     yield from placement_lines(plan, memory, state_floats) if memory.demands else ()
     steps = _steps(config, splits)
     yield _data_line(config, splits, steps)

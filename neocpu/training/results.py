@@ -136,14 +136,14 @@ class RunReport:
         self,
         plan: Plan,
         state_floats: tuple[int, int] = (0, 0),
-        placement_lines: Sequence[str] = (),
+        more_lines: Sequence[str] = (),
     ) -> None:
-        """Save the plan and show it; then show which memories were chosen for the tables."""
+        """Save the plan and show it; then show more lines about the tables."""
         if not self._first:
             return
         self.tell(plan.text(state_floats))
         self._write("plan.json", lambda path: write_json(path, plan.to_dict()))
-        for line in placement_lines:
+        for line in more_lines:
             self.tell(line)
 
     def metrics(

@@ -70,6 +70,8 @@ def pooled_vectors(world: World, schedule: BatchSchedule) -> dict[str, NDArray[n
     for batch in islice(schedule.batches(0), batches):
         E = np.zeros((batch.labels.size, world.embedding.columns), np.float32)
         world.embedding.forward(batch.sparse, batch.samples).finish(E)
+        if world.model.composition is not None:
+            E = world.model.composition.forward(E).copy()
         blocks.append(E[:, first_column:])
     pooled = np.concatenate(blocks)
     ends = np.cumsum(world.model.layout.dims)[:-1]

@@ -10,24 +10,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.cores import roam
 from neocpu.embedding.batch_scaling import scaling_text
+from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import NeocpuError
 from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
+from neocpu.parallel.plan import Plan
 from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
 from neocpu.training.advising import advise
 from neocpu.training.beginning import Beginning, begin
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
-from neocpu.training.evaluate import score
+from neocpu.training.evaluate import metrics_of, score
 from neocpu.training.frequent import warm_caches
 from neocpu.training.lookahead import look_ahead
-from neocpu.training.metrics import Metrics, Window, compute
+from neocpu.training.metrics import Metrics, Window
 from neocpu.training.on_machine import load_machine, report_on_machine
 from neocpu.training.patience import Patience
 from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
@@ -219,8 +222,10 @@ class Trainer:
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
-        chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
-        self.report.plan(plan, state_floats, chosen)
+        lines = [*kind_lines(config)]
+        if memory.demands:
+            lines += placement_lines(plan, memory, state_floats)
+        self.report.plan(plan, state_floats, lines)
         advise(splits, schedule.total_steps, self.report)
         report = self.report
         self.report.note("planned, and there is room")
@@ -228,8 +233,13 @@ class Trainer:
         self.report.note(f"kernels are ready after {seconds:.3f} s")
         if self.bind:
             bind_kernel_threads(comm)
-        self.world = build(config, comm, plan, splits.dense_features, huge=huge, memory=memory)
+        self.world = self._build(plan, splits, huge, memory)
         return self.world, schedule
+
+    def _build(self, plan: Plan, splits: Splits, huge: bool, memory: MemoryPlan) -> World:
+        """The objects of this rank; arguments as of `world.build`."""
+        dense_features = splits.dense_features
+        return build(self.config, self.comm, plan, dense_features, huge=huge, memory=memory)
 
     def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
         """Take up the run where its newest checkpoint left it."""
@@ -343,9 +353,10 @@ class Trainer:
             metrics["train"] = self._window.metrics(loss, self.comm)
         for name in names:
             if splits.has(name) and name not in metrics:
-                scores, labels = score(world, splits.loader(name).batches(0, 0))
-                metrics[name] = compute(scores, labels, loss, self.comm)
-                self._reliability[name] = reliability(scores, labels, loss, self.comm)
+                scores = score(world, splits.loader(name).batches(0, 0))
+                for head, measured in metrics_of(world, scores).items():
+                    metrics[f"{name}:{head}" if head else name] = measured
+                self._reliability[name] = reliability(*scores[""], loss, self.comm)
         pace = self._log.pace(self.steps_taken)
         self.report.note(f"measured {', '.join(metrics)}; {self._pace_text(pace)}")
         for name in [name for name in metrics if name not in known]:

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
+from neocpu.embedding.hot_sketch import warm_up_sketch
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.ingest.loader import warm_up_reading
 from neocpu.jagged import KJT
@@ -50,6 +51,7 @@ from neocpu.kernels._cache import (
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
 from neocpu.model import composition as compositions
+from neocpu.model.search_settings import SearchConfig
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.sharded import ShardedEmbedding
@@ -61,7 +63,6 @@ from neocpu.training.lookahead import ahead
 from neocpu.training.plans import memory_plan
 from neocpu.training.results import Compiled, Watch, unwatched
 from neocpu.training.state import digest
-from neocpu.training.warmup_rows import row_facts, with_rows
 from neocpu.training.world import build
 from neocpu.trees import rank_samples
 
@@ -83,15 +84,16 @@ class MiniBatch:
     sparse: KJT
     labels: NDArray[np.float32]
     samples: int
+    head_labels: NDArray[np.float32] | None = None
 
 
 def signature(config: Config, plan: Plan) -> str:
     """What decides which kernels a run needs that has all tables in memory."""
     model = config.model
     optimizer = config.optimizer
-    distinct: list[Any] = ["unique rows"] if config.parallel.unique_rows != "off" else []
+    distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
     distinct += ["repeated bags"] if config.data.deduplicate else []
-    distinct += row_facts(config)
+    distinct += ["hot rows"] if _rows_move(config) else []
     return _hash(
         [
             *distinct,
@@ -104,6 +106,7 @@ def signature(config: Config, plan: Plan) -> str:
             model.dhen.modules if "dhen" in model.interactions else (),
             model.diagonal,
             model.loss,
+            sorted({head.loss for head in model.heads.values()}),
             optimizer.sparse.name,
             optimizer.sparse.max_norm > 0,
             optimizer.sparse.max_gradient > 0,
@@ -131,7 +134,9 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
 def _operations(config: Config) -> list[Any]:
     """Operations that compose tables of kinds, with what they are told; full tables have none."""
     operations = {(part.operation, repr(part.options)) for part in config.compositions}
-    return [sorted(operations)] if operations else []
+    unpooled = ["rows"] * any(table.pooling == "none" for table in config.tables)
+    unpooled += sorted({keys.normalise for keys in config.model.attention.values()})
+    return [sorted(operations), *unpooled] if operations else []
 
 
 @functools.cache
@@ -151,6 +156,11 @@ def _ways(plan: Plan) -> list[tuple[str, str]]:
     return sorted(
         {(scheme, table.cached.format) for scheme, table in zip(plan.schemes, plan.tables)}
     )
+
+
+def _rows_move(config: Config) -> bool:
+    """Are there tables whose rows move in training?"""
+    return any(composition.dynamic is not None for composition in config.compositions)
 
 
 def _formats(plan: Plan) -> list[tuple[str, str]]:
@@ -218,8 +228,6 @@ def warm_up(
                     with companion(config) as helper:
                         helpers.append(helper)
                         _train_miniature(config, plan, helper)
-                    if row_facts(config):
-                        _train_rows(config)
                     _mark(markers[0])
                 if move:
                     _move_rows(config, plan, _deepest(placements))
@@ -303,6 +311,8 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         assert isinstance(world.embedding, ShardedEmbedding)  # towers stay at home here
         world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
+        if _rows_move(config):
+            warm_up_sketch()
         warm_up_reading()  # the last that the helper would compile
         helper.wait()
         for step in (1, 2):
@@ -316,15 +326,6 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
     # the miniature's tables are full
     if composition := config.layout(3).composition:
         compositions.warm_up(composition)
-
-
-def _train_rows(config: Config) -> None:
-    """A step with tables that do not pool, in memory."""
-    pooled = _mini_config(config, [TableSpec("mini", ROWS, DIM, ("one",))], "hbm")
-    mini = with_rows(pooled, config)
-    comm = SingleComm()
-    world = build(mini, comm, place(mini.tables, ["table_wise"] * len(mini.tables), 1, 1), 3)
-    world.step(_mini_batch(mini, comm, 2), 1)
 
 
 def _move_rows(config: Config, plan: Plan, placement: str) -> None:
@@ -373,6 +374,7 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
         memory=memory,
         wires=wires,
         parallel=parallel,
+        search=SearchConfig(),
     )
 
 
@@ -385,6 +387,6 @@ def _mini_batch(config: Config, comm: Comm, length: int) -> MiniBatch:
     values = np.arange(lengths.sum(), dtype=np.int64) % ROWS
     weights = np.ones(values.size, np.float32) if any(t.weighted for t in config.tables) else None
     dense = np.linspace(0, 1, 3 * b, dtype=np.float32).reshape(b, 3)
-    return MiniBatch(
-        dense, KJT(keys, lengths, values, weights), (np.arange(b) % 2).astype(np.float32), BATCH
-    )
+    labels = (np.arange(b) % 2).astype(np.float32)
+    head_labels = np.tile(labels, (len(config.model.heads), 1))
+    return MiniBatch(dense, KJT(keys, lengths, values, weights), labels, BATCH, head_labels)

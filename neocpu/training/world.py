@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from neocpu.config import Config
 from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.embedding.feature_groups import key_groups
+from neocpu.embedding.optimizer_groups import dense_runs
 from neocpu.embedding.tiered import MemoryPlan
+from neocpu.errors import ConfigError
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.disaggregated import DisaggregatedEmbedding
@@ -19,7 +21,9 @@ from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.two_level import two_level
 from neocpu.parallel.wires import Wire
+from neocpu.training.dynamic_kinds import DynamicKinds
 from neocpu.training.step import TrainStep
+from neocpu.training.table_rows import TableRows
 from neocpu.training.tower_gradients import TowerGradients
 from neocpu.training.tower_world import build_apart
 
@@ -31,7 +35,7 @@ class World:
     config, comm, plan : what they were built from. model : the dense part, the same on all ranks.
     embedding : this rank's shards of the tables. dense : the optimizer of the model's parameters.
     step : trains model and embedding on one batch. towers : where the model's towers run on their
-    nodes (None: at home).
+    nodes (None: at home). dynamic : the tables whose rows move in training (None: there is none).
     """
 
     config: Config
@@ -42,6 +46,7 @@ class World:
     dense: DenseOptimizer
     step: TrainStep
     towers: TowerGradients | None = None
+    dynamic: DynamicKinds | None = None
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
@@ -62,22 +67,25 @@ def build(
     dense_features: int,
     huge: bool = True,
     memory: MemoryPlan | None = None,
+    model: Dlrm | None = None,
 ) -> World:
     """Model, tables and optimizers of one rank; no row is looked up, so none takes memory yet.
 
     huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
+    model : the dense part (None: that of the config).
     """
     training = config.training
     if config.parallel.alltoall == "two_level":
         comm = two_level(comm)
-    model = _model(config, plan, dense_features)
+    model = model or _model(config, plan, dense_features)
     embedding, towers = _embedding(config, comm, plan, model, huge, memory)
     rates = config.optimizer
-    runs = config.dense_runs(dense_features)
+    runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
     dense = DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
     of_table = config.table_optimizers()
     shards = plan.local(comm.rank)
     embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])
+    dynamic = _dynamic(config, comm, plan, model, embedding)
     return World(
         config=config,
         comm=comm,
@@ -96,15 +104,42 @@ def build(
             Wire.of(config.wires.specs.dense, backward=True),
             towers,
             rates.clip_norm,
+            dynamic,
         ),
         towers=towers,
+        dynamic=dynamic,
     )
 
 
 def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
-    """The dense part of the model."""
+    """The dense part of the model.
+
+    Raises ConfigError for the config of a search, which holds many models.
+    """
+    if config.search.supernet:
+        raise ConfigError(
+            f"{config.source}: search.supernet: it is the config of a search, whose checkpoints "
+            "hold many models at once; train its found.toml"
+        )
     layout = config.layout(dense_features)
     return Dlrm(**vars(layout), seed=config.training.seed, apart=config.parallel.towers)
+
+
+def _dynamic(
+    config: Config,
+    comm: Comm,
+    plan: Plan,
+    model: Dlrm,
+    embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding,
+) -> DynamicKinds | None:
+    """The tables whose rows move in training."""
+    if all(composition.dynamic is None for composition in config.compositions):
+        return None
+    assert model.composition is not None
+    seed = config.training.seed
+    rows = TableRows(comm, plan, embedding.tbe, config.optimizer.sparse, seed)
+    parts = model.composition.layout.parts
+    return DynamicKinds(config, comm, parts, model.first_column, rows)
 
 
 def _embedding(

@@ -14,6 +14,7 @@ from neocpu.model.operations.add import Add
 from neocpu.model.operations.copy import Copy
 from neocpu.model.operations.multiply import Multiply
 from neocpu.model.operations.project import Project
+from neocpu.model.operations.tensor_train import TensorTrain
 
 
 class Operation(Protocol):
@@ -58,7 +59,9 @@ class RowOperation(Protocol):
         """As `Operation.weight_gradients`; cuts of the nodes count lookups."""
 
 
-ROW_OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, F32]], RowOperation]] = {}
+ROW_OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, F32]], RowOperation]] = {
+    "tensor_train": TensorTrain,
+}
 
 
 def make_row_operation(part: KeyVectors, parameters: Mapping[str, F32]) -> RowOperation | None:

@@ -1,0 +1,80 @@
+"""`neocpu search`: which widths, columns and rows suit a model? A differentiable search tells.
+
+The search itself is `search/trainer.py`.
+"""
+
+import time
+from pathlib import Path
+
+import click
+
+from neocpu import config as configs
+from neocpu.cli.options import ranks_option, set_option
+from neocpu.cli.terminal import tell_ranks
+from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
+from neocpu.search.space import space_of
+
+STARTED = time.time()
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@ranks_option
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of results  [default: searches/NAME].",
+)
+@set_option()
+@click.option(
+    "--resume", is_flag=True, help="Go on from the newest complete checkpoint of the folder."
+)
+def search(
+    config: Path,
+    ranks: int | None,
+    folder: Path | None,
+    overrides: tuple[str, ...],
+    resume: bool,
+) -> None:
+    """Choose widths, columns and rows of CONFIG's model as its section [search] says.
+
+    All models are trained as one, whose choices have probabilities that learn too; docs/search.md.
+    Runs alone, with --ranks, or under mpiexec, to the same digest. Ends with a plain config:
+
+    \b
+    neocpu search CONFIG --out searches/small
+    neocpu train searches/small/found.toml
+    """
+    settings = configs.load(config, overrides)
+    space_of(settings)  # refused before ranks start
+    folder = folder or Path("searches") / config.stem
+    if ranks is not None and ranks > 1 and not launched():
+        line = ["search", str(config), "--ranks", str(ranks), "--out", str(folder)]
+        for override in overrides:
+            line += ["--set", override]
+        tell_ranks()
+        exec_mpiexec(ranks, [*line, *(["--resume"] if resume else [])])
+    with held_signals():
+        comm = get_comm(
+            ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+        )
+        prepare_threads(comm, settings.training.threads or None)
+
+        from neocpu.cli.progress import make_report
+        from neocpu.search.trainer import SearchTrainer
+
+        summary = SearchTrainer(
+            settings,
+            comm,
+            folder,
+            resume=resume,
+            report=make_report(folder, comm.rank, [], None),
+            started=STARTED,
+            bind=True,
+        ).run()
+        if comm.rank == 0:
+            for line_of_table in summary["lines"]:
+                click.echo(line_of_table)
+            click.echo(f"digest {summary['digest']}")
+            click.echo(f"train the found model from scratch: neocpu train {folder / 'found.toml'}")

@@ -1,0 +1,61 @@
+"""Which cost does `search.cost` of a config name? The formulas of `cost.py`, or the planner's."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from neocpu.config import Config
+from neocpu.parallel.comm import Comm
+from neocpu.planner.links import Layout
+from neocpu.planner.planners import planner_of
+from neocpu.planner.seconds import StepSeconds
+from neocpu.search.cost import ModelCost, Shapes, flops, parameters, seconds
+from neocpu.search.space import Choice, Space, plain_config
+from neocpu.simulation.settings import dense_work
+from neocpu.training.plans import capacity, planning_machine, workload
+
+PRECISION = "fp32"
+
+
+def cost_of(name: str, space: Space, shapes: Shapes, comm: Comm) -> ModelCost:
+    """The cost of a name in `search_settings.COSTS`; rank 0 asks the planner. Collective."""
+    if name == "parameters":
+        return parameters(space, shapes)
+    if name == "flops":
+        return flops(space, shapes)
+    answers: dict[str, float] = {}
+
+    def ask(choice: Choice) -> float:
+        key = json.dumps(choice)
+        if key not in answers:
+            answers[key] = step_seconds(plain_config(shapes.config, space, choice), shapes)
+        return answers[key]
+
+    def all_answers() -> bytes:
+        seconds(space, ask)
+        return json.dumps(answers).encode()
+
+    answers = json.loads(comm.on_first_rank(all_answers))
+    return seconds(space, ask)
+
+
+def step_seconds(config: Config, shapes: Shapes) -> float:
+    """Seconds that the planner expects of a step of one model on search.cost_ranks ranks of
+    parallel.machine.
+    """
+    ranks = config.search.cost_ranks
+    per_node = min(config.parallel.ranks_per_node or ranks, ranks)
+    layout = Layout(ranks, per_node, config.parallel.route)
+    dense = dense_work(config, shapes.dense_features, PRECISION)
+    work = replace(workload(config, shapes.pooling, _distinct(config, shapes)), dense=dense)
+    model = StepSeconds(planning_machine(config), config.tables, work, layout)
+    propose = planner_of(config.parallel.planner)
+    return propose(
+        config.tables, config.parallel.plan, layout, model, work, capacity(config)
+    ).seconds
+
+
+def _distinct(config: Config, shapes: Shapes) -> Mapping[str, float]:
+    """Distinct rows of a step: no more than a table has."""
+    rows = {table.name: table.rows for table in config.tables}
+    return {name: min(distinct, rows[name]) for name, distinct in shapes.distinct.items()}
