@@ -147,6 +147,7 @@ def test_weights_of_lookups_count_once_in_a_product() -> None:
     [
         ("operation = 'dot'", "C1.operation: 'dot' is unknown"),
         ("scheme = 'prime'", "C1.scheme"),
+        ("combine = 'both'", "C1.combine"),
         ("radices = [10, 9]", "tell 90 rows apart, but there are 100"),
         ("radices = [100]", "two or more"),
         ("partitions = 1", "C1.partitions"),
