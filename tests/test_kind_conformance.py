@@ -76,6 +76,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("rank = 17, row_factors = [2, 3, 7]", 17 * (2 * 2 + 17 * 3 + 7 * 2)),
         Example("rank = 4, dim_factors = [1, 2, 2]", 4 * (3 + 4 * 3 * 2 + 5 * 2)),
         Example("compression = 2, row_factors = [7, 2, 3]", 3 * (7 * 2 + 3 * 2 + 3 * 2)),
+        Example("rank = 2, cache_rows = 6", 2 * (3 * 2 + 2 * 3 * 1 + 5 * 2) + 6 * DIM),
     ],
 }
 CASES = [

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,13 +30,14 @@ LARGEST = (10131227, 8351593, 7046547, 5461306, 2202608, 286181, 142572)
 KAGGLE = 33_762_577  # rows of all 26 tables
 
 TOML = """
+data.rows_by = "code"
 [model]
 embedding_dim = 8
 bottom = [8]
 top = [5, 1]
 [tables]
 one = { rows = 60, kind = "tt", rank = 5, features = ["left", "right"] }
-bags = { rows = 27, kind = "tt", rank = 16, pooling = "mean", weighted = true }
+bags = { rows = 27, kind = "tt", rank = 16, cache_rows = 4, pooling = "mean", weighted = true }
 full = { rows = 9 }
 [training]
 batch_size = 22
@@ -89,7 +91,8 @@ def test_factors() -> None:
         ("row_factors = [10, 10]", "not three whole numbers"),
         ("dim_factors = [2, 2, 2]", "is 8, but the table has 16 columns"),
         ("rank = 0", "it is 1 at least"),
-        ("compression = 100.0", "but rank 1 has"),
+        ("cache_rows = 101", "is not in 0 ... 100"),
+        ("compression = 100.0", "but with rank 1 they have"),
     ],
 )
 def test_keys_that_do_not_fit_are_refused(keys: str, message: str) -> None:
@@ -174,6 +177,32 @@ def test_rows_and_gradients_are_those_of_the_full_matrix(rank: int) -> None:
         assert leaf_and_row <= 2 * len(cores[core])  # one term for each leaf and row
 
 
+def test_rows_that_are_kept_pass_the_cores_by() -> None:
+    """Lookups of the first 8 rows read and train a table of their own."""
+    cores, ids, gradient = batch_of(3)
+    kept = np.flatnonzero((ids >= 0) & (ids < 8))
+    cache = np.random.default_rng(1).standard_normal((8, 12)).astype(np.float32)
+    sources = lookups_of(ids, cores, [0, 5, 46])
+    rows = np.where(ids < 8, ids, -1)
+    values = np.where(rows[:, None] < 0, np.float32(0), cache[rows])
+    source = replace(sources[0], rows=rows, values=values, lines=None)
+    train = operation(3)
+    out = np.empty((ids.size, 12), np.float32)
+    train.forward([*sources, source], out)
+    np.testing.assert_array_equal(out[kept], cache[ids[kept]])
+    terms = train.backward(gradient)
+    np.testing.assert_array_equal(terms[3].gradient, gradient[kept])
+    assert terms[3].rows is not None and terms[3].rows.tolist() == ids[kept].tolist()
+    others = np.where(rows < 0, ids, -1)
+    alone = operation(3)
+    expected = np.empty_like(out)
+    alone.forward(lookups_of(others, cores, [0, 5, 46]), expected)
+    np.testing.assert_array_equal(np.delete(out, kept, 0), np.delete(expected, kept, 0))
+    for term, same in zip(terms, alone.backward(gradient)):
+        np.testing.assert_array_equal(term.gradient, same.gradient)
+        np.testing.assert_array_equal(term.rows, same.rows)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_gradients_are_those_of_torch() -> None:
     import torch
@@ -228,11 +257,13 @@ def batch(options: Config, comm: Comm, number: int, samples: int) -> MiniBatch:
             sizes = rng.integers(0, 4, samples).astype(np.int32)
             rows = rng.integers(-1, height, sizes.sum())
             rows[rng.random(rows.size) < 0.3] = height - 1
+            rows[rng.random(rows.size) < 0.3] = 2
             features[key.feature] = (sizes, rows, rng.uniform(0.5, 2, rows.size))
         sizes, rows, factors = features[key.feature]
         if row_map:
             mapped = np.empty_like(rows)
-            map_rows(rows, 0, row_map.divisor, row_map.modulus, 0, np.uint64(0), mapped)
+            rule = (row_map.number, row_map.divisor, row_map.modulus, row_map.first)
+            map_rows(rows, *rule, np.uint64(0), mapped)
             rows = mapped
         ends = np.append(0, np.cumsum(sizes))
         lengths.append(sizes[lo:hi])
@@ -285,7 +316,7 @@ def test_one_digest_for_every_plan_pipeline_and_memory(tmp_path) -> None:
 
 
 def test_every_core_row_is_fetched_once() -> None:
-    world = build(settings(), SingleComm(), place(settings().tables, ["table_wise"] * 7, 1, 1), 3)
+    world = build(settings(), SingleComm(), place(settings().tables, ["table_wise"] * 8, 1, 1), 3)
     made = batch(settings(), SingleComm(), 1, 22)
     lookup = world.embedding.lookup(world.embedding.start(made.sparse, 22))
     lookup.send()

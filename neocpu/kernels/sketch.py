@@ -19,9 +19,11 @@ import numpy as np
 from numba import prange
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
+from neocpu.kernels.simd import prefetch
 
 EMPTY = -1  # no id, and no hot row
 CHUNK = 1 << 11  # lookups, or bags, that a thread takes at a time
+AHEAD = 16  # lookups between a prefetch of a bucket and its use
 EXACT = 1 << 52  # row numbers below are exact in fp64
 
 
@@ -65,11 +67,15 @@ def _remainder(row, size, inverse):
         return row % size
     # the quotient may be off by one
     rest = row - np.int64(np.float64(row) * inverse) * size
-    if rest < 0:
-        rest += size
-    elif rest >= size:
-        rest -= size
-    return rest
+    rest += size if rest < 0 else 0
+    return rest - size if rest >= size else rest
+
+
+@inlined
+def _fetch(ids, row, inverse):
+    """Bring up the bucket of a row."""
+    bucket = _remainder(max(row, np.int64(0)), np.int64(len(ids)), inverse)
+    prefetch(ids, bucket * ids.shape[1])
 
 
 @parallel_kernel
@@ -89,36 +95,53 @@ def map_hot_rows(rows, limit, sketch, hash_rows, hot, shared):
     for chunk in prange((rows.size + CHUNK - 1) // CHUNK):
         for i in range(chunk * CHUNK, min((chunk + 1) * CHUNK, rows.size)):
             row = rows[i]
+            _fetch(ids, rows[min(i + AHEAD, rows.size - 1)], to_bucket)
             if row < 0 or row >= limit:
                 hot[i] = EMPTY
                 shared[i] = min(row, limit)
                 continue
             bucket = _remainder(row, buckets, to_bucket)
-            place = np.int64(EMPTY)
-            for j in range(slots):  # no early end: it would be guessed wrongly too often
-                if ids[bucket, j] == row:
-                    place = np.int64(hot_rows[bucket, 3 * slots + j])
+            # without branches: most would be guessed wrongly
+            entry = np.int64(0)
+            known = False
+            for j in range(slots):
+                same = ids[bucket, j] == row
+                entry = j if same else entry
+                known |= same
+            place = np.int64(hot_rows[bucket, 3 * slots + entry])
+            place = place if known else np.int64(EMPTY)
+            rest = _remainder(row, np.int64(hash_rows), to_shared)
             hot[i] = place
-            shared[i] = EMPTY if place >= 0 else _remainder(row, np.int64(hash_rows), to_shared)
+            shared[i] = np.int64(EMPTY) if place >= 0 else rest
 
 
 @inlined
-def _norm(values, bag, first, width):
-    """Norm of some columns of a line, in fp64: eight sums, of every eighth square, then a tree."""
+def _norm(line):
+    """Norm of numbers f32[D], in fp64: eight sums, of every eighth square, then a tree, then the
+    rest.
+    """
     s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-    last = first + width
-    for c in range(first, last - 7, 8):
-        s0 += np.float64(values[bag, c]) * np.float64(values[bag, c])
-        s1 += np.float64(values[bag, c + 1]) * np.float64(values[bag, c + 1])
-        s2 += np.float64(values[bag, c + 2]) * np.float64(values[bag, c + 2])
-        s3 += np.float64(values[bag, c + 3]) * np.float64(values[bag, c + 3])
-        s4 += np.float64(values[bag, c + 4]) * np.float64(values[bag, c + 4])
-        s5 += np.float64(values[bag, c + 5]) * np.float64(values[bag, c + 5])
-        s6 += np.float64(values[bag, c + 6]) * np.float64(values[bag, c + 6])
-        s7 += np.float64(values[bag, c + 7]) * np.float64(values[bag, c + 7])
+    for block in range(line.size // 8):
+        at = np.uint64(8 * block)  # unsigned: an index below 0 would count from the end
+        x0 = np.float64(line[at + np.uint64(0)])
+        x1 = np.float64(line[at + np.uint64(1)])
+        x2 = np.float64(line[at + np.uint64(2)])
+        x3 = np.float64(line[at + np.uint64(3)])
+        x4 = np.float64(line[at + np.uint64(4)])
+        x5 = np.float64(line[at + np.uint64(5)])
+        x6 = np.float64(line[at + np.uint64(6)])
+        x7 = np.float64(line[at + np.uint64(7)])
+        s0 += x0 * x0
+        s1 += x1 * x1
+        s2 += x2 * x2
+        s3 += x3 * x3
+        s4 += x4 * x4
+        s5 += x5 * x5
+        s6 += x6 * x6
+        s7 += x7 * x7
     total = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))
-    for c in range(last - width % 8, last):
-        total += np.float64(values[bag, c]) * np.float64(values[bag, c])
+    for c in range(line.size // 8 * 8, line.size):
+        total += np.float64(line[c]) * np.float64(line[c])
     return math.sqrt(total)
 
 
@@ -137,7 +160,8 @@ def importances(rows, offsets, weights, gradient, mean, out):
             last = offsets[bag + 1]
             if first == last:
                 continue
-            norm = _norm(gradient.values, bag, gradient.column, gradient.width)
+            begin = gradient.column
+            norm = _norm(gradient.values[bag, begin : begin + gradient.width])
             if mean:
                 norm /= np.float64(last - first)
             for i in range(first, last):
@@ -216,8 +240,10 @@ def observe(seen, means, parts, sketch):
         for batch in range(means.size):
             mean = means[batch]
             for run in range(seen.batches[batch], seen.batches[batch + 1]):
-                for i in range(seen.starts[run, 0], seen.starts[run, 1]):
+                end = seen.starts[run, 1]
+                for i in range(seen.starts[run, 0], end):
                     row = seen.rows[i]
+                    _fetch(sketch.ids, seen.rows[min(i + AHEAD, end - 1)], inverse)
                     if row < 0:
                         continue
                     bucket = _remainder(row, height, inverse)

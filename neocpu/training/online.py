@@ -162,7 +162,7 @@ class OnlineSplits(Splits):
         if not now:
             return dict(self.vocabularies or words)
         grown = grow(now, words)
-        for table in self.config.tables:
+        for table in self.config.model_tables:
             for feature in table.features:
                 codes = grown.get(feature, np.empty(0, np.uint64))
                 old = now[feature].size if feature in now else 0

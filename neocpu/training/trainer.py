@@ -14,7 +14,6 @@ from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.cores import roam
 from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import NeocpuError
 from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.environment import check_kernels
@@ -35,6 +34,7 @@ from neocpu.training.patience import Patience
 from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
 from neocpu.training.recovery import Recovery
 from neocpu.training.reliability import reliability
+from neocpu.training.requests import LOG_DUE, SIGNAL, STOP_ASKED, Stopped
 from neocpu.training.results import RunReport
 from neocpu.training.room import PlannedRun, check_room
 from neocpu.training.row_files import remove_row_files, row_folder
@@ -50,22 +50,6 @@ from neocpu.training.world import World, build
 from neocpu.zionex.machine import Machine
 
 WINDOW = 100  # batches that training metrics look back on
-# what ranks tell each other before a step: nothing (0), or the largest of these
-LOG_DUE = 1  # rank 0 wants a line on training
-STOP_ASKED = 2  # a listener of rank 0 asks for a good end
-SIGNAL = 4  # times the number of a signal
-
-
-class Stopped(NeocpuError):
-    """The run was asked to end (SIGTERM, Ctrl-C); it has written a checkpoint if it took steps."""
-
-    def __init__(self, number: int, step: int) -> None:
-        done = f"after step {step}; a checkpoint is written, go on with --resume"
-        super().__init__(
-            f"stopped by signal {number} "
-            + (done if step else "before the first step; nothing is lost, start it again")
-        )
-        self.exit_status = 128 + number
 
 
 class Trainer:

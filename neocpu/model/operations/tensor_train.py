@@ -3,6 +3,9 @@
     core rows, fetched once  -->  prefixes G1 G2, once each  -->  distinct rows  -->  lookups
     gradients of lookups, merged by (leaf, row)  -->  of prefixes  -->  of (leaf, core row)
 
+A fourth source has rows that are kept as they are; lookups that it has a row for go to it alone,
+and give it a term each.
+
 `tensor_train_index.py` says which; docs/arithmetic.md §14 has the order of every sum.
 """
 
@@ -26,6 +29,7 @@ from neocpu.model.operations.tensor_train_index import (
 )
 
 Ints = NDArray[np.int64]
+CORES = 3
 CHAINS = 16  # the kernels take ranks that are multiples of it
 
 
@@ -42,6 +46,7 @@ class TensorTrain:
         self._sources: Sequence[KeyLookups] = ()
         self._cores: list[F32] = []
         self._index: RowIndex | None = None
+        self._kept: Ints = np.empty(0, np.int64)  # lookups of rows that are kept as they are
         q1, q2, _ = self._dims
         self._prefixes = Buffer(q1 * q2 * self._wide)
         self._prefix_gradients = Buffer(q1 * q2 * self._wide)
@@ -55,9 +60,16 @@ class TensorTrain:
     def forward(self, sources: Sequence[KeyLookups], out: F32) -> None:
         """out f32[n, D], the row of each lookup times its weight; a lookup of no row has zeros."""
         self._sources = sources
-        self._cores = [self._padded(core, source.values) for core, source in enumerate(sources)]
-        lines = [_lines(source) for source in sources]
-        index = index_rows([source.rows for source in sources], lines, self._factors)
+        cores = sources[:CORES]
+        self._cores = [self._padded(core, source.values) for core, source in enumerate(cores)]
+        lines = [_lines(source) for source in cores]
+        made = sources[0].rows >= 0
+        self._kept = np.empty(0, np.int64)
+        if len(sources) > CORES:
+            self._kept = np.flatnonzero(sources[CORES].rows >= 0)
+            made[self._kept] = False
+        rows_of_cores = [source.rows for source in cores]
+        index = index_rows(np.flatnonzero(made), rows_of_cores, lines, self._factors)
         self._index = index
         core1, core2, core3 = self._cores
         prefixes = self._prefixes.matrix(index.first.size)
@@ -71,6 +83,9 @@ class TensorTrain:
             out[index.lookups] = rows[index.row]
         else:
             np.take(rows, index.row, axis=0, out=out)
+        if self._kept.size:
+            cache = sources[CORES]
+            out[self._kept] = cache.values[_lines(cache)[self._kept]]
         weights = sources[0].weights
         if weights is not None:
             np.multiply(out, weights[:, None], out=out)
@@ -122,7 +137,12 @@ class TensorTrain:
             self._second_terms(index, leaves, prefix_gradients),
             self._third_terms(index, leaves, merged),
         )
-        return [RowTerms(self._unpadded(core, rows), ids) for core, (rows, ids) in enumerate(terms)]
+        by_core = [
+            RowTerms(self._unpadded(core, rows), ids) for core, (rows, ids) in enumerate(terms)
+        ]
+        kept = self._kept
+        by_cache = [RowTerms(gradient[kept], source.rows[kept]) for source in self._sources[CORES:]]
+        return by_core + by_cache
 
     def _leaf_of_lookups(self) -> Ints:
         """i64[n], the leaf of each lookup, counted from this rank's first."""
