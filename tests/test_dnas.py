@@ -419,7 +419,7 @@ def test_the_pick_is_among_the_best_of_all_models(tmp_path: Path) -> None:
     """All 8 models trained one by one; `python -m benchmarks.search` does it for 32 and 5 seeds."""
     sets = [
         f'data.{name}="{write_taste_log(tmp_path / f"{name}.h5", samples, seed)}"'
-        for name, samples, seed in (("train", 3000, 5), ("test", 1000, 6))
+        for name, samples, seed in (("train", 1500, 5), ("test", 1000, 6))
     ]
     config = configs.loads(TASTE, overrides=sets)
     space = space_of(config)
