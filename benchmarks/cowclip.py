@@ -115,12 +115,13 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True, help="a Criteo log, .tsv.gz")
     parser.add_argument("--quick", action="store_true", help="one seed, fewer points")
     parser.add_argument("--epochs", type=int, default=1, help="passes over the train data")
+    parser.add_argument("--factors", type=int, nargs="+", default=FACTORS, help="of the base batch")
     parser.add_argument("--set", action="append", default=[], help="further keys")
     parser.add_argument("--json", type=Path, help="write the results there too")
     options = parser.parse_args()
     prepare_threads(SingleComm())
-    factors = FACTORS[::2] if options.quick else FACTORS
-    seeds = tuple(SEEDS)[: 1 if options.quick else None]
+    factors = tuple(options.factors)[:: 2 if options.quick else 1]
+    seeds = SEEDS[: 1 if options.quick else None]
     results = measure(options.log, factors, seeds, options.epochs, options.set)
     print(text(results))
     if options.json:

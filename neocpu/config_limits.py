@@ -27,6 +27,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.on_error": ON_ERROR,
     "model.interaction": INTERACTIONS,
     "model.loss": LOSSES,
+    "model.heads.*.loss": LOSSES,
     "model.dhen.modules": MODULES,
     "model.dhen.ensemble": ENSEMBLES,
     "model.embedding_format": TRAINED,

@@ -176,7 +176,7 @@ class Reader:
 
     def _check(self, key: str, value: Any) -> None:
         """Raise ConfigError for a value outside choices and limits."""
-        general = re.sub(r"^(tables|optimizer\.groups)\..*\.", r"\1.*.", key)
+        general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\..*\.", r"\1.*.", key)
         if (allowed := self._choices.get(general.partition("[")[0])) and value not in allowed:
             near = get_close_matches(value, allowed, 1)
             hint = f"did you mean {near[0]!r}? Choose" if near else "choose"

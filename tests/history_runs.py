@@ -66,10 +66,12 @@ def batch_of(options: Config, comm: Comm, number: int, samples: int = 22) -> Min
     lengths = lengths[first]  # a feature has the same bags in all tables
     lo, hi = rank_samples(comm.rank, comm.size, samples, options.training.leaves)
     values = []
+    pruned: dict[str, np.ndarray] = {}  # the same lookups in all tables of a feature
     for key, key_lengths in zip(keys, lengths):
         height = options.tables[key.table].rows
-        rows = rng.integers(-1, height, key_lengths.sum())
+        rows = rng.integers(0, height, key_lengths.sum())
         rows[rng.random(rows.size) < 0.2] = height - 1
+        rows[pruned.setdefault(key.feature, rng.random(rows.size) < 0.1)] = -1
         ends = np.append(0, np.cumsum(key_lengths))
         values.append(rows[ends[lo] : ends[hi]])
     dense = rng.standard_normal((samples, DENSE), dtype=np.float32)

@@ -6,6 +6,7 @@ A family says what is learnt (model, tables, optimizers): all cases of a family 
 digest.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -88,20 +89,45 @@ ONLINE_STOPS = (1, 4, 5, 6)
 
 _TABLES = """
 one = {{ rows = 1, features = ["a"] }}
-few = {{ rows = 3, dim = {d1}, features = ["a", "b"], pooling = "mean" }}
+few = {{ rows = 3, dim = {d1}, features = ["a", "b"], pooling = "mean"{few} }}
 wide = {{ rows = 97, dim = {d2}, features = ["c"], pooling = "mean"{wide} }}
 heavy = {{ rows = 41, features = ["w"], weighted = true{heavy} }}
-mean-heavy = {{ rows = 6, dim = {d1}, features = ["w"], weighted = true, pooling = "mean" }}
+mean-heavy = {{ rows = 6, dim = {d1}, features = ["w"], weighted = true, pooling = "mean"{mean} }}
 single = {{ rows = 5, features = ["d"]{single} }}
 large = {{ rows = 5000, dim = {d2}, features = ["b", "d"]{large} }}
 """
 # further keys of some tables
 _NARROW = {"large": ', format = "fp16", rounding = "stochastic"', "wide": ', format = "fp8_e4m3"'}
 _KINDS = {
-    "wide": ', kind = "qr", collisions = 10, operation = "add"',
+    "few": ', kind = "md", own_dim = 3',
+    "wide": ', kind = "cafe", compression = 2, threshold = 3, every = 2',
     "heavy": ', kind = "qr", collisions = 7',
-    "large": ', kind = "qr", collisions = 50, operation = "concat"',
+    "mean": ', kind = "hash", hash_rows = 4, hashes = 2, signed = true',
+    "large": ', kind = "unified", shared_rows = 700, chunks = 4, table = "large"',
 }
+# tables whose rows come one by one
+_ROWS = {
+    "wide": ', kind = "tt", rank = 3',
+    "single": ', kind = "hash", hash_rows = 3, hashes = 2, signed = true',
+}
+_HISTORY = """
+history = { rows = 40, features = ["c"], pooling = "none" }
+"""
+_ATTENTION = """
+[model.attention."c@history"]
+target = "a@one"
+hidden = [5]
+"""
+# rates by group, a clip by the norm, an average of the parameters
+_EXTRAS = """
+[optimizer.groups.slow]
+tables = ["few*", "one"]
+dense = ["bottom.*"]
+learning_rate = 0.5
+warmup_steps = 3
+[eval]
+ema = 0.75
+"""
 
 _CONFIG = """
 [data]
@@ -112,7 +138,7 @@ test = "{test}"
 embedding_dim = {dim}
 bottom = [9, {dim}]
 top = [11, 1]
-interaction = "{interaction}"
+interaction = {interaction}
 diagonal = {diagonal}
 loss = "{loss}"
 [optimizer]
@@ -128,6 +154,7 @@ leaves = {leaves}
 ranks_per_node = {ranks_per_node}
 [wires]
 {wires}
+{more}
 [tables]
 """
 
@@ -138,7 +165,7 @@ class Family:
 
     sparse: str
     dense: str
-    interaction: str = "cat"
+    interaction: str | tuple[str, ...] = "cat"
     diagonal: bool = False
     loss: str = "bce"
     dims: tuple[int, int, int] = (12, 20, 5)  # of most tables, and of some where dims may differ
@@ -146,9 +173,16 @@ class Family:
     leaves: int = 16
     narrow: bool = False  # are two tables kept in few bits?
     kinds: bool = False  # are tables composed of others?
+    rows: bool = False  # are rows of a table made at home, and those of another not pooled?
+    more: str = ""  # further sections
     wires: str = ""  # keys of the section [wires]
     # "next": it starts from a model of the first day; "online": both days, file after file
     day: str = ""
+
+    @property
+    def composed(self) -> bool:
+        """Are vectors of some tables made of others'?"""
+        return self.kinds or self.rows
 
     def toml(self, folder: Path, day: int = 2) -> str:
         """The config file of a run over the data in `folder`; with days, of that day."""
@@ -158,7 +192,7 @@ class Family:
             test=folder / "test.h5",
             data='rows_by = "vocabulary"' if self.day else "",
             dim=dim,
-            interaction=self.interaction,
+            interaction=json.dumps(self.interaction),
             diagonal=str(self.diagonal).lower(),
             loss=self.loss,
             sparse=self.sparse,
@@ -168,11 +202,15 @@ class Family:
             leaves=self.leaves,
             ranks_per_node=RANKS_PER_NODE,
             wires=self.wires,
+            more=self.more,
         )
-        more = dict.fromkeys(("wide", "heavy", "single", "large"), "")
-        more |= _NARROW if self.narrow else {}
-        more |= _KINDS if self.kinds else {}
-        tables = _TABLES.format(d1=d1, d2=d2, **more)
+        keys = dict.fromkeys(("few", "wide", "heavy", "mean", "single", "large"), "")
+        keys |= _NARROW if self.narrow else {}
+        keys |= _KINDS if self.kinds else {}
+        keys |= _ROWS if self.rows else {}
+        tables = _TABLES.format(d1=d1, d2=d2, **keys)
+        if self.rows:
+            tables += _HISTORY
         if not self.day:
             return head + tables
         for name, words in DAY_TABLES.items():
@@ -238,7 +276,18 @@ FAMILIES["blocks"] = replace(
     dims=(20, 20, 20),
     wires='forward = "int8"\nbackward = "fp8"\nblock = 4',
 )
-FAMILIES["kinds"] = replace(FAMILIES[MAIN], kinds=True)
+FAMILIES["kinds"] = replace(
+    FAMILIES[MAIN],
+    sparse=(
+        '{ name = "adam_with_cowclip", learning_rate = 0.01, weight_norm_coefficient = 1.0, '
+        "lower_bound = 1e-5 }"
+    ),
+    dense='{ name = "adam", learning_rate = 0.01 }\nclip_norm = 0.01',
+    interaction=("dcnv2", "dot"),
+    kinds=True,
+    more=_EXTRAS,
+)
+FAMILIES["rows"] = replace(FAMILIES[MAIN], interaction=("dhen", "cat"), rows=True, more=_ATTENTION)
 FAMILIES["next day"] = replace(FAMILIES["adam"], day="next")
 FAMILIES["online"] = replace(FAMILIES["narrow"], day="online")
 
@@ -278,7 +327,10 @@ class Case:
     def once(self) -> tuple[str, ...]:
         """What travels once: equal rows, repeated bags of groups of features; or nothing."""
         number = self.ranks + list(PLANS).index(self.plan) + self.threads
-        return ONCE[number % len(ONCE)]
+        options = ONCE[number % len(ONCE)]
+        if FAMILIES[self.family].rows:  # lookups of tables that do not pool are no bags
+            return tuple(option for option in options if "deduplicate" not in option)
+        return options
 
     @property
     def alltoall(self) -> str:
@@ -290,7 +342,7 @@ class Case:
     def towers(self) -> bool:
         """Does each node look up its own tables for all samples? Where no table is on two nodes."""
         even = self.ranks > RANKS_PER_NODE and self.ranks % RANKS_PER_NODE == 0
-        fit = even and self.plan in ON_ONE_NODE and not FAMILIES[self.family].kinds
+        fit = even and self.plan in ON_ONE_NODE and not FAMILIES[self.family].composed
         return fit and HOW.index(self.how) < self.threads
 
     @property

@@ -71,6 +71,16 @@ MODELS = {
         'tables."site.wide"={features=["site"], rows=40, dim=1}',
         'tables."tags.wide"={features=["tags"], rows=40, dim=1, pooling="mean"}',
     ),
+    "kinds": (
+        'data.rows_by="code"',
+        'tables.site.kind="qr"',
+        'tables.user={rows=50, features=["user", "site"], kind="md", own_dim=2}',
+        'tables.id={rows=90000, kind="unified", shared_rows=200, chunks=2, weighted=false}',
+        'tables.weekday={rows=8, kind="md", blocks=[2], block_dims=[4, 1]}',
+        'tables.tags={rows=900, pooling="mean", weighted=true, kind="hash", hash_rows=99}',
+        "tables.tags.hashes=2",
+        "tables.tags.signed=true",
+    ),
     "dhen, dot": (
         'model.interaction=["dhen", "dot"]',
         'model.dhen.modules=["dot", "cross", "attention", "linear"]',

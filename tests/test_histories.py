@@ -114,6 +114,17 @@ def test_combined_rows_have_one_digest(operation: str, pooling: str) -> None:
     assert set(digests) == {train(options, SingleComm())}
 
 
+@pytest.mark.parametrize(
+    "kind", ['kind="qr", collisions=5', 'kind="tt", rank=2', 'kind="hash", hash_rows=9']
+)
+def test_histories_of_other_kinds(kind: str) -> None:
+    text = TOML.replace("[tables.likes]", f"[tables.likes]\n{kind}".replace(", ", "\n"))
+    options = settings(text=text)
+    assert len(options.tables) > 4 or kind.startswith('kind="hash"')
+    digests = run_threads(3, partial(train, options, plan="row_wise,table_wise,data_parallel"))
+    assert set(digests) == {train(options, SingleComm())}
+
+
 def test_bags_of_rows_side_by_side_are_those_of_each_table() -> None:
     """With "copy", combining and then pooling gives the bits of pooling and then combining."""
     rng = np.random.default_rng(0)

@@ -1,6 +1,6 @@
 """Does every kind of table do what its formula says, on any plan? One suite for all kinds.
 
-A new kind adds its examples to EXAMPLES: keys of a table that has 41 rows of dim 4.
+A new kind adds its examples to EXAMPLES: keys of a table NAME that has 41 rows of dim 4.
 """
 
 import math
@@ -37,7 +37,7 @@ DENSE = 2
 
 
 class Example(NamedTuple):
-    """Keys of a table.
+    """Keys of a table, whose name stands for NAME.
 
     numbers : parameters of the kind's tables, by its formula. commutes : is the vector of a bag the
     sum of its rows' vectors?
@@ -62,11 +62,21 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("radices = [3, 5, 4]", (3 + 5 + 3) * DIM, commutes=False),
         Example("partitions = 2, scheme = 'crt', operation = 'concat'", (7 + 6) * DIM // 2),
     ],
+    "md": [
+        Example("own_dim = 2", (41 + DIM) * 2),
+        Example("blocks = [5, 20], block_dims = [4, 2, 1]", 5 * 4 + (15 + DIM) * 2 + 21 + DIM),
+    ],
+    "unified": [
+        Example("table = 'NAME.shared', shared_rows = 7", 7 * DIM),
+        Example("table = 'NAME.shared', shared_rows = 9, chunks = 4", 9),
+        Example("table = 'NAME', shared_rows = 5, shared_tables = 2, chunks = 2", 2 * 5 * 2),
+    ],
     "tt": [
         Example("rank = 2", 2 * (3 * 2 + 2 * 3 * 1 + 5 * 2)),
         Example("rank = 17, row_factors = [2, 3, 7]", 17 * (2 * 2 + 17 * 3 + 7 * 2)),
         Example("rank = 4, dim_factors = [1, 2, 2]", 4 * (3 + 4 * 3 * 2 + 5 * 2)),
         Example("compression = 2, row_factors = [7, 2, 3]", 3 * (7 * 2 + 3 * 2 + 3 * 2)),
+        Example("rank = 2, cache_rows = 6", 2 * (3 * 2 + 2 * 3 * 1 + 5 * 2) + 6 * DIM),
     ],
 }
 CASES = [
@@ -84,11 +94,12 @@ def settings(kind: str, *examples: Example) -> Config:
     tables = ""
     for number, example in enumerate(examples):
         keys = f"rows = {ROWS}, kind = '{kind}', {example.keys}"
+        many = keys.replace("NAME", f"many{number}")
         tables += f"""
-        one{number} = {{ features = ["one"], {keys} }}
-        many{number} = {{ features = ["many"], pooling = "mean", weighted = true, {keys} }}
+        one{number} = {{ features = ["one"], {keys.replace("NAME", f"one{number}")} }}
+        many{number} = {{ features = ["many"], pooling = "mean", weighted = true, {many} }}
         full{number} = {{ features = ["full"], rows = 9 }}
-        pair{number} = {{ features = ["left", "right"], {keys} }}
+        pair{number} = {{ features = ["left", "right"], {keys.replace("NAME", f"pair{number}")} }}
         """
     text = f"""
         data.rows_by = "code"
@@ -106,7 +117,8 @@ def settings(kind: str, *examples: Example) -> Config:
         name = "exact_sgd"
         learning_rate = 1.0
         [optimizer.dense]
-        learning_rate = 0.1
+        name = "sgd"
+        learning_rate = 1.0
     """
     return configs.loads(text, "kinds.toml")
 
@@ -180,6 +192,7 @@ def pooled(kjt: Any, tables: Any, rows_of: Callable[[int, np.ndarray], np.ndarra
         lookups = slice(ends[number] - kjt.lengths[number].sum(), ends[number])
         sample = np.repeat(np.arange(samples), kjt.lengths[number])
         rows = rows_of(number, kjt.values[lookups]).astype(np.float64)
+        rows[kjt.values[lookups] < 0] = 0  # the part has nothing for it
         if tables[key.table].weighted:
             rows *= kjt.weights[lookups, None]
         sums = np.zeros((samples, rows.shape[1]))
@@ -197,6 +210,18 @@ def logical_rows(world: World) -> LogicalRows:
     return LogicalRows(
         world.plan.tables, layout, world.model.parameters, lambda table, rows: tables[table][rows]
     )
+
+
+def vectors_of(world: World, batch: Any) -> np.ndarray:
+    """E of a batch, f32[b, ...], as the model sees it."""
+    composition = world.model.composition
+    assert composition is not None
+    E = np.empty((len(batch.labels), composition.columns), np.float32)
+    E[:] = np.nan
+    world.model.forward_bottom(batch.dense, E)
+    lookup = world.embedding.lookup(world.embedding.start(batch.sparse, batch.samples))
+    lookup.send()
+    return composition.forward(E, lookup.finish(E) or ())
 
 
 def test_every_kind_has_examples() -> None:
@@ -217,9 +242,7 @@ def test_the_model_is_that_of_the_explicit_tables(kind: str, example: Example, l
     batch = next(loader_of(config, log, SingleComm()).batches())
     logical = next(loader_of(config, log, SingleComm(), config.model_tables).batches())
     vectors = pooled(logical.sparse, config.model_tables, lambda key, rows: full[key][rows])
-    world.step.forward(batch)
-    assert world.model.composition is not None
-    E = world.model.composition._E.matrix(BATCH)
+    E = vectors_of(world, batch)
     for part, expected in zip(explicit.parts, vectors):
         computed = E[:, DIM + part.column :][:, : part.dim]
         if not example.commutes:
@@ -265,19 +288,35 @@ def test_gradients_are_those_of_finite_differences(kind: str, example: Example, 
         z = formula.logits(wide, batch.dense.astype(np.float64), vectors, "cat", False)
         return formula.mean_loss(z, batch.labels.astype(np.float64), "bce")
 
+    def slope(array: np.ndarray, index: tuple[int, ...]) -> float:
+        old = array[index]
+        losses = []
+        for shift in (1 / 64, -1 / 64):
+            array[index] = old + np.float32(shift)
+            losses.append(loss(before))
+        array[index] = old
+        return (losses[0] - losses[1]) * 32
+
     world.step(batch, 3)
-    for number, (old, new) in enumerate(zip(before, tables_of(world))):
-        gradient = old.astype(np.float64) - new
+    learnt = [
+        (old, (old.astype(np.float64) - new) / config.optimizer.sparse.learning_rate)
+        for old, new in zip(before, tables_of(world))
+    ]
+    learnt += [
+        (
+            old,
+            (old.astype(np.float64) - world.model.parameters[name])
+            / config.optimizer.dense.learning_rate,
+        )
+        for name, old in parameters.items()
+        if name.startswith("kinds.")
+    ]
+    for values, gradient in learnt:
         assert gradient.any()
         row = int(np.abs(gradient).sum(axis=1).argmax())
-        for column in range(old.shape[1]):
-            slopes = []
-            for shift in (1 / 64, -1 / 64):
-                tables = [table.copy() for table in before]
-                tables[number][row, column] += np.float32(shift)
-                slopes.append(loss(tables))
-            slope = (slopes[0] - slopes[1]) * 32
-            np.testing.assert_allclose(gradient[row, column], slope, rtol=0.02, atol=2e-5)
+        for column in range(values.shape[1]):
+            expected = slope(values, (row, column))
+            np.testing.assert_allclose(gradient[row, column], expected, rtol=0.02, atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
@@ -310,7 +349,8 @@ def test_one_digest_on_any_plan_and_from_any_checkpoint(
 @all_kinds
 def test_numbers_are_those_of_the_formula(kind: str, example: Example) -> None:
     config = settings(kind, example)
-    parts = [table for table in config.tables if table.name.startswith("one0.")]
+    names = {term.table for terms in config.compositions[0].terms for term in terms}
+    parts = [table for table in config.tables if table.name in names]
     layout = config.layout(DENSE)
     dense = sum(
         math.prod(shape) for name, shape in layout.tensors() if name.startswith("kinds.one0.")

@@ -177,6 +177,28 @@ def test_a_vocabulary_and_its_table_grow(days: Path, tmp_path: Path) -> None:
     assert set(grown.tables["a"].learnt) >= set(rows)
 
 
+def test_tables_of_kinds_grow_where_rows_keep_their_places(days: Path, tmp_path: Path) -> None:
+    kinds = ('tables.a.kind="qr"', 'tables.b.kind="unified"', "tables.b.shared_rows=15")
+    first = days / "vocabulary-1.h5"
+    train(config(first, *kinds, rows_by="vocabulary"), tmp_path / "first")
+    begin = (f"training.init_from={tmp_path / 'first'}", "optimizer.sparse.learning_rate=0")
+
+    def grown(*overrides: str) -> tuple[str, Any]:
+        second = config(
+            days / "vocabulary-2.h5", *kinds, *begin, *overrides, rows_by="vocabulary", rows=35
+        )
+        _, lines = train(second, tmp_path / f"second-{len(overrides)}")
+        return "\n".join(lines), neocpu.load(tmp_path / f"second-{len(overrides)}")
+
+    told, model = grown()
+    assert "a.quotient (8 rows became 9)" in told and "shared" not in told.partition("afresh")[2]
+    source = neocpu.load(tmp_path / "first")
+    for name, rows in (("a", np.arange(11)), ("b", np.arange(21))):
+        assert (source.tables[name][rows] == model.tables[name][rows]).all(), name
+    told, _ = grown("tables.b.shared_rows=16")
+    assert "table shared: rows of b have other places in it now" in told
+
+
 def test_another_rule_starts_its_states_afresh(days: Path, tmp_path: Path) -> None:
     other = ("optimizer.sparse.name=exact_adagrad", "optimizer.dense.name=adagrad")
     _, lines = train(next_day(days, "hash", *other, "training.steps=1"), tmp_path / "run")

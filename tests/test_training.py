@@ -22,9 +22,9 @@ from neocpu.training.dry_run import dry_run
 from neocpu.training.metrics import Window
 from neocpu.training.results import RunReport
 from neocpu.training.run_folder import RunLock
-from neocpu.training.step import Outcome
 from neocpu.training.train_log import TrainLog
 from neocpu.training.trainer import Trainer
+from neocpu.training.turn import Outcome
 from neocpu.zionex import machine_file
 from tests.small_run import BATCH, CONFIG, ROWS, config_of, write_log
 

@@ -34,7 +34,7 @@ from neocpu.trees import rank_samples
 TABLES = (
     TableSpec("items", 40, 12, ("history", "item"), "none"),  # two keys of one table
     TableSpec("mean", 31, 20, ("user",), "mean"),
-    TableSpec("few", 3, 8, ("kinds",), "none"),  # fewer rows than ranks
+    TableSpec("few", 3, 8, ("kinds",), "none", True),  # fewer rows than ranks; weights
     TableSpec("sums", 17, 7, ("tags", "user"), "sum"),
     TableSpec("one", 1, 4, ("same",), "none"),
 )
@@ -189,30 +189,33 @@ def test_rows_in_several_memories(prefetch: int, tmp_path) -> None:
 
 @pytest.mark.parametrize("plan", ["table_wise", "row_wise", "data_parallel", "mixed"])
 def test_rows_looked_up_once_take_the_same_gradients(plan: str, tmp_path) -> None:
-    expect(replace(BASE, plan=plan), 3, frozenset({0, 3}))
+    expect(replace(BASE, plan=plan), 3, frozenset({0, 6}))
     tiers = replace(BASE, plan=plan, placements=("hbm_over_ddr",), steps=3)
-    expect(tiers, 2, frozenset({0, 3}), tmp_path)
+    expect(tiers, 2, frozenset({0, 6}), tmp_path)
 
 
 def test_rows_are_those_of_the_table_and_gradients_add_up() -> None:
     """Against whole arrays: lookups of row -1 give zeros and train nothing."""
-    tables = (TableSpec("items", 5, 4, ("history",), "none"), TableSpec("p", 3, 4, ("user",)))
+    tables = (TableSpec("items", 5, 4, ("history",), "none", True), TableSpec("p", 3, 4, ("user",)))
     embedding = MixedEmbedding(
         plan_of(Case(tables=tables), 1), SingleComm(), SparseOptimizer("exact_sgd", 0.5), 3, 1
     )
     rows = np.array([4, -1, 0, 4, 4])
+    weights = np.array([1, 1, 2, 0.5, 1, 1, 1], np.float32)
     kjt = KJT(
         ("history", "user"),
         np.array([[3, 0, 2], [1, 0, 1]], np.int32),
         np.concatenate([rows, [2, 0]]),
+        weights,
     )
+    weights = weights[:5, None]
     lookup = embedding.lookup(embedding.start(kjt, 3))
     lookup.send()
     E = np.zeros((3, embedding.columns), np.float32)
     (found,) = lookup.finish(E)
     assert isinstance(found, KeyLookups) and found.offsets.tolist() == [0, 3, 3, 5]
     table = embedding.tbe.values(0, np.arange(5))["weight"].copy()
-    expected = np.where(rows[:, None] >= 0, table[rows], 0)
+    expected = np.where(rows[:, None] >= 0, table[rows] * weights, 0)
     np.testing.assert_array_equal(found.values, expected)
     gradient = np.arange(20, dtype=np.float32).reshape(5, 4)
     update = embedding.start_backward(np.zeros_like(E), 1, [RowTerms(gradient)])
@@ -221,7 +224,7 @@ def test_rows_are_those_of_the_table_and_gradients_add_up() -> None:
     update.update_shards()
     update.update_replicas()
     merged = np.zeros_like(table)
-    np.add.at(merged, rows[rows >= 0], gradient[rows >= 0])
+    np.add.at(merged, rows[rows >= 0], (gradient * weights)[rows >= 0])
     expected = table - np.float32(0.5) * merged
     np.testing.assert_array_equal(embedding.tbe.values(0, np.arange(5))["weight"], expected)
 

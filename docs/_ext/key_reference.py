@@ -85,7 +85,7 @@ def type_name(hint: Any) -> str:
 
 def allowed(name: str) -> str:
     """The values or limits that `neocpu.config` checks."""
-    general = re.sub(r"^(tables|optimizer\.groups)\.NAME\.", r"\1.*.", name)
+    general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\.NAME\.", r"\1.*.", name)
     if choices := CHOICES.get(general):
         return ", ".join(f"`{choice}`" for choice in choices)
     limits = []
@@ -107,6 +107,9 @@ def keys_of(section: str, defaults: Any) -> Iterator[Key]:
         value = getattr(defaults, field.name)
         if is_dataclass(kind):
             yield from keys_of(name, value)
+            continue
+        if get_origin(kind) is Mapping and is_dataclass(get_args(kind)[1]):
+            yield from keys_of(f"{name}.NAME", get_args(kind)[1]())
             continue
         if get_origin(kind) is Mapping and is_dataclass(get_args(kind)[1]):
             yield from keys_of(f"{name}.NAME", get_args(kind)[1]())

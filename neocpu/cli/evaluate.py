@@ -48,12 +48,17 @@ def evaluate(
     checkpoint = checkpoint_of(model, comm)
     vocabulary = open_values(checkpoint, overrides).vocabulary_override
     world, loader = restore(checkpoint, comm, data, overrides=[*overrides, *vocabulary], tell=tell)
-    metrics = evaluation.evaluate(world, loader.batches(0, 0)).to_dict()
-    if comm.rank == 0:
-        if as_json:
-            click.echo(json.dumps(metrics))
-        else:
-            for name, value in metrics.items():
+    scores = evaluation.score(world, loader.batches(0, 0))
+    by_head = evaluation.metrics_of(world, scores)
+    metrics = by_head.pop("").to_dict()
+    heads = {name: measured.to_dict() for name, measured in by_head.items()}
+    if comm.rank == 0 and as_json:
+        click.echo(json.dumps(metrics | ({"heads": heads} if heads else {})))
+    elif comm.rank == 0:
+        for head, values in {"": metrics, **heads}.items():
+            if head:
+                click.echo(f"\nhead {head}")
+            for name, value in values.items():
                 click.echo(f"{name.ljust(12)} {show(value)}")
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,6 +30,9 @@ from neocpu.presets import log_path
     help="Copy a column of raw data beside the predictions.",
 )
 @click.option(
+    "--head", default="", help="Predict the label of this head of model.heads (default: the first)."
+)
+@click.option(
     "--unlabelled",
     is_flag=True,
     help="The raw log has no label column, where its columns do not say so.",
@@ -42,6 +46,7 @@ def predict(
     force: bool,
     keys: tuple[str, ...],
     unlabelled: bool,
+    head: str,
     ranks: int | None,
     overrides: tuple[str, ...],
 ) -> None:
@@ -57,7 +62,8 @@ def predict(
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
         line += [word for key in keys for word in ("--with", key)]
         line += [word for override in overrides for word in ("--set", override)]
-        exec_mpiexec(ranks, line + ["--force"] * force + ["--unlabelled"] * unlabelled)
+        line += ["--head", head, *["--force"] * force, *["--unlabelled"] * unlabelled]
+        exec_mpiexec(ranks, line)
     comm = get_comm(ranks)
     prepare_threads(comm)
 
@@ -71,8 +77,7 @@ def predict(
 
     checkpoint = checkpoint_of(model, comm)
     values = open_values(checkpoint, overrides)
-    if not unlabelled:
-        unlabelled = values.lacks_label(data)
+    unlabelled = unlabelled or values.lacks_label(data)
     columns = None
     if keys and comm.rank == 0:
         columns = key_columns(data, keys, values.schema, labelled=not unlabelled)
@@ -87,10 +92,14 @@ def predict(
     )
     file = ScoreFile(out, columns) if comm.rank == 0 else None
     try:
-        count = score(world, loader.batches(0, 0), file.write if file else lambda part: None)
+        count = score(world, loader.batches(0, 0), file.write if file else _nowhere, head)
         if file:
             file.finish()
             click.echo(f"{out}: {count} predictions")
     finally:
         if file:
             file.discard()
+
+
+def _nowhere(_: Any) -> None:
+    """Where ranks other than the first write their predictions."""

@@ -40,15 +40,20 @@ class Changes:
         if not self._on:
             return
         for h, lo, hi in segments.spans():
-            rows = segments.unique[lo:hi]
-            marks = self.marks[h]
-            if marks is not None:
-                marks[rows] = CHANGED
-                continue
-            self._parts[h].append(rows.copy())
-            self._waiting[h] += rows.size
-            if self._waiting[h] > max(MANY, self._parts[h][0].size):
-                self.rows(h)
+            self.note_rows(h, segments.unique[lo:hi])
+
+    def note_rows(self, shard: int, rows: Ints) -> None:
+        """Rows i64[n] of a shard, ascending and distinct, change."""
+        if not self._on:
+            return
+        marks = self.marks[shard]
+        if marks is not None:
+            marks[rows] = CHANGED
+            return
+        self._parts[shard].append(rows.copy())
+        self._waiting[shard] += rows.size
+        if self._waiting[shard] > max(MANY, self._parts[shard][0].size):
+            self.rows(shard)
 
     def rows(self, shard: int) -> Ints:
         """Rows i64[n] of a shard that were noted, ascending."""

@@ -37,12 +37,31 @@ class Term:
 
 
 @dataclass(frozen=True)
+class DynamicMap:
+    """Rows that move between the physical tables of a logical one as training goes on.
+
+    Their row maps have the rule "row"; `training/dynamic_kinds.py` finds the rows of each batch.
+
+    rule : a name in `training.dynamic_kinds.RULES`. rows : of the logical table. every : steps from
+    one decision to the next. bytes : of what it takes to know where rows are. options : what else
+    the rule needs to know.
+    """
+
+    rule: str
+    rows: int
+    every: int
+    bytes: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class Composition:
     """How the vectors of a logical table are made.
 
     table : the logical table. terms : for each of its features, the lookups whose vectors are
     composed. operation : a name in `model.operations`. tensors : dense parameters that it has,
     (name, shape), the same for all features. options : what else the operation needs to know.
+    dynamic : where rows move as training goes on (None: they stay).
     """
 
     table: str
@@ -50,10 +69,14 @@ class Composition:
     operation: str = COPY
     tensors: Tensors = ()
     options: tuple[tuple[str, Any], ...] = ()
+    dynamic: DynamicMap | None = None
 
     def header(self) -> dict[str, Any]:
         """What decides the bits."""
-        return asdict(self)
+        header = asdict(self)
+        if self.dynamic is None:
+            del header["dynamic"]
+        return header
 
 
 @dataclass(frozen=True)

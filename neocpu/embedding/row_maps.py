@@ -7,12 +7,13 @@ where the physical table has nothing for it.
     digit     first + (row // divisor) mod modulus     a digit of the row in a mixed radix
     salted    first + mix(salt, row) mod modulus       a hash, another one for each salt
     range     row - first where first <= row < first + modulus, else -1
-    row       row itself: a table whose map changes as training goes on finds its row later
+    row       row itself: where rows move as training goes on (`compositions.DynamicMap`), the
+              training step finds them
 
 Source: docs/arithmetic.md §14.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from neocpu.reference.philox import fnv1a64, splitmix64
@@ -48,6 +49,15 @@ class RowMap:
     def key(self) -> int:
         """Key of the hash, below 2^64; lookups' signs take the hash of its complement."""
         return splitmix64(fnv1a64(self.salt))
+
+    def keeps_rows_of(self, before: "RowMap") -> bool:
+        """Has every row of a logical table that may have grown the place it had by another map?"""
+        if replace(self, rows=0, modulus=0) != replace(before, rows=0, modulus=0):
+            return False
+        if self.modulus == before.modulus:
+            return True
+        fit = before.rows <= before.divisor * before.modulus  # none began again at the first row
+        return self.rule == "digit" and fit and self.modulus > before.modulus
 
     def header(self) -> dict[str, Any]:
         """What decides the bits."""

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import DataError
-from neocpu.ingest.dataset_file import DatasetFile, Samples, starts_to_indices
+from neocpu.ingest.dataset_file import DatasetFile, Samples
 from neocpu.ingest.dataset_layout import BLOCK, BagColumn, FeatureColumn
+from neocpu.ingest.feature_reader import starts_to_indices
 from neocpu.ingest.writer import DatasetWriter
 
 __all__ = ["BagColumn", "Dataset", "DatasetWriter", "FeatureColumn", "Samples"]
@@ -42,18 +43,24 @@ class Dataset:
     -> codes, entry i is table row i + 1 (empty when there is none). attributes: of the first file.
     missing, missing_dense: empty fields of the log, over all files. skipped: for each file, how
     many faulty lines of the log were left out. label_names: of the labels of a table, of which
-    `label` chooses one ("": the first). schema: the tree of the table's schema, or None.
+    `label` chooses one ("": the first); more_labels: those of the names `more` that all files have,
+    which `take` gives besides. schema: the tree of the table's schema, or None.
 
     Raises DataError for a missing, foreign, truncated or damaged file, and for files with different
     columns.
     """
 
-    def __init__(self, paths: str | Path | Sequence[str | Path], label: str = "") -> None:
+    def __init__(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        label: str = "",
+        more: Sequence[str] = (),
+    ) -> None:
         path_list = [paths] if isinstance(paths, str | Path) else list(paths)
         if not path_list:
             raise DataError("no dataset file was given")
         self.paths = [Path(path) for path in path_list]
-        self._files = [DatasetFile(path, label) for path in self.paths]
+        self._files = [DatasetFile(path, label, more) for path in self.paths]
         first = self._files[0]
         for file in self._files[1:]:
             self._check_same(first, file)
@@ -65,6 +72,9 @@ class Dataset:
         self.attributes = first.attributes
         self.labelled = first.labels is not None
         self.label_names = first.label_names
+        self.more_labels = [
+            name for name in more if all(name in file.more_labels for file in self._files)
+        ]
         self.schema = first.schema
         self.vocabularies = first.vocabularies
         self.features: dict[str, FeatureColumn] = {}
@@ -167,7 +177,11 @@ class Dataset:
             labels[place] = part.labels
             dense[place] = part.dense
         bags = {name: self._join_bags(name, parts, places, samples.size) for name in names}
-        return Samples(labels, dense, bags)
+        more = {name: np.zeros(samples.size, np.float32) for name in self.more_labels}
+        for name, values in more.items():
+            for place, part in zip(places, parts):
+                values[place] = part.more[name]
+        return Samples(labels, dense, bags, more)
 
     def _join_bags(
         self, name: str, parts: list[Samples], places: list[NDArray[np.int64]], size: int
@@ -234,6 +248,11 @@ class Dataset:
             elif file.labels is not None:
                 ranges += file.label_ranges()
         low, high = zip(*ranges) if ranges else ((0.0,), (0.0,))
+        return min(low), max(high)
+
+    def more_range(self, name: str) -> tuple[float, float]:
+        """The least and the greatest of the further labels `name`."""
+        low, high = zip(*(file.more_ranges[name] for file in self._files))
         return min(low), max(high)
 
     def length_blocks(self, feature: str, entries: int = 1 << 20) -> Iterator[NDArray[np.int32]]:

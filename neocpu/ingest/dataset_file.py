@@ -9,9 +9,8 @@ anything is made of a length that they say.
 import contextlib
 import json
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from numpy.typing import NDArray
 from neocpu.errors import DataError
 from neocpu.hdf5.door import File, Kind
 from neocpu.hdf5.draft import SEALED
-from neocpu.ingest.columns import KEPT_BLOCKS, Column, open_column
+from neocpu.ingest.columns import Column, open_column
 from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
+from neocpu.ingest.feature_reader import FeatureReader
 
 DATASET = Kind(
     format=FORMAT,
@@ -42,113 +42,27 @@ MOST_HOTNESS = (1 << 31) - 1  # lengths are int32
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples: labels float32[n], dense float32[n, Nd], and the bags of chosen features."""
+    """Some samples: labels float32[n], dense float32[n, Nd], and the bags of chosen features.
+
+    more : further labels float32[n], by name.
+    """
 
     labels: NDArray[np.float32]
     dense: NDArray[np.float32]
     features: dict[str, BagColumn]
-
-
-class FeatureReader:
-    """The columns of one feature in one file.
-
-    block_offsets: int64[ceil(samples / 4096) + 1], checked, of a ragged feature.
-    """
-
-    def __init__(
-        self,
-        file: File,
-        hotness: int,
-        columns: dict[str, Column],
-        block_offsets: NDArray[np.int64] | None,
-    ) -> None:
-        self.hotness = hotness
-        self.codes = columns["codes"]
-        self._file = file
-        self._weights = columns.get("weights")
-        self._lengths = columns.get("lengths")
-        self._offsets = block_offsets
-        self._starts: OrderedDict[int, NDArray[np.int64]] = OrderedDict()
-
-    @property
-    def checked(self) -> bool:
-        """Whether there is anything to verify."""
-        return self.hotness == 0 or self.codes.checked
-
-    def verify(self, block: int, samples: int) -> None:
-        """Verify the bags of a block of the file's `samples`. Raises DataError."""
-        first = block * BLOCK
-        end = min(first + BLOCK, samples)
-        if self._offsets is not None:
-            self._lengths_of(block)
-            first, end = self._offsets[block : block + 2].tolist()
-        self.codes.verify(first, end)
-        if self._weights is not None:
-            self._weights.verify(first, end)
-
-    def _lengths_of(self, block: int) -> NDArray[np.int32]:
-        """Lengths of a block, verified: they lead from its first code to that of the next one."""
-        assert self._lengths is not None and self._offsets is not None
-        first = block * BLOCK
-        self._lengths.verify(first, min(first + BLOCK, self._lengths.shape[0]))
-        lengths = self._lengths.read(first, min(first + BLOCK, self._lengths.shape[0]))
-        total = int(lengths.sum(dtype=np.int64))
-        expected = int(self._offsets[block + 1] - self._offsets[block])
-        least = int(lengths.min()) if lengths.size else 0
-        if least < 0 or total != expected:
-            raise self._file.damaged(
-                f"block {block:,} of /{self._lengths.name} has {total:,} codes, the shortest bag "
-                f"{least:,}; block_offsets says {expected:,} codes"
-            )
-        return lengths
-
-    def _starts_of(
-        self, samples: NDArray[np.int64], blocks: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """First code of each sample: its block's offset plus the lengths before it in the block."""
-        assert self._offsets is not None
-        starts = np.empty(samples.size, np.int64)
-        block_of = samples // BLOCK
-        for block in blocks.tolist():
-            if block not in self._starts:
-                lengths = self._lengths_of(block)
-                self._starts[block] = (
-                    self._offsets[block] + np.cumsum(lengths, dtype=np.int64) - lengths
-                )
-                if len(self._starts) > KEPT_BLOCKS:
-                    self._starts.popitem(last=False)
-            positions = np.flatnonzero(block_of == block)
-            starts[positions] = self._starts[block][samples[positions] - block * BLOCK]
-        return starts
-
-    def lengths(self, first: int, end: int) -> NDArray[np.int32]:
-        """Bag lengths of samples [first, end), verified."""
-        if self.hotness:
-            return np.full(end - first, self.hotness, np.int32)
-        blocks = range(first // BLOCK, -(-end // BLOCK))
-        lengths = np.concatenate([self._lengths_of(block) for block in blocks])
-        return lengths[first - blocks.start * BLOCK :][: end - first]
-
-    def take(self, samples: NDArray[np.int64], blocks: NDArray[np.int64]) -> BagColumn:
-        """Bags of samples i64[n], in that order, which are in these blocks, verified."""
-        indices = samples
-        lengths = None
-        if self._lengths is not None:
-            starts = self._starts_of(samples, blocks)
-            lengths = self._lengths.gather(samples)
-            indices = starts_to_indices(starts, lengths)
-        codes = self.codes.gather(indices).reshape(-1)
-        weights = None if self._weights is None else self._weights.gather(indices).reshape(-1)
-        return BagColumn(codes, lengths, weights)
+    more: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 class DatasetFile:
     """One dataset file: its layout checked, its columns mapped.
 
+    label : which of the labels is the samples' ("": the first). more : names of labels that are
+    read besides; those that the file lacks are not in `more_labels`.
+
     Raises DataError, naming the file, the object and the remedy.
     """
 
-    def __init__(self, path: Path, label: str = "") -> None:
+    def __init__(self, path: Path, label: str = "", more: Sequence[str] = ()) -> None:
         self.path = path
         # It stays open: compressed columns are read through it, and mapped ones ask for its size.
         self._file = File(path, DATASET)
@@ -163,6 +77,7 @@ class DatasetFile:
                 raise self._file.damaged(f"{self.samples:,} rows are more than it can hold")
             self.skipped = self._count("skipped") if "skipped" in self.attributes else 0
             self._read_labels(label)
+            self._read_more_labels(more)
             self._read_schema()
             self._read_dense()
             self._read_features()
@@ -215,6 +130,18 @@ class DatasetFile:
         if entries:
             self.label_range = (float(entries[number][1]), float(entries[number][2]))
         self.labels = self._column(name, "float32", (self.samples,))
+
+    def _read_more_labels(self, names: Sequence[str]) -> None:
+        """Labels besides the chosen one, and the ranges of their values."""
+        self.more_labels: dict[str, Column] = {}
+        self.more_ranges: dict[str, tuple[float, float]] = {}
+        for name in names:
+            if name in self.label_names:
+                number = self.label_names.index(name)
+                place = f"more_labels/{name}" if number else "labels"
+                _, low, high = self.attributes["labels"][number]
+                self.more_labels[name] = self._column(place, "float32", (self.samples,))
+                self.more_ranges[name] = (float(low), float(high))
 
     def _read_schema(self) -> None:
         """The tree of the schema that the samples were read by, where it is noted."""
@@ -298,11 +225,15 @@ class DatasetFile:
 
     # ---- the elements ----
 
+    def _all_labels(self) -> list[Column]:
+        """Columns of labels that are read."""
+        return [*([] if self.labels is None else [self.labels]), *self.more_labels.values()]
+
     def _nothing_verified(self) -> NDArray[np.bool_]:
         """bool[1 + features, blocks]: whether a block is verified; row 0: labels and dense."""
         blocks = -(-self.samples // BLOCK)
         verified = np.zeros((1 + len(self.features), blocks), bool)
-        verified[0] = not (self.dense.checked or (self.labels is not None and self.labels.checked))
+        verified[0] = not any(column.checked for column in (self.dense, *self._all_labels()))
         for row, feature in enumerate(self.features.values(), 1):
             verified[row] = not feature.checked
         self._rows = {"": 0, **{name: row for row, name in enumerate(self.features, 1)}}
@@ -325,8 +256,8 @@ class DatasetFile:
         first = block * BLOCK
         end = min(first + BLOCK, self.samples)
         self.dense.verify(first, end)
-        if self.labels is not None:
-            self.labels.verify(first, end)
+        for labels in self._all_labels():
+            labels.verify(first, end)
 
     def take(self, samples: NDArray[np.int64], names: Sequence[str]) -> Samples:
         """Labels, dense columns and the bags of some features of samples i64[n], in that order."""
@@ -341,7 +272,8 @@ class DatasetFile:
         if self.labels is not None:
             labels = self.labels.gather(samples)
         bags = {name: self.features[name].take(samples, blocks) for name in names}
-        return Samples(labels, self.dense.gather(samples), bags)
+        more = {name: column.gather(samples) for name, column in self.more_labels.items()}
+        return Samples(labels, self.dense.gather(samples), bags, more)
 
     def codes(self, name: str, first: int, end: int) -> NDArray[np.unsignedinteger]:
         """Entries [first, end) of a feature's codes, flat and verified."""
@@ -365,13 +297,6 @@ class DatasetFile:
         """Bag lengths of samples [first, end) of a feature, verified."""
         self._file.unchanged()
         return self.features[name].lengths(first, end)
-
-
-def starts_to_indices(starts: NDArray[np.int64], lengths: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Positions of all codes of bags that begin at `starts`, one bag after the other."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    total = int(ends[-1]) if ends.size else 0
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
 
 
 def _is_range(entry: Any) -> bool:

@@ -53,7 +53,8 @@ class Batch:
     dense float32[b, Nd]; sparse: KJT of b samples, keys of `embedding.specs.bags(tables)`, or its
     inverse KJT, where repeated bags of groups of keys stand once; labels float32[b] (zeros in a log
     without labels); samples: B of the whole batch; epoch, step: its position; first: this rank's
-    first sample in the epoch.
+    first sample in the epoch. weights float32[b]: of the samples in the loss, or None: all 1.
+    head_labels float32[heads, b]: labels of further heads.
     """
 
     dense: NDArray[np.float32]
@@ -63,6 +64,8 @@ class Batch:
     epoch: int
     step: int
     first: int
+    weights: NDArray[np.float32] | None = None
+    head_labels: NDArray[np.float32] | None = None
 
 
 class EpochOrder:
@@ -144,7 +147,7 @@ class Loader:
     the dataset). dense: number of dense columns the model expects (None: any). labelled: False if
     labels are not needed. depth: batches read ahead on a thread (0: none). groups: keys whose
     repeated bags stand once (`embedding.feature_groups.key_groups`). shuffle_run: neighbours that
-    stay together when shuffled.
+    stay together when shuffled. heads: labels of further heads.
 
     Raises DataError where the data lack a feature, weights, labels or a vocabulary, or a table is
     smaller than its vocabulary.
@@ -168,7 +171,10 @@ class Loader:
         depth: int = 2,
         groups: Groups = (),
         shuffle_run: int = 1,
+        heads: Sequence[str] = (),
     ) -> None:
+        self.weight = ""
+        self.heads = tuple(heads)
         self.dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
         self.tables = tuple(tables)
         self.bags = bags(tables)
@@ -193,6 +199,22 @@ class Loader:
             )
         elif rows_by not in ROWS_BY:
             raise DataError(f"rows by {rows_by!r}; choose one of {', '.join(ROWS_BY)}")
+
+    def _check_more(self, key: str, names: Sequence[str]) -> None:
+        """Raise DataError where the data lack one of these labels, which `key` asks for."""
+        data = self.dataset
+        lacking = [name for name in names if name not in data.more_labels]
+        if lacking:
+            where = ", ".join(str(path) for path in data.paths)
+            known = ", ".join(data.label_names) or "one, without a name"
+            raise DataError(f"{where}: no label {lacking[0]!r} ({key}); its labels are {known}")
+
+    def weigh(self, name: str) -> None:
+        """Weigh samples by the label of this name ("": by none). Raises DataError if there is
+        none.
+        """
+        self._check_more("data.sample_weight", [name] if name else [])
+        self.weight = name
 
     def over(self, dataset: Dataset, dense: int | None = None, labelled: bool = True) -> "Loader":
         """The same loader over other data, which are checked as those of a new one."""
@@ -230,6 +252,8 @@ class Loader:
                 f"{where}: has no labels; it can be scored with `neocpu predict`, not trained or "
                 "evaluated on"
             )
+        if labelled:
+            self._check_more("a label of model.heads", self.heads)
         if not data.rows:
             raise DataError(f"{where}: has no rows")
 
@@ -275,7 +299,19 @@ class Loader:
             gathered = self.dataset.take(order.samples(start + low, start + high), self._features)
             kjt = self._sparse(gathered.features, high - low)
             sparse = deduplicate(kjt, self.groups) if self.groups else kjt
-            yield Batch(gathered.dense, sparse, gathered.labels, samples, epoch, step, start + low)
+            more = gathered.more
+            known = [more[name] for name in self.heads if name in more]
+            yield Batch(
+                dense=gathered.dense,
+                sparse=sparse,
+                labels=gathered.labels,
+                samples=samples,
+                epoch=epoch,
+                step=step,
+                first=start + low,
+                weights=more.get(self.weight),
+                head_labels=np.stack(known) if len(known) == len(self.heads) > 0 else None,
+            )
 
     def _sparse(self, features: dict[str, BagColumn], samples: int) -> KJT:
         """The KJT of these bags, every code mapped to a row of its table."""

@@ -24,6 +24,8 @@ class DataConfig:
     schema : for format "table": the path of a SCHEMA.toml, or the schema itself, `[data.schema]`
         with the same keys (docs/data.md).
     label : which of a table's labels is trained, by its name ("": the first).
+    sample_weight : a label of the table whose value is a sample's weight in the loss, from 0 on
+        ("": all weigh 1).
     shuffle : whether train samples come in another order in each epoch (fixed by training.seed).
     header : whether the first line of a raw Criteo log holds column names.
     rows_by : how a category becomes a row: by "hash"; by a "vocabulary", which is that of the
@@ -50,6 +52,7 @@ class DataConfig:
     format: str = "criteo"
     schema: str | Mapping[str, Any] = ""
     label: str = ""
+    sample_weight: str = ""
     header: bool = False
     shuffle: bool = True
     rows_by: str = "hash"
@@ -75,8 +78,9 @@ class DataConfig:
             del header[name]
         if self.shuffle_run == 1:  # as before there was a choice
             del header["shuffle_run"]
-        if not self.label:
-            del header["label"]
+        for name in ("label", "sample_weight"):
+            if not header[name]:
+                del header[name]
         if not self.split:
             del header["split"]
         return header

@@ -23,8 +23,11 @@ Source: docs/arithmetic.md §14. Oseledets 2011; Yin et al. 2021 (TT-Rec), arXiv
 al. 2022 (EL-Rec).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import get_num_threads, prange
+from numpy.typing import NDArray
 
 from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.simd import take_next
@@ -42,18 +45,56 @@ from neocpu.kernels.simd.tiles import LANES
 _CHUNK = 32  # rows or groups that a thread takes at a time
 
 
+class TrainSizes(NamedTuple):
+    """Sizes of the matrices: q1; pairs, q1 q2; q3; rank, R; width, q2 R. Those that a kernel does
+    not need are 0.
+    """
+
+    q1: int
+    pairs: int
+    q3: int
+    rank: int
+    width: int
+
+
+class Members(NamedTuple):
+    """Groups: group g has members order[starts[g]], ..., order[starts[g+1] - 1]."""
+
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+
+class StripRows(NamedTuple):
+    """Four rows of a matrix: number k of row i is values[at[i] + k*step]."""
+
+    values: NDArray[np.float32]
+    at: NDArray[np.int64]
+    step: int
+
+
+class StripLines(NamedTuple):
+    """Lines that multiply a strip's rows: line k of `lines` begins at values[at + k*step]."""
+
+    values: NDArray[np.float32]
+    at: int
+    step: int
+    lines: int
+
+
 @inlined
-def _chains(a, at, a_step, b, b_at, b_step, count, c, into, columns, fresh):
-    """Chains of a strip over all columns, a multiple of 16; at, into : i64[4], of its rows."""
+def _chains(rows, lines, out, into, columns, fresh):
+    """Chains of a strip over all columns, a multiple of 16, into out[into[i] + column]."""
+    a, at, a_step = rows
+    b, b_at, b_step, count = lines
     j = np.int64(0)
     while columns - j >= WIDE * LANES:
-        wide_chains(a, at, a_step, b, b_at, b_step, count, c, into, j, fresh)
+        wide_chains(a, at, a_step, b, b_at, b_step, count, out, into, j, fresh)
         j += WIDE * LANES
     while columns - j >= 2 * LANES:
-        pair_chains(a, at, a_step, b, b_at, b_step, count, c, into, j, fresh)
+        pair_chains(a, at, a_step, b, b_at, b_step, count, out, into, j, fresh)
         j += 2 * LANES
     while j < columns:
-        slim_strip(a, at, a_step, b, b_at, b_step, count, c, into, j, fresh)
+        slim_strip(a, at, a_step, b, b_at, b_step, count, out, into, j, fresh)
         j += LANES
 
 
@@ -80,8 +121,10 @@ def _next_rows(order, member, end, row, q1, numbers, inner):
 
 
 @parallel_kernel
-def _prefixes(core1, core2, first, second, order, starts, q1, rank, width, threads, out):
-    """`prefixes` on flat arrays; width is q2 R."""
+def _prefixes(core1, core2, first, second, groups, sizes, threads, out):
+    """`prefixes` on flat arrays."""
+    q1, _, _, rank, width = sizes
+    order, starts = groups
     counter = np.zeros(1, np.int64)
     for _ in prange(threads):
         numbers = np.empty(ROWS, np.int64)
@@ -99,13 +142,15 @@ def _prefixes(core1, core2, first, second, order, starts, q1, rank, width, threa
                 for i in range(ROWS):
                     at[i] = (first[numbers[i]] * q1 + inner[i]) * rank
                     into[i] = (numbers[i] * q1 + inner[i]) * width
-                _chains(core1, at, 1, core2, line, width, rank, out, into, width, 1)
+                left = StripRows(core1, at, 1)
+                _chains(left, StripLines(core2, line, width, rank), out, into, width, 1)
             group = take_next(counter)
 
 
 @parallel_kernel
-def _rows(prefix, core3, lines, third, pairs, q3, rank, out):
-    """`rows` on flat arrays; pairs is q1 q2."""
+def _rows(prefix, core3, lines, third, sizes, out):
+    """`rows` on flat arrays."""
+    _, pairs, q3, rank, _ = sizes
     for chunk in prange((lines.size + _CHUNK - 1) // _CHUNK):
         at = np.empty(ROWS, np.int64)
         right = np.empty(ROWS, np.int64)
@@ -130,8 +175,9 @@ def _rows(prefix, core3, lines, third, pairs, q3, rank, out):
 
 
 @parallel_kernel
-def _prefix_gradients(gradient, core3, third, starts, pairs, q3, rank, out):
-    """`prefix_gradients` on flat arrays; pairs is q1 q2."""
+def _prefix_gradients(gradient, core3, third, starts, sizes, out):
+    """`prefix_gradients` on flat arrays."""
+    _, pairs, q3, rank, _ = sizes
     nodes = starts.size - 1
     for chunk in prange((nodes + _CHUNK - 1) // _CHUNK):
         at = np.empty(ROWS, np.int64)
@@ -144,13 +190,16 @@ def _prefix_gradients(gradient, core3, third, starts, pairs, q3, rank, out):
                 for pair in range(starts[node], starts[node + 1]):
                     _lines(pair * pairs * q3, q3, i, pairs, at)
                     line = third[pair] * q3 * rank
-                    _chains(gradient, at, 1, core3, line, rank, q3, out, into, rank, fresh)
+                    left = StripRows(gradient, at, 1)
+                    _chains(left, StripLines(core3, line, rank, q3), out, into, rank, fresh)
                     fresh = 0
 
 
 @parallel_kernel
-def _third_gradients(gradient, prefix, lines, order, starts, pairs, q3, rank, out):
-    """`third_gradients` on flat arrays; pairs is q1 q2."""
+def _third_gradients(gradient, prefix, lines, members, sizes, out):
+    """`third_gradients` on flat arrays."""
+    _, pairs, q3, rank, _ = sizes
+    order, starts = members
     groups = starts.size - 1
     for chunk in prange((groups + _CHUNK - 1) // _CHUNK):
         at = np.empty(ROWS, np.int64)
@@ -164,13 +213,16 @@ def _third_gradients(gradient, prefix, lines, order, starts, pairs, q3, rank, ou
                     pair = order[member]
                     _lines(pair * pairs * q3, 1, i, q3, at)
                     line = lines[pair] * pairs * rank
-                    _chains(gradient, at, q3, prefix, line, rank, pairs, out, into, rank, fresh)
+                    left = StripRows(gradient, at, q3)
+                    _chains(left, StripLines(prefix, line, rank, pairs), out, into, rank, fresh)
                     fresh = 0
 
 
 @parallel_kernel
-def _second_gradients(core1, first, gradient, order, starts, q1, rank, width, most, out):
-    """`second_gradients` on flat arrays; width is q2 R, most the members of the largest group."""
+def _second_gradients(core1, first, gradient, members, sizes, most, out):
+    """`second_gradients` on flat arrays; most : members of the largest group."""
+    q1, _, _, rank, width = sizes
+    order, starts = members
     groups = starts.size - 1
     for chunk in prange((groups + _CHUNK - 1) // _CHUNK):
         at = np.empty(ROWS, np.int64)
@@ -189,12 +241,15 @@ def _second_gradients(core1, first, gradient, order, starts, q1, rank, width, mo
             for i in range(0, rank, ROWS):
                 _lines(i, 1, 0, ROWS, at)
                 _lines((group * rank + i) * width, width, 0, ROWS, into)
-                _chains(left, at, rank, right, 0, width, count * q1, out, into, width, 1)
+                lines = StripLines(right, 0, width, count * q1)
+                _chains(StripRows(left, at, rank), lines, out, into, width, 1)
 
 
 @parallel_kernel
-def _first_gradients(core2, second, gradient, order, starts, runs, q1, rank, width, parts, out):
-    """`first_gradients` on flat arrays; width is q2 R; parts f32[nodes * q1 * R], of each node."""
+def _first_gradients(core2, second, gradient, members, runs, sizes, parts, out):
+    """`first_gradients` on flat arrays; parts : f32[nodes * q1 * R], of each node."""
+    q1, _, _, rank, width = sizes
+    order, starts = members
     groups = starts.size - 1
     for chunk in prange((groups + _CHUNK - 1) // _CHUNK):
         numbers = np.empty(ROWS, np.int64)
@@ -237,8 +292,9 @@ def prefixes(core1, core2, first, second, order, starts, q1, out):
     """
     rank = core1.shape[1] // q1
     width = core2.shape[1] // rank
-    flat = (core1.reshape(-1), core2.reshape(-1), first, second, order, starts)
-    _prefixes(*flat, q1, rank, width, get_num_threads(), out.reshape(-1))
+    sizes = TrainSizes(q1, 0, 0, rank, width)
+    flat = (core1.reshape(-1), core2.reshape(-1), first, second, Members(order, starts), sizes)
+    _prefixes(*flat, get_num_threads(), out.reshape(-1))
 
 
 def rows(prefix, core3, lines, third, rank, out):
@@ -249,9 +305,8 @@ def rows(prefix, core3, lines, third, rank, out):
     Order: out[u][i, c] is the sum over s of P[i, s] G3[c, s]: a chain of fused multiply-adds from
     +0 for each s mod 16, then a binary tree over the 16, neighbours first.
     """
-    q3 = core3.shape[1] // rank
-    pairs = prefix.shape[1] // rank
-    _rows(prefix.reshape(-1), core3.reshape(-1), lines, third, pairs, q3, rank, out.reshape(-1))
+    sizes = TrainSizes(0, prefix.shape[1] // rank, core3.shape[1] // rank, rank, 0)
+    _rows(prefix.reshape(-1), core3.reshape(-1), lines, third, sizes, out.reshape(-1))
 
 
 def prefix_gradients(gradient, core3, third, starts, rank, out):
@@ -262,9 +317,9 @@ def prefix_gradients(gradient, core3, third, starts, rank, out):
     multiple of 16; out f32[M, q1*q2*R]; C-contiguous. Source: docs/arithmetic.md §14.
     Order: out[n][i, s] is one chain over ascending (pair, c) of fma(dE[i, c], G3[c, s], .) from +0.
     """
-    q3 = core3.shape[1] // rank
+    sizes = TrainSizes(0, out.shape[1] // rank, core3.shape[1] // rank, rank, 0)
     flat = (gradient.reshape(-1), core3.reshape(-1), third, starts)
-    _prefix_gradients(*flat, out.shape[1] // rank, q3, rank, out.reshape(-1))
+    _prefix_gradients(*flat, sizes, out.reshape(-1))
 
 
 def third_gradients(gradient, prefix, lines, order, starts, rank, out):
@@ -276,9 +331,9 @@ def third_gradients(gradient, prefix, lines, order, starts, rank, out):
     §14. Order: out[g][c, s] is one chain over (pair in order, ascending i) of
     fma(dE[i, c], P[i, s], .) from +0.
     """
-    q3 = out.shape[1] // rank
-    flat = (gradient.reshape(-1), prefix.reshape(-1), lines, order, starts)
-    _third_gradients(*flat, prefix.shape[1] // rank, q3, rank, out.reshape(-1))
+    sizes = TrainSizes(0, prefix.shape[1] // rank, out.shape[1] // rank, rank, 0)
+    flat = (gradient.reshape(-1), prefix.reshape(-1), lines, Members(order, starts))
+    _third_gradients(*flat, sizes, out.reshape(-1))
 
 
 def second_gradients(core1, first, gradient, order, starts, q1, out):
@@ -293,9 +348,10 @@ def second_gradients(core1, first, gradient, order, starts, q1, out):
     """
     rank = core1.shape[1] // q1
     width = gradient.shape[1] // q1
+    sizes = TrainSizes(q1, 0, 0, rank, width)
     most = int(np.diff(starts).max(initial=0))
-    flat = (core1.reshape(-1), first, gradient.reshape(-1), order, starts)
-    _second_gradients(*flat, q1, rank, width, most, out.reshape(-1))
+    flat = (core1.reshape(-1), first, gradient.reshape(-1), Members(order, starts))
+    _second_gradients(*flat, sizes, most, out.reshape(-1))
 
 
 def first_gradients(core2, second, gradient, order, starts, runs, q1, out):
@@ -312,5 +368,6 @@ def first_gradients(core2, second, gradient, order, starts, runs, q1, out):
     rank = out.shape[1] // q1
     width = gradient.shape[1] // q1
     parts = np.empty(gradient.shape[0] * q1 * rank, np.float32)
-    flat = (core2.reshape(-1), second, gradient.reshape(-1), order, starts, runs)
-    _first_gradients(*flat, q1, rank, width, parts, out.reshape(-1))
+    sizes = TrainSizes(q1, 0, 0, rank, width)
+    flat = (core2.reshape(-1), second, gradient.reshape(-1), Members(order, starts), runs)
+    _first_gradients(*flat, sizes, parts, out.reshape(-1))

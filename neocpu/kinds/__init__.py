@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, whole
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
+from neocpu.kinds import cafe, md, qr, tt, unified
 from neocpu.kinds import hash as hashed
-from neocpu.kinds import md, qr, tt, unified
 
 
 class TableKind(NamedTuple):
@@ -35,6 +35,7 @@ FULL = "full"
 KINDS: dict[str, TableKind] = {
     "hash": TableKind(hashed.HashKeys, hashed.expand),
     "qr": TableKind(qr.QrKeys, qr.expand),
+    "cafe": TableKind(cafe.CafeKeys, cafe.expand),
     "md": TableKind(md.MdKeys, md.expand),
     "unified": TableKind(unified.UnifiedKeys, unified.expand),
     "tt": TableKind(tt.TtKeys, tt.expand),

@@ -9,7 +9,13 @@ Rows of the logical table that share (i1, i2) share a product, which is made onc
 (EL-Rec's reuse), and the gradients of a row are merged before they go into the cores. Bags are
 pooled after rows are made, at the home of the sample. Rows of core 3 are kept transposed, q3 x R.
 
-A table has R (p1 q1 + R p2 q2 + p3 q3) parameters in place of H D.
+    C3.cache  the first `cache_rows` rows, as a full table has them
+
+are the most frequent ones where rows come from a vocabulary, which is in the order of counts. Their
+lookups and gradients go there and not to the cores (TT-Rec's cache, filled before the first step:
+its rows start as those of a full table do).
+
+A table has R (p1 q1 + R p2 q2 + p3 q3) + cache_rows D parameters in place of H D.
 
 Initial values: a number of the table is a sum of R^2 products of three numbers, so with the cores
 uniform in [-b, b) its variance is R^2 (b^2/3)^3. A full table starts in [-1/sqrt(H), 1/sqrt(H)),
@@ -31,6 +37,7 @@ from neocpu.errors import ConfigError
 
 OPERATION = "tensor_train"
 CORES = ("core1", "core2", "core3")
+CACHE = "cache"
 
 
 @dataclass(frozen=True)
@@ -40,13 +47,15 @@ class TtKeys:
     rank : R of the products. row_factors : p1, p2, p3, whose product is the number of rows or
     more; none: about the cube root of it each. dim_factors : q1, q2, q3, whose product is dim;
     none: as near to one another as they can be. compression : with it, the largest rank for which
-    the table has dim * rows / compression parameters or fewer; 0: rank as it is.
+    the table has dim * rows / compression parameters or fewer; 0: rank as it is. cache_rows : of
+    the first rows so many are kept as they are.
     """
 
     rank: int = 16
     row_factors: tuple[int, ...] = ()
     dim_factors: tuple[int, ...] = ()
     compression: float = 0.0
+    cache_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,10 +119,15 @@ def shape_of(spec: TableSpec, keys: TtKeys) -> TrainShape:
             f"{place}.dim_factors: {' * '.join(map(str, dims))} is {math.prod(dims)}, but the "
             f"table has {spec.dim} columns"
         )
+    if not 0 <= keys.cache_rows <= spec.rows:
+        raise ConfigError(f"{place}.cache_rows: {keys.cache_rows} is not in 0 ... {spec.rows}")
     if keys.rank < 1:
         raise ConfigError(f"{place}.rank: {keys.rank} is too small; it is 1 at least")
     shape = TrainShape(rows, dims, keys.rank)
-    return _compressed(spec, shape, keys.compression) if keys.compression else shape
+    if keys.compression:
+        budget = spec.rows * spec.dim / keys.compression - keys.cache_rows * spec.dim
+        return _compressed(f"{place}.compression", shape, budget)
+    return shape
 
 
 def _three(factors: Sequence[int], place: str) -> tuple[int, int, int] | None:
@@ -125,13 +139,12 @@ def _three(factors: Sequence[int], place: str) -> tuple[int, int, int] | None:
     return first, second, third
 
 
-def _compressed(spec: TableSpec, shape: TrainShape, compression: float) -> TrainShape:
-    """The shape with the largest rank that is small enough."""
-    budget = spec.rows * spec.dim / compression
+def _compressed(place: str, shape: TrainShape, budget: float) -> TrainShape:
+    """The shape with the largest rank whose cores have `budget` parameters or fewer."""
     if replace(shape, rank=1).parameters > budget:
         raise ConfigError(
-            f"tables.{spec.name}.compression: {compression:g} leaves {budget:.0f} parameters, but "
-            f"rank 1 has {replace(shape, rank=1).parameters}"
+            f"{place}: it leaves {max(budget, 0):.0f} parameters for the cores, but with rank 1 "
+            f"they have {replace(shape, rank=1).parameters}"
         )
     rank = 1
     while replace(shape, rank=rank + 1).parameters <= budget:
@@ -166,12 +179,30 @@ def _expand(table: LogicalTable) -> Expanded:
         )
         for name, rows, width, divisor in zip(CORES, shape.rows, shape.widths, (p2 * p3, p3, 1))
     )
+    parts = (*cores, *_cache(spec, table.keys.cache_rows))
     return Expanded(
-        physical=cores,
+        physical=parts,
         composition=Composition(
             table=spec.name,
-            terms=tuple(tuple(Term(core.name, f) for core in cores) for f in range(features)),
+            terms=tuple(tuple(Term(part.name, f) for part in parts) for f in range(features)),
             operation=OPERATION,
             options=(("rows", shape.rows), ("dims", shape.dims), ("rank", shape.rank)),
         ),
     )
+
+
+def _cache(spec: TableSpec, rows: int) -> list[TableSpec]:
+    """The table of the first rows, if there are any."""
+    if not rows:
+        return []
+    row_map = RowMap("range", spec.rows, modulus=rows)
+    return [
+        replace(
+            spec,
+            name=f"{spec.name}.{CACHE}",
+            rows=rows,
+            pooling="none",
+            maps=(row_map,) * len(spec.features),
+            start=spec.initial,
+        )
+    ]

@@ -9,7 +9,8 @@ A module of the dense part, at the home of the samples, like the towers (`towers
 Keys whose tables do not pool come lookup by lookup instead of in E physical (`row_parts.py`); they
 are made after the others, since an attention reads the vector of another key.
 
-Operations are in `model/operations/`; `composition_layout.py` says which part takes what.
+Operations are in `model/operations/`; `composition_layout.py` says which part takes what. Plain
+ones are done for all parts at once (`elementwise.py`), and not at all where E is E physical.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from neocpu.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition_layout import CompositionLayout, KeyVectors
+from neocpu.model.elementwise import PLAIN, Plain
 from neocpu.model.operations import make_operation
 from neocpu.model.row_parts import RowPart
 
@@ -86,24 +88,33 @@ class Compositions:
         self.first_column = first_column
         self.layout = layout
         self.columns = first_column + layout.physical_columns
-        self._pooled = [
-            (part, make_operation(part, parameters)) for part in layout.parts if part.pooled
+        self._plain = Plain(first_column, layout)
+        self._others = [
+            (part, make_operation(part, parameters))
+            for part in layout.parts
+            if part.pooled and part.operation not in PLAIN
         ]
         self._rows = [RowPart(part, parameters) for part in layout.parts if not part.pooled]
         self._place = {key: place for place, key in enumerate(layout.unpooled)}
         self.row_terms: list[RowTerms] = []
+        self._physical = np.empty((0, 0), np.float32)  # of the batch
         self._gradient = Buffer(first_column + layout.columns)
         self._E = Buffer(first_column + layout.columns)
         self._dE = Buffer(self.columns)
 
     def forward(self, physical: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
-        """E f32[b, columns] of E physical f32[b, ...]; valid until the next call.
+        """E f32[b, columns] of E physical f32[b, ...], which `backward` reads again.
+
+        Valid until the next call.
 
         lookups : of the keys without pooling, in the order of `layout.unpooled`.
         """
+        self._physical = physical
+        if self._plain.nothing:
+            return physical
         E = self._E.matrix(len(physical))
-        E[:, : self.first_column] = physical[:, : self.first_column]
-        for part, operation in self._pooled:
+        self._plain.forward(physical, E)
+        for part, operation in self._others:
             operation.forward(self._views(physical, part), self._columns(E, part))
         for rows in self._after_candidates():
             sources = [lookups[self._place[source.key]] for source in rows.part.sources]
@@ -112,8 +123,9 @@ class Compositions:
 
     def backward(self, gradient: F32) -> F32:
         """Gradient of E physical from that of E; valid until the next call."""
+        if self._plain.nothing:
+            return gradient
         dE = self._dE.matrix(len(gradient))
-        dE[:, : self.first_column] = gradient[:, : self.first_column]
         if self._rows:
             total = self._gradient.matrix(len(gradient))
             total[:] = gradient  # candidates have gradients of attentions, too
@@ -126,7 +138,8 @@ class Compositions:
                 )
                 terms |= zip([source.key for source in part.sources], by_source)
             self.row_terms = [terms[key] for key in self.layout.unpooled]
-        for part, operation in self._pooled:
+        self._plain.backward(gradient, self._physical, dE)
+        for part, operation in self._others:
             operation.backward(self._columns(gradient, part), self._views(dE, part))
         return dE
 
@@ -136,7 +149,7 @@ class Compositions:
         Features of one table share its parameters, whose gradients are one sum.
         """
         joined = [JoinedGradient(node.cuts, node.into) for node in nodes]
-        for _, operation in self._pooled:
+        for _, operation in self._others:
             operation.weight_gradients(joined)
         for rows in self._rows:
             rows.weight_gradients(joined)

@@ -171,8 +171,8 @@ def _check_rows(part: KeyVectors, physical: Sequence[TableSpec]) -> None:
             'pooling "none", or none of them'
         )
     keys = bags(physical)
-    weighted = any(physical[keys[source.key].table].weighted for source in part.sources)
-    if not part.pooled and weighted and part.operation == "multiply":
+    weighted = sum(physical[keys[source.key].table].weighted for source in part.sources)
+    if not part.pooled and weighted > 1 and part.operation == "multiply":
         raise ConfigError(
             f"tables.{part.table}: a weight of a lookup would be multiplied into each of its "
             "parts; choose another operation, or a table without weights"

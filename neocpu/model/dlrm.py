@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.row_lookups import KeyLookups, RowTerms
-from neocpu.kernels import loss as losses
 from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition import Compositions
 from neocpu.model.first_order import FirstOrder
+from neocpu.model.head_layout import HeadLayout
+from neocpu.model.heads import Head, Objective
 from neocpu.model.interactions.chain import Chain
 from neocpu.model.layout import ModelLayout
 from neocpu.model.mlp import Mlp, initialise, nothing
@@ -79,13 +80,12 @@ class Dlrm:
         self.between: Callable[[], None] = nothing
         self._bottom = self._mlp("bottom", last_relu=True)
         self._top = self._mlp("top", last_relu=False)
+        sizes = (self.first_column, self.layout.dims)
         self.towers = (
-            Towers(self.first_column, self.layout.dims, self.layout.towers, self.parameters)
-            if towers and not apart
-            else None
+            Towers(*sizes, self.layout.towers, self.parameters) if towers and not apart else None
         )
         self.first_order = (
-            FirstOrder(self.first_column, self.layout.dims, self.layout.wide, self.parameters)
+            FirstOrder(*sizes, self.layout.wide, self.parameters)
             if self.layout.has_first_order
             else None
         )
@@ -97,11 +97,10 @@ class Dlrm:
                 self.first_column, self.layout.composition, self.parameters
             )
             self.columns = self.composition.columns
-        self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
-        self._prediction = Buffer(1)
-        self._logit_gradient = Buffer(1)
-        self._losses = Buffer(1)
-        self._labels = Buffer(1)  # of `predict`, which has none
+        self.heads = [self._head(layout) for layout in self.layout.heads]
+        self._objective = Objective(loss)
+        # where several heads give one
+        self._z_gradient = Buffer(self.layout.interaction_width)
         self._logits = np.empty((0, 0), np.float32)
         self._dense = self._logits
         self._bottom_gradient = self._logits
@@ -114,6 +113,11 @@ class Dlrm:
         """The MLP "bottom" or "top"."""
         sizes = self.layout.sizes(name)
         return Mlp(name, sizes, self.parameters, last_relu, between=self._between_layers)
+
+    def _head(self, layout: HeadLayout) -> Head:
+        """A further head."""
+        inputs = self.layout.interaction_width
+        return Head(layout, inputs, self.parameters, self._between_layers)
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
@@ -131,37 +135,38 @@ class Dlrm:
         linear = None
         if self.first_order is not None:
             vectors, linear = self.first_order.forward(self._dense, vectors)
-        self._logits = self._top.forward(self.interaction.forward(vectors))
+        z = self.interaction.forward(vectors)
+        self._logits = self._top.forward(z)
+        for head in self.heads:
+            head.forward(z)
         logits = self._logits.reshape(-1)
         for term in (self.interaction.logit, linear):
             if term is not None:
                 logits += term
         return logits
 
-    def loss_gradient(self, labels: F32, global_batch: int) -> tuple[F32, F32]:
+    def loss_gradient(
+        self, labels: F32, global_batch: int, weights: F32 | None = None
+    ) -> tuple[F32, F32]:
         """Predictions f32[b] and losses f32[b] of the last `forward_top`.
 
-        The gradient is kept for `backward`.
+        The gradient is kept for `backward`; `heads` have a loss of their own.
 
-        The loss is the mean over `global_batch` samples, of which these are a part. Valid until the
-        next call.
+        The loss is the mean over `global_batch` samples, of which these are a part, each times its
+        weight, f32[b] (None: 1). Valid until the next call.
         """
-        prediction = self._prediction.matrix(labels.size).reshape(-1)
-        gradient = self._logit_gradient.matrix(labels.size).reshape(-1)
-        loss = self._losses.matrix(labels.size).reshape(-1)
-        self._loss(self._logits.reshape(-1), labels, global_batch, prediction, gradient, loss)
-        return prediction, loss
+        return self._objective.gradient(self._logits.reshape(-1), labels, global_batch, weights)
+
+    def with_heads(self, head_labels: F32 | None) -> Sequence[tuple[Head, F32]]:
+        """The further heads with their labels f32[heads, b]."""
+        return tuple(zip(self.heads, () if head_labels is None else head_labels, strict=True))
 
     def predict(self) -> F32:
         """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits).
 
         Valid until the next call.
         """
-        samples = len(self._logits)
-        labels = self._labels.matrix(samples).reshape(-1)
-        labels[:] = 0
-        prediction, _ = self.loss_gradient(labels, max(samples, 1))
-        return prediction
+        return self._objective.predict(self._logits.reshape(-1))
 
     def backward(self) -> F32:
         """Gradient dE f32[b, columns] of the loss with respect to E; valid until the next call.
@@ -180,7 +185,7 @@ class Dlrm:
 
         nodes : sums to write, over the samples of each.
         """
-        self._top.begin_backward(self._logit_gradient.matrix(len(self._logits)))
+        self._top.begin_backward(self._objective.logit_gradient)
         for layer in range(self._top.layers - 1, 0, -1):
             self._top.input_gradient(layer)
             self._top.weight_gradient(layer, nodes)
@@ -188,7 +193,9 @@ class Dlrm:
     def backward_lower(self) -> F32:
         """Go on through the top MLP's first layer and the interaction: dE, as of `backward`."""
         dz = self._top.input_gradient(0)
-        dlogit = self._logit_gradient.matrix(len(self._logits)).reshape(-1)
+        for head in self.heads:
+            dz = np.add(dz, head.backward(), out=self._z_gradient.matrix(len(dz)))
+        dlogit = self._objective.logit_gradient.reshape(-1)
         dE = self.interaction.backward(dz, dlogit)
         if self.first_order is not None:
             dE = self.first_order.backward(dE, dlogit)
@@ -217,7 +224,9 @@ class Dlrm:
         self._weight_gradients_between(nodes)
 
     def _weight_gradients_between(self, nodes: Sequence[NodeGradient]) -> None:
-        """Of what stands between E and the top MLP."""
+        """Of what stands between E and the top MLP, and of further heads."""
+        for head in self.heads:
+            head.weight_gradients(nodes)
         self.interaction.weight_gradients(nodes)
         for module in (self.first_order, self.composition, self.towers):
             if module is not None:

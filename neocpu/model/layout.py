@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from neocpu.errors import ConfigError
 from neocpu.model.composition_layout import CompositionLayout
 from neocpu.model.first_order import NAME as FIRST_ORDER
+from neocpu.model.head_layout import HeadLayout
 from neocpu.model.interactions.base import InteractionLayout, Shapes
 from neocpu.model.interactions.chain import (
     INTERACTIONS,
@@ -70,6 +71,7 @@ class ModelLayout:
     cross: CrossShape = field(default_factory=CrossShape)
     dhen: DhenShape = field(default_factory=DhenShape)
     wide: tuple[int, ...] = ()
+    heads: tuple[HeadLayout, ...] = ()
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -173,17 +175,19 @@ class ModelLayout:
                 tensors.append((f"{name}.{layer}.bias", (outputs,)))
         if self.composition is not None:
             tensors += self.composition.tensors()
-        tensors += self.interaction_tensors()
+        tensors += self.further_tensors()
         for tower in self.towers:
             tensors += tower.tensors()
         return tuple(tensors)
 
-    def interaction_tensors(self) -> Shapes:
-        """(name, shape) of the parameters between the pooled vectors and the top MLP."""
+    def further_tensors(self) -> Shapes:
+        """(name, shape) of the parameters of interactions, linear term and further heads."""
         tensors = chain_tensors(self.chain())
         if self.has_first_order:
             shape = (1, self.dense_features)
             tensors += ((f"{FIRST_ORDER}.weight", shape), (f"{FIRST_ORDER}.bias", (1,)))
+        for head in self.heads:
+            tensors += head.tensors(self.interaction_width)
         return tensors
 
     def parameter_sizes(self) -> dict[str, int]:
@@ -232,4 +236,4 @@ class ModelLayout:
         the vectors and the top MLP: they follow it in the flat array.
         """
         composed = self.composition is not None and self.composition.tensors()
-        return not (self.towers or composed or self.interaction_tensors())
+        return not (self.towers or composed or self.further_tensors())

@@ -6,16 +6,17 @@ before they are composed (docs/arithmetic.md §14); where pooling and composing 
 these rows, kept in full, is the same model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.row_lookups import KeyLookups
+from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import BatchKey, TableSpec, bags
 from neocpu.kernels.row_maps import map_rows, sign_weights
+from neocpu.model.arrays import F32
 from neocpu.model.composition_layout import CompositionLayout, KeyVectors
-from neocpu.model.mlp import F32
 from neocpu.model.operations import make_operation, make_row_operation
 
 Ints = NDArray[np.int64]
@@ -53,22 +54,30 @@ class LogicalRows:
             make_operation(part, self._parameters).forward(values, out)
         return out
 
+    def places(self, part: KeyVectors, rows: Ints) -> Iterator[tuple[int, Ints]]:
+        """(physical table, its rows i64[n] or -1) of each source, for rows of the logical table."""
+        for source in part.sources:
+            key = self._keys[source.key]
+            yield key.table, rows if key.row_map is None else _mapped(key.row_map, rows)
+
     def _source(self, key: BatchKey, rows: Ints) -> tuple[Ints, F32]:
         """The row of a physical table for each row, -1 where it has nothing for it, and what it
         gives: 0 there.
         """
         if key.row_map is None:
             return rows, self._read(key.table, rows)
-        row_map = key.row_map
-        mapped = np.empty_like(rows)
-        number = np.uint64(row_map.key)
-        map_rows(
-            rows, row_map.number, row_map.divisor, row_map.modulus, row_map.first, number, mapped
-        )
+        mapped = _mapped(key.row_map, rows)
         scale = (mapped >= 0).astype(np.float32)
-        if row_map.signed:
-            sign_weights(rows, number, scale)
+        if key.row_map.signed:
+            sign_weights(rows, np.uint64(key.row_map.key), scale)
         return mapped, self._read(key.table, np.maximum(mapped, 0)) * scale[:, None]
+
+
+def _mapped(m: RowMap, rows: Ints) -> Ints:
+    """Rows of a physical table."""
+    out = np.empty_like(rows)
+    map_rows(rows, m.number, m.divisor, m.modulus, m.first, np.uint64(m.key), out)
+    return out
 
 
 def _bags_of_one(rows: Ints, values: F32) -> KeyLookups:

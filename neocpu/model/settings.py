@@ -10,6 +10,7 @@ from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import ConfigError
 from neocpu.model.attention_layout import AttentionKeys
 from neocpu.model.composition_layout import composition_layout
+from neocpu.model.head_layout import HeadConfig, head_layouts
 from neocpu.model.interactions.chain import WITH_FIRST_ORDER
 from neocpu.model.interactions.cross import CrossShape
 from neocpu.model.interactions.dhen import DhenShape
@@ -38,6 +39,7 @@ class ModelConfig:
     dhen : layers of the interaction dhen: modules, their vectors, how they are added.
     wide : shell patterns of tables of dim 1 whose rows are weights of a linear term, as "*.wide";
         deepfm and wide_deep need some.
+    heads : further labels that the model learns, each by a top MLP of its own (docs/models.md).
     """
 
     embedding_dim: int = 16
@@ -54,6 +56,7 @@ class ModelConfig:
     cross: CrossShape = field(default_factory=CrossShape)
     dhen: DhenShape = field(default_factory=DhenShape)
     wide: tuple[str, ...] = ()
+    heads: Mapping[str, HeadConfig] = field(default_factory=dict)
 
     def layout(
         self,
@@ -84,6 +87,7 @@ class ModelConfig:
             cross=self.cross,
             dhen=self.dhen,
             wide=self._wide_keys(tables),
+            heads=head_layouts(self.heads, self.top),
         )
 
     def _wide_keys(self, tables: Sequence[TableSpec]) -> tuple[int, ...]:
@@ -140,4 +144,8 @@ class ModelConfig:
             del model["dhen"]
         if not self.wide:
             del model["wide"]
+        # their order is that of the parameters
+        model["heads"] = [[name, asdict(head)] for name, head in self.heads.items()]
+        if not self.heads:
+            del model["heads"]
         return model

@@ -47,6 +47,16 @@ class MixedInput:
     keys: tuple[KeyLookups, ...]
 
 
+def _numbers(rows: Ints, height: int) -> Ints:
+    """The number of each row i64[n] among the distinct ones, ascending; rows of [-1, height)."""
+    if height > 8 * rows.size:
+        return np.unique(rows, return_inverse=True)[1].astype(np.int64)
+    seen = np.zeros(height + 1, np.int64)
+    seen[rows + 1] = 1
+    numbers: Ints = (np.cumsum(seen) - 1)[rows + 1]
+    return numbers
+
+
 def plan_of_pooled(plan: Plan) -> Plan:
     """The plan as its pooled tables see it: tables without pooling have no keys."""
     tables = tuple(
@@ -147,7 +157,7 @@ class MixedEmbedding:
     ) -> Generator[Request, None, MixedInput]:
         leaves = self._leaves(batch)
         keys = None if kjt is None else tuple(self._key(kjt, k, leaves) for k in self.unpooled)
-        rows = None if keys is None else [self._asked(*pair) for pair in zip(self.unpooled, keys)]
+        rows = None if keys is None else [self._asked(lookups) for lookups in keys]
         cuts = yield from self._rows.cuts(rows, agree)
         assert kjt is not None and keys is not None and rows is not None
         exchange = self._pooled.exchange
@@ -163,7 +173,7 @@ class MixedEmbedding:
         span = slice(int(offsets[0]), int(offsets[-1]))
         lines = None
         if key in self._distinct:
-            lines = np.unique(kjt.values[span], return_inverse=True)[1].astype(np.int64)
+            lines = _numbers(kjt.values[span], self.plan.tables[self.bags[key].table].rows)
         weighted = self.plan.tables[self.bags[key].table].weighted and kjt.weights is not None
         return KeyLookups(
             offsets=offsets - offsets[0],
@@ -174,9 +184,13 @@ class MixedEmbedding:
             leaves=leaves,
         )
 
-    def _asked(self, key: int, lookups: KeyLookups) -> Ints:
+    def _asked(self, lookups: KeyLookups) -> Ints:
         """The rows of a key that are looked up."""
-        return np.unique(lookups.rows) if key in self._distinct else lookups.rows
+        if lookups.lines is None:
+            return lookups.rows
+        distinct = np.empty(int(lookups.lines.max(initial=-1)) + 1, np.int64)
+        distinct[lookups.lines] = lookups.rows
+        return distinct
 
     def _pooled_bags(self, kjt: KJT) -> KJT:
         """The bags of the pooled keys."""

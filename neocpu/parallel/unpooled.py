@@ -259,11 +259,14 @@ class UnpooledEmbedding:
         samples = batch_input.shape.samples
         columns = int(self._first_column[-1])
         lines = self._buffers.matrix("gradient", samples, columns, np.float32)
-        lines[:] = 0
+        ends = [0] * (self._first_column.size - 1)
         for column, at, gradient in self._places(gradients):
             lo = self._first_column[column]
             hi = self._first_column[column + 1]
-            lines[at : at + len(gradient), lo:hi] = gradient
+            ends[column] = at + len(gradient)
+            lines[at : ends[column], lo:hi] = gradient
+        for column, end in enumerate(ends):
+            lines[end:, self._first_column[column] : self._first_column[column + 1]] = 0
         return self.sharded.start_backward(lines, step, batch_input)
 
 

@@ -59,6 +59,8 @@ def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work
     rows, width = shard.shape
     samples = work.batch / ranks if replicated else work.batch
     bags = samples * len(spec.features)
+    if spec.pooling == "none":  # every lookup is a bag of its own
+        bags *= work.pooling.get(spec.name, 1.0)
     lookups = lookups_of(spec, shard, ranks, replicated, work)
     touched = min(lookups, rows)
     state = work.state_floats[0] * width + work.state_floats[1]

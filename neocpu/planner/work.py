@@ -132,7 +132,11 @@ class TableArrays(NamedTuple):
         rows = np.array([float(table.rows) for table in tables])
         bags = np.array([float(work.batch * len(table.features)) for table in tables])
         lookups = bags * np.array([work.pooling.get(table.name, 1.0) for table in tables])
+        # without pooling every lookup is a bag of its own
+        bags = np.where([table.pooling == "none" for table in tables], lookups, bags)
         measured = np.array([work.distinct.get(table.name, np.nan) for table in tables])
+        # many codes may share few rows, by a hash or as parts of tables of kinds
+        measured = np.minimum(measured, rows)
         distinct = np.where(np.isnan(measured), touched(lookups, rows), measured)
         per_number, per_row = work.state_floats
         return cls(

@@ -3,7 +3,10 @@
     model      layers, interaction, loss, towers
     tables     rows, columns, pooling; how rows are stored; key of the initial values
     features   in the order of the pooled vectors: the table of each, its column in a log, how a
-               value becomes a code (kind), how a code becomes a row (key of the hash, vocabulary)
+               value becomes a code (kind), how a code becomes a row (key of the hash, vocabulary),
+               and where the table is part of another one, how that one's row becomes its (map)
+    parts      of the model, where tables are of kinds: of which features' vectors each of the
+               model's is composed, how, and with which parameters
     dense      numbers in the order of the first layer's inputs, with their transforms
 
 The kinds and names come from the schema of the data, or, where the run read a converted data set,
@@ -20,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
+from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import CheckpointError, ConfigError, DataError, NeocpuError
 from neocpu.ingest.dataset import Dataset
@@ -34,6 +38,8 @@ from neocpu.training.checkpoint.reading import CheckpointFile
 FORMAT = "neocpu-scorer"
 VERSION = 1
 INTERACTIONS_VERSION = 2  # where interactions are others than those of version 1
+KINDS_VERSION = 3  # where vectors are composed
+EXPORTED = ("copy", "add", "multiply", "project")  # operations that exported models have
 
 
 @dataclass(frozen=True)
@@ -52,11 +58,17 @@ class DataFacts:
     single: frozenset[str] = frozenset()
 
 
-def refuse_composed(file: CheckpointFile) -> None:
-    """Raise ConfigError for a model whose vectors are not those of its tables."""
-    if file.config().compositions:
+def refuse_unknown_operations(file: CheckpointFile) -> None:
+    """Raise ConfigError for a model whose vectors are made of those of its tables in a way that
+    exports do not have.
+    """
+    config = file.config()
+    moves = any(part.dynamic is not None for part in config.compositions)
+    pooled = all(table.pooling != "none" for table in config.tables)
+    names = {part.operation for part in config.compositions} - set(EXPORTED)
+    if moves or not pooled or names:
         raise ConfigError(
-            f"{file.path}: some of its tables are of another kind than full, or have pooling "
+            f"{file.path}: some of its tables are of a kind, or have pooling "
             '"none", which files for other programs do not have; `neocpu checkpoint export` writes '
             "its arrays"
         )
@@ -69,9 +81,9 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
     used is somewhere else now.
 
     Raises CheckpointError where a vocabulary, or the numbers of a transform that was fitted, cannot
-    be found; ConfigError as `refuse_composed`.
+    be found; ConfigError as `refuse_unknown_operations`.
     """
-    refuse_composed(file)
+    refuse_unknown_operations(file)
     overrides = [] if vocabulary is None else [f"data.vocabulary={toml_text(str(vocabulary))}"]
     values = open_values(file.path, overrides)
     features = set(values.features)
@@ -153,13 +165,14 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
             "weighted": spec.weighted,
             "format": spec.format,
             "initial_key": str(int(tensor_key(seed, INIT, spec.name))),
+            **({"start": asdict(spec.start)} if spec.start else {}),
         }
         for spec in config.tables
     ]
     model = _model(config, len(facts.dense))
     return {
         "format": FORMAT,
-        "version": INTERACTIONS_VERSION if "first_order" in model else VERSION,
+        "version": _version(model),
         "step": file.step,
         "digest": file.digest,
         "seed": str(seed),
@@ -170,6 +183,13 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
         "dense": [asdict(column) for column in facts.dense],
         "missing": list(facts.missing),
     }
+
+
+def _version(model: Mapping[str, Any]) -> int:
+    """The first version of a reader that knows all of a model."""
+    if "parts" in model:
+        return KINDS_VERSION
+    return INTERACTIONS_VERSION if "first_order" in model else VERSION
 
 
 def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> list[dict[str, Any]]:
@@ -185,9 +205,15 @@ def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> l
                 "list": key.feature not in facts.single,
                 "vocabulary": key.feature in facts.vocabularies,
                 "hash_key": str(int(feature_key(seed, key.feature))),
+                **({"map": _map_card(key.row_map)} if key.row_map else {}),
             }
         )
     return features
+
+
+def _map_card(row_map: RowMap) -> dict[str, Any]:
+    """What the card says of the way from rows of a logical table to those of a physical one."""
+    return {**asdict(row_map), "key": str(row_map.key)}
 
 
 def _model(config: Config, inputs: int) -> dict[str, Any]:
@@ -214,6 +240,16 @@ def _model(config: Config, inputs: int) -> dict[str, Any]:
     if layout.interaction not in ("dot", "cat") or layout.wide:
         model |= {"dhen": asdict(layout.dhen), "wide": list(layout.wide)}
         model["first_order"] = layout.has_first_order
+    if layout.composition is not None:
+        model["parts"] = [
+            {
+                "operation": part.operation,
+                "keys": [source.key for source in part.sources],
+                "dim": part.dim,
+                "tensors": [part.parameter(name) for name, _ in part.tensors],
+            }
+            for part in layout.composition.parts
+        ]
     return model
 
 

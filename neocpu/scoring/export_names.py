@@ -22,7 +22,6 @@ from neocpu.scoring.export_arrays import (
     whole_values,
     write_arrays,
 )
-from neocpu.scoring.export_card import refuse_composed
 from neocpu.scoring.export_scorer import StoredTable, stored_tables
 from neocpu.scoring.import_names import column_order
 from neocpu.training.checkpoint.reading import CheckpointFile
@@ -47,13 +46,18 @@ def export_state_dict(file: CheckpointFile, target: Path, program: str) -> None:
 
     Raises ConfigError for a model that the program does not have; else as `write_arrays`.
     """
-    refuse_composed(file)
     config = file.config()
-    known = ("dot",) if program == "torchrec" else ("dot", "cat")
-    if config.model.towers or config.model.wide or config.model.interaction not in known:
+    if config.compositions:
         raise ConfigError(
-            f"{file.path}: {program} has no DLRM with towers, with a linear term, or with this "
-            "interaction"
+            f"{file.path}: some of its tables are of another kind than full, or have pooling "
+            f'"none", for which {program} has no names; leave --names out'
+        )
+    known = ("dot",) if program == "torchrec" else ("dot", "cat")
+    further = config.model.towers or config.model.wide or config.model.heads
+    if further or config.model.interaction not in known:
+        raise ConfigError(
+            f"{file.path}: {program} has no DLRM with towers, a linear term or further heads, or "
+            "with this interaction"
         )
     if program == "torchrec" and config.model.diagonal:
         raise ConfigError(f"{file.path}: TorchRec's DLRM has no diagonal of dot products")

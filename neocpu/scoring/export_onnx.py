@@ -26,6 +26,8 @@ from neocpu.scoring.export_card import DataFacts, card_of
 from neocpu.scoring.export_scorer import STORED, UNLEARNT, StoredTable, stored_tables
 from neocpu.scoring.onnx_graph import Graph
 from neocpu.scoring.onnx_interactions import OnnxInteractions
+from neocpu.scoring.onnx_kinds import WORD, OnnxKinds, mixed_rows
+from neocpu.scoring.raw_values import weighted_features
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.tools import refuse_needed_files, written
 from neocpu.training.preflight import human
@@ -36,7 +38,6 @@ LARGEST = (2 << 30) - (1 << 20)  # bytes: protobuf's limit of a file
 AUTO_WHOLE = 512 << 20  # bytes of tables that `auto` still writes whole
 ENTRY = 16  # bytes of a code or row, and its number, in an index
 ONNX_TYPES = {"fp32": "FLOAT", "fp16": "FLOAT16", "bf16": "BFLOAT16"}
-WORD = np.uint64
 
 
 def export_onnx(
@@ -109,6 +110,7 @@ class _Builder:
         self._config: Config = file.config()
         self.card = card_of(file, facts)
         self._layout = self._config.layout(len(facts.dense))
+        self._parts = OnnxKinds(self.graph, self._layout.composition)
 
     # ---- the two models ----
 
@@ -123,15 +125,16 @@ class _Builder:
             table = tables[feature["table"]]
             name = feature["name"] if self._inputs == "codes" else feature["key"]
             if name not in bags:
-                weighted = any(
-                    tables[each["table"]].spec.weighted
-                    for each in self.card["features"]
-                    if each["name"] == feature["name"]
-                )
+                weighted = feature["name"] in weighted_features(self.card)
                 bags[name] = self._bag(name, feature["list"], feature["list"] and weighted)
             values, count, factors = bags[name]
-            rows = self._rows(values, feature, table) if self._inputs == "codes" else values
             factors = factors if table.spec.weighted else ""
+            rows = values
+            if self._inputs == "codes":
+                rows = self._rows(values, feature, table)
+                if row_map := feature.get("map"):
+                    factors = self._parts.weights(rows, factors, row_map)
+                    rows = self._parts.rows(rows, row_map)
             pooled.append(self._pooled(weights[feature["table"]], rows, count, factors, table))
         return self._model(self._transformed(dense), pooled)
 
@@ -139,14 +142,17 @@ class _Builder:
         """From pooled vectors and transformed numbers to predictions."""
         graph = self.graph
         dense = graph.input("dense", np.float32, ["batch", len(self._facts.dense)])
-        pooled = graph.input("pooled", np.float32, ["batch", sum(self._layout.dims)])
-        return self._model(dense, graph.split(pooled, self._layout.dims))
+        tables = self.card["tables"]
+        widths = [tables[feature["table"]]["dim"] for feature in self.card["features"]]
+        pooled = graph.input("pooled", np.float32, ["batch", sum(widths)])
+        return self._model(dense, graph.split(pooled, widths))
 
     def _model(self, dense: str, pooled: list[str]) -> Any:
         """What follows pooling, and the file's metadata."""
         graph = self.graph
         layout = self._layout
         first = self._mlp("bottom", dense)
+        pooled = self._parts.composed(pooled, self._parameter)
         interactions = OnnxInteractions(graph, layout, self._parameter)
         vectors = [vector for key, vector in enumerate(pooled) if key not in layout.wide]
         widths = (layout.first_column, *layout.vector_widths)
@@ -207,26 +213,11 @@ class _Builder:
             words = np.ascontiguousarray(self._facts.vocabularies[feature["name"]], WORD)
             return self._index(codes, words.view(np.int64))
         graph = self.graph
-        count = graph.constant(table.spec.rows, WORD)
+        rows = feature["map"]["rows"] if "map" in feature else table.spec.rows
+        count = graph.constant(rows, WORD)
         if self._config.data.rows_by == "code":
             return graph.cast(graph.node("Mod", graph.cast(codes, WORD), count), np.int64)
-        x = graph.node("BitwiseXor", codes, self._word(int(feature["hash_key"])))
-        x = graph.node("Add", x, self._word(0x9E3779B97F4A7C15))
-        x = graph.node("Mul", self._mixed(x, 30), self._word(0xBF58476D1CE4E5B9))
-        x = graph.node("Mul", self._mixed(x, 27), self._word(0x94D049BB133111EB))
-        x = graph.cast(self._mixed(x, 31), WORD)
-        return graph.cast(graph.node("Mod", x, count), np.int64)
-
-    def _word(self, word: int) -> str:
-        """A 64-bit constant; arithmetic is that of int64, which runtimes have, and wraps."""
-        return self.graph.constant(np.array(word, WORD).view(np.int64))
-
-    def _mixed(self, x: str, bits: int) -> str:
-        """x ^ (x >> bits), logically."""
-        graph = self.graph
-        shift = graph.constant(bits, WORD)
-        shifted = graph.node("BitShift", graph.cast(x, WORD), shift, direction="RIGHT")
-        return graph.node("BitwiseXor", x, graph.cast(shifted, np.int64))
+        return mixed_rows(graph, codes, int(feature["hash_key"]), rows)
 
     def _index(self, values: str, keys: Any) -> str:
         """Place of each value among distinct keys, from 1; 0 for others."""
@@ -269,7 +260,9 @@ class _Builder:
         if STORED[table.form][1] != "float32":
             vectors = graph.cast(vectors, np.float32)
         if not count:
-            return vectors
+            if not factors:
+                return vectors
+            return graph.node("Mul", vectors, graph.node("Unsqueeze", factors, graph.constant([1])))
         length = graph.node("Shape", rows, start=1, end=2)
         length = graph.node("Reshape", length, graph.constant([], np.int64))
         places = graph.node("Range", graph.constant(0), length, graph.constant(1))

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.specs import TableSpec
-from neocpu.scoring.tables import ValueTable
+from neocpu.model.composition_layout import CompositionLayout
+from neocpu.scoring.tables import ComposedValueTable, ValueRows, ValueTable
 from neocpu.scoring.values import open_values
 from neocpu.training.checkpoint.best import checkpoint_of
 from neocpu.training.checkpoint.reading import CheckpointFile
@@ -32,11 +33,12 @@ class Model(TrainedModel):
 
     path : a checkpoint, or a run's folder. overrides : of keys of its config, `key=value` texts.
 
-    Attributes: path, step, digest, config; tables, `ValueTable` by name; dense, f32 array by
-    parameter; values, how raw values become rows.
+    Attributes: path, step, digest, config; tables, `ValueTable` by name; physical_tables, those in
+    which the rows of tables of kinds are kept; dense, f32 array by parameter; values, how raw
+    values become rows.
     """
 
-    tables: Mapping[str, ValueTable]
+    tables: Mapping[str, ValueRows]
 
     def __init__(self, path: str | Path, overrides: Sequence[str] = ()) -> None:
         path = checkpoint_of(path)
@@ -46,6 +48,9 @@ class Model(TrainedModel):
 
     def _table(self, file: CheckpointFile, spec: TableSpec) -> ValueTable:
         return ValueTable(file, spec, self.config, self.values)
+
+    def _composed(self, spec: TableSpec, layout: CompositionLayout) -> ValueRows:
+        return ComposedValueTable(spec, self, layout, self.values)
 
     def predict(self, data: Any) -> NDArray[np.float32]:
         """Predictions f32[n] in the order of the rows: click probabilities (mse: the numbers).

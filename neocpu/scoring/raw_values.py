@@ -51,6 +51,44 @@ def fnv1a64(texts: Sequence[str]) -> np.ndarray:
     return code
 
 
+# ---- row of a table -> row of a part of it ----
+
+
+def part_rows(rows: np.ndarray, row_map: Mapping[str, Any]) -> np.ndarray:
+    """Rows int64[n] of a table as those of one of its parts; -1 where that has nothing for it."""
+    rule = row_map["rule"]
+    if rule == "digit":
+        digits: np.ndarray = rows // row_map["divisor"] % row_map["modulus"]
+        return row_map["first"] + digits
+    if rule == "salted":
+        words = splitmix64(rows.astype(np.uint64) ^ np.uint64(int(row_map["key"])))
+        return row_map["first"] + (words % np.uint64(row_map["modulus"])).astype(np.int64)
+    if rule == "range":
+        inside = rows - row_map["first"]
+        return np.where((inside >= 0) & (inside < row_map["modulus"]), inside, -1)
+    raise ValueError(f"rows by the rule {rule!r} are unknown here")
+
+
+def part_weights(rows: np.ndarray, weights: np.ndarray, row_map: Mapping[str, Any]) -> np.ndarray:
+    """Weights float32[n] of lookups of a part, from those of the log and rows int64[n]."""
+    if not row_map["log_weights"]:
+        weights = np.ones_like(weights)
+    if not row_map["signed"]:
+        return weights
+    words = splitmix64(rows.astype(np.uint64) ^ ~np.uint64(int(row_map["key"])))
+    return np.where(words & np.uint64(1), -weights, weights)
+
+
+def weighted_features(card: Mapping[str, Any]) -> set[str]:
+    """Features whose weights of the log count."""
+    return {
+        feature["name"]
+        for feature in card["features"]
+        if card["tables"][feature["table"]]["weighted"]
+        and feature.get("map", {}).get("log_weights", True)
+    }
+
+
 # ---- one value -> its code ----
 
 
@@ -200,10 +238,22 @@ class RawValues:
         return np.array(codes, np.uint64)
 
     def rows(self, codes: np.ndarray, feature: Feature) -> np.ndarray:
+        """Rows int64[n] of a feature's table: where that is a part of another one, by its map."""
+        rows = self.model_rows(codes, feature)
+        return part_rows(rows, feature["map"]) if "map" in feature else rows
+
+    def weights(self, bags: FeatureBags, feature: Feature) -> np.ndarray:
+        """Weights float32[n] of the lookups of bags."""
+        if "map" not in feature:
+            return bags.weights
+        return part_weights(self.model_rows(bags.codes, feature), bags.weights, feature["map"])
+
+    def model_rows(self, codes: np.ndarray, feature: Feature) -> np.ndarray:
         """Rows int64[n] of codes: hashed, codes modulo rows, or places in a vocabulary."""
         name = feature["name"]
         if not feature["vocabulary"]:
-            count = np.uint64(self.card["tables"][feature["table"]]["rows"])
+            whole = feature.get("map", self.card["tables"][feature["table"]])
+            count = np.uint64(whole["rows"])
             if self.card["rows_by"] == "hash":
                 codes = splitmix64(codes ^ np.uint64(int(feature["hash_key"])))
             return (codes % count).astype(np.int64)
@@ -219,11 +269,7 @@ class RawValues:
     def onnx_inputs(self, columns: Columns) -> dict[str, np.ndarray]:
         """Inputs of a whole ONNX model that takes codes, by name."""
         inputs = {"dense": self.numbers(columns).astype(np.float32)}
-        weighted = {
-            feature["name"]
-            for feature in self.card["features"]
-            if self.card["tables"][feature["table"]]["weighted"]
-        }
+        weighted = weighted_features(self.card)
         for feature in self.card["features"]:
             name = feature["name"]
             if name in inputs:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.dataset_file import Samples, starts_to_indices
+from neocpu.ingest.dataset_file import Samples
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
+from neocpu.ingest.feature_reader import starts_to_indices
 from neocpu.ingest.schema import Schema
 from neocpu.ingest.text import Parsed
 
@@ -28,6 +29,8 @@ class ParsedDataset(Dataset):
         self.dense_columns = tuple(field.name for field in schema.dense)
         self.attributes = {}
         self.labelled = parsed.labels is not None
+        self.label_names = [label.name for label in schema.labels]
+        self.more_labels = []
         self.vocabularies = dict(vocabularies or {})
         self.features = {
             field.name: FeatureColumn(

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import DataError
+from neocpu.model.composition_layout import CompositionLayout
 from neocpu.scoring.values import ValueMap
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.inspect import F32, Table
+from neocpu.training.inspect import F32, ComposedTable, Table, TrainedModel
 
 METRICS = ("cosine", "dot")
 ROWS_AT_ONCE = 1 << 16
@@ -32,17 +33,10 @@ class Neighbour(NamedTuple):
     value: Any = None
 
 
-class ValueTable(Table):
-    """A `Table` that also knows the rows of raw values.
+class ValueRows(Table):
+    """A `Table` that also knows the rows of raw values, by a `ValueMap`."""
 
-    values : how the model maps values to rows.
-    """
-
-    def __init__(
-        self, file: CheckpointFile, spec: TableSpec, config: Config, values: ValueMap
-    ) -> None:
-        super().__init__(file, spec, config)
-        self._values = values
+    _values: ValueMap
 
     def rows_of(self, values: Any, feature: str = "") -> Ints:
         """Row numbers i64[...] of raw values, in their shape, by hash or vocabulary.
@@ -136,3 +130,23 @@ class ValueTable(Table):
                 f"table {self.name} has no feature {feature!r}; it has {', '.join(features)}"
             )
         return feature or (features[0] if len(features) == 1 else "")
+
+
+class ValueTable(ValueRows):
+    """A table that is kept as it is; values : how the model maps values to rows."""
+
+    def __init__(
+        self, file: CheckpointFile, spec: TableSpec, config: Config, values: ValueMap
+    ) -> None:
+        super().__init__(file, spec, config)
+        self._values = values
+
+
+class ComposedValueTable(ComposedTable, ValueRows):
+    """A table of some kind; values : how the model maps values to rows."""
+
+    def __init__(
+        self, spec: TableSpec, model: TrainedModel, layout: CompositionLayout, values: ValueMap
+    ) -> None:
+        ComposedTable.__init__(self, spec, model, layout)
+        self._values = values

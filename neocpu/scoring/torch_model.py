@@ -31,7 +31,7 @@ except ImportError:  # copied beside this file
 
 LOW = 0xFFFFFFFF
 FORMAT = "neocpu-scorer"
-VERSION = 2
+VERSION = 3
 TORCH_TYPES = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
@@ -124,13 +124,16 @@ class EmbeddingTable(nn.Module):
         return (numbers * header[:, :1].double() + header[:, 1:].double()).float()
 
     def initial(self, rows: Tensor) -> Tensor:
-        """What rows that were never trained hold: f32[n, dim], uniform in ±1/sqrt(rows)."""
+        """What rows that were never trained hold: f32[n, dim], uniform in mean ± bound, by default
+        ±1/sqrt(rows).
+        """
         dim = self.facts["dim"]
         blocks = torch.arange(-(-dim // 4), device=rows.device)[None, :]
         words = philox4x32(int(self.facts["initial_key"]), rows[:, None], blocks)
         words = words.flatten(1)[:, :dim]
         unit = ((words >> 8) - (1 << 23)).float() / (1 << 23)
-        numbers = unit * np.float32(1 / math.sqrt(self.facts["rows"]))
+        start = self.facts.get("start", {"mean": 0, "bound": 1 / math.sqrt(self.facts["rows"])})
+        numbers = unit * np.float32(start["bound"]) + np.float32(start["mean"])
         if self.facts["truncated"]:
             return (numbers.view(torch.int32) & -0x10000).view(torch.float32)
         if self.facts["format"] in TORCH_TYPES:
@@ -198,10 +201,12 @@ class TorchModel(nn.Module):
         weights = weights or [None] * len(rows)
         first = self._layers("bottom", dense, last_relu=True)
         features = self.card["features"]
-        pooled = [
-            self.tables[feature["table"]](*bags)
-            for feature, bags in zip(features, zip(rows, lengths, weights))
-        ]
+        pooled = self._composed(
+            [
+                self.tables[feature["table"]](*bags)
+                for feature, bags in zip(features, zip(rows, lengths, weights))
+            ]
+        )
         wide = self.model.get("wide", [])
         interacting = [vector for key, vector in enumerate(pooled) if key not in wide]
         named = {name: self.dense[_safe(f"dense/{name}")] for name in self._names}
@@ -212,6 +217,31 @@ class TorchModel(nn.Module):
             logits = logits + functional.linear(dense, linear, named["first_order.bias"])[:, 0]
             logits = sum((pooled[key][:, 0] for key in wide), logits)
         return torch.sigmoid(logits) if self.model["loss"] == "bce" else logits
+
+    def _composed(self, pooled: list[Tensor]) -> list[Tensor]:
+        """The model's vectors: those of its tables, or, for tables of kinds, made of them."""
+        if "parts" not in self.model:
+            return pooled
+        return [
+            self._part(part, [pooled[key] for key in part["keys"]]) for part in self.model["parts"]
+        ]
+
+    def _part(self, part: Mapping[str, Any], sources: list[Tensor]) -> Tensor:
+        """One vector f32[B, dim]."""
+        if part["operation"] == "copy":
+            return torch.cat(sources, 1)
+        if part["operation"] == "project":
+            names = iter(part["tensors"])
+            sources = [
+                functional.linear(source, self.dense[_safe(next(names))])
+                if source.shape[1] < part["dim"]
+                else source
+                for source in sources
+            ]
+        vector = sources[0]
+        for source in sources[1:]:
+            vector = vector * source if part["operation"] == "multiply" else vector + source
+        return vector
 
     def _layers(self, name: str, x: Tensor, last_relu: bool) -> Tensor:
         count = len(self.model[name])
@@ -253,7 +283,8 @@ class TorchModel(nn.Module):
             rows.append(torch.from_numpy(self.values.rows(bags.codes, feature)).to(device))
             lengths.append(torch.from_numpy(bags.lengths).to(device))
             weighted = self.card["tables"][feature["table"]]["weighted"]
-            weights.append(torch.from_numpy(bags.weights).to(device) if weighted else None)
+            factors = torch.from_numpy(self.values.weights(bags, feature)).to(device)
+            weights.append(factors if weighted else None)
         dense = torch.from_numpy(self.values.dense(columns)).to(device)
         scores: np.ndarray = self(dense, rows, lengths, weights).cpu().numpy()
         return scores

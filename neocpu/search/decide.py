@@ -20,7 +20,7 @@ from neocpu.parallel.two_level_reduction import dense_reduction
 from neocpu.search.cost import Mixtures, ModelCost
 from neocpu.search.draws import gumbel, sample, softmax, theta_gradient
 from neocpu.search.supernet import Supernet
-from neocpu.training.step import BatchLike, Outcome
+from neocpu.training.turn import BatchLike, Outcome
 from neocpu.training.world import World
 from neocpu.trees import leaf_cuts, rank_samples
 

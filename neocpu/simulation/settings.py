@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from neocpu.config import Config
+from neocpu.embedding.compositions import Tensors
 from neocpu.errors import ConfigError
+from neocpu.model.layout import ModelLayout
 from neocpu.planner.work import DenseWork, Wires, Workload
 from neocpu.simulation.collectives import MEASURED
 from neocpu.simulation.costs import StageOptions
@@ -42,8 +44,9 @@ def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork
     layers = [*pairwise(layout.sizes("bottom")), *pairwise(layout.sizes("top"))]
     # what works once for each vector is counted once, as its parameters are
     between = [
-        *layout.interaction_tensors(),
+        *layout.further_tensors(),
         *(t for tower in layout.towers for t in tower.tensors()),
+        *_projections(layout),
     ]
     layers += [(shape[1], shape[0]) for _, shape in between if len(shape) == 2]
     return DenseWork(
@@ -52,6 +55,13 @@ def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork
         width=layout.first_column if layout.dot_vectors else 0,
         precision=precision,
     )
+
+
+def _projections(layout: ModelLayout) -> Tensors:
+    """Matrices that project pooled vectors (kind md), once for each key."""
+    parts = layout.composition.parts if layout.composition else ()
+    projected = [part for part in parts if part.operation == "project"]
+    return tuple(tensor for part in projected for tensor in part.tensors)
 
 
 def wires_of(config: Config) -> Wires:

@@ -79,7 +79,10 @@ class Splits:
         """Batches of a split for this rank; only training is shuffled."""
         shuffle = self.config.data.shuffle and name == "train"
         data = self.datasets[name]
-        return self.loader_of(data, shuffle, self._vocabularies, labelled=labelled)
+        loader = self.loader_of(data, shuffle, self._vocabularies, labelled=labelled)
+        if name == "train":
+            loader.weigh(self.config.data.sample_weight)
+        return loader
 
     def loader_of(
         self,
@@ -107,6 +110,7 @@ class Splits:
             depth=config.data.read_ahead,
             shuffle_run=config.data.shuffle_run,
             groups=key_groups(config.tables, config.data.deduplicate),
+            heads=head_labels(config),
         )
 
     def touchable_rows(self, samples: int) -> dict[str, int]:
@@ -238,10 +242,13 @@ def open_paths(
     datasets: dict[str, Dataset] = {}
     try:
         label = config.data.label
-        datasets = {name: Dataset(files, label) for name, files in json.loads(message).items()}
+        more = more_labels(config)
+        datasets = {
+            name: Dataset(files, label, more) for name, files in json.loads(message).items()
+        }
         _check_alike(datasets)
-        if comm.rank == 0 and config.model.loss == "bce":
-            _check_labels(datasets)
+        if comm.rank == 0:
+            _check_labels(config, datasets)
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
@@ -253,6 +260,17 @@ def open_paths(
                     f"in {path}.errors.txt"
                 )
     return Splits(config, comm, _parts(config, datasets))
+
+
+def head_labels(config: Config) -> tuple[str, ...]:
+    """Labels of the model's further heads."""
+    return tuple(head.label for head in config.model.heads.values())
+
+
+def more_labels(config: Config) -> tuple[str, ...]:
+    """Labels that are read besides the first: of heads, and the samples' weights."""
+    weight = config.data.sample_weight
+    return tuple(dict.fromkeys([*head_labels(config), *([weight] if weight else [])]))
 
 
 def _parts(config: Config, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
@@ -293,7 +311,7 @@ def converted(config: Config, comm: Comm) -> Splits | None:
         options = convert_options(config, "train", True)
         with suppress(NeocpuError, OSError):
             files = ensure_dataset(data.train, data.format, options, make=False)
-            train = {"train": Dataset(files, config.data.label)}
+            train = {"train": Dataset(files, config.data.label, more_labels(config))}
             splits = Splits(config, comm, _parts(config, train))
     return None if comm.largest(int(splits is None)) else splits
 
@@ -308,15 +326,33 @@ def _check_alike(datasets: dict[str, Dataset]) -> None:
             )
 
 
-def _check_labels(datasets: dict[str, Dataset]) -> None:
-    """Raise DataError for labels that the loss "bce" does not take."""
+def _check_labels(config: Config, datasets: dict[str, Dataset]) -> None:
+    """Raise DataError for labels that a loss "bce" does not take, and for negative weights."""
     for name, data in datasets.items():
         if not data.labelled or data.attributes.get("log") in ("criteo", "avazu"):
             continue
-        low, high = data.label_range()
-        if not (low >= 0.0 and high <= 1.0):
-            raise DataError(
-                f"data.{name}: labels are from {low:g} to {high:g}, but model.loss = "
-                '"bce" takes labels from 0 to 1; set model.loss = "mse", or make clicks of them: '
-                "[label] threshold = NUMBER in the schema"
-            )
+        if config.model.loss == "bce":
+            _check_clicks(f"data.{name}: labels", data.label_range(), "model")
+        for head, keys in config.model.heads.items():
+            if keys.loss == "bce" and keys.label in data.more_labels:
+                subject = f"data.{name}: labels {keys.label!r}"
+                _check_clicks(subject, data.more_range(keys.label), f"model.heads.{head}")
+        weight = config.data.sample_weight
+        if weight in data.more_labels:
+            low, high = data.more_range(weight)
+            if not (low >= 0.0 and math.isfinite(high)):
+                raise DataError(
+                    f"data.{name}: sample weights {weight!r} are from {low:g} to {high:g}; they "
+                    "must be finite and at least 0"
+                )
+
+
+def _check_clicks(subject: str, values: tuple[float, float], section: str) -> None:
+    """Raise DataError for labels outside [0, 1]; section : of the config, whose loss is "bce"."""
+    low, high = values
+    if not (low >= 0.0 and high <= 1.0):
+        raise DataError(
+            f"{subject} are from {low:g} to {high:g}, but {section}.loss = "
+            f'"bce" takes labels from 0 to 1; set {section}.loss = "mse", or make clicks of them: '
+            "[label] threshold = NUMBER in the schema"
+        )

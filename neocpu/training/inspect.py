@@ -3,22 +3,28 @@
 Needs neither MPI nor Numba.
 
 model = neocpu.load("runs/a/checkpoints/step-00010000.h5")
-model.tables["C1"][[0, 17]]        # rows 0 and 17, float32[2, D]
+model.tables["C1"][[0, 17]]        # rows 0 and 17, float32[2, D]; composed if C1 is of a kind
 model.dense["bottom.0.weight"]     # float32[out, in]
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec
+from neocpu.kinds import FULL
+from neocpu.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.reference.philox import uniform_rows
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.initial import initial_rows
+
+if TYPE_CHECKING:
+    from neocpu.model.logical_rows import LogicalRows
 
 F32 = NDArray[np.float32]
 
@@ -88,11 +94,73 @@ class Table:
         return f"<table {self.name}: {self.rows} rows x {self.dim}, {self.learnt.size} learnt>"
 
 
+class ComposedTable(Table):
+    """A table of some kind: `table[rows]` are its rows, composed of those of physical tables.
+
+    spec : of the logical table. model : has the physical tables and parameters. layout : how it is
+    composed of them.
+
+    Attributes: as of `Table`; learnt, the rows all of whose parts are learnt: any of them may have
+    been learnt by other rows that share it.
+    """
+
+    def __init__(self, spec: TableSpec, model: "TrainedModel", layout: CompositionLayout) -> None:
+        self.name = spec.name
+        self.rows = spec.rows
+        self.dim = spec.dim
+        self._spec = spec
+        self._model = model
+        self._layout = layout
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names that `field` knows."""
+        return ("weight",)
+
+    @cached_property
+    def learnt(self) -> NDArray[np.int64]:  # type: ignore[override]
+        """Rows i64[n], ascending."""
+        rows = np.arange(self.rows, dtype=np.int64)
+        complete = np.ones(self.rows, np.bool_)
+        logical = self._logical_rows()
+        for table, mapped in logical.places(self._part, rows):
+            learnt = self._model.physical_tables[self._model.config.tables[table].name].learnt
+            complete &= np.isin(mapped, learnt) | (mapped < 0)
+        return rows[complete]
+
+    def field(self, name: str, rows: Any) -> F32:
+        """As of `Table`, of "weight"."""
+        if name not in self.fields:
+            raise KeyError(name)
+        shaped = self._numbers(rows)
+        values = self._logical_rows().rows(self._part, shaped.reshape(-1))
+        return values.reshape(*shaped.shape, self.dim)
+
+    @property
+    def _part(self) -> KeyVectors:
+        return next(part for part in self._layout.parts if part.table == self.name)
+
+    def _logical_rows(self) -> "LogicalRows":
+        from neocpu.model.logical_rows import LogicalRows  # needs Numba
+
+        physical = self._model.config.tables
+
+        def read(table: int, rows: NDArray[np.int64]) -> F32:
+            return self._model.physical_tables[physical[table].name][rows]
+
+        return LogicalRows(physical, self._layout, self._model.dense, read)
+
+    def __repr__(self) -> str:
+        kind = next(t.kind for t in self._model.config.kinds if t.spec.name == self.name)
+        return f"<table {self.name}: {self.rows} rows x {self.dim}, of kind {kind}>"
+
+
 class TrainedModel:
     """A checkpoint, read-only.
 
-    Attributes: path, step, digest, config; tables, `Table` by name; dense, f32 array by parameter.
-    overrides : of keys of the config.
+    Attributes: path, step, digest, config; tables, `Table` by name, as the config names them;
+    physical_tables, those in which the rows of tables of kinds are kept; dense, f32 array by
+    parameter. overrides : of keys of the config.
     """
 
     def __init__(self, path: str | Path, overrides: Sequence[str] = ()) -> None:
@@ -101,7 +169,7 @@ class TrainedModel:
             self.step = file.step
             self.digest = file.digest
             self.config = file.config(overrides)
-            self.tables: Mapping[str, Table] = {
+            self.physical_tables: Mapping[str, Table] = {
                 spec.name: self._table(file, spec) for spec in self.config.tables
             }
             self.dense = {
@@ -109,6 +177,20 @@ class TrainedModel:
                 for number, tensor in enumerate(file.tensors)
                 if tensor.name.startswith("dense/")
             }
+            composition = self.config.layout(file.dense_features).composition
+        full = {table.spec.name for table in self.config.kinds if table.kind == FULL}
+        self.tables: Mapping[str, Table] = self.physical_tables
+        if composition is not None and self.config.kinds:
+            self.tables = {
+                spec.name: self.physical_tables[spec.name]
+                if spec.name in full
+                else self._composed(spec, composition)
+                for spec in self.config.model_tables
+            }
+
+    def _composed(self, spec: TableSpec, layout: CompositionLayout) -> Table:
+        """A table of a kind."""
+        return ComposedTable(spec, self, layout)
 
     def _table(self, file: CheckpointFile, spec: TableSpec) -> Table:
         """The table of an open file."""

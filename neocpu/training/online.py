@@ -162,7 +162,7 @@ class OnlineSplits(Splits):
         if not now:
             return dict(self.vocabularies or words)
         grown = grow(now, words)
-        for table in self.config.tables:
+        for table in self.config.model_tables:
             for feature in table.features:
                 codes = grown.get(feature, np.empty(0, np.uint64))
                 old = now[feature].size if feature in now else 0
@@ -215,7 +215,9 @@ class OnlineSchedule(BatchSchedule):
         """Batches of a file to train on."""
         assert file.dataset is not None
         shuffle = self._splits.config.data.shuffle
-        return self._splits.loader_of(file.dataset, shuffle, file.training_vocabularies)
+        loader = self._splits.loader_of(file.dataset, shuffle, file.training_vocabularies)
+        loader.weigh(self._splits.config.data.sample_weight)
+        return loader
 
 
 class OnlineTrainer(Trainer):

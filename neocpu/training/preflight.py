@@ -111,12 +111,34 @@ def working_memory(config: Config, plan: Plan) -> int:
     columns = layout.columns + sum(tower.columns for tower in layout.towers)
     widths = sum(config.model.bottom) + sum(config.model.top) + len(bags(plan.tables)) ** 2
     # an interaction keeps some matrices for each of its layers
-    widths += sum(shape[0] for _, shape in layout.interaction_tensors() if len(shape) == 2)
+    widths += sum(shape[0] for _, shape in layout.further_tensors() if len(shape) == 2)
     windows = 0
     if plan.ranks > 1 and config.parallel.shared_windows != "off":
         # pooled vectors and their gradients stand in windows until they are read
         windows = min(2 * DATA, 4 * samples * 2 * columns)
     return 4 * samples * (8 * columns + 3 * widths) + windows + PROGRAM
+
+
+def row_memory(config: Config, plan: Plan, pooling: Mapping[str, float]) -> int:
+    """Bytes that a rank needs for the rows of tables that do not pool, and what attends to them.
+
+    pooling : mean lookups per bag of each table; 1 where it is not known.
+    """
+    samples = -(-config.training.batch_size // plan.ranks)
+    composition = config.layout(1).composition
+    if composition is None:
+        return 0
+    keys = bags(plan.tables)
+    numbers = 0.0
+    for part in composition.parts:
+        if part.pooled:
+            continue
+        tables = [plan.tables[keys[source.key].table] for source in part.sources]
+        width = 8 * sum(table.dim for table in tables) + 2 * part.dim
+        if part.attention is not None:
+            width += 3 * sum(part.attention.sizes)
+        numbers += width * pooling.get(tables[0].name, 1.0)
+    return int(4 * samples * numbers)
 
 
 def human(size: float) -> str:
@@ -175,9 +197,10 @@ def check_memory(
 
 
 def dense_bytes(config: Config, dense_features: int) -> int:
-    """Bytes of the dense parameters and their optimizer's state."""
+    """Bytes of the dense parameters, their optimizer's state and their average, if there is one."""
     layout = config.layout(dense_features)
-    return 4 * layout.parameters * (1 + config.optimizer.dense.state_floats[0])
+    arrays = 1 + config.optimizer.dense.state_floats[0] + bool(config.eval.ema)
+    return 4 * layout.parameters * arrays
 
 
 def checkpoint_needs(

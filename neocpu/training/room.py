@@ -122,6 +122,7 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
         for page in (HUGE, preflight.PAGE)
     )
     working = preflight.working_memory(run.config, run.plan)
+    working += preflight.row_memory(run.config, run.plan, pooling)
     # parameters with their state, and about as much for gradients
     working += 2 * preflight.dense_bytes(run.config, run.splits.dense_features)
     # a snapshot holds copies of rows, and no more of them than there are

@@ -272,6 +272,14 @@ def dense_fields(world: Any) -> dict[str, dict[str, F32]]:
     }
 
 
+def replicated_fields(world: Any) -> dict[str, Mapping[str, F32]]:
+    """What every rank has whole: the fields of dense parameters, and copies of what says where the
+    rows of tables are that move. Collective where there are such tables.
+    """
+    dynamic = getattr(world, "dynamic", None)
+    return dense_fields(world) | ({} if dynamic is None else dynamic.fields())
+
+
 def state_of(world: Any, quantize: str = "") -> State:
     """The state of a `training.world.World`; `quantize`: as for `State`. Collective where towers
     run on their nodes.
@@ -283,7 +291,7 @@ def state_of(world: Any, quantize: str = "") -> State:
     tables = world.plan.tables
     return State(
         world.comm,
-        dense_fields(world),
+        replicated_fields(world),
         world.plan,
         world.embedding.tbe,
         fields=lambda table: fields_of(tables[table], optimizer),

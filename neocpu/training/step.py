@@ -8,79 +8,33 @@ ahead of their time, as the kind of pipelining says.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.dense_optimizer import DenseOptimizer
 from neocpu.errors import TrainingError
-from neocpu.jagged import KJT, InverseKJT
 from neocpu.model.arrays import NodeGradient
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense_reduction import LeafReduction
-from neocpu.parallel.disaggregated import DisaggregatedEmbedding, StartedVectors
-from neocpu.parallel.mixed import MixedEmbedding, MixedLookup, MixedUpdate
-from neocpu.parallel.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding
+from neocpu.parallel.mixed import MixedEmbedding
+from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.started import Started
 from neocpu.parallel.two_level_reduction import dense_reduction
 from neocpu.parallel.wires import Wire
 from neocpu.simulation.schedule import NONE_AHEAD, PIPELINES, STEP, pipelined
+from neocpu.training.dynamic_kinds import DynamicKinds
 from neocpu.training.gradient_norm import DenseGradient, GradientClip
 from neocpu.training.node_gradients import node_gradient
 from neocpu.training.pipeline import Pipeline, Waitable, Work
 from neocpu.training.tower_gradients import TowerGradients
+from neocpu.training.turn import BatchLike, Outcome, Turn
 from neocpu.trees import leaf_cuts, rank_samples
-
-
-class BatchLike(Protocol):
-    """This rank's b samples of a global batch of B."""
-
-    @property
-    def dense(self) -> NDArray[np.float32]:
-        """f32[b, dense features]."""
-
-    @property
-    def sparse(self) -> KJT | InverseKJT:
-        """Bags of the samples."""
-
-    @property
-    def labels(self) -> NDArray[np.float32]:
-        """f32[b]."""
-
-    @property
-    def samples(self) -> int:
-        """B of the global batch."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Predictions f32[b], labels f32[b] and per-sample losses f32[b] of this rank's samples."""
-
-    prediction: NDArray[np.float32]
-    labels: NDArray[np.float32]
-    loss: NDArray[np.float32]
-
-
-@dataclass
-class Turn:
-    """A batch on its way through the stages.
-
-    step : of the optimizers, counted from 1. input, lookup, gradient (dE), update, sums : what its
-    stages have made so far; sums by bucket.
-    """
-
-    batch: BatchLike
-    step: int
-    input: Started[Any] | None = None
-    lookup: StartedLookup | StartedVectors | MixedLookup | None = None
-    gradient: NDArray[np.float32] | None = None
-    update: StartedUpdate | MixedUpdate | None = None
-    sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
-    outcome: Outcome | None = None
 
 
 @dataclass
@@ -97,7 +51,7 @@ class TrainStep:
     pipeline : a name of `simulation.schedule.PIPELINES`. bucket_bytes : of dense gradients, fewer
     are not worth sums of their own. wire : of the dense gradients (None: fp32). towers : where the
     model's towers run on their nodes. clip_norm : of the gradient of all dense parameters, at most
-    (0: any).
+    (0: any). dynamic : the tables whose rows move (None: there is none).
 
     Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
     """
@@ -114,6 +68,7 @@ class TrainStep:
         wire: Wire | None = None,
         towers: TowerGradients | None = None,
         clip_norm: float = 0.0,
+        dynamic: DynamicKinds | None = None,
     ) -> None:
         self.model = model
         self.embedding = embedding
@@ -122,6 +77,7 @@ class TrainStep:
         self.leaves = leaves
         self.pipeline = pipeline
         self.towers = towers
+        self.dynamic = dynamic
         self._wire = wire
         sizes = list(model.layout.parameter_sizes().values())
         self._clip = GradientClip(sizes, clip_norm) if clip_norm else None
@@ -211,7 +167,10 @@ class TrainStep:
     # ---- stages ----
 
     def _start_input(self, turn: Turn) -> Waitable:
-        turn.input = self.embedding.start(turn.batch.sparse, turn.batch.samples)
+        sparse = turn.batch.sparse
+        if self.dynamic is not None:
+            sparse = self.dynamic.translate(sparse)
+        turn.input = self.embedding.start(sparse, turn.batch.samples)
         return turn.input
 
     def _index(self, turn: Turn) -> None:
@@ -249,8 +208,12 @@ class TrainStep:
     def _forward_top(self, turn: Turn) -> None:
         self._logits(turn)
         batch = turn.batch
-        prediction, loss = self.model.loss_gradient(batch.labels, batch.samples)
+        weights = getattr(batch, "weights", None)
+        prediction, loss = self.model.loss_gradient(batch.labels, batch.samples, weights)
         self._refuse_nonfinite(loss, batch, turn.step)
+        for head, labels in self.model.with_heads(getattr(batch, "head_labels", None)):
+            losses = head.loss_gradient(labels, batch.samples, weights)[1]
+            self._refuse_nonfinite(losses, batch, turn.step)
         turn.outcome = Outcome(prediction, batch.labels, loss)
 
     def node_gradients(self, samples: int) -> list[NodeGradient]:
@@ -283,6 +246,8 @@ class TrainStep:
             turn.update = self.embedding.start_backward(turn.gradient, turn.step, terms)
         else:
             turn.update = self.embedding.start_backward(turn.gradient, turn.step)
+        if self.dynamic is not None:
+            self.dynamic.note(turn.batch.sparse, turn.gradient)
         return turn.update
 
     def _merge(self, turn: Turn) -> None:
@@ -360,6 +325,8 @@ class TrainStep:
 class Steps:
     """Training steps over batches in their order, with what can be done ahead of them.
 
+    Where rows of tables move, a segment of steps ends with no batch under way.
+
     ahead : batches by which stages run ahead where the tables need it (`lookahead.py`).
     """
 
@@ -370,13 +337,22 @@ class Steps:
         step: int,
         ahead: Mapping[str, int],
     ) -> None:
-        early = {**PIPELINES[owner.pipeline], **ahead}
-        turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
-        self._pipeline = Pipeline(
-            pipelined(owner.pipeline, STEP, ahead),
+        self._owner = owner
+        self._ahead = ahead
+        self._turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
+        self._pipeline = self._segment(step)
+
+    def _segment(self, step: int) -> Pipeline[Turn]:
+        """The steps from this one to the next decision on rows; to the end, if there is none."""
+        owner = self._owner
+        turns: Iterator[Turn] = self._turns
+        if owner.dynamic is not None:
+            turns = islice(turns, owner.dynamic.steps_left(step))
+        return Pipeline(
+            pipelined(owner.pipeline, STEP, self._ahead),
             owner._work,
             turns,
-            early,
+            {**PIPELINES[owner.pipeline], **self._ahead},
             owner.comm.span,
             owner.model.between,
         )
@@ -385,6 +361,9 @@ class Steps:
         """Train on the next batch; there must be one. Collective. Raises as `TrainStep`."""
         turn = self._pipeline.step()
         assert turn is not None and turn.outcome is not None
+        dynamic = self._owner.dynamic
+        if dynamic is not None and dynamic.end_step(turn.step):
+            self._pipeline = self._segment(turn.step + 1)
         return turn.batch, turn.outcome
 
     def close(self) -> None:

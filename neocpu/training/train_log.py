@@ -17,7 +17,7 @@ from neocpu.parallel.comm import Comm
 from neocpu.settings import OptimizerConfig
 from neocpu.training.clock import StepClock
 from neocpu.training.metrics import UNIT, Metrics, entropy, fixed_point
-from neocpu.training.step import Outcome
+from neocpu.training.turn import Outcome
 
 EVERY_STEPS = 100  # lines of a run that sets no `training.log_every`, or
 EVERY_SECONDS = 30.0  # whichever comes first

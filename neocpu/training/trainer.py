@@ -27,10 +27,10 @@ from neocpu.training.advising import advise
 from neocpu.training.beginning import Beginning, begin
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
-from neocpu.training.evaluate import score
+from neocpu.training.evaluate import metrics_of, score
 from neocpu.training.frequent import warm_caches
 from neocpu.training.lookahead import look_ahead
-from neocpu.training.metrics import Metrics, Window, compute
+from neocpu.training.metrics import Metrics, Window
 from neocpu.training.on_machine import load_machine, report_on_machine
 from neocpu.training.patience import Patience
 from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
@@ -353,9 +353,10 @@ class Trainer:
             metrics["train"] = self._window.metrics(loss, self.comm)
         for name in names:
             if splits.has(name) and name not in metrics:
-                scores, labels = score(world, splits.loader(name).batches(0, 0))
-                metrics[name] = compute(scores, labels, loss, self.comm)
-                self._reliability[name] = reliability(scores, labels, loss, self.comm)
+                scores = score(world, splits.loader(name).batches(0, 0))
+                for head, measured in metrics_of(world, scores).items():
+                    metrics[f"{name}:{head}" if head else name] = measured
+                self._reliability[name] = reliability(*scores[""], loss, self.comm)
         pace = self._log.pace(self.steps_taken)
         self.report.note(f"measured {', '.join(metrics)}; {self._pace_text(pace)}")
         for name in [name for name in metrics if name not in known]:

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
+from neocpu.embedding.hot_sketch import warm_up_sketch
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.ingest.loader import warm_up_reading
 from neocpu.jagged import KJT
@@ -83,6 +84,7 @@ class MiniBatch:
     sparse: KJT
     labels: NDArray[np.float32]
     samples: int
+    head_labels: NDArray[np.float32] | None = None
 
 
 def signature(config: Config, plan: Plan) -> str:
@@ -91,6 +93,7 @@ def signature(config: Config, plan: Plan) -> str:
     optimizer = config.optimizer
     distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
     distinct += ["repeated bags"] if config.data.deduplicate else []
+    distinct += ["hot rows"] if _rows_move(config) else []
     return _hash(
         [
             *distinct,
@@ -103,6 +106,7 @@ def signature(config: Config, plan: Plan) -> str:
             model.dhen.modules if "dhen" in model.interactions else (),
             model.diagonal,
             model.loss,
+            sorted({head.loss for head in model.heads.values()}),
             optimizer.sparse.name,
             optimizer.sparse.max_norm > 0,
             optimizer.sparse.max_gradient > 0,
@@ -152,6 +156,11 @@ def _ways(plan: Plan) -> list[tuple[str, str]]:
     return sorted(
         {(scheme, table.cached.format) for scheme, table in zip(plan.schemes, plan.tables)}
     )
+
+
+def _rows_move(config: Config) -> bool:
+    """Are there tables whose rows move in training?"""
+    return any(composition.dynamic is not None for composition in config.compositions)
 
 
 def _formats(plan: Plan) -> list[tuple[str, str]]:
@@ -302,6 +311,8 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         assert isinstance(world.embedding, ShardedEmbedding)  # towers stay at home here
         world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
+        if _rows_move(config):
+            warm_up_sketch()
         warm_up_reading()  # the last that the helper would compile
         helper.wait()
         for step in (1, 2):
@@ -376,6 +387,6 @@ def _mini_batch(config: Config, comm: Comm, length: int) -> MiniBatch:
     values = np.arange(lengths.sum(), dtype=np.int64) % ROWS
     weights = np.ones(values.size, np.float32) if any(t.weighted for t in config.tables) else None
     dense = np.linspace(0, 1, 3 * b, dtype=np.float32).reshape(b, 3)
-    return MiniBatch(
-        dense, KJT(keys, lengths, values, weights), (np.arange(b) % 2).astype(np.float32), BATCH
-    )
+    labels = (np.arange(b) % 2).astype(np.float32)
+    head_labels = np.tile(labels, (len(config.model.heads), 1))
+    return MiniBatch(dense, KJT(keys, lengths, values, weights), labels, BATCH, head_labels)

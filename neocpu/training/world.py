@@ -21,7 +21,9 @@ from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.two_level import two_level
 from neocpu.parallel.wires import Wire
+from neocpu.training.dynamic_kinds import DynamicKinds
 from neocpu.training.step import TrainStep
+from neocpu.training.table_rows import TableRows
 from neocpu.training.tower_gradients import TowerGradients
 from neocpu.training.tower_world import build_apart
 
@@ -33,7 +35,7 @@ class World:
     config, comm, plan : what they were built from. model : the dense part, the same on all ranks.
     embedding : this rank's shards of the tables. dense : the optimizer of the model's parameters.
     step : trains model and embedding on one batch. towers : where the model's towers run on their
-    nodes (None: at home).
+    nodes (None: at home). dynamic : the tables whose rows move in training (None: there is none).
     """
 
     config: Config
@@ -44,6 +46,7 @@ class World:
     dense: DenseOptimizer
     step: TrainStep
     towers: TowerGradients | None = None
+    dynamic: DynamicKinds | None = None
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
@@ -82,6 +85,7 @@ def build(
     of_table = config.table_optimizers()
     shards = plan.local(comm.rank)
     embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])
+    dynamic = _dynamic(config, comm, plan, model, embedding)
     return World(
         config=config,
         comm=comm,
@@ -100,8 +104,10 @@ def build(
             Wire.of(config.wires.specs.dense, backward=True),
             towers,
             rates.clip_norm,
+            dynamic,
         ),
         towers=towers,
+        dynamic=dynamic,
     )
 
 
@@ -117,6 +123,23 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
         )
     layout = config.layout(dense_features)
     return Dlrm(**vars(layout), seed=config.training.seed, apart=config.parallel.towers)
+
+
+def _dynamic(
+    config: Config,
+    comm: Comm,
+    plan: Plan,
+    model: Dlrm,
+    embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding,
+) -> DynamicKinds | None:
+    """The tables whose rows move in training."""
+    if all(composition.dynamic is None for composition in config.compositions):
+        return None
+    assert model.composition is not None
+    seed = config.training.seed
+    rows = TableRows(comm, plan, embedding.tbe, config.optimizer.sparse, seed)
+    parts = model.composition.layout.parts
+    return DynamicKinds(config, comm, parts, model.first_column, rows)
 
 
 def _embedding(

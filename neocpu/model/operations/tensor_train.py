@@ -3,6 +3,9 @@
     core rows, fetched once  -->  prefixes G1 G2, once each  -->  distinct rows  -->  lookups
     gradients of lookups, merged by (leaf, row)  -->  of prefixes  -->  of (leaf, core row)
 
+A fourth source has rows that are kept as they are; lookups that it has a row for go to it alone,
+and give it a term each.
+
 `tensor_train_index.py` says which; docs/arithmetic.md §14 has the order of every sum.
 """
 
@@ -26,6 +29,7 @@ from neocpu.model.operations.tensor_train_index import (
 )
 
 Ints = NDArray[np.int64]
+CORES = 3
 CHAINS = 16  # the kernels take ranks that are multiples of it
 
 
@@ -42,9 +46,13 @@ class TensorTrain:
         self._sources: Sequence[KeyLookups] = ()
         self._cores: list[F32] = []
         self._index: RowIndex | None = None
+        self._kept: Ints = np.empty(0, np.int64)  # lookups of rows that are kept as they are
         q1, q2, _ = self._dims
         self._prefixes = Buffer(q1 * q2 * self._wide)
         self._prefix_gradients = Buffer(q1 * q2 * self._wide)
+        q = self._dims
+        widths = (q[0] * self._wide, self._wide * q[1] * self._wide, q[2] * self._wide)
+        self._terms = [Buffer(width) for width in widths]
         self._rows = Buffer(part.dim)
 
     # ---- forward ----
@@ -52,9 +60,16 @@ class TensorTrain:
     def forward(self, sources: Sequence[KeyLookups], out: F32) -> None:
         """out f32[n, D], the row of each lookup times its weight; a lookup of no row has zeros."""
         self._sources = sources
-        self._cores = [self._padded(core, source.values) for core, source in enumerate(sources)]
-        lines = [_lines(source) for source in sources]
-        index = index_rows([source.rows for source in sources], lines, self._factors)
+        cores = sources[:CORES]
+        self._cores = [self._padded(core, source.values) for core, source in enumerate(cores)]
+        lines = [_lines(source) for source in cores]
+        made = sources[0].rows >= 0
+        self._kept = np.empty(0, np.int64)
+        if len(sources) > CORES:
+            self._kept = np.flatnonzero(sources[CORES].rows >= 0)
+            made[self._kept] = False
+        rows_of_cores = [source.rows for source in cores]
+        index = index_rows(np.flatnonzero(made), rows_of_cores, lines, self._factors)
         self._index = index
         core1, core2, core3 = self._cores
         prefixes = self._prefixes.matrix(index.first.size)
@@ -68,6 +83,9 @@ class TensorTrain:
             out[index.lookups] = rows[index.row]
         else:
             np.take(rows, index.row, axis=0, out=out)
+        if self._kept.size:
+            cache = sources[CORES]
+            out[self._kept] = cache.values[_lines(cache)[self._kept]]
         weights = sources[0].weights
         if weights is not None:
             np.multiply(out, weights[:, None], out=out)
@@ -119,7 +137,12 @@ class TensorTrain:
             self._second_terms(index, leaves, prefix_gradients),
             self._third_terms(index, leaves, merged),
         )
-        return [RowTerms(self._unpadded(core, rows), ids) for core, (rows, ids) in enumerate(terms)]
+        by_core = [
+            RowTerms(self._unpadded(core, rows), ids) for core, (rows, ids) in enumerate(terms)
+        ]
+        kept = self._kept
+        by_cache = [RowTerms(gradient[kept], source.rows[kept]) for source in self._sources[CORES:]]
+        return by_core + by_cache
 
     def _leaf_of_lookups(self) -> Ints:
         """i64[n], the leaf of each lookup, counted from this rank's first."""
@@ -135,7 +158,7 @@ class TensorTrain:
         q1 = self._dims[0]
         first = index.first[leaves.prefix]
         runs = starts_of(leaves.node_leaf * len(self._cores[0]) + first)
-        out = np.empty((runs.size - 1, q1 * self._wide), np.float32)
+        out = self._terms[0].matrix(runs.size - 1)
         second = index.second[leaves.prefix]
         order, starts = grouped(second)
         tt.first_gradients(self._cores[1], second, gradient, order, starts, runs, q1, out)
@@ -148,7 +171,7 @@ class TensorTrain:
         q1 = self._dims[0]
         second = index.second[leaves.prefix]
         order, starts = grouped(leaves.node_leaf * len(self._cores[1]) + second)
-        out = np.empty((starts.size - 1, self._cores[1].shape[1]), np.float32)
+        out = self._terms[1].matrix(starts.size - 1)
         first = index.first[leaves.prefix]
         tt.second_gradients(self._cores[0], first, gradient, order, starts, q1, out)
         return out, self._row_numbers(1, leaves.nodes[order[starts[:-1]]], index, leaves)
@@ -156,7 +179,7 @@ class TensorTrain:
     def _third_terms(self, index: RowIndex, leaves: GradientIndex, merged: F32) -> tuple[F32, Ints]:
         """Gradients of (leaf, row of core 3), and the rows."""
         order, starts = grouped(leaves.leaf * len(self._cores[2]) + index.third[leaves.row])
-        out = np.empty((starts.size - 1, self._cores[2].shape[1]), np.float32)
+        out = self._terms[2].matrix(starts.size - 1)
         lines = index.prefix[leaves.row]
         prefixes = self._prefixes.matrix(index.first.size)
         tt.third_gradients(merged, prefixes, lines, order, starts, self._wide, out)

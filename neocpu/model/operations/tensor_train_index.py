@@ -56,13 +56,14 @@ class RowIndex:
     second: Ints
 
 
-def index_rows(rows: list[Ints], lines: list[Ints], factors: tuple[int, int, int]) -> RowIndex:
-    """The distinct rows of lookups.
+def index_rows(
+    lookups: Ints, rows: list[Ints], lines: list[Ints], factors: tuple[int, int, int]
+) -> RowIndex:
+    """The distinct rows of those lookups that have one.
 
-    rows, lines : i64[n] for each core, its row of each lookup (-1: none) and where it stands among
+    rows, lines : i64[all lookups] for each core, its row of each lookup and where it stands among
     the rows that were fetched. factors : p1, p2, p3.
     """
-    lookups = np.flatnonzero(rows[0] >= 0)
     first, second, third = (core[lookups] for core in rows)
     _, p2, p3 = factors
     distinct, row = np.unique((first * p2 + second) * p3 + third, return_inverse=True)

@@ -21,7 +21,7 @@ from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.saving import save
 from neocpu.training.identity import refuse_other_data
 from neocpu.training.results import silent
-from neocpu.training.state import dense_fields
+from neocpu.training.state import replicated_fields
 
 __all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "resume", "save"]
 
@@ -54,7 +54,7 @@ def resume(
 
 def _needed(file: CheckpointFile, world: Any) -> Iterator[Rows]:
     """The tensors of a file that a rank loads, and which of their rows."""
-    for name in dense_fields(world):
+    for name in replicated_fields(world):
         number = file.number(f"dense/{name}")
         yield number, (0, file.tensors[number].rows)
     for shard in world.plan.local(world.comm.rank):
@@ -153,8 +153,9 @@ def _shown(value: Any) -> str:
 
 
 def _load_dense(file: CheckpointFile, world: Any) -> None:
-    """Copy dense parameters and their optimizer's state from a file."""
-    for name, fields in dense_fields(world).items():
+    """Copy dense parameters and their optimizer's state from a file, and where rows are."""
+    replicated = replicated_fields(world)
+    for name, fields in replicated.items():
         number = file.number(f"dense/{name}")
         tensor = file.tensors[number]
         shapes = tuple((field, value.shape[1:]) for field, value in fields.items())
@@ -165,6 +166,8 @@ def _load_dense(file: CheckpointFile, world: Any) -> None:
         for blocks in file.blocks(number):
             for field, values in blocks.values.items():
                 fields[field][blocks.rows] = values
+    if getattr(world, "dynamic", None) is not None:
+        world.dynamic.load(replicated)
 
 
 def _load_tables(file: CheckpointFile, world: Any) -> None:

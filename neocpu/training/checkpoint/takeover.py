@@ -17,6 +17,7 @@ import numpy as np
 from neocpu.config import Config
 from neocpu.embedding.dense_optimizer import AVERAGE
 from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import CheckpointError
 from neocpu.training.checkpoint.reading import CheckpointFile
@@ -84,8 +85,9 @@ def check(file: CheckpointFile, config: Config) -> None:
             f"{file.path}: was trained with training.seed = {before.training.seed}, which decides "
             f"the row of every value; it is now {config.training.seed}. Set it back"
         )
-    old_tables = {spec.name: spec for spec in before.tables}
-    for spec in config.tables:
+    _refuse_moved_rows(file, before, config)
+    old_tables = {spec.name: spec for spec in before.model_tables}
+    for spec in config.model_tables:
         old = old_tables.get(spec.name)
         if old is None or _stranger(old, spec):
             continue
@@ -105,13 +107,39 @@ def check(file: CheckpointFile, config: Config) -> None:
             )
 
 
+def _refuse_moved_rows(file: CheckpointFile, before: Config, now: Config) -> None:
+    """Raise CheckpointError for a table whose rows had moved: where they are is not taken over."""
+    moved = {each.table for each in before.compositions if each.dynamic is not None}
+    for composition in now.compositions:
+        if composition.dynamic is not None and composition.table in moved:
+            name = composition.table
+            raise CheckpointError(
+                f"{file.path}: the rows of table {name} moved as it was trained, and which of them "
+                "each value has then is known to that run only: go on with it (--resume), or give "
+                f"the table another name (with its features) to let it start afresh"
+            )
+
+
 def _stranger(before: TableSpec, now: TableSpec) -> str:
     """Why a table is another one in spite of its name; "": it is not."""
     if before.dim != now.dim:
         return f"its rows had {before.dim} columns and have {now.dim}"
     if not set(before.features) & set(now.features):
         return f"it was of {', '.join(before.features)} and is of {', '.join(now.features)}"
+    old_maps = _maps(before)
+    for key, row_map in _maps(now).items():
+        if key in old_maps and not row_map.keeps_rows_of(old_maps[key]):
+            return f"rows of {key[0]} have other places in it now, by the keys of its kind"
     return ""
+
+
+def _maps(spec: TableSpec) -> dict[tuple[str, int], RowMap]:
+    """(feature, number among those of the feature) -> row map, of a part of a table of a kind."""
+    maps: dict[tuple[str, int], RowMap] = {}
+    for feature, row_map in zip(spec.features, spec.maps):
+        number = sum(name == feature for name, _ in maps)
+        maps[feature, number] = row_map
+    return maps
 
 
 def take_over(file: CheckpointFile, world: Any, dense_names: list[str] | None) -> Account:
