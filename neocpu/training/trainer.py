@@ -214,8 +214,7 @@ class Trainer:
 
     def _build(self, plan: Plan, splits: Splits, huge: bool, memory: MemoryPlan) -> World:
         """The objects of this rank; arguments as of `world.build`."""
-        dense_features = splits.dense_features
-        return build(self.config, self.comm, plan, dense_features, huge=huge, memory=memory)
+        return build(self.config, self.comm, plan, splits.dense_features, huge, memory)
 
     def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
         """Take up the run where its newest checkpoint left it."""
