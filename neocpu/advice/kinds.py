@@ -1,4 +1,4 @@
-"""Which tables of a config are of which kind, and what do they save? Two plain lines."""
+"""Which tables of a config are of which kind, and what do they save? A few plain lines."""
 
 import math
 from collections.abc import Iterator
@@ -21,6 +21,9 @@ def kind_lines(config: Config) -> Iterator[str]:
         f"  {numbers + dense:,} numbers, {dense:,} of them dense parameters; as full tables "
         f"{full:,}, {full / (numbers + dense):,.1f} times as many"
     )
+    sketches = sum(each.dynamic.bytes for each in config.compositions if each.dynamic is not None)
+    if sketches:
+        yield f"  beside them {sketches:,} bytes on every rank that say where rows are"
 
 
 def kinds_text(config: Config) -> str:

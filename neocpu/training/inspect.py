@@ -150,13 +150,16 @@ class ComposedTable(Table):
                 "read from checkpoints yet; look at physical_tables"
             )
         from neocpu.model.logical_rows import LogicalRows  # needs Numba
+        from neocpu.training.dynamic_kinds import maps_of
 
         physical = self._model.config.tables
 
         def read(table: int, rows: NDArray[np.int64]) -> F32:
             return self._model.physical_tables[physical[table].name][rows]
 
-        return LogicalRows(physical, self._layout, self._model.dense, read)
+        # where rows are is no parameter, but stands among them in a checkpoint
+        moved = maps_of(self._model.config, [self._part], self._model.dense)
+        return LogicalRows(physical, self._layout, self._model.dense, read, moved)
 
     def __repr__(self) -> str:
         kind = next(t.kind for t in self._model.config.kinds if t.spec.name == self.name)

@@ -12,7 +12,6 @@ from typing import Any
 
 from neocpu.config import Config
 from neocpu.cores import roam
-from neocpu.embedding.batch_scaling import scaling_text
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.parallel.comm import Comm, SingleComm
@@ -181,8 +180,6 @@ class Trainer:
         """Open the data of the run."""
         splits = open_splits(self.config, self.comm, self.out, self.report.tell)
         self.config = splits.config
-        if splits.rates:
-            self.report.tell(scaling_text(self.config.training.batch_size, splits.rates))
         beginning.choose_rows(splits, self.report.tell)
         return splits
 
@@ -217,8 +214,7 @@ class Trainer:
 
     def _build(self, plan: Plan, splits: Splits, huge: bool, memory: MemoryPlan) -> World:
         """The objects of this rank; arguments as of `world.build`."""
-        dense_features = splits.dense_features
-        return build(self.config, self.comm, plan, dense_features, huge=huge, memory=memory)
+        return build(self.config, self.comm, plan, splits.dense_features, huge, memory)
 
     def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
         """Take up the run where its newest checkpoint left it."""
