@@ -3,10 +3,17 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from neocpu import config as configs
+from neocpu import load
+from neocpu.parallel.comm import SingleComm
+from neocpu.training.trainer import Trainer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import beyond_memory
+import histories_of_ratings
 import overlap_a_step
 
 
@@ -33,3 +40,32 @@ def test_overlap_a_step_ends_with_one_digest_and_a_picture(
     assert "pipeline off, rank 0" in picture.read_text()
     for kind in overlap_a_step.KINDS:
         assert (tmp_path / f"{kind}.json").exists()
+
+
+def test_histories_of_ratings_are_what_was_liked_before(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ratings = tmp_path / "ratings.dat"
+    lines = [
+        f"{rng.integers(9)}::{rng.integers(40)}::{rng.integers(1, 6)}::{time}\n"
+        for time in rng.permutation(300)
+    ]
+    ratings.write_text("".join(lines))
+    config = histories_of_ratings.main(ratings, tmp_path / "out")
+    log = (tmp_path / "out" / "log.tsv").read_text().splitlines()
+    before: dict[str, list[str]] = {}
+    for line, rating in zip(
+        log[1:],
+        sorted((line.strip().split("::") for line in lines), key=lambda fields: int(fields[3])),
+        strict=True,
+    ):
+        user, movie, stars, _ = rating
+        liked = before.setdefault(user, [])
+        assert line.split("\t") == [str(int(int(stars) >= 4)), movie, "|".join(liked)]
+        liked += [movie] * (int(stars) >= 4)
+    run = configs.load(config, ["training.steps=2"])
+    summary = Trainer(run, SingleComm(), tmp_path / "run").run()
+    assert summary["steps"] == 2
+    table = load(tmp_path / "run").tables["movies"]
+    movies = [int(line.split("\t")[1]) for line in log[1:]]
+    assert (table.rows_of(movies, "history") == table.rows_of(movies, "movie")).all()
+    assert table.rows_of(movies).max() > 1
