@@ -52,6 +52,7 @@ CONFIG = """
 [data]
 train = "log.csv"
 format = "table"
+sample_weight = "weight"
 split = [0.8, 0.1, 0.1]
 rows_by = "vocabulary"
 min_count = 2
@@ -63,6 +64,9 @@ column = "y"
 threshold = 1.0
 [[data.schema.label]]
 column = "z"
+[[data.schema.label]]
+column = "weight"
+kind = "number"
 [[data.schema.dense]]
 columns = ["price", "age"]
 kind = "float"
@@ -78,6 +82,28 @@ buckets = 3
 embedding_dim = 4
 bottom = [5, 4]
 top = [6, 1]
+interaction = ["dcnv2", "dhen"]
+wide = ["*.wide"]
+[model.cross]
+layers = 2
+rank = 3
+[model.dhen]
+layers = 1
+modules = ["dot", "cross", "attention"]
+tokens = 3
+[model.attention.past]
+target = "shop"
+hidden = [3]
+[model.heads.also]
+label = "z"
+weight = 0.5
+top = [3, 1]
+[search]
+bottom = [[3, 5], [4]]
+dims = { "s*" = [2, 4] }
+rows = { shop = [5, 20] }
+split = 0.7
+temperature = 1.5
 [training]
 init_from = "yesterday"
 init_state = false
@@ -103,6 +129,14 @@ every_files = 2
 default = { rows = 30, pooling = "mean" }
 "s*".rows = 20
 bucket = { rows = 7, format = "fp16" }
+"site.wide" = { features = ["site"], dim = 1 }
+past = { features = ["past"], pooling = "none" }
+hashed = { kind = "hash", compression = 3, hashes = 2, signed = true }
+qr = { kind = "qr", radices = [4, 3, 3], operation = "add", combine = "rows" }
+md = { kind = "md", blocks = [3, 9], queries = [0.5, 0.25, 0.25], alpha = 0.3 }
+unified = { kind = "unified", shared_rows = 9, chunks = 2, shared_tables = 2 }
+tt = { kind = "tt", rank = 2, row_factors = [3, 3, 4], dim_factors = [1, 2, 2], cache_rows = 4 }
+cafe = { kind = "cafe", compression = 2, threshold = 0.5, decay = 0.9, slots = 2, every = 3 }
 """
 
 
@@ -113,7 +147,8 @@ def _config(folder: Path) -> Path:
 
 
 def _read_config(path: Path) -> Any:
-    return repr(config.load(path).header())
+    settings = config.load(path)
+    return repr((settings.header(), settings.search, settings.layout(2).tensors()))
 
 
 # ---- logs that `neocpu init` looks at ----

@@ -440,6 +440,8 @@ def test_the_pick_is_among_the_best_of_all_models(tmp_path: Path) -> None:
         (["search.cost=watts"], "not allowed"),
         (["search.every=0"], "too small"),
         (["search.decay=0.0"], "must be above 0"),
+        (["search.decay=5"], "search.decay: 5 must be at most 1"),
+        (["search.temperature=1e308"], "search.temperature: 1e.308 is too large"),
     ],
 )
 def test_what_cannot_be_searched(overrides: list[str], words: str) -> None:

@@ -24,6 +24,8 @@ from neocpu.training.turn import BatchLike, Outcome
 from neocpu.training.world import World
 from neocpu.trees import leaf_cuts, rank_samples
 
+LEAST_TEMPERATURE = 1e-6  # theta / temperature stays finite
+
 
 class Temper(NamedTuple):
     """How sharp samples are after so many steps: start * decay^(step // every)."""
@@ -33,11 +35,13 @@ class Temper(NamedTuple):
     every: int
 
     def at(self, step: int) -> float:
-        """The temperature; powers by multiplication, one after the other."""
+        """The temperature; powers by multiplication, one after the other, until it is so low that
+        a sample is one choice.
+        """
         temperature = self.start
         for _ in range(step // self.every):
             temperature *= self.decay
-        return temperature
+        return max(temperature, LEAST_TEMPERATURE)
 
 
 class Deciding:

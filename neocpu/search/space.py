@@ -25,6 +25,7 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # the table kind of rows that are projected, and its key for their columns
 NARROW = "md"
 NARROW_COLUMNS = "own_dim"
+MOST_TEMPERATURE = 1e6
 # of decisions, by name
 Choice = Mapping[str, int]
 
@@ -189,6 +190,11 @@ def _refuse(config: Config) -> None:
     for key in ("temperature", "decay"):
         if not getattr(search, key):
             raise _wrong(config, f"search.{key}", "it must be above 0")
+    if search.temperature > MOST_TEMPERATURE:
+        why = f"{search.temperature:g} is too large; at most {MOST_TEMPERATURE:g}"
+        raise _wrong(config, "search.temperature", why)
+    if search.decay > 1:
+        raise _wrong(config, "search.decay", f"{search.decay:g} must be at most 1")
     if config.model.towers:
         raise _wrong(config, "model.towers", "a model with towers cannot be searched yet")
     if config.compositions:
