@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from neocpu.config import Config
 from neocpu.parallel.comm import Comm
+from neocpu.parallel.plan import AUTO
 from neocpu.planner.links import Layout
 from neocpu.planner.planners import planner_of
 from neocpu.planner.seconds import StepSeconds
 from neocpu.search.cost import ModelCost, Shapes, flops, parameters, seconds
 from neocpu.search.space import Choice, Space, plain_config
 from neocpu.simulation.settings import dense_work
-from neocpu.training.plans import capacity, planning_machine, workload
+from neocpu.training.plans import planning_machine, workload
 
 PRECISION = "fp32"
 
@@ -41,18 +42,20 @@ def cost_of(name: str, space: Space, shapes: Shapes, comm: Comm) -> ModelCost:
 
 def step_seconds(config: Config, shapes: Shapes) -> float:
     """Seconds that the planner expects of a step of one model on search.cost_ranks ranks of
-    parallel.machine.
+    parallel.machine, under the best plan and without limits of memory. Nothing that a run may
+    choose as it likes (its plan, ranks or memories) has an effect.
     """
+    machine = planning_machine(config)
     ranks = config.search.cost_ranks
-    per_node = min(config.parallel.ranks_per_node or ranks, ranks)
-    layout = Layout(ranks, per_node, config.parallel.route)
-    dense = dense_work(config, shapes.dense_features, PRECISION)
-    work = replace(workload(config, shapes.pooling, _distinct(config, shapes)), dense=dense)
-    model = StepSeconds(planning_machine(config), config.tables, work, layout)
+    layout = Layout(ranks, min(machine.ranks_per_node, ranks), config.parallel.route)
+    work = replace(
+        workload(config, shapes.pooling, _distinct(config, shapes)),
+        dense=dense_work(config, shapes.dense_features, PRECISION),
+        unique_rows="off",
+    )
+    model = StepSeconds(machine, config.tables, work, layout)
     propose = planner_of(config.parallel.planner)
-    return propose(
-        config.tables, config.parallel.plan, layout, model, work, capacity(config)
-    ).seconds
+    return propose(config.tables, AUTO, layout, model, work, None).seconds
 
 
 def _distinct(config: Config, shapes: Shapes) -> Mapping[str, float]:

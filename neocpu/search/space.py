@@ -117,6 +117,7 @@ class Space:
                 keys[f"{prefix}.dim"] = choice[table.dim.name]
             elif table.dim.open and choice[table.dim.name] < table.dim.largest:
                 keys[f"{prefix}.kind"] = NARROW
+                keys[f"{prefix}.kind_above"] = 0
                 keys[f"{prefix}.{NARROW_COLUMNS}"] = choice[table.dim.name]
         return keys
 

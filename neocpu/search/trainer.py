@@ -9,12 +9,14 @@ measurements of the valid and test splits are those of the model that would be t
 weights that all models share.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from neocpu.config import Config
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.ingest.dataset import Dataset
+from neocpu.ingest.loader import Batch
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.search.cost import ModelCost, Shapes, hard
@@ -61,7 +63,10 @@ class SearchTrainer(Trainer):
         super().__init__(config, comm, out, **options)
         self.space: Space = space_of(config)
         self._plain = config  # that the found config is written from
+        self._opened: Splits | None = None  # before the train samples are cut
         self._second: Dataset | None = None  # split B
+        self._second_schedule: BatchSchedule | None = None
+        self._second_batches: Iterator[Batch] = iter(())
         self._deciding: Deciding | None = None
         self._cost: ModelCost | None = None
         self._theta_window = Window(WINDOW)
@@ -97,26 +102,27 @@ class SearchTrainer(Trainer):
         world = build(
             config, self.comm, plan, dense_features, huge=huge, memory=memory, model=model
         )
-        base = self._opened
-        seconds = config.search.cost == "seconds"
-        shapes = Shapes(
-            self._plain,
-            dense_features,
-            base.pooling_factors(),
-            base.distinct_rows() if seconds else {},
+        self._cost = cost_of(
+            config.search.cost, self.space, self._shapes(dense_features), self.comm
         )
-        self._cost = cost_of(config.search.cost, self.space, shapes, self.comm)
         highest = self._cost.of(self.space.largest, self.space)
         self._deciding = Deciding(world, self._cost, config.search.cost_weight / highest)
         assert self._second is not None
         loader = splits.loader_of(self._second, config.data.shuffle, splits.vocabularies or None)
-        self._second_schedule = BatchSchedule(loader, FOREVER, 0)
-        self._second_batches = self._second_schedule.batches(0)
+        schedule = self._second_schedule = BatchSchedule(loader, FOREVER, 0)
+        self._second_batches = schedule.batches(0)
         self.report.tell(
             f"{self.space.models:,} models of {len(self.space.decisions)} decisions; the largest "
             f"costs {highest:,.6g} {self._cost.unit}"
         )
         return world
+
+    def _shapes(self, dense_features: int) -> Shapes:
+        """What costs are made of. Collective."""
+        opened = self._opened
+        assert opened is not None
+        distinct = opened.distinct_rows() if self.config.search.cost == "seconds" else {}
+        return Shapes(self._plain, dense_features, opened.pooling_factors(), distinct)
 
     # ---- steps ----
 
@@ -134,6 +140,7 @@ class SearchTrainer(Trainer):
 
     def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
         super()._go_on(recovery, schedule)
+        assert self._second_schedule is not None
         self._second_batches = self._second_schedule.batches(self._thetas_taken)
         if self.comm.rank == 0:
             keep_history(self.out, self.steps_taken)
@@ -175,7 +182,10 @@ class SearchTrainer(Trainer):
             "probabilities": {name: p.tolist() for name, p in probabilities.items()},
         }
         if self.comm.rank == 0:
-            write_lines(self.out / HISTORY, [line])
+            try:
+                write_lines(self.out / HISTORY, [line])
+            except OSError as error:  # which is no reason to end a search
+                self.report.tell(f"{HISTORY} cannot be written: {error.strerror}")
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """As of any run; of the model that would be taken now."""

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.cores import roam
-from neocpu.embedding.batch_scaling import scaling_text
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.parallel.comm import Comm, SingleComm
@@ -21,7 +19,6 @@ from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sent import sum_traffic
-from neocpu.planner.capacity import placement_lines
 from neocpu.training.advising import advise
 from neocpu.training.beginning import Beginning, begin
 from neocpu.training.clock import StepClock
@@ -32,7 +29,7 @@ from neocpu.training.lookahead import look_ahead
 from neocpu.training.metrics import Metrics, Window
 from neocpu.training.on_machine import load_machine, report_on_machine
 from neocpu.training.patience import Patience
-from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
+from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds, table_lines
 from neocpu.training.recovery import Recovery
 from neocpu.training.reliability import reliability
 from neocpu.training.requests import LOG_DUE, SIGNAL, STOP_ASKED, Stopped
@@ -183,8 +180,6 @@ class Trainer:
         """Open the data of the run."""
         splits = open_splits(self.config, self.comm, self.out, self.report.tell)
         self.config = splits.config
-        if splits.rates:
-            self.report.tell(scaling_text(self.config.training.batch_size, splits.rates))
         beginning.choose_rows(splits, self.report.tell)
         return splits
 
@@ -206,10 +201,7 @@ class Trainer:
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
-        lines = [*kind_lines(config)]
-        if memory.demands:
-            lines += placement_lines(plan, memory, state_floats)
-        self.report.plan(plan, state_floats, lines)
+        self.report.plan(plan, state_floats, [*table_lines(config, plan, memory)])
         advise(splits, schedule.total_steps, self.report)
         report = self.report
         self.report.note("planned, and there is room")
@@ -222,8 +214,7 @@ class Trainer:
 
     def _build(self, plan: Plan, splits: Splits, huge: bool, memory: MemoryPlan) -> World:
         """The objects of this rank; arguments as of `world.build`."""
-        dense_features = splits.dense_features
-        return build(self.config, self.comm, plan, dense_features, huge=huge, memory=memory)
+        return build(self.config, self.comm, plan, splits.dense_features, huge, memory)
 
     def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
         """Take up the run where its newest checkpoint left it."""
