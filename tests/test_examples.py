@@ -50,22 +50,24 @@ def test_histories_of_ratings_are_what_was_liked_before(tmp_path: Path) -> None:
         for time in rng.permutation(300)
     ]
     ratings.write_text("".join(lines))
-    config = histories_of_ratings.main(ratings, tmp_path / "out")
-    log = (tmp_path / "out" / "log.tsv").read_text().splitlines()
+    log = tmp_path / "clicks.csv"
+    histories_of_ratings.main(ratings, log)
     before: dict[str, list[str]] = {}
-    for line, rating in zip(
-        log[1:],
+    for sample, rating in zip(
+        log.read_text().splitlines()[1:],
         sorted((line.strip().split("::") for line in lines), key=lambda fields: int(fields[3])),
         strict=True,
     ):
         user, movie, stars, _ = rating
         liked = before.setdefault(user, [])
-        assert line.split("\t") == [str(int(int(stars) >= 4)), movie, "|".join(liked)]
-        liked += [movie] * (int(stars) >= 4)
-    run = configs.load(config, ["training.steps=2"])
-    summary = Trainer(run, SingleComm(), tmp_path / "run").run()
-    assert summary["steps"] == 2
-    table = load(tmp_path / "run").tables["movies"]
-    movies = [int(line.split("\t")[1]) for line in log[1:]]
+        click = int(int(stars) >= 4)
+        assert sample.split(",") == [str(click), user, movie, "|".join(liked)]
+        liked += [movie] * click
+    sets = [f'data.train="{log}"', "training.steps=2"]
+    same = ['data.rows_by="vocabulary"', "data.min_count=1", "tables.movie.same_codes=true"]
+    run = configs.load("din", [*sets, *same])
+    Trainer(run, SingleComm(), tmp_path / "run").run()
+    table = load(tmp_path / "run").tables["movie"]
+    movies = [int(line.split("::")[1]) for line in lines]
     assert (table.rows_of(movies, "history") == table.rows_of(movies, "movie")).all()
     assert table.rows_of(movies).max() > 1
