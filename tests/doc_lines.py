@@ -21,6 +21,7 @@ import click
 from neocpu.cli import cli
 from neocpu.config import SECTIONS
 from neocpu.embedding.specs import TableKeys
+from neocpu.kinds import KEYS
 from neocpu.simulation.what_if import _NUMBERS, WIRES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,7 +180,9 @@ def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tupl
 def is_key(path: Sequence[str]) -> bool:
     """Whether a config has this key, or this part."""
     if path[0] == "tables":
-        return len(path) < 3 or path[2] in {field.name for field in fields(TableKeys)}
+        records = (TableKeys, *KEYS.values())
+        known = {field.name for record in records for field in fields(record)}
+        return len(path) < 3 or path[2] in known
     return path[0] in SECTIONS and _has(SECTIONS[path[0]], path[1:])
 
 

@@ -44,8 +44,9 @@ from neocpu.planner import plan_file
 from neocpu.planner.auto import make_plan
 from neocpu.training import companion
 from neocpu.training.online import OnlineTrainer
+from neocpu.training.requests import Stopped
 from neocpu.training.results import RunReport
-from neocpu.training.trainer import Stopped, Trainer
+from neocpu.training.trainer import Trainer
 
 
 def begun_folder(folder: Path, case: Case, source: int) -> Path:

@@ -99,8 +99,8 @@ def main() -> int:
     settings = configs.load(folder / "small.toml", ["training.steps=4", "training.epochs=9"])
     comm = get_comm()
     prepare_threads(comm, 1)
+    from neocpu.training.requests import Stopped
     from neocpu.training.run_folder import has_results
-    from neocpu.training.trainer import Stopped
 
     expected = Life(settings, comm, folder / "whole", "").run()["digest"]
     for moment, end in MOMENTS.items():

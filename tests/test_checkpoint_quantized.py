@@ -23,9 +23,10 @@ from neocpu.training import checkpoint, trainer
 from neocpu.training.checkpoint.reading import CheckpointFile, base_of
 from neocpu.training.checkpoint.saving import Saver
 from neocpu.training.checkpoint.tools import merge
+from neocpu.training.requests import Stopped
 from neocpu.training.results import RunReport
 from neocpu.training.state import digest
-from neocpu.training.trainer import Stopped, Trainer
+from neocpu.training.trainer import Trainer
 from tests.small_run import config_of
 
 LEVELS = {"int8": 255, "int4": 15}

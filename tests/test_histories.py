@@ -233,3 +233,27 @@ def test_runs_resume_on_other_ranks_and_predict(tmp_path: Path) -> None:
     predictions = model.predict(log)
     assert predictions.size == small_run.ROWS and np.isfinite(predictions).all()
     assert "attention.many.1.bias" in model.dense
+
+
+def test_features_of_a_table_may_have_the_same_codes(tmp_path: Path) -> None:
+    log = small_run.write_log(tmp_path / "log.h5")
+    rows = {}
+    for same in ("true", "false"):
+        sets = (f'data.train="{log}"', f"tables.codes.same_codes={same}", "training.steps=1")
+        Trainer(loads(RUN, overrides=sets), SingleComm(), tmp_path / same).run()
+        table = neocpu.load(tmp_path / same).tables["codes"]
+        values = [3, 7, 11, 19]
+        rows[same] = [table.rows_of(values, name).tolist() for name in ("one", "many")]
+    assert rows["true"][0] == rows["true"][1] == rows["false"][0] != rows["false"][1]
+
+
+def test_tables_that_are_shared_have_no_same_codes() -> None:
+    text = '[tables.a]\nrows = 50\nfeatures = ["x", "y"]\nsame_codes = true\n'
+    assert all(t.same_codes for t in loads(text + 'kind = "qr"').tables)
+    other = '[tables.b]\nrows = 50\nkind = "unified"\nshared_rows = 10\n'
+    for tables in (
+        text + other.partition("50")[2] + other,
+        other + text + other.partition("50")[2],
+    ):
+        with pytest.raises(ConfigError, match="same_codes"):
+            loads(tables)

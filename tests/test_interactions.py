@@ -26,6 +26,8 @@ from neocpu.reference import interactions as formula
 from neocpu.reference import layer_norm as layer_norm_twin
 from neocpu.reference import model as twin
 from neocpu.reference import self_attention as self_attention_twin
+from neocpu.simulation.settings import dense_work
+from neocpu.training.dense_inputs import top_inputs
 from neocpu.training.state import digest
 from neocpu.training.warmup import MiniBatch
 from neocpu.training.world import build
@@ -328,6 +330,16 @@ def test_one_digest_on_any_ranks_pipeline_and_kernels(
     }
     monkeypatch.setenv(choice.VARIABLE, "plain")
     assert trained(SingleComm()) == expected
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_plans_and_next_days_know_the_sizes(name: str) -> None:
+    options = config.loads(TOML, "x", RUNS[name])
+    layout = options.layout(3)
+    assert len(top_inputs(options)) == len(set(top_inputs(options))) == layout.interaction_width
+    counted = dense_work(options, 3, "fp32").parameters
+    if not options.model.cross.rank and name != "dhen":  # which have matrices without a bias
+        assert counted == layout.parameters
 
 
 def test_config_names_interactions_in_the_digest_only_where_they_are() -> None:

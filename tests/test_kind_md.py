@@ -8,17 +8,22 @@ import pytest
 from composed_runs import DENSE, batch_of, feature_bags, train
 
 from neocpu import config as configs
+from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.errors import ConfigError
 from neocpu.kernels import choice
 from neocpu.kinds.md import DimBlock, MdKeys, columns_of
 from neocpu.model import composition as compositions
+from neocpu.model.arrays import NodeGradient
+from neocpu.model.composition_layout import KeyVectors, PhysicalVectors
 from neocpu.model.dlrm import Dlrm
+from neocpu.model.operations import make_operation
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
 from neocpu.reference import model as twin
 from neocpu.training import warmup
+from neocpu.training.config_keys import resolved
 from neocpu.training.initial import initial_rows
 from neocpu.training.world import build
 from neocpu.trees import leaf_cuts
@@ -107,6 +112,29 @@ def test_the_rule_of_torch_agrees() -> None:
         blocks = [DimBlock(0, rows, 32, 0, 1.0) for rows in n.tolist()]
         assert columns_of(blocks, MdKeys(alpha=alpha, round_dims=False)) == d.int().tolist()
         assert columns_of(blocks, MdKeys(alpha=alpha)) == powers.int().tolist()
+
+
+def test_the_gradients_of_torch_agree() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(4)
+    sources = [rng.standard_normal((6, width), dtype=np.float32) for width in (5, 2)]
+    weight = rng.standard_normal((5, 2), dtype=np.float32)
+    outer = rng.standard_normal((6, 5), dtype=np.float32)
+    physical = tuple(PhysicalVectors(key, 0, s.shape[1], "sum") for key, s in enumerate(sources))
+    part = KeyVectors("t", 0, 5, "sum", "project", physical, (("p.weight", (5, 2)),))
+    operation = make_operation(part, {"kinds.t.p.weight": weight})
+    out = np.empty((6, 5), np.float32)
+    operation.forward(sources, out)
+    gradients = [np.empty_like(source) for source in sources]
+    operation.backward(outer, gradients)
+    into = {"kinds.t.p.weight": np.empty_like(weight)}
+    operation.weight_gradients([NodeGradient(np.array([0, 4, 6]), into)])
+    leaves = [torch.tensor(array, requires_grad=True) for array in (*sources, weight)]
+    vector = leaves[0] + leaves[1] @ leaves[2].T
+    vector.backward(torch.tensor(outer))
+    computed = [out, *gradients, *into.values()]
+    for ours, theirs in zip(computed, [vector.detach(), *(leaf.grad for leaf in leaves)]):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("factor", [3.0, 10.0])
@@ -305,3 +333,16 @@ def test_one_digest_on_any_ranks_and_plan(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(run_threads(2, body)) == {other_bits} != {expected}
     monkeypatch.setenv(choice.VARIABLE, "plain")
     assert trained(SingleComm(), options, ["table_wise"] * 6) == expected
+
+
+def test_lines_say_what_kinds_save() -> None:
+    config = settings("tables.small.kind=qr", "tables.small.collisions=5")
+    line, numbers = kind_lines(config)
+    assert line == (
+        "kinds: small qr (*.quotient, *.remainder); middle, twice md; sorted md (*.0, *.1, *.2)"
+    )
+    count = numbers_of(config)
+    assert f"{count:,} numbers, 88 of them dense parameters; as full tables 1,920" in numbers
+    assert [*kind_lines(replace(config, kinds=()))] == []
+    tables = resolved(config)["tables"]
+    assert tables["twice"]["own_dim"] == 2 and tables["twice"]["dim"] == 8

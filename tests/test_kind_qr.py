@@ -94,7 +94,7 @@ def test_compression_goes_as_far_as_two_parts_do() -> None:
     assert [table.rows for table in config.tables] == [100, 100]
 
 
-@pytest.mark.parametrize("rows", [40_000_000, 2**31 + 11, 2**40 + 3, 2**62])
+@pytest.mark.parametrize("rows", [40_000_000, 2**31 + 11, 2**40 + 3, 2**52, 2**52 + 3, 2**62])
 def test_quotients_are_whole_at_any_size(rows: int) -> None:
     """Where fp32 (from 2^24) and fp64 (from 2^53) divide wrongly."""
     ids = [rows - 1 - step for step in range(2000)] + [rows // 2 + step for step in range(2000)]
@@ -147,6 +147,7 @@ def test_weights_of_lookups_count_once_in_a_product() -> None:
     [
         ("operation = 'dot'", "C1.operation: 'dot' is unknown"),
         ("scheme = 'prime'", "C1.scheme"),
+        ("combine = 'both'", "C1.combine"),
         ("radices = [10, 9]", "tell 90 rows apart, but there are 100"),
         ("radices = [100]", "two or more"),
         ("partitions = 1", "C1.partitions"),

@@ -49,6 +49,10 @@ RESULTS: dict[str, Any] = {
         and "a race" in str(lesson["race"])
     ),
     "11_operator": lambda lesson: lesson["same_bits"],
+    "12_kinds": lambda lesson: (
+        lesson["apart"]["hash"] < lesson["apart"]["quotient + remainder"] == 10_000
+        and lesson["errors"]["quotient * remainder"][-1][1] < lesson["errors"]["hash"][-1][1]
+    ),
 }
 
 

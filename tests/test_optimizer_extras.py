@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tower_runs import DENSE, STEPS, batch_of, settings, train
 
+from neocpu.cli import run as command
 from neocpu.config import Config
 from neocpu.embedding.dense_optimizer import AVERAGE
 from neocpu.embedding.optimizer_groups import dense_runs
@@ -360,3 +361,17 @@ def test_the_average_is_what_is_looked_at_and_training_does_not_see_it() -> None
     off = replace(world.config.eval, averaged=False)
     assert world.config.eval.uses_average and not off.uses_average
     assert off.header() == world.config.eval.header() == {"ema": 0.75}
+
+
+def test_an_export_has_the_average_unless_it_is_left_out(log: Path, tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    name = "dense/top.0.weight"
+    for averaged, field in (("true", AVERAGE), ("false", "value")):
+        sets = ("training.steps=1", "eval.ema=0.5", f"eval.averaged={averaged}")
+        out = tmp_path / averaged
+        Trainer(config_of(log, *sets), SingleComm(), out).run()
+        target = tmp_path / f"{averaged}.safetensors"
+        assert command(["export", str(out), str(target)]) == 0
+        with CheckpointFile(out / "checkpoints" / "step-00000001.h5") as file:
+            expected = file.field(file.number(name), field)[:]
+        assert np.array_equal(safetensors.load_file(target)[name], expected)

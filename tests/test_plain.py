@@ -112,7 +112,12 @@ def test_interactions(seed, diagonal):
 
 @pytest.mark.parametrize(
     ("name", "limited"),
-    [("exact_rowwise_adagrad", False), ("partial_rowwise_lamb", True), ("adam", False)],
+    [
+        ("exact_rowwise_adagrad", False),
+        ("partial_rowwise_lamb", True),
+        ("adam", False),
+        ("adam_with_cowclip", False),
+    ],
 )
 @given(seed=SEEDS, fill=st.sampled_from(FILLS), weighted=st.booleans())
 def test_updates(name, limited, seed, fill, weighted):

@@ -1,13 +1,19 @@
 """Are the presets in data/models whole configs for Criteo-shaped logs?"""
 
 import sys
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from neocpu import config
 from neocpu.cli.plan import model_lines
 from neocpu.ingest.synthetic import criteo_shape
+from neocpu.parallel.comm import SingleComm
+from neocpu.training.datasets import open_splits
+from neocpu.training.plans import make_plan
+from neocpu.training.world import build
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "data" / "models"))
@@ -17,7 +23,7 @@ CATEGORIES = criteo_shape()["categories"]
 
 
 MODELS = sorted((ROOT / "data" / "models").glob("*.toml"))
-OTHER_LOGS = ("avazu", "movielens")
+OTHER_LOGS = ("avazu", "din", "movielens")
 MADE = {model.name: model for model in make_neo.MODELS}
 
 
@@ -28,16 +34,30 @@ MADE = {model.name: model for model in make_neo.MODELS}
 )
 def test_presets_load_and_hold_the_26_categories(path):
     settings = config.load(path, ["data.train=a.tsv", "data.test=b.tsv"])
-    assert [table.name for table in settings.tables] == [entry["name"] for entry in CATEGORIES]
+    names = [table.name for table in settings.tables if not table.name.endswith(".wide")]
+    assert names == [entry["name"] for entry in CATEGORIES]
     if path.stem == "criteo-kaggle":
         # a row more than published values, for those that training did not see
         rows = [table.rows - 1 for table in settings.tables]
         assert rows == [entry["rows"] for entry in CATEGORIES]
 
 
-def test_the_tiny_preset_names_the_committed_log():
-    settings = config.load(ROOT / "data" / "models" / "tiny.toml")
-    assert all(Path(name).is_file() for name in (*settings.data.train, *settings.data.test))
+@pytest.mark.parametrize("name", ["tiny", "dcnv2", "deepfm", "wide-deep", "dhen"])
+def test_presets_of_the_committed_log_train_on_it(name, tmp_path):
+    settings = config.load(ROOT / "data" / "models" / f"{name}.toml", ["training.steps=2"])
+    assert all(Path(path).is_file() for path in (*settings.data.train, *settings.data.test))
+    if name != "tiny":  # the README's tests train that one
+        splits = open_splits(settings, SingleComm(), tmp_path, print)
+        loader = splits.loader("train")
+        world = build(settings, SingleComm(), make_plan(settings, SingleComm(), {}), 13)
+        for step, batch in enumerate(islice(loader.batches(), 2), 1):
+            assert np.isfinite(world.step(batch, step).loss).all()
+
+
+def test_din_attends_to_histories():
+    settings = config.load(ROOT / "data" / "models" / "din.toml", ["data.train=clicks.csv"])
+    assert settings.layout(0).vector_widths == (16, 16, 16)
+    assert settings.model.attention["history"].target == "movie"
 
 
 @pytest.mark.parametrize("name", MADE)

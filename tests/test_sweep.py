@@ -10,10 +10,11 @@ from click.testing import CliRunner, Result
 
 from neocpu.cli import cli
 from neocpu.errors import ConfigError, TrainingError
+from neocpu.training.requests import Stopped
 from neocpu.training.sweep.runs import Interrupted
 from neocpu.training.sweep.space import grid_axis, points, random_axis
 from neocpu.training.sweep.trials import SweepFolder, SweepTrial
-from neocpu.training.trainer import Stopped, Trainer
+from neocpu.training.trainer import Trainer
 from tests.small_run import CONFIG, write_log
 
 

@@ -14,10 +14,11 @@ from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.threads import run_threads
 from neocpu.parallel.timeline import ExchangeSpan, RunTimeline, TracedStep
+from neocpu.training.requests import Stopped
 from neocpu.training.trace import RunTrace
 from neocpu.training.trace_clock import ClockSample, compare_clocks, on_clock_of_rank_0
 from neocpu.training.trace_events import RankSpans, trace_events, trace_pieces
-from neocpu.training.trainer import Stopped, Trainer
+from neocpu.training.trainer import Trainer
 
 # seconds by which the ranks' clocks are ahead, and by which they gain in a second
 SKEW = (0.0, 5.0, -300.0)

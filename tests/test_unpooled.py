@@ -93,10 +93,10 @@ def train(
         lookup = embedding.lookup(coming.pop(0))
         lookup.send()
         E = np.zeros((hi - lo, embedding.columns), np.float32)
-        found = lookup.finish(E)
+        key_lookups = lookup.finish(E)
         outputs.append(E)
         terms = []
-        for key, lookups in zip(embedding.unpooled, found):
+        for key, lookups in zip(embedding.unpooled, key_lookups):
             values = lookups.values if lookups.lines is None else lookups.values[lookups.lines]
             outputs.append(values.copy())
             first = int(kjt.offsets[key * case.batch + lo] - kjt.offsets[key * case.batch])
@@ -212,11 +212,11 @@ def test_rows_are_those_of_the_table_and_gradients_add_up() -> None:
     lookup = embedding.lookup(embedding.start(kjt, 3))
     lookup.send()
     E = np.zeros((3, embedding.columns), np.float32)
-    (found,) = lookup.finish(E)
-    assert isinstance(found, KeyLookups) and found.offsets.tolist() == [0, 3, 3, 5]
+    (history,) = lookup.finish(E)
+    assert isinstance(history, KeyLookups) and history.offsets.tolist() == [0, 3, 3, 5]
     table = embedding.tbe.values(0, np.arange(5))["weight"].copy()
     expected = np.where(rows[:, None] >= 0, table[rows] * weights, 0)
-    np.testing.assert_array_equal(found.values, expected)
+    np.testing.assert_array_equal(history.values, expected)
     gradient = np.arange(20, dtype=np.float32).reshape(5, 4)
     update = embedding.start_backward(np.zeros_like(E), 1, [RowTerms(gradient)])
     update.merge_replicas()

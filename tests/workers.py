@@ -25,7 +25,14 @@ MOST_WORKERS = 4  # more would wait for the longest group, and compile the same 
 # is one of its own; such files run between FIRST and LAST.
 FIRST: dict[str, tuple[str, ...]] = {
     "without AVX-512": ("promise::test_one_digest_without_avx512",),
-    "runs": ("checkpoint_chain", "training", "examples", "checkpoint_quantized", "placement"),
+    "runs": (
+        "checkpoint_chain",
+        "training",
+        "optimizer_extras",
+        "examples",
+        "checkpoint_quantized",
+        "placement",
+    ),
     "formats": ("spmd::test_on_threads", "narrow_homes", "narrow", "formats", "tiers"),
     "updates": ("tbe", "update", "sharded", "preflight"),
     "lookups": ("lookup", "codecs_rows", "codecs", "pooling", "cache"),

@@ -32,6 +32,8 @@ def show(files: tuple[Path, ...]) -> None:
 
 def _card(file: "CheckpointFile") -> None:
     """Print what one checkpoint holds."""
+    from neocpu.advice.kinds import kinds_text
+
     attributes = file.attributes
     versions = file.json("versions")
     click.echo(f"{file.path}: checkpoint of step {file.step}, {file.path.stat().st_size:,} bytes")
@@ -61,6 +63,8 @@ def _card(file: "CheckpointFile") -> None:
         f"  model     bottom {list(model.bottom)}, {interaction}, top {list(model.top)}, "
         f"{model.loss}"
     )
+    if config.kinds:
+        click.echo(f"  kinds     {kinds_text(config)}")
     if model.towers:
         names = ", ".join(f"{name} ({len(keys)})" for name, keys in model.towers.items())
         click.echo(f"  towers    {names} features")

@@ -35,6 +35,7 @@ class TableSpec:
     format : how its numbers are kept, one of `neocpu.formats.TRAINED` (docs/formats.md).
     rounding : how they are rounded to it after an update. cache_format : a wider format of the
     rows in its caches, a key of `neocpu.formats.CACHES`; "": the same.
+    same_codes : do all its features have the rows of the first one, code by code?
     maps : of a part of a table of some kind (`neocpu/kinds/`), for each feature: which of its rows
     stands for a row of that table. start : of its rows (None: as docs/arithmetic.md §9 says).
     """
@@ -50,6 +51,7 @@ class TableSpec:
     cache_format: str = ""
     maps: tuple[RowMap, ...] = ()
     start: Start | None = None
+    same_codes: bool = False
 
     @classmethod
     def of_json(cls, entry: Mapping[str, Any]) -> "TableSpec":
@@ -137,6 +139,8 @@ class TableSpec:
             del header["maps"]
         if self.start is None:
             del header["start"]
+        if not self.same_codes:
+            del header["same_codes"]
         return header
 
 
@@ -223,6 +227,7 @@ class TableKeys:
     features : whose categories are looked up in it. pooling : how the rows of a bag become one
     vector: their sum, or mean; none: they stay, for an operation of the model that takes them.
     weighted : whether each lookup has a weight, which its row is multiplied by.
+    same_codes : whether a value has one row, whichever of the features it is of: that of the first.
     format, rounding : how its numbers are kept, and rounded after an update; "": those of the
     model. bf16_split: fp32 numbers of whose halves lookups read the upper one.
     kind : full: a row for each of its rows; others keep them in smaller tables (docs/kinds.md).
@@ -234,6 +239,7 @@ class TableKeys:
     features: tuple[str, ...] = ()
     pooling: str = "sum"
     weighted: bool = False
+    same_codes: bool = False
     format: str = ""
     rounding: str = ""
     kind: str = "full"
@@ -247,7 +253,15 @@ class TableKeys:
         rounding = self.rounding or rounding
         rounding = "nearest" if table_format(form).exact else rounding
         return TableSpec(
-            name, self.rows, self.dim or dim, features, self.pooling, self.weighted, form, rounding
+            name=name,
+            rows=self.rows,
+            dim=self.dim or dim,
+            features=features,
+            pooling=self.pooling,
+            weighted=self.weighted,
+            format=form,
+            rounding=rounding,
+            same_codes=self.same_codes,
         )
 
 
@@ -256,12 +270,14 @@ class BatchKey:
     """One key of the batch's KJT: the bags of one feature, as row numbers of one table.
 
     row_map : from rows of the logical table that it is a part of (None: it is a table itself).
+    codes : the feature whose hash or vocabulary says which code has which row.
     """
 
     key: str
     feature: str
     table: int
     row_map: RowMap | None = None
+    codes: str = ""
 
 
 def bags(tables: Sequence[TableSpec]) -> tuple[BatchKey, ...]:
@@ -279,5 +295,6 @@ def bags(tables: Sequence[TableSpec]) -> tuple[BatchKey, ...]:
             if in_table[feature] > 1:
                 key = f"{key}:{place}"
             row_map = table.maps[place] if table.maps else None
-            keys.append(BatchKey(key, feature, number, row_map))
+            codes = table.features[0] if table.same_codes else feature
+            keys.append(BatchKey(key, feature, number, row_map, codes))
     return tuple(keys)

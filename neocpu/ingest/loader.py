@@ -192,7 +192,7 @@ class Loader:
         self._check(dense, labelled)
         self._by_code = rows_by == "code"
         self._maps: dict[str, Vocabulary] = {}
-        self._keys = {name: feature_key(seed, name) for name in self._features}
+        self._keys = {bag.codes: feature_key(seed, bag.codes) for bag in self.bags}
         if rows_by == "vocabulary":
             self._use_vocabularies(
                 self.dataset.vocabularies if vocabularies is None else vocabularies
@@ -236,6 +236,12 @@ class Loader:
                     f"{where}: no feature {bag.feature!r} (table {table.name}); {hint} features "
                     f"are {has}"
                 )
+            kinds = {data.features[name].kind for name in (bag.feature, bag.codes)}
+            if len(kinds) > 1:
+                raise DataError(
+                    f"{where}: {bag.feature} and {bag.codes} have codes of the kinds "
+                    f"{', '.join(sorted(kinds))}, but table {table.name} has same_codes"
+                )
             if self._takes_weights(bag) and not data.features[bag.feature].weighted:
                 raise DataError(
                     f"{where}: feature {bag.feature} has no weights, but table {table.name} is "
@@ -261,22 +267,22 @@ class Loader:
         where = self.dataset.paths[0]
         for bag in self.bags:
             rows = self.logical_rows(bag)
-            if bag.feature not in vocabularies:
+            if bag.codes not in vocabularies:
                 raise DataError(
-                    f"{where}: no vocabulary of feature {bag.feature}; convert the train file "
+                    f"{where}: no vocabulary of feature {bag.codes}; convert the train file "
                     "with --min-count N (and others with --vocabulary TRAIN.h5), or let the hash "
                     "choose rows"
                 )
-            codes = vocabularies[bag.feature]
+            codes = vocabularies[bag.codes]
             if rows < codes.size + 1:
                 name = self.tables[bag.table].name
                 raise DataError(
                     f"table {name} has {rows} rows, but the vocabulary of feature "
-                    f"{bag.feature} needs {codes.size + 1} ({codes.size} codes and row 0 for the "
+                    f"{bag.codes} needs {codes.size + 1} ({codes.size} codes and row 0 for the "
                     f"unknown); set its rows to {codes.size + 1}"
                 )
-            if bag.feature not in self._maps:
-                self._maps[bag.feature] = Vocabulary(codes)
+            if bag.codes not in self._maps:
+                self._maps[bag.codes] = Vocabulary(codes)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -320,7 +326,7 @@ class Loader:
         values = np.empty(sum(sizes), np.int64)
         weights = np.ones(values.size, np.float32) if self._weighted else None
         first = 0
-        logical: dict[tuple[str, int], NDArray[np.int64]] = {}
+        logical: dict[tuple[str, str, int], NDArray[np.int64]] = {}
         for key, (bag, size) in enumerate(zip(self.bags, sizes)):
             column = features[bag.feature]
             lengths[key] = size // max(samples, 1) if column.lengths is None else column.lengths
@@ -332,7 +338,7 @@ class Loader:
                 self._logical_rows(bag, column.codes, values[lookups])
                 continue
             # parts of one table share its rows, which are looked up once
-            shared = bag.feature, bag.row_map.rows
+            shared = bag.feature, bag.codes, bag.row_map.rows
             if shared not in logical:
                 logical[shared] = np.empty(size, np.int64)
                 self._logical_rows(bag, column.codes, logical[shared])
@@ -361,12 +367,12 @@ class Loader:
 
     def _logical_rows(self, bag: BatchKey, codes: Codes, out: NDArray[np.int64]) -> None:
         rows = self.logical_rows(bag)
-        if bag.feature in self._maps:
-            self._maps[bag.feature].rows(codes, out)
+        if bag.codes in self._maps:
+            self._maps[bag.codes].rows(codes, out)
         elif self._by_code:
             out[:] = np.remainder(codes, np.uint64(rows))
         else:
-            hash_rows(codes, self._keys[bag.feature], rows, out)
+            hash_rows(codes, self._keys[bag.codes], rows, out)
 
 
 def _map_rows(row_map: RowMap, logical: NDArray[np.int64], out: NDArray[np.int64]) -> None:

@@ -2,10 +2,35 @@
 
 import numpy as np
 
-from neocpu.kernels._jit import kernel
+from neocpu.kernels._jit import inlined, kernel
 from neocpu.kernels.philox import splitmix64
 
 DIGIT, SALTED, RANGE, ROW = range(4)  # in the order of `embedding.row_maps.RULES`
+EXACT = 2**52  # rows up to here have quotients in fp64 that are off by one at most
+
+
+@inlined
+def _quotient(row, divisor, inverse):
+    """row // divisor for 0 <= row < EXACT; inverse : fl(1 / divisor). Vectors have no division."""
+    quotient = np.int64(np.float64(row) * inverse)
+    rest = row - quotient * divisor
+    if rest < 0:
+        quotient -= 1
+    if rest >= divisor:
+        quotient += 1
+    return quotient
+
+
+@kernel
+def _digits(rows, divisor, modulus, first, out):
+    """The rule "digit" for rows below EXACT."""
+    by_divisor = 1.0 / divisor
+    by_modulus = 1.0 / modulus
+    for i in range(rows.size):
+        row = max(rows[i], np.int64(0))
+        digit = _quotient(row, divisor, by_divisor)
+        digit -= _quotient(digit, modulus, by_modulus) * modulus
+        out[i] = first + digit if rows[i] >= 0 else rows[i]
 
 
 @kernel
@@ -14,6 +39,12 @@ def map_rows(rows, rule, divisor, modulus, first, key, out):
 
     Shapes: rows i64[n]; rule, divisor, modulus, first i64; key u64; out i64[n], may be rows.
     """
+    greatest = np.int64(0)
+    for i in range(rows.size):
+        greatest = max(greatest, rows[i])
+    if rule == DIGIT and max(greatest, divisor, modulus) < EXACT:
+        _digits(rows, divisor, modulus, first, out)
+        return
     for i in range(rows.size):
         row = rows[i]
         mapped = row

@@ -20,6 +20,7 @@ from numba import prange
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.simd import prefetch
+from neocpu.kernels.simd.square_sums import LANES, square_sum
 
 EMPTY = -1  # no id, and no hot row
 CHUNK = 1 << 11  # lookups, or bags, that a thread takes at a time
@@ -116,32 +117,14 @@ def map_hot_rows(rows, limit, sketch, hash_rows, hot, shared):
 
 
 @inlined
-def _norm(line):
-    """Norm of numbers f32[D], in fp64: eight sums, of every eighth square, then a tree, then the
-    rest.
-    """
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-    for block in range(line.size // 8):
-        at = np.uint64(8 * block)  # unsigned: an index below 0 would count from the end
-        x0 = np.float64(line[at + np.uint64(0)])
-        x1 = np.float64(line[at + np.uint64(1)])
-        x2 = np.float64(line[at + np.uint64(2)])
-        x3 = np.float64(line[at + np.uint64(3)])
-        x4 = np.float64(line[at + np.uint64(4)])
-        x5 = np.float64(line[at + np.uint64(5)])
-        x6 = np.float64(line[at + np.uint64(6)])
-        x7 = np.float64(line[at + np.uint64(7)])
-        s0 += x0 * x0
-        s1 += x1 * x1
-        s2 += x2 * x2
-        s3 += x3 * x3
-        s4 += x4 * x4
-        s5 += x5 * x5
-        s6 += x6 * x6
-        s7 += x7 * x7
-    total = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))
-    for c in range(line.size // 8 * 8, line.size):
-        total += np.float64(line[c]) * np.float64(line[c])
+def _norm(gradient, bag):
+    """Norm of a bag's gradient in fp64: whole blocks as `square_sum` adds them, then the rest."""
+    values = gradient.values
+    first = gradient.column
+    blocks = gradient.width // LANES
+    total = square_sum(values, bag * values.shape[1] + first, blocks)
+    for c in range(first + blocks * LANES, first + gradient.width):
+        total += np.float64(values[bag, c]) * np.float64(values[bag, c])
     return math.sqrt(total)
 
 
@@ -160,8 +143,7 @@ def importances(rows, offsets, weights, gradient, mean, out):
             last = offsets[bag + 1]
             if first == last:
                 continue
-            begin = gradient.column
-            norm = _norm(gradient.values[bag, begin : begin + gradient.width])
+            norm = _norm(gradient, bag)
             if mean:
                 norm /= np.float64(last - first)
             for i in range(first, last):

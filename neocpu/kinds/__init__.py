@@ -57,6 +57,7 @@ def expand(
         members = [table for table in tables if table.kind == name]
         if members:
             for table, made in zip(members, kind.expand(members), strict=True):
+                _check_codes(table.spec, made.physical)
                 expanded[table.spec.name] = made
     parts = [expanded.get(table.spec.name) or whole(table.spec) for table in tables]
     physical = tuple(spec for part in parts for spec in part.physical)
@@ -67,3 +68,13 @@ def expand(
                 f"tables.{name}: a part of another table would have this name too; rename it"
             )
     return physical, tuple(part.composition for part in parts)
+
+
+def _check_codes(spec: TableSpec, parts: Sequence[TableSpec]) -> None:
+    """Raise ConfigError where parts of a table with same codes do not keep to them."""
+    alone = bool(parts) and all(set(part.features) == set(spec.features) for part in parts)
+    if spec.same_codes and not (alone and all(part.same_codes for part in parts)):
+        raise ConfigError(
+            f"tables.{spec.name}.same_codes: its rows stand in a table with other features; choose "
+            "another kind, or leave same_codes out"
+        )

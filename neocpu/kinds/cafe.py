@@ -1,7 +1,7 @@
 """How can the rows that matter be kept, and all others share a few? By a sketch of hot ids (CAFE).
 
-    row i:  hot, a row of its own       h: C3.hot, row = its place there; C3.hash has none
-            else, a hash                s: C3.hash, row = hash of i;      C3.hot has none
+    row i:  hot, a row of its own       h: C3.hot, row = its place there;  C3.hash has none
+            else, a shared row          s: C3.hash, row = i mod its rows;  C3.hot has none
     vector of i:  h + s, of which one is there
 
 Every lookup adds its importance (how much it moves its row) to the score of its id in the sketch.
@@ -47,7 +47,7 @@ class CafeKeys:
 
     compression: float = 10.0
     hash_share: float = 0.5
-    threshold: float = 500.0
+    threshold: float = 20.0
     decay: float = 0.99
     slots: int = 4
     every: int = 100

@@ -14,9 +14,12 @@ than two digits, in parts C3.digit1, C3.digit2, ...:
 
 Digits are divided out in whole numbers (i64), at any number of rows.
 
-Order of pooling and composing: bags are pooled in each table first, and the pooled vectors are
-composed, as the published code does. For concat and add that is the sum of the bag's composed
-rows; for mult it is not, where a bag has more than one row.
+Order of pooling and composing. combine = "bags": bags are pooled in each table first, where they
+are kept, and the pooled vectors are composed, as the published code does. For concat and add that
+is the sum of the bag's composed rows; for mult it is not, where a bag has more than one row.
+combine = "rows": rows are composed lookup by lookup, and then pooled, at the home of the sample:
+the formula of the paper, for more bytes on the way. Weights of lookups are those of all parts, with
+mult of the first one only: a bag of one row with weight w is w times that row.
 
 Initial values. A full table of H rows starts with variance s^2 = 1 / (3 H) of every number, and
 so do the composed rows, where parts are uniform in mean ± b (variance b^2 / 3), independently:
@@ -50,6 +53,7 @@ from neocpu.kinds.digits import balanced, coprime, pair_of
 
 OPERATIONS = {"concat": "copy", "add": "add", "mult": "multiply"}
 SCHEMES = ("radix", "crt")
+COMBINE = ("bags", "rows")
 COLLISIONS = 4
 # of factors beside the first
 FACTOR_MEAN = 1.0
@@ -62,11 +66,13 @@ class QrKeys:
     `radices` says how a row is told (none: 4 collisions).
 
     collisions : m, rows that share a quotient (0: not set). compression : how many times fewer
-    numbers two parts have than the full table, as far as that goes (0: not set). partitions :
-    number of parts of about equal rows (0: not set). radices : rows of the parts, whose product is
-    at least that of the table. scheme : radix: quotients and remainders; crt: remainders only, by
-    numbers without common divisors, at or next above the rows that the other keys say.
-    operation : concat: side by side; add; mult: number by number. Of pooled bags, not row by row.
+    numbers two parts have than the full table, as far as that goes (0: not set).
+    partitions : number of parts of about equal rows (0: not set). radices : rows of the parts,
+    whose product is at least that of the table. scheme : radix: quotients and remainders; crt:
+    remainders only, by numbers without common divisors, at or next above the rows that the other
+    keys say.
+    operation : concat: side by side; add; mult: number by number. combine : bags: of pooled bags,
+    as the published code; rows: of rows, which are pooled afterwards (the same for bags of one).
     """
 
     collisions: int = 0
@@ -75,6 +81,7 @@ class QrKeys:
     radices: tuple[int, ...] = ()
     scheme: str = "radix"
     operation: str = "mult"
+    combine: str = "bags"
 
 
 def expand(tables: Sequence[LogicalTable]) -> list[Expanded]:
@@ -111,6 +118,8 @@ def _expand(table: LogicalTable) -> Expanded:
     if keys.operation == "mult":
         # in every factor, a weight would count more than once
         physical = (physical[0], *(replace(part, weighted=False) for part in physical[1:]))
+    if keys.combine == "rows":
+        physical = tuple(replace(part, pooling="none") for part in physical)
     return Expanded(physical, Composition(spec.name, terms, OPERATIONS[keys.operation]))
 
 
@@ -170,6 +179,7 @@ def _check(spec: TableSpec, keys: QrKeys) -> None:
     for name, value, choices in (
         ("operation", keys.operation, OPERATIONS),
         ("scheme", keys.scheme, SCHEMES),
+        ("combine", keys.combine, COMBINE),
     ):
         if value not in choices:
             raise ConfigError(

@@ -83,8 +83,10 @@ def attention_layouts(
     for a key without pooling that nothing makes a vector of.
     """
     by_name = {key.name: key for key in keys}
-    layouts = {name: _layout(name, own, by_name, attention) for name, own in attention.items()}
-    targets = {own.target for own in attention.values()}
+    layouts = {
+        name: _layout(name, history, by_name, attention) for name, history in attention.items()
+    }
+    targets = {history.target for history in attention.values()}
     for key in keys:
         if not key.pooled and key.name not in attention and key.name not in targets:
             raise ConfigError(
@@ -97,10 +99,11 @@ def attention_layouts(
 
 def _layout(
     name: str,
-    own: AttentionKeys,
+    settings: AttentionKeys,
     keys: Mapping[str, ModelKey],
     attention: Mapping[str, AttentionKeys],
 ) -> AttentionLayout:
+    candidate = settings.target
     place = f"model.attention.{name}"
     if name not in keys:
         raise ConfigError(f"{place}: no table looks up {name!r}; the features are {_names(keys)}")
@@ -109,26 +112,27 @@ def _layout(
         raise ConfigError(
             f'{place}: the rows of {name!r} are pooled by its table; set its pooling to "none"'
         )
-    if own.target not in keys:
+    if candidate not in keys:
         raise ConfigError(
-            f"{place}.target: no table looks up {own.target!r}; the features are {_names(keys)}"
+            f"{place}.target: no table looks up {candidate!r}; the features are {_names(keys)}"
         )
-    if own.target in attention:
+    if candidate in attention:
         raise ConfigError(
-            f"{place}.target: {own.target!r} is a history itself; a candidate is a feature that "
-            "is none"
+            f"{place}.target: {candidate!r} is a history itself; a candidate is a feature "
+            "that is none"
         )
-    target = keys[own.target]
+    target = keys[candidate]
     if target.dim != history.dim:
         raise ConfigError(
-            f"{place}.target: {own.target!r} has {target.dim} columns and {name!r} has "
+            f"{place}.target: {candidate!r} has {target.dim} columns and {name!r} has "
             f"{history.dim}, but they are compared number by number; give both one dim"
         )
-    if own.normalise not in NORMALISE:
+    if settings.normalise not in NORMALISE:
         raise ConfigError(
-            f"{place}.normalise: {own.normalise!r} is unknown; choose one of {', '.join(NORMALISE)}"
+            f"{place}.normalise: {settings.normalise!r} is unknown; choose one of "
+            f"{', '.join(NORMALISE)}"
         )
-    return AttentionLayout(name, target.column, target.dim, own.hidden, own.normalise)
+    return AttentionLayout(name, target.column, target.dim, settings.hidden, settings.normalise)
 
 
 def _names(keys: Mapping[str, ModelKey]) -> str:

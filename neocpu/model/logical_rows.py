@@ -20,6 +20,9 @@ from neocpu.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.model.operations import make_operation, make_row_operation
 
 Ints = NDArray[np.int64]
+# rows i64[n] of a logical table -> its rows in each physical one, -1 where that has none
+MovedRows = Callable[[Ints], Sequence[Ints]]
+NONE_MOVED: Mapping[str, MovedRows] = {}
 
 
 class LogicalRows:
@@ -27,7 +30,8 @@ class LogicalRows:
 
     tables : the physical ones. layout : how vectors are composed (`ModelLayout.composition`).
     parameters : of the model, by name. read(table, rows) : weights f32[n, width] of rows i64[n] of
-    a physical table, by its number.
+    a physical table, by its number. moved : of logical tables whose rows move in training, where
+    they are.
     """
 
     def __init__(
@@ -36,16 +40,18 @@ class LogicalRows:
         layout: CompositionLayout,
         parameters: Mapping[str, F32],
         read: Callable[[int, Ints], F32],
+        moved: Mapping[str, MovedRows] = NONE_MOVED,
     ) -> None:
         self.parts = layout.parts
         self._keys = bags(tables)
         self._parameters = parameters
         self._read = read
+        self._moved = moved
 
     def rows(self, part: KeyVectors, rows: Ints) -> F32:
         """Rows i64[n] of the table of a key of the model, f32[n, dim]."""
         out = np.empty((rows.size, part.dim), np.float32)
-        sources = [self._source(self._keys[source.key], rows) for source in part.sources]
+        sources = [self._source(rows, *place) for place in self._mapped_keys(part, rows)]
         by_lookup = make_row_operation(part, self._parameters)
         if by_lookup is not None:
             by_lookup.forward([_bags_of_one(*source) for source in sources], out)
@@ -56,17 +62,23 @@ class LogicalRows:
 
     def places(self, part: KeyVectors, rows: Ints) -> Iterator[tuple[int, Ints]]:
         """(physical table, its rows i64[n] or -1) of each source, for rows of the logical table."""
-        for source in part.sources:
-            key = self._keys[source.key]
-            yield key.table, rows if key.row_map is None else _mapped(key.row_map, rows)
+        for key, mapped in self._mapped_keys(part, rows):
+            yield key.table, mapped
 
-    def _source(self, key: BatchKey, rows: Ints) -> tuple[Ints, F32]:
-        """The row of a physical table for each row, -1 where it has nothing for it, and what it
-        gives: 0 there.
-        """
+    def _mapped_keys(self, part: KeyVectors, rows: Ints) -> Iterator[tuple[BatchKey, Ints]]:
+        """The key of each source, and the row of its table for each row, -1 where it has none."""
+        moved = self._moved[part.table](rows) if part.table in self._moved else None
+        for number, source in enumerate(part.sources):
+            key = self._keys[source.key]
+            if moved is not None:
+                yield key, moved[number]
+            else:
+                yield key, rows if key.row_map is None else _mapped(key.row_map, rows)
+
+    def _source(self, rows: Ints, key: BatchKey, mapped: Ints) -> tuple[Ints, F32]:
+        """The rows of a physical table, and what they give: 0 where it has none."""
         if key.row_map is None:
             return rows, self._read(key.table, rows)
-        mapped = _mapped(key.row_map, rows)
         scale = (mapped >= 0).astype(np.float32)
         if key.row_map.signed:
             sign_weights(rows, np.uint64(key.row_map.key), scale)

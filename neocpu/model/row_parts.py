@@ -25,9 +25,9 @@ class RowPart:
 
     def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
         self.part = part
-        self._own: RowOperation | None = make_row_operation(part, parameters)
+        self._row_operation: RowOperation | None = make_row_operation(part, parameters)
         self._operation: Operation | None = None
-        if self._own is None and not part.plain:
+        if self._row_operation is None and not part.plain:
             self._operation = make_operation(part, parameters)
         self._attention: Attention | None = None
         if part.attention is not None:
@@ -52,11 +52,11 @@ class RowPart:
 
     def _rows_of(self, sources: Sequence[KeyLookups]) -> F32:
         """The key's row of each lookup: f32[n, dim]."""
-        if self._own is None and self._operation is None:
+        if self._row_operation is None and self._operation is None:
             return sources[0].values
         rows = self._rows.matrix(sources[0].rows.size)
-        if self._own is not None:
-            self._own.forward(sources, rows)
+        if self._row_operation is not None:
+            self._row_operation.forward(sources, rows)
         elif self._operation is not None:
             self._operation.forward([source.values for source in sources], rows)
         return rows
@@ -70,8 +70,8 @@ class RowPart:
             by_row = self._attention.backward(gradient, target)
         else:
             by_row = self._sums.backward(gradient)
-        if self._own is not None:
-            return list(self._own.backward(by_row))
+        if self._row_operation is not None:
+            return list(self._row_operation.backward(by_row))
         if self._operation is None:
             return [RowTerms(by_row)]
         gradients = [buffer.matrix(len(by_row)) for buffer in self._gradients]
@@ -82,7 +82,7 @@ class RowPart:
         """Write the gradients of all parameters, summed over each of the nodes."""
         if self._attention is not None:
             self._attention.weight_gradients(nodes)
-        operation = self._own or self._operation
+        operation = self._row_operation or self._operation
         if operation is not None:
             # its lines are lookups, which are as contiguous in a leaf as samples are
             operation.weight_gradients(

@@ -156,8 +156,10 @@ class MixedEmbedding:
         self, kjt: KJT | None, batch: int, agree: Callable[[], None]
     ) -> Generator[Request, None, MixedInput]:
         leaves = self._leaves(batch)
-        keys = None if kjt is None else tuple(self._key(kjt, k, leaves) for k in self.unpooled)
-        rows = None if keys is None else [self._asked(lookups) for lookups in keys]
+        keys = (
+            None if kjt is None else tuple(self._key_lookups(kjt, k, leaves) for k in self.unpooled)
+        )
+        rows = None if keys is None else [self._rows_of(lookups) for lookups in keys]
         cuts = yield from self._rows.cuts(rows, agree)
         assert kjt is not None and keys is not None and rows is not None
         exchange = self._pooled.exchange
@@ -166,7 +168,7 @@ class MixedEmbedding:
         arrived = yield from together(parts)
         return MixedInput(arrived[0], arrived[1], keys)
 
-    def _key(self, kjt: KJT, key: int, leaves: Ints) -> KeyLookups:
+    def _key_lookups(self, kjt: KJT, key: int, leaves: Ints) -> KeyLookups:
         """The lookups of a key without pooling, before their rows are there."""
         samples = kjt.samples
         offsets = kjt.offsets[key * samples : (key + 1) * samples + 1]
@@ -184,7 +186,7 @@ class MixedEmbedding:
             leaves=leaves,
         )
 
-    def _asked(self, lookups: KeyLookups) -> Ints:
+    def _rows_of(self, lookups: KeyLookups) -> Ints:
         """The rows of a key that are looked up."""
         if lookups.lines is None:
             return lookups.rows

@@ -2,16 +2,19 @@
 `kernels/composition.py`.
 """
 
-import numpy as np
-
-OPERATIONS = (lambda left, _: left.copy(), np.add, np.multiply)
+OPERATIONS = (
+    lambda made, left, right: left,
+    lambda made, left, right: left + right,
+    lambda made, left, right: left * right,
+    lambda made, left, right: made + right,
+    lambda made, left, right: made * right,
+)
 
 
 def compose(steps, first, second, out):
     """Make each row of `out` by the same steps; see `kernels.composition.compose`."""
-    matrices = (first, second, out)
-    for operation, at, width, left, left_at, right, right_at in steps.tolist():
-        out[:, at : at + width] = OPERATIONS[operation](
-            matrices[left][:, left_at : left_at + width],
-            matrices[right][:, right_at : right_at + width],
+    for operation, at, width, left, right in steps.tolist():
+        made = out[:, at : at + width]
+        made[:] = OPERATIONS[operation](
+            made, first[:, left : left + width], second[:, right : right + width]
         )

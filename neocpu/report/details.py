@@ -62,8 +62,7 @@ def changed_keys(run: Run) -> list[tuple[str, str, str]]:
     return [
         (key, show(value), show(default[key]) if key in default else "")
         for key, value in run.keys.items()
-        if not key.startswith(("tables.", "physical_tables."))
-        and (key not in default or value != default[key])
+        if not key.startswith("tables.") and (key not in default or value != default[key])
     ]
 
 

@@ -67,7 +67,8 @@ def read_run(folder: Path, name: str) -> Run:
     run.summary = _object(run, "run.json")
     start = run.summary if "config" in run.summary else _object(run, "config.json")
     if isinstance(start.get("config"), dict):
-        run.keys = flatten(start["config"])
+        keys = flatten(start["config"])
+        run.keys = {key: keys[key] for key in keys if not key.startswith("physical_tables.")}
     run.toml = start["toml"] if isinstance(start.get("toml"), str) else ""
     run.plan = _object(run, "plan.json")
     _read_lines(run)

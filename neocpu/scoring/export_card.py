@@ -64,13 +64,13 @@ def refuse_unknown_operations(file: CheckpointFile) -> None:
     """
     config = file.config()
     moves = any(part.dynamic is not None for part in config.compositions)
-    pooled = all(table.pooling != "none" for table in config.tables)
+    pooled = all(table.pooling != "none" and not table.same_codes for table in config.tables)
     names = {part.operation for part in config.compositions} - set(EXPORTED)
     if moves or not pooled or names:
         raise ConfigError(
             f"{file.path}: some of its tables are of a kind, or have pooling "
-            '"none", which files for other programs do not have; `neocpu checkpoint export` writes '
-            "its arrays"
+            '"none" or same_codes, which files for other programs do not have; `neocpu checkpoint '
+            "export` writes its arrays"
         )
 
 

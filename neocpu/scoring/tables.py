@@ -121,6 +121,8 @@ class ValueRows(Table):
     def _feature(self, feature: str, guess: bool = False) -> str:
         """The feature that is meant; guess : the only one there is, else none ("")."""
         features = self._spec.features
+        if not feature and self._spec.same_codes:
+            return features[0]
         if not feature and len(features) > 1 and not guess:
             raise DataError(
                 f"table {self.name} has the features {', '.join(features)}; say which, feature=..."

@@ -164,6 +164,8 @@ class ValueMap:
         """Rows i64[n] of raw values of a feature. Raises DataError as `parse_frame` does."""
         field = self.field(feature)
         codes = as_codes(values) if field is None else self._codes(field, values)
+        if table.same_codes:
+            feature = table.features[0]
         rows = np.empty(codes.size, np.int64)
         if self.config.data.rows_by == "vocabulary":
             from neocpu.ingest.vocabulary import Vocabulary

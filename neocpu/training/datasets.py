@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
+from neocpu.embedding.batch_scaling import scaling_text
 from neocpu.embedding.feature_groups import key_groups
 from neocpu.errors import ConfigError, DataError, NeocpuError
 from neocpu.ingest.copies import ensure_dataset
@@ -196,7 +197,8 @@ def distinct_codes(codes: NDArray[Any], lookups: float) -> float:
 def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:
     """Open the config's train, valid and test data, converting what is raw. Collective.
 
-    out : folder for converted copies. tell : is given lines about what is converted.
+    out : folder for converted copies. tell : is given lines about what is converted, and about
+    rates that follow from the train data.
 
     Raises on every rank DataError: a missing, malformed or foreign file; ConfigError: no train
     data.
@@ -206,9 +208,12 @@ def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], Non
     )
     comm.agree(None if config.data.train else missing)
     paths = {name: getattr(config.data, name) for name in SPLITS}
-    return open_paths(
+    splits = open_paths(
         config, comm, out, tell, {name: files for name, files in paths.items() if files}
     )
+    if splits.rates:
+        tell(scaling_text(splits.config.training.batch_size, splits.rates))
+    return splits
 
 
 def open_paths(

@@ -9,18 +9,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.embedding.batch_scaling import NO_SCALING, scaling_text
 from neocpu.errors import NeocpuError
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.plan import Plan
-from neocpu.planner.capacity import placement_lines
 from neocpu.planner.units import count_text, duration_text
 from neocpu.training import preflight
 from neocpu.training.datasets import Splits, converted
 from neocpu.training.machine_plans import placed_as, question_of
-from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
+from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds, table_lines
 from neocpu.training.room import PlannedRun, checkpoint_room, needs_once, rank_needs
 from neocpu.training.row_files import row_folder
 from neocpu.training.schedule import BatchSchedule
@@ -43,8 +41,7 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
     memory = memory_plan(config, plan, pooling, row_folder(out))
     state_floats = config.optimizer.sparse.state_floats
     yield plan.text(state_floats)
-    yield from kind_lines(config)
-    yield from placement_lines(plan, memory, state_floats) if memory.demands else ()
+    yield from table_lines(config, plan, memory)
     steps = _steps(config, splits)
     yield _data_line(config, splits, steps)
     if splits is not None and splits.rates:

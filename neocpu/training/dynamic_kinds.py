@@ -16,22 +16,38 @@ A kind that wants this has a `DynamicMap` in its compositions, and a class here 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from neocpu.config import Config
-from neocpu.embedding.compositions import Composition, DynamicMap
+from neocpu.embedding.compositions import DynamicMap
 from neocpu.embedding.distinct_bags import expand
 from neocpu.jagged import KJT, InverseKJT
 from neocpu.kernels.sketch import Observations, PooledGradient, importances
 from neocpu.model.composition_layout import KeyVectors
+from neocpu.model.logical_rows import MovedRows
 from neocpu.parallel.comm import Comm
 from neocpu.training.hot_rows import HotRows
 from neocpu.training.state_blocks import F32, Ints
 from neocpu.training.table_rows import TableRows
 
 TOGETHER = 16  # steps whose lookups travel together, at most
+NOTED_BYTES = 24  # of a lookup: row and importance, noted and exchanged
+
+
+def memory_of(config: Config, pooling: Mapping[str, float]) -> tuple[int, int]:
+    """Bytes that a rank needs to know where rows are, and bytes of that in a checkpoint.
+
+    pooling : mean lookups per sample of each physical table; 1 where it is not known.
+    """
+    moved = [each for each in config.compositions if each.dynamic is not None]
+    state = sum(each.dynamic.bytes for each in moved if each.dynamic is not None)
+    numbers = state * 3 // 2  # fp32 digits of an entry take half as much again
+    lookups = sum(pooling.get(each.terms[0][0].table, 1.0) for each in moved)
+    exchanged = int(NOTED_BYTES * TOGETHER * config.training.batch_size * lookups)
+    return state + numbers + exchanged, numbers
 
 
 class DynamicRows(Protocol):
@@ -77,6 +93,11 @@ class _Member:
     lookups: list[list[Ints]] = field(default_factory=list)
     importance: list[list[F32]] = field(default_factory=list)
 
+    @property
+    def tensor(self) -> str:
+        """Name of its state among those of dense parameters."""
+        return f"kinds.{self.name}.{self.dynamic.rule}"
+
 
 class DynamicKinds:
     """All tables of a model whose rows move; `parts` : the keys of the model.
@@ -95,12 +116,7 @@ class DynamicKinds:
         self._comm = comm.queue("moving rows")
         self._first_column = first_column
         self._rows = rows
-        numbers = {spec.name: number for number, spec in enumerate(config.tables)}
-        self._members = [
-            _member(composition, numbers, parts)
-            for composition in config.compositions
-            if composition.dynamic is not None
-        ]
+        self._members = _members(config, parts)
         keys = [part.sources for member in self._members for part in member.parts]
         self._keys = {source.key for sources in keys for source in sources}
 
@@ -215,35 +231,62 @@ class DynamicKinds:
 
     # ---- state ----
 
+    @property
+    def maps(self) -> dict[str, MovedRows]:
+        """Where the rows of each logical table are now."""
+        return {member.name: partial(_moved, member.rows, member.parts) for member in self._members}
+
     def fields(self) -> dict[str, Mapping[str, F32]]:
         """What digest and checkpoint have of where rows are, as of a dense parameter. Collective
         where something was noted since the last exchange.
         """
         self.exchange()
-        return {
-            f"kinds.{member.name}.{member.dynamic.rule}": {"value": member.rows.numbers()}
-            for member in self._members
-        }
+        return {member.tensor: {"value": member.rows.numbers()} for member in self._members}
 
     def load(self, fields: Mapping[str, Mapping[str, F32]]) -> None:
         """Take up what `fields` gave."""
         for member in self._members:
-            values = fields[f"kinds.{member.name}.{member.dynamic.rule}"]
-            member.rows.load(values["value"])
+            member.rows.load(fields[member.tensor]["value"])
 
 
-def _member(
-    composition: Composition, numbers: Mapping[str, int], parts: Sequence[KeyVectors]
-) -> _Member:
-    dynamic = composition.dynamic
-    assert dynamic is not None
-    tables = [numbers[term.table] for term in composition.terms[0]]
-    return _Member(
-        name=composition.table,
-        dynamic=dynamic,
-        rows=RULES[dynamic.rule](composition.table, dynamic, tables),
-        parts=tuple(part for part in parts if part.table == composition.table),
-    )
+def maps_of(
+    config: Config, parts: Sequence[KeyVectors], numbers: Mapping[str, F32]
+) -> dict[str, MovedRows]:
+    """Where the rows of each logical table are in a checkpoint with these numbers, by the names
+    that `DynamicKinds.fields` gives them. parts : keys of the model; only their tables count.
+    """
+    maps: dict[str, MovedRows] = {}
+    for member in _members(config, parts):
+        member.rows.load(np.asarray(numbers[member.tensor]))
+        maps[member.name] = partial(_moved, member.rows, member.parts)
+    return maps
+
+
+def _moved(rows: DynamicRows, parts: Sequence[KeyVectors], numbers: Ints) -> list[Ints]:
+    """Rows of each physical table."""
+    outs = [np.empty_like(numbers) for _ in parts[0].sources]
+    rows.map(numbers, outs)
+    return outs
+
+
+def _members(config: Config, parts: Sequence[KeyVectors]) -> list[_Member]:
+    """The tables of these keys whose rows move."""
+    names = {part.table for part in parts}
+    tables = {spec.name: number for number, spec in enumerate(config.tables)}
+    members = []
+    for composition in config.compositions:
+        dynamic = composition.dynamic
+        if dynamic is None or composition.table not in names:
+            continue
+        own_tables = [tables[term.table] for term in composition.terms[0]]
+        member = _Member(
+            name=composition.table,
+            dynamic=dynamic,
+            rows=RULES[dynamic.rule](composition.table, dynamic, own_tables),
+            parts=tuple(part for part in parts if part.table == composition.table),
+        )
+        members.append(member)
+    return members
 
 
 def _run(kjt: KJT, key: int) -> slice:

@@ -3,10 +3,11 @@
 The run's config, put as the questions that `planner/` answers. Every rank gets the same answers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import ConfigError
@@ -16,6 +17,7 @@ from neocpu.parallel.shared_plan import plan_on_first_rank
 from neocpu.parallel.wire_formats import refuse_cut_blocks
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
+from neocpu.planner.capacity import placement_lines
 from neocpu.planner.links import Layout
 from neocpu.planner.placements import Capacity
 from neocpu.planner.plan_file import PlanFile
@@ -236,3 +238,10 @@ def memory_plan(
         ssd_iops=memory.ssd_iops,
         prefetch=memory.prefetch,
     )
+
+
+def table_lines(config: Config, plan: Plan, memory: MemoryPlan) -> Iterator[str]:
+    """What there is to say of the tables beside the plan: their kinds, and chosen memories."""
+    yield from kind_lines(config)
+    if memory.demands:
+        yield from placement_lines(plan, memory, config.optimizer.sparse.state_floats)

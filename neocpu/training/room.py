@@ -20,6 +20,7 @@ from neocpu.storage.placement import PLACEMENTS
 from neocpu.training import preflight
 from neocpu.training.checkpoint import checkpoints
 from neocpu.training.datasets import Splits
+from neocpu.training.dynamic_kinds import memory_of
 from neocpu.training.warmup import is_ready
 
 
@@ -125,6 +126,7 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
     working += preflight.row_memory(run.config, run.plan, pooling)
     # parameters with their state, and about as much for gradients
     working += 2 * preflight.dense_bytes(run.config, run.splits.dense_features)
+    working += memory_of(run.config, pooling)[0]
     # a snapshot holds copies of rows, and no more of them than there are
     working += min(run.config.checkpoint.memory, sum(need.bytes for need in small_needs))
     if cannot_write() and not is_ready(run.config, run.plan, run.memory.placements):
@@ -166,7 +168,7 @@ def checkpoint_room(run: PlannedRun) -> preflight.CheckpointNeeds:
     based = min(config.checkpoint.files_until_full(run.memory.over_ssd) - 1, 2)
     return preflight.CheckpointNeeds(
         tables=preflight.checkpoint_needs(config.tables, run.state_floats, touched),
-        dense=preflight.dense_bytes(config, run.splits.dense_features),
+        dense=preflight.dense_bytes(config, run.splits.dense_features) + memory_of(config, {})[1],
         saves=run.saves,
         keep=config.checkpoint.keep,
         present=[path.stat().st_size for path in checkpoints(run.out)],

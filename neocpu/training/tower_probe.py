@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
+from neocpu.embedding.specs import bags
 from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding
+from neocpu.parallel.started import Started
 from neocpu.training.datasets import open_splits
 from neocpu.training.plans import make_plan, memory_plan
 from neocpu.training.schedule import BatchSchedule
@@ -63,16 +66,20 @@ def learned_vectors(
 
 def pooled_vectors(world: World, schedule: BatchSchedule) -> dict[str, NDArray[np.float32]]:
     """Key -> its pooled vectors f32[b, D] of the first samples of a schedule; one process."""
-    assert isinstance(world.embedding, ShardedEmbedding)  # a model without towers
+    assert not isinstance(world.embedding, DisaggregatedEmbedding)  # a model without towers
     first_column = world.model.first_column
     batches = -(-SAMPLES // schedule.loader.batch_size)
     blocks = []
     for batch in islice(schedule.batches(0), batches):
         E = np.zeros((batch.labels.size, world.embedding.columns), np.float32)
-        world.embedding.forward(batch.sparse, batch.samples).finish(E)
+        started: Started[Any] = world.embedding.start(batch.sparse, batch.samples)
+        lookup = world.embedding.lookup(started)
+        lookup.send()
+        lookups = lookup.finish(E)
         if world.model.composition is not None:
-            E = world.model.composition.forward(E).copy()
+            E = world.model.composition.forward(E, lookups).copy()
         blocks.append(E[:, first_column:])
     pooled = np.concatenate(blocks)
     ends = np.cumsum(world.model.layout.dims)[:-1]
-    return dict(zip(world.embedding.keys, np.split(pooled, ends, axis=1)))
+    keys = [key.key for key in bags(world.config.model_tables)]
+    return dict(zip(keys, np.split(pooled, ends, axis=1)))

@@ -10,19 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.cores import roam
-from neocpu.embedding.batch_scaling import scaling_text
 from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import NeocpuError
 from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sent import sum_traffic
-from neocpu.planner.capacity import placement_lines
 from neocpu.training.advising import advise
 from neocpu.training.beginning import Beginning, begin
 from neocpu.training.clock import StepClock
@@ -33,9 +29,10 @@ from neocpu.training.lookahead import look_ahead
 from neocpu.training.metrics import Metrics, Window
 from neocpu.training.on_machine import load_machine, report_on_machine
 from neocpu.training.patience import Patience
-from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
+from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds, table_lines
 from neocpu.training.recovery import Recovery
 from neocpu.training.reliability import reliability
+from neocpu.training.requests import LOG_DUE, SIGNAL, STOP_ASKED, Stopped
 from neocpu.training.results import RunReport
 from neocpu.training.room import PlannedRun, check_room
 from neocpu.training.row_files import remove_row_files, row_folder
@@ -51,22 +48,6 @@ from neocpu.training.world import World, build
 from neocpu.zionex.machine import Machine
 
 WINDOW = 100  # batches that training metrics look back on
-# what ranks tell each other before a step: nothing (0), or the largest of these
-LOG_DUE = 1  # rank 0 wants a line on training
-STOP_ASKED = 2  # a listener of rank 0 asks for a good end
-SIGNAL = 4  # times the number of a signal
-
-
-class Stopped(NeocpuError):
-    """The run was asked to end (SIGTERM, Ctrl-C); it has written a checkpoint if it took steps."""
-
-    def __init__(self, number: int, step: int) -> None:
-        done = f"after step {step}; a checkpoint is written, go on with --resume"
-        super().__init__(
-            f"stopped by signal {number} "
-            + (done if step else "before the first step; nothing is lost, start it again")
-        )
-        self.exit_status = 128 + number
 
 
 class Trainer:
@@ -199,8 +180,6 @@ class Trainer:
         """Open the data of the run."""
         splits = open_splits(self.config, self.comm, self.out, self.report.tell)
         self.config = splits.config
-        if splits.rates:
-            self.report.tell(scaling_text(self.config.training.batch_size, splits.rates))
         beginning.choose_rows(splits, self.report.tell)
         return splits
 
@@ -222,10 +201,7 @@ class Trainer:
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
-        lines = [*kind_lines(config)]
-        if memory.demands:
-            lines += placement_lines(plan, memory, state_floats)
-        self.report.plan(plan, state_floats, lines)
+        self.report.plan(plan, state_floats, [*table_lines(config, plan, memory)])
         advise(splits, schedule.total_steps, self.report)
         report = self.report
         self.report.note("planned, and there is room")

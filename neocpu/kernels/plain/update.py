@@ -74,6 +74,7 @@ def _fuse(prepare, direct, step, finish, rule, rows):
             direct(w, g, state, row, squares, columns, hyper)
         squares[0] = square_sum(g)
         squares[1] = square_sum(w)
+        squares[2] = np.float32(hi - lo)
         step(w, g, state, row, squares, columns, hyper)
         squares[0] = square_sum(w)
         finish(w, g, state, row, squares, columns, hyper)
@@ -86,7 +87,7 @@ def _fuse(prepare, direct, step, finish, rule, rows):
             scratch = RowScratch(
                 np.empty(width, np.float32),
                 np.empty(width, np.float32),
-                np.empty(2, np.float32),
+                np.empty(3, np.float32),
                 np.empty(width + 64, np.float32),
             )
             update_row(u, scratch, table, states, row_state, places, segments, gradient, hyper)

@@ -31,8 +31,9 @@ class Interrupted(NeocpuError):
 
 def run_here(trial: SweepTrial, config: str, overrides: Sequence[str], folder: Path) -> None:
     """Run a trial in this process; it takes what the run says. Raises Interrupted."""
+    from neocpu.training.requests import Stopped
     from neocpu.training.results import RunReport
-    from neocpu.training.trainer import Stopped, Trainer
+    from neocpu.training.trainer import Trainer
 
     out = folder / trial.name
     resume = out.is_dir() and has_results(out) is not None
