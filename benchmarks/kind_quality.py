@@ -12,6 +12,7 @@ has a row of its own. Marks are means over the seeds, bars reach from the worst 
 """
 
 import argparse
+import gc
 import io
 import statistics
 import sys
@@ -119,6 +120,7 @@ def train(config: Config, folder: Path, out: Path) -> Result:
         assert splits.vocabularies is not None
         rows = sum(codes.size + 1 for codes in splits.vocabularies.values())
     metrics = Trainer(config, SingleComm(), out).run()["metrics"]["test"]
+    gc.collect()  # the tables of several runs would not fit into memory
     return Result(embedding_bytes(config, rows), metrics["logloss"], metrics["auc"])
 
 

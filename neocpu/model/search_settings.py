@@ -38,11 +38,11 @@ class SearchConfig:
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     split: float = 0.8
     warmup_steps: int = 0
-    every: int = 4
+    every: int = 1
     temperature: float = 2.0
     decay: float = 0.9
     decay_steps: int = 0
-    learning_rate: float = 0.1
+    learning_rate: float = 0.3
     cost: str = "parameters"
     cost_weight: float = 0.01
     cost_ranks: int = 1

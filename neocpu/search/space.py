@@ -191,6 +191,8 @@ def _refuse(config: Config) -> None:
             raise _wrong(config, f"search.{key}", "it must be above 0")
     if config.model.towers:
         raise _wrong(config, "model.towers", "a model with towers cannot be searched yet")
+    if config.model.heads:
+        raise _wrong(config, "model.heads", "a model of several heads cannot be searched yet")
     if config.compositions:
         raise _wrong(config, "tables", "tables of other kinds than full cannot be searched yet")
     if config.optimizer.clip_norm:
