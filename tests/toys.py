@@ -184,8 +184,7 @@ from neocpu.embedding.compositions import (
     Composition,
     Expanded,
     LogicalTable,
-    Term,
-    physical_tables,
+    terms_of,
 )
 from neocpu.embedding.row_maps import RowMap
 
@@ -213,8 +212,8 @@ def _expand(table: LogicalTable) -> Expanded:
         maps=(row_map,) * len(spec.features),
         start=spec.initial,
     )
-    terms = tuple((Term(part.name, place),) for place in range(len(spec.features)))
-    return Expanded(physical_tables(spec, [part]), Composition(spec.name, terms))
+    terms = terms_of([part], len(spec.features))
+    return Expanded((part,), Composition(spec.name, terms))
 ''',
         ),
         Lines(
