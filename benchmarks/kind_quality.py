@@ -97,7 +97,6 @@ def embedding_bytes(config: Config, vocabulary_rows: int) -> int:
         for composition in config.compositions
         for _, shape in composition.tensors
     )
-    dense += sum(each.dynamic.bytes for each in config.compositions if each.dynamic is not None)
     if vocabulary_rows:
         return dense + vocabulary_rows * table_format("fp32").row_bytes(config.model.embedding_dim)
     tables = sum(spec.rows * spec.row_bytes(spec.dim, (0, 0)) for spec in config.tables)
