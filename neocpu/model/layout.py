@@ -173,7 +173,7 @@ class ModelLayout:
             return (self.dense_features, *self.bottom)
         return (self.interaction_width, *self.top)
 
-    def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def tensors(self) -> Shapes:
         """(name, shape) of every parameter, in the order of the flat array."""
         tensors = [
             *mlp_shapes("bottom", self.sizes("bottom")),
