@@ -196,6 +196,7 @@ def picture(results: dict[Variant, list[Result]]) -> str:
                 means,
                 yerr=[below, above],
                 label=curve,
+                color="black" if curve == "full" else None,
                 marker=next(marks),
                 markersize=5,
                 linewidth=1,
