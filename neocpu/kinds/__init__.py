@@ -4,6 +4,9 @@ A kind says, in one file: its keys in the config, which physical tables there ar
 rows start, which row of each stands for a row of the logical table (`embedding/row_maps.py`), and
 which operation makes the logical row of the physical ones (`model/operations/`, with its adjoint).
 Everything else sees ordinary tables. Nothing here needs Numba or MPI.
+
+Read `hash.py` first, then `qr.py`: formula, initial values and source at the top; the keys; then
+`expand`, which makes the tables; checks of keys last. docs/kinds.md compares all kinds.
 """
 
 from collections.abc import Callable, Sequence
