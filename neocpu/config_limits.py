@@ -80,4 +80,9 @@ MOST = {
     "training.batch_size": 2**31 - 1,
     "training.leaves": 2**20,
     "training.threads": 1024,  # more than any machine has cores for one rank
+    "model.embedding_dim": 2**31 - 1,
+    "tables.*.dim": 2**31 - 1,
+    "model.cross.layers": 1024,
+    "model.dhen.layers": 1024,
+    "model.dhen.tokens": 2**16,
 }

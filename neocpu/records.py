@@ -51,8 +51,11 @@ def choose(
                 f"{key}: {value!r} is no {kind}{hint} (choose from {', '.join(allowed)})"
             )
         if names and not any(pattern == name or fnmatchcase(name, pattern) for name in names):
+            parts = [name for name in names if name.startswith(f"{pattern}.")]
+            kept = f"; that of this name is kept in {', '.join(parts)}: write {pattern + '.*'!r}"
             raise ConfigError(
-                f"{key}: no table matches {pattern!r}; the tables are {', '.join(names)}"
+                f"{key}: no table matches {pattern!r}{kept if parts else ''}; the tables are "
+                f"{', '.join(names)}"
             )
     return tuple(rules.get(name) or _first_match(name, rules, default) for name in names)
 

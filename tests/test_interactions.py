@@ -373,6 +373,8 @@ def test_config_names_interactions_in_the_digest_only_where_they_are() -> None:
             ["model.interaction=dhen", 'model.dhen.modules=["dot", "dot"]'],
             "names one module twice",
         ),
+        (["model.cross.layers=1000000000"], "1000000000 is too large; allowed: 1 to 1024"),
+        (["model.dhen.tokens=1000000000"], "1000000000 is too large; allowed: 0 to 65536"),
         (["model.cross.layers=0"], "model.cross.layers: 0 is too small"),
         (
             ['model.interaction=["dcnv2", "dot"]', "tables.u0.dim=4"],

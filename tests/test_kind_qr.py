@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from neocpu import config as configs
+from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
 from neocpu.embedding.mapped_rows import physical_rows
 from neocpu.embedding.specs import TableSpec
@@ -157,6 +158,22 @@ def test_weights_of_lookups_count_once_in_a_product() -> None:
 def test_keys_that_do_not_fit_are_refused(keys: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why.replace("[", r"\[")):
         config_of(f"C1 = {{ rows = 100, kind = 'qr', {keys} }}")
+
+
+def test_a_compression_out_of_reach_is_told() -> None:
+    config = config_of("C1 = { rows = 100, kind = 'qr', compression = 1000 }")
+    _, numbers, note = kind_lines(config)
+    assert "320 numbers" in numbers
+    assert "compression = 1000, but C1: 5.0" in note
+    reached = config_of("C1 = { rows = 100, kind = 'qr', compression = 4 }")
+    assert len([*kind_lines(reached)]) == 2
+
+
+def test_a_plan_that_names_a_table_of_a_kind_is_told_its_parts() -> None:
+    with pytest.raises(ConfigError, match=r"no table matches 'C1'; that of this name is kept in "):
+        configs.loads(
+            "[tables]\nC1 = { rows = 100, kind = 'qr' }", "x", ["parallel.plan={C1='row_wise'}"]
+        )
 
 
 # ---- the published code (docs/peer-differences.md) ----

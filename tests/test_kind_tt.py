@@ -92,6 +92,9 @@ def test_factors() -> None:
         ("dim_factors = [2, 2, 2]", "is 8, but the table has 16 columns"),
         ("rank = 0", "it is 1 at least"),
         ("cache_rows = 101", "is not in 0 ... 100"),
+        ("rank = 100000", "a row of a core has"),
+        ("dim = 2147483647, row_factors = [1]", "not three whole numbers"),
+        ("compression = 1e-300", "compression: 1e-300 should be 1 or more"),
         ("compression = 100.0", "but with rank 1 they have"),
     ],
 )

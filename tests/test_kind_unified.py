@@ -128,6 +128,11 @@ def test_vectors_are_chunks_of_hashed_rows() -> None:
         (["tables.default.chunks=3"], "3 chunks of one width do not make 8 columns"),
         (["tables.default.chunks=0"], "0 chunks of one width"),
         (["tables.default.shared_tables=0"], "there must be a shared table"),
+        (["tables.default.shared_tables=9223372036854775807"], "is more than the"),
+        (
+            ["tables.default.shared_rows=0", "tables.default.compression=0.5"],
+            "compression: 0.5 should be 1 or more",
+        ),
         (["tables.b.pooling=sum"], "tables.b.pooling: sum, but that of table 'a' is mean"),
         (["tables.c.chunks=4"], "dim / chunks = 2, but that of table 'a' is dim / chunks = 4"),
         (["tables.c.shared_rows=9"], "tables.c.shared_rows: 9, but that of table 'a' is 70"),

@@ -230,6 +230,10 @@ def test_runs_of_dense_parameters_have_the_numbers_of_their_group() -> None:
         (['optimizer.groups.a={tables=["u*"], warmup_steps=-2}'], "allowed: -1 to"),
         (["optimizer.scaling.rule=linear"], "is not allowed; choose one of none, cowclip"),
         (["optimizer.scaling.rule=cowclip"], "scaling.base_batch_size: the rule cowclip needs"),
+        (
+            ["optimizer.scaling={rule='cowclip', base_batch_size=9, warmup_epochs=1e308}"],
+            "scaling.warmup_epochs: 1e+308 is too large",
+        ),
         (["optimizer.scaling.base_batch_size=9"], "scaling.rule: it is not set"),
         (
             [

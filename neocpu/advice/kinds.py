@@ -4,7 +4,10 @@ import math
 from collections.abc import Iterator
 
 from neocpu.config import Config
+from neocpu.embedding.specs import TableSpec
 from neocpu.kinds import FULL
+
+REACHED = 0.9  # of a compression, beside what whole numbers of rows take from it
 
 
 def kind_lines(config: Config) -> Iterator[str]:
@@ -21,9 +24,31 @@ def kind_lines(config: Config) -> Iterator[str]:
         f"  {numbers + dense:,} numbers, {dense:,} of them dense parameters; as full tables "
         f"{full:,}, {full / (numbers + dense):,.1f} times as many"
     )
+    yield from _unreached(config)
     sketches = sum(each.dynamic.bytes for each in config.compositions if each.dynamic is not None)
     if sketches:
         yield f"  beside them {sketches:,} bytes on every rank that say where rows are"
+
+
+def _unreached(config: Config) -> Iterator[str]:
+    """Lines about kinds whose tables together stay below the compression that their keys name."""
+    physical = {table.name: table.rows * table.dim for table in config.tables}
+    members: dict[tuple[str, float], list[tuple[TableSpec, tuple[str, ...]]]] = {}
+    for table, parts in zip(config.kinds, _parts(config)):
+        factor = getattr(table.keys, "compression", 0.0)
+        if factor:
+            members.setdefault((table.kind, factor), []).append((table.spec, parts))
+    for (kind, factor), tables in members.items():
+        full = sum(spec.rows * spec.dim for spec, _ in tables)
+        numbers = sum(physical[part] for part in {part for _, parts in tables for part in parts})
+        if full < REACHED * factor * numbers:
+            names = tables[0][0].name
+            if len(tables) > 1:
+                names = f"{len(tables)} tables, {names} ... {tables[-1][0].name}, together"
+            yield (
+                f"  note: kind {kind} has reached its least numbers: compression = {factor:g}, but "
+                f"{names}: {full / numbers:,.1f}"
+            )
 
 
 def kinds_text(config: Config) -> str:

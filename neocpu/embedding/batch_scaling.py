@@ -20,6 +20,7 @@ from neocpu.embedding.optimizers import SparseOptimizer
 
 NO_SCALING = "none"
 SCALING_RULES = (NO_SCALING, "cowclip")
+MOST_EPOCHS = 10**6
 SECTION = "optimizer.scaling."
 WARMUP = "optimizer.dense.schedule.warmup_steps"
 
@@ -46,6 +47,8 @@ class BatchScaling:
             return
         if not self.base_batch_size:
             yield "base_batch_size", f"the rule {self.rule} needs the batch of the given rates"
+        if self.warmup_epochs > MOST_EPOCHS:
+            yield "warmup_epochs", f"{self.warmup_epochs:g} is too large; at most {MOST_EPOCHS:,}"
         if self.warmup_epochs and dense.schedule.warmup_steps:
             why = f"{WARMUP} is set too; leave it out, or set warmup_epochs = 0"
             yield "warmup_epochs", why

@@ -39,10 +39,10 @@ from neocpu.kinds.checks import check_compression
 class MdKeys:
     """Keys of a table of kind "md".
 
-    alpha : how fast the columns fall with the rows, the same for all tables of the kind; 0: not at
-    all. budget : numbers that all of them may have, by the formula before rounding (0: the
-    smallest table has the model's dim). compression : of all of them together, after rounding
-    (0: not set).
+    alpha : how fast the columns fall with the rows, from 0 (not at all) to 1, the same for all
+    tables of the kind. budget : numbers that all of them may have, by the formula before rounding
+    (0: the smallest table has the model's dim). compression : of all of them together, after
+    rounding (0: not set).
     round_dims : whether numbers of columns are powers of two. full_rows : tables of so many rows
     or fewer keep all columns, but count in the rule.
     own_dim : columns of this table, whatever the rule says (0: by the rule).
@@ -167,6 +167,15 @@ def _rule(tables: Sequence[LogicalTable]) -> MdKeys:
                     f"table {tables[0].spec.name!r} is {getattr(rule, name)}; tables of kind md "
                     f"share one rule: write tables.default.{name}"
                 )
+    if rule.alpha > 1:
+        raise ConfigError(
+            f"tables.{tables[0].spec.name}.alpha: {rule.alpha:g} is out of range; it must be from "
+            "0 to 1"
+        )
+    if 0 < rule.compression < 1:
+        raise ConfigError(
+            f"tables.{tables[0].spec.name}.compression: {rule.compression:g} should be 1 or more"
+        )
     if rule.budget and rule.compression:
         raise ConfigError(
             f"tables.{tables[0].spec.name}.compression: {rule.compression:g}, but budget is set "

@@ -39,6 +39,7 @@ from neocpu.kinds.checks import check_compression
 OPERATION = "tensor_train"
 CORES = ("core1", "core2", "core3")
 CACHE = "cache"
+MOST_COLUMNS = 2**31 - 1  # as of any table
 
 
 @dataclass(frozen=True)
@@ -146,14 +147,13 @@ def even_factors(dim: int) -> tuple[int, int, int]:
     """q1 q2 q3 = dim of the least sum; of several the one with the least q2, which core 2 pays R
     times, and then the least q1.
     """
-    triples = [
-        (q1, q2, dim // (q1 * q2))
-        for q1 in range(1, dim + 1)
-        if dim % q1 == 0
-        for q2 in range(1, dim // q1 + 1)
-        if dim // q1 % q2 == 0
-    ]
+    triples = [(q1, q2, dim // (q1 * q2)) for q1 in _divisors(dim) for q2 in _divisors(dim // q1)]
     return min(triples, key=lambda triple: (sum(triple), triple[1], triple[0]))
+
+
+def _divisors(number: int) -> list[int]:
+    low = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*low, *(number // divisor for divisor in low)})
 
 
 def shape_of(spec: TableSpec, keys: TtKeys) -> TrainShape:
@@ -177,6 +177,13 @@ def shape_of(spec: TableSpec, keys: TtKeys) -> TrainShape:
         raise ConfigError(f"{place}.rank: {keys.rank} is too small; it is 1 at least")
     check_compression(spec.name, keys.compression)
     shape = TrainShape(rows, dims, keys.rank)
+    if max(shape.widths) > MOST_COLUMNS:
+        raise ConfigError(
+            f"{place}.rank: with {keys.rank} a row of a core has {max(shape.widths):,} numbers; at "
+            f"most {MOST_COLUMNS:,} are possible"
+        )
+    if 0 < keys.compression < 1:
+        raise ConfigError(f"{place}.compression: {keys.compression:g} should be 1 or more")
     if keys.compression:
         budget = spec.rows * spec.dim / keys.compression - keys.cache_rows * spec.dim
         return _compressed(f"{place}.compression", shape, budget)
@@ -199,10 +206,17 @@ def _compressed(place: str, shape: TrainShape, budget: float) -> TrainShape:
             f"{place}: it leaves {max(budget, 0):.0f} parameters for the cores, but with rank 1 "
             f"they have {replace(shape, rank=1).parameters}"
         )
-    rank = 1
-    while replace(shape, rank=rank + 1).parameters <= budget:
-        rank += 1
-    return replace(shape, rank=rank)
+    low = 1
+    high = 2
+    while replace(shape, rank=high).parameters <= budget:
+        high *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if replace(shape, rank=middle).parameters <= budget:
+            low = middle
+        else:
+            high = middle
+    return replace(shape, rank=low)
 
 
 def start_bound(rows: int, rank: int) -> float:

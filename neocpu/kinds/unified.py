@@ -71,6 +71,12 @@ def _share(tables: Sequence[LogicalTable]) -> Mapping[str, Expanded]:
     spec = tables[0].spec
     columns = spec.dim // keys.chunks
     rows = _shared_rows(tables, columns)
+    lookups = sum(table.keys.chunks for table in tables)
+    if keys.shared_tables > lookups:
+        raise ConfigError(
+            f"tables.{spec.name}.shared_tables: {keys.shared_tables} is more than the {lookups} "
+            "chunks of all tables that live there, so some would have no lookups"
+        )
     names = [keys.table]
     if keys.shared_tables > 1:
         names = [f"{keys.table}.{number}" for number in range(keys.shared_tables)]
@@ -139,6 +145,10 @@ def _check(tables: Sequence[LogicalTable]) -> None:
         if table.keys.shared_tables < 1 or not table.keys.table:
             key = "table" if table.keys.shared_tables else "shared_tables"
             raise ConfigError(f"tables.{spec.name}.{key}: there must be a shared table")
+        if 0 < table.keys.compression < 1:
+            raise ConfigError(
+                f"tables.{spec.name}.compression: {table.keys.compression:g} should be 1 or more"
+            )
     first = tables[0]
     for table in tables[1:]:
         for name, value, expected in _shared_facts(table, first):

@@ -63,14 +63,19 @@ def refuse_unknown_operations(file: CheckpointFile) -> None:
     exports do not have.
     """
     config = file.config()
-    moves = any(part.dynamic is not None for part in config.compositions)
-    pooled = all(table.pooling != "none" and not table.same_codes for table in config.tables)
-    names = {part.operation for part in config.compositions} - set(EXPORTED)
-    if moves or not pooled or names:
+    refused = {
+        part.table
+        for part in config.compositions
+        if part.dynamic is not None or part.operation not in EXPORTED
+    }
+    refused |= {
+        table.name for table in config.tables if table.pooling == "none" or table.same_codes
+    }
+    if refused:
         raise ConfigError(
-            f"{file.path}: some of its tables are of a kind, or have pooling "
-            '"none" or same_codes, which files for other programs do not have; `neocpu checkpoint '
-            "export` writes its arrays"
+            f"{file.path}: tables {', '.join(sorted(refused))}: they are of a kind, or have "
+            'pooling "none" or same_codes, which files for other programs do not have; `neocpu '
+            "checkpoint export` writes its arrays"
         )
 
 
