@@ -14,10 +14,11 @@ has a row of its own. Marks are means over the seeds, bars reach from the worst 
 import argparse
 import gc
 import io
+import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,7 +94,7 @@ def embedding_bytes(config: Config, vocabulary_rows: int) -> int:
     vocabulary_rows : rows of all tables where a vocabulary chooses them (0: they are the tables').
     """
     dense = sum(
-        4 * _product(shape)
+        4 * math.prod(shape)
         for composition in config.compositions
         for _, shape in composition.tensors
     )
@@ -102,13 +103,6 @@ def embedding_bytes(config: Config, vocabulary_rows: int) -> int:
     tables = sum(spec.rows * spec.row_bytes(spec.dim, (0, 0)) for spec in config.tables)
     sketches = sum(each.dynamic.bytes for each in config.compositions if each.dynamic is not None)
     return dense + tables + sketches
-
-
-def _product(shape: Sequence[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
 
 
 def train(config: Config, folder: Path, out: Path) -> Result:
