@@ -12,11 +12,13 @@ has a row of its own. Marks are means over the seeds, bars reach from the worst 
 """
 
 import argparse
+import gc
 import io
+import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,23 +94,15 @@ def embedding_bytes(config: Config, vocabulary_rows: int) -> int:
     vocabulary_rows : rows of all tables where a vocabulary chooses them (0: they are the tables').
     """
     dense = sum(
-        4 * _product(shape)
+        4 * math.prod(shape)
         for composition in config.compositions
         for _, shape in composition.tensors
     )
-    dense += sum(each.dynamic.bytes for each in config.compositions if each.dynamic is not None)
     if vocabulary_rows:
         return dense + vocabulary_rows * table_format("fp32").row_bytes(config.model.embedding_dim)
     tables = sum(spec.rows * spec.row_bytes(spec.dim, (0, 0)) for spec in config.tables)
     sketches = sum(each.dynamic.bytes for each in config.compositions if each.dynamic is not None)
     return dense + tables + sketches
-
-
-def _product(shape: Sequence[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
 
 
 def train(config: Config, folder: Path, out: Path) -> Result:
@@ -119,6 +113,7 @@ def train(config: Config, folder: Path, out: Path) -> Result:
         assert splits.vocabularies is not None
         rows = sum(codes.size + 1 for codes in splits.vocabularies.values())
     metrics = Trainer(config, SingleComm(), out).run()["metrics"]["test"]
+    gc.collect()  # the tables of several runs would not fit into memory
     return Result(embedding_bytes(config, rows), metrics["logloss"], metrics["auc"])
 
 
@@ -195,6 +190,7 @@ def picture(results: dict[Variant, list[Result]]) -> str:
                 means,
                 yerr=[below, above],
                 label=curve,
+                color="black" if curve == "full" else None,
                 marker=next(marks),
                 markersize=5,
                 linewidth=1,

@@ -31,7 +31,7 @@ from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.launch import prepare_threads
-from neocpu.search.cost import Shapes, parameters
+from neocpu.search.cost import CostInputs, parameters
 from neocpu.search.results import FOUND
 from neocpu.search.space import plain_config, space_of
 from neocpu.search.trainer import SearchTrainer
@@ -128,7 +128,7 @@ def small_space(folder: Path, seeds: Sequence[int]) -> str:
     logs = [f'data.train="{train_log}"', f'data.test="{test_log}"']
     config = configs.loads(SMALL_SPACE, overrides=logs)
     space = space_of(config)
-    cost = parameters(space, Shapes(config, 3))
+    cost = parameters(space, CostInputs(config, 3))
     largest = cost.of(space.largest, space)
     names = [decision.name for decision in space.decisions]
     losses: dict[tuple[int, ...], float] = {}

@@ -180,7 +180,9 @@ class Reader:
     def _check(self, key: str, value: Any) -> None:
         """Raise ConfigError for a value outside choices and limits."""
         general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\..*\.", r"\1.*.", key)
-        if (allowed := self._choices.get(general.partition("[")[0])) and value not in allowed:
+        # an item of a list may be what the list may hold; a table of a list has keys of its own
+        choice = re.sub(r"\[\d+\]$", "", general)
+        if (allowed := self._choices.get(choice)) and value not in allowed:
             near = get_close_matches(value, allowed, 1)
             hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
             raise self.wrong(key, f"{value!r} is not allowed; {hint} one of {', '.join(allowed)}")

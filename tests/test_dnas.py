@@ -23,7 +23,7 @@ from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.reference import model as twin
-from neocpu.search.cost import ModelCost, Shapes, flops, hard, parameters, seconds
+from neocpu.search.cost import CostInputs, ModelCost, flops, hard, parameters, seconds
 from neocpu.search.draws import gumbel, sample, theta_gradient
 from neocpu.search.pricing import cost_of
 from neocpu.search.results import HISTORY
@@ -223,7 +223,7 @@ def test_gradients_of_theta_match_finite_differences(search: str) -> None:
     config = config_of(search)
     space, net = supernet(config)
     x, pooled, labels = example(net)
-    cost = parameters(space, Shapes(config, DENSE))
+    cost = parameters(space, CostInputs(config, DENSE))
     temperature = 0.7
     theta = {name: np.linspace(-1, 1, t.size).astype(np.float32) for name, t in net.theta.items()}
     noise = {name: gumbel(5, name, t.size, 1) for name, t in theta.items()}
@@ -266,7 +266,7 @@ def test_gradients_of_theta_match_finite_differences(search: str) -> None:
 def test_the_expected_cost_is_that_of_all_models(search: str) -> None:
     config = config_of(search)
     space = space_of(config)
-    shapes = Shapes(config, DENSE, {"one": 1.0, "many": 1.5})
+    inputs = CostInputs(config, DENSE, {"one": 1.0, "many": 1.5})
     random = np.random.default_rng(2)
     shares = {d.name: random.dirichlet(np.ones(len(d.choices))) for d in space.decisions}
 
@@ -278,7 +278,7 @@ def test_the_expected_cost_is_that_of_all_models(search: str) -> None:
     def ask(choice: Any) -> float:
         return 1.0 + 0.1 * sum(choice.values())
 
-    costs: list[ModelCost] = [parameters(space, shapes), flops(space, shapes), seconds(space, ask)]
+    costs: list[ModelCost] = [parameters(space, inputs), flops(space, inputs), seconds(space, ask)]
     for cost in costs:
         mean = sum(weight(choice) * cost.of(choice, space) for choice in all_choices(space))
         assert cost.expected(shares) == pytest.approx(mean, rel=1e-12)
@@ -292,7 +292,7 @@ def test_the_expected_cost_is_that_of_all_models(search: str) -> None:
         rows = sum(table.rows * table.dim for table in small.tables)
         layout = small.layout(DENSE)
         assert costs[0].of(choice, space) == layout.parameters + rows
-    planned = cost_of("seconds", space, shapes, SingleComm())
+    planned = cost_of("seconds", space, inputs, SingleComm())
     largest = planned.of(space.largest, space)
     smallest = planned.of({d.name: d.choices[0] for d in space.decisions}, space)
     assert 0 < smallest < largest
@@ -416,7 +416,7 @@ def test_the_pick_is_among_the_best_of_all_models(tmp_path: Path) -> None:
     ]
     config = configs.loads(TASTE, overrides=sets)
     space = space_of(config)
-    cost = parameters(space, Shapes(config, DENSE))
+    cost = parameters(space, CostInputs(config, DENSE))
     largest = cost.of(space.largest, space)
     losses = {}
     for number, choice in enumerate(all_choices(space)):

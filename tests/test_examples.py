@@ -64,8 +64,7 @@ def test_histories_of_ratings_are_what_was_liked_before(tmp_path: Path) -> None:
         assert sample.split(",") == [str(click), user, movie, "|".join(liked)]
         liked += [movie] * click
     sets = [f'data.train="{log}"', "training.steps=2"]
-    same = ['data.rows_by="vocabulary"', "data.min_count=1", "tables.movie.same_codes=true"]
-    run = configs.load("din", [*sets, *same])
+    run = configs.load("din", sets)
     Trainer(run, SingleComm(), tmp_path / "run").run()
     table = load(tmp_path / "run").tables["movie"]
     movies = [int(line.split("::")[1]) for line in lines]

@@ -240,8 +240,7 @@ def vectors_of(world: World, batch: Any) -> np.ndarray:
 
 
 def test_every_kind_has_examples() -> None:
-    # tables whose maps change as training goes on have a suite of their own (test_kind_cafe.py)
-    assert set(EXAMPLES) == set(KINDS) - {"cafe"}
+    assert set(EXAMPLES) == set(KINDS)
 
 
 @all_kinds

@@ -8,9 +8,9 @@ import pytest
 from neocpu import config as configs
 from neocpu.advice.kinds import kind_lines
 from neocpu.config import Config
+from neocpu.embedding.mapped_rows import physical_rows
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
-from neocpu.kernels.row_maps import map_rows
 from neocpu.kinds.digits import balanced, coprime, pair_of
 from neocpu.model.composition import Compositions
 
@@ -27,10 +27,8 @@ def config_of(tables: str) -> Config:
 
 
 def digits(table: TableSpec, rows: list[int]) -> list[int]:
-    row_map = table.maps[0]
     out = np.empty(len(rows), np.int64)
-    numbers = np.array(rows, np.int64)
-    map_rows(numbers, row_map.number, row_map.divisor, row_map.modulus, 0, np.uint64(0), out)
+    physical_rows(table.maps[0], np.array(rows, np.int64), out)
     return out.tolist()
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import COMMAND, FORMAT, OPTIMIZER, POLICY, SCHEME, TOYS, Lines, Toy
+from toys import COMMAND, FORMAT, KIND, OPTIMIZER, POLICY, SCHEME, TOYS, Lines, Toy
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -65,7 +65,7 @@ def trained(package: Path, log: Path, folder: Path, *toys: Toy) -> dict[str, Any
 def runs(package: Path, log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the toys did that train."""
     folder = tmp_path_factory.mktemp("runs")
-    return trained(package, log, folder, OPTIMIZER, SCHEME, POLICY)
+    return trained(package, log, folder, OPTIMIZER, SCHEME, POLICY, KIND)
 
 
 @pytest.mark.parametrize("toy", TOYS, ids=lambda toy: toy.recipe)
@@ -110,6 +110,13 @@ def test_a_policy_decides_which_rows_stay_and_changes_no_bit(runs: dict[str, Any
     digests, misses = zip(*runs[POLICY.recipe])
     assert len(set(digests)) == 1
     assert misses[0] != misses[1]
+
+
+def test_a_kind_trains_and_is_looked_at(runs: dict[str, Any]) -> None:
+    run = runs[KIND.recipe]
+    assert len(set(run["digests"])) == 1
+    assert run["physical tables"] == {"one.shared": 25, "many.shared": 10}
+    assert run["neighbours share"] and run["rows that differ"] == 25
 
 
 def test_a_command_is_called_and_listed(package: Path) -> None:

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 import small_run
-from toys import FORMAT, OPTIMIZER, POLICY, SCHEME
+from toys import FORMAT, KIND, OPTIMIZER, POLICY, SCHEME
 
 from neocpu import load, oracle
 from neocpu.formats import FORMATS, table_format
@@ -133,11 +133,27 @@ def policy_runs() -> list[list[object]]:
     return [cached("lru"), cached(POLICY.name), cached(POLICY.name, 2)]
 
 
+def kind_run() -> dict[str, object]:
+    """Tables of the kind on one rank and, cut by rows, on two; and what was trained."""
+    keys = (f"tables.one.kind={KIND.name}", f"tables.many.kind={KIND.name}", "tables.many.share=3")
+    digests = [train("kind", *keys)]
+    digests.append(train("kind2", *keys, "parallel.plan=row_wise", ranks=2))
+    model = load(FOLDER / "kind")
+    rows = model.tables["one"][:]
+    return {
+        "digests": digests,
+        "physical tables": {name: len(table) for name, table in model.physical_tables.items()},
+        "neighbours share": bool((rows[::2] == rows[1::2]).all()),
+        "rows that differ": len(np.unique(rows, axis=0)),
+    }
+
+
 wide_log = write_wide_log(FOLDER / "wide.h5")
 RUNS: dict[str, Callable[[], object]] = {
     FORMAT.recipe: lambda: format_run() | {"oracle": oracle_run()},
     OPTIMIZER.recipe: optimizer_runs,
     SCHEME.recipe: scheme_runs,
     POLICY.recipe: policy_runs,
+    KIND.recipe: kind_run,
 }
 print(json.dumps({recipe: RUNS[recipe]() for recipe in sys.argv[3:]}))

@@ -169,4 +169,63 @@ def greet(name: str) -> None:
         ),
     ),
 )
-TOYS = (FORMAT, OPTIMIZER, SCHEME, POLICY, COMMAND)
+KIND = Toy(
+    "table kind",
+    "neighbours",
+    (
+        Lines(
+            "neocpu/kinds/neighbours.py",
+            '''"""Two neighbouring rows share one: row i is row i // 2 of half as many."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from neocpu.embedding.compositions import (
+    Composition,
+    Expanded,
+    LogicalTable,
+    terms_of,
+)
+from neocpu.embedding.row_maps import RowMap
+
+
+@dataclass(frozen=True)
+class NeighboursKeys:
+    """Keys of a table of kind "neighbours". share : rows that share one."""
+
+    share: int = 2
+
+
+def expand(tables: Sequence[LogicalTable]) -> list[Expanded]:
+    """The smaller table of each."""
+    return [_expand(table) for table in tables]
+
+
+def _expand(table: LogicalTable) -> Expanded:
+    spec = table.spec
+    rows = -(-spec.rows // table.keys.share)
+    row_map = RowMap("digit", spec.rows, divisor=table.keys.share, modulus=rows)
+    part = replace(
+        spec,
+        name=f"{spec.name}.shared",
+        rows=rows,
+        maps=(row_map,) * len(spec.features),
+        start=spec.initial,
+    )
+    terms = terms_of([part], len(spec.features))
+    return Expanded((part,), Composition(spec.name, terms))
+''',
+        ),
+        Lines(
+            "neocpu/kinds/__init__.py",
+            "from neocpu.kinds import neighbours\n",
+            before="from neocpu.kinds import hash",
+        ),
+        Lines(
+            "neocpu/kinds/__init__.py",
+            '    "neighbours": TableKind(neighbours.NeighboursKeys, neighbours.expand),\n',
+            before='    "hash": TableKind(',
+        ),
+    ),
+)
+TOYS = (FORMAT, OPTIMIZER, SCHEME, POLICY, KIND, COMMAND)

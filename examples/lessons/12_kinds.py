@@ -10,8 +10,8 @@ remainder), which keeps every row apart from every other. What does that cost?
 from lesson import COLORS, np, plt, show
 
 from neocpu import config as configs
+from neocpu.embedding.mapped_rows import physical_rows
 from neocpu.embedding.specs import bags
-from neocpu.kernels.row_maps import map_rows
 from neocpu.model.composition import Compositions
 
 ROWS, D = 10_000, 8
@@ -32,9 +32,8 @@ def config_of(keys, factor):
 def places_of(config):
     """For each lookup of the kind: the physical table, and the row that stands for row i."""
     for key in bags(config.tables):
-        m = key.row_map
         places = np.empty(ROWS, np.int64)
-        map_rows(np.arange(ROWS), m.number, m.divisor, m.modulus, m.first, np.uint64(m.key), places)
+        physical_rows(key.row_map, np.arange(ROWS), places)
         yield key.table, places
 
 

@@ -5,10 +5,9 @@ A table kind (`neocpu/kinds/`) makes them; `neocpu/model/composition.py` does wh
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import TableSpec
 
 COPY = "copy"  # side by side, in the order of the terms; of one term: as it is
@@ -89,28 +88,9 @@ class Expanded:
 
 def whole(spec: TableSpec) -> Expanded:
     """A table that is kept as it is."""
-    terms = tuple((Term(spec.name, place),) for place in range(len(spec.features)))
-    return Expanded((spec,), Composition(spec.name, terms))
+    return Expanded((spec,), Composition(spec.name, terms_of([spec], len(spec.features))))
 
 
-def physical_tables(spec: TableSpec, parts: Sequence[TableSpec]) -> tuple[TableSpec, ...]:
-    """Physical tables with the pooling, weights, format and rounding of their logical table.
-
-    A table whose lookups have signs is weighted; weights of the log count if the logical table has.
-    """
-    signed = [any(row_map.signed for row_map in part.maps) for part in parts]
-    return tuple(
-        replace(
-            part,
-            maps=_without_log_weights(part.maps) if sign and not spec.weighted else part.maps,
-            pooling=spec.pooling,
-            weighted=spec.weighted or sign,
-            format=spec.format,
-            rounding=spec.rounding,
-        )
-        for part, sign in zip(parts, signed)
-    )
-
-
-def _without_log_weights(maps: Sequence[RowMap]) -> tuple[RowMap, ...]:
-    return tuple(replace(row_map, log_weights=False) for row_map in maps)
+def terms_of(parts: Sequence[TableSpec], features: int) -> tuple[tuple[Term, ...], ...]:
+    """The terms of each feature where it has one lookup in each part, at its own place."""
+    return tuple(tuple(Term(part.name, place) for part in parts) for place in range(features))

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.distinct_bags import deduplicate
 from neocpu.embedding.feature_groups import Groups
+from neocpu.embedding.mapped_rows import physical_rows, sign
 from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import BatchKey, TableSpec, bags
 from neocpu.errors import DataError
@@ -38,7 +39,6 @@ from neocpu.ingest.vocabulary import Codes, Vocabulary
 from neocpu.jagged import KJT, InverseKJT
 from neocpu.kernels.hashing import hash_rows
 from neocpu.kernels.philox import random_words
-from neocpu.kernels.row_maps import map_rows, sign_weights
 from neocpu.reference.hashing import feature_key
 from neocpu.reference.philox import BLOCK_PERMUTATION, WINDOW_PERMUTATION, tensor_key
 from neocpu.trees import rank_samples
@@ -342,10 +342,9 @@ class Loader:
             if shared not in logical:
                 logical[shared] = np.empty(size, np.int64)
                 self._logical_rows(bag, column.codes, logical[shared])
-            if weights is not None and bag.row_map.signed:
-                key_of_signs = np.uint64(bag.row_map.key)
-                sign_weights(logical[shared], key_of_signs, weights[lookups])
-            _map_rows(bag.row_map, logical[shared], values[lookups])
+            if weights is not None:
+                sign(bag.row_map, logical[shared], weights[lookups])
+            physical_rows(bag.row_map, logical[shared], values[lookups])
         return KJT(tuple(bag.key for bag in self.bags), lengths, values, weights)
 
     def rows_of(self, bag: BatchKey, codes: Codes) -> NDArray[np.int64]:
@@ -353,7 +352,7 @@ class Loader:
         out = np.empty(codes.size, np.int64)
         self._logical_rows(bag, codes, out)
         if bag.row_map is not None:
-            _map_rows(bag.row_map, out, out)
+            physical_rows(bag.row_map, out, out)
         return out
 
     def _takes_weights(self, bag: BatchKey) -> bool:
@@ -375,19 +374,6 @@ class Loader:
             hash_rows(codes, self._keys[bag.codes], rows, out)
 
 
-def _map_rows(row_map: RowMap, logical: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-    """Rows of a logical table to those of its part; `out` may be `logical`."""
-    map_rows(
-        logical,
-        row_map.number,
-        row_map.divisor,
-        row_map.modulus,
-        row_map.first,
-        np.uint64(row_map.key),
-        out,
-    )
-
-
 def warm_up_reading() -> None:
     """Compile (or load) the kernels that reading a dataset needs."""
     _sorted_by_words(np.uint64(1), 0, 4, 0)
@@ -396,5 +382,6 @@ def warm_up_reading() -> None:
     for codes in (np.arange(3, dtype=np.uint32), np.arange(3, dtype=np.uint64)):
         hash_rows(codes, np.uint64(1), 3, out)
         vocabulary.rows(codes, out)
-    map_rows(out, 0, 1, 1, 0, np.uint64(1), out)
-    sign_weights(out, np.uint64(1), np.ones(out.size, np.float32))
+    row_map = RowMap("digit", out.size, signed=True)
+    physical_rows(row_map, out, out)
+    sign(row_map, out, np.ones(out.size, np.float32))

@@ -4,9 +4,13 @@ A kind says, in one file: its keys in the config, which physical tables there ar
 rows start, which row of each stands for a row of the logical table (`embedding/row_maps.py`), and
 which operation makes the logical row of the physical ones (`model/operations/`, with its adjoint).
 Everything else sees ordinary tables. Nothing here needs Numba or MPI.
+
+Read `hash.py` first, then `qr.py`: formula, initial values and source at the top; the keys; then
+`expand`, which makes the tables; checks of keys last. docs/kinds.md compares all kinds.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, whole
@@ -56,18 +60,32 @@ def expand(
     for name, kind in KINDS.items():
         members = [table for table in tables if table.kind == name]
         if members:
-            for table, made in zip(members, kind.expand(members), strict=True):
-                _check_codes(table.spec, made.physical)
-                expanded[table.spec.name] = made
-    parts = [expanded.get(table.spec.name) or whole(table.spec) for table in tables]
-    physical = tuple(spec for part in parts for spec in part.physical)
+            for table, parts in zip(members, kind.expand(members), strict=True):
+                _check_codes(table.spec, parts.physical)
+                signed = tuple(_with_signs(table.spec, part) for part in parts.physical)
+                expanded[table.spec.name] = replace(parts, physical=signed)
+    in_order = [expanded.get(table.spec.name) or whole(table.spec) for table in tables]
+    physical = tuple(part for table in in_order for part in table.physical)
     names = [spec.name for spec in physical]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
                 f"tables.{name}: a part of another table would have this name too; rename it"
             )
-    return physical, tuple(part.composition for part in parts)
+    return physical, tuple(table.composition for table in in_order)
+
+
+def _with_signs(spec: TableSpec, part: TableSpec) -> TableSpec:
+    """The part, weighted where its lookups have signs.
+
+    Weights of the log count beside the signs if the logical table, `spec`, has them.
+    """
+    if not any(row_map.signed for row_map in part.maps):
+        return part
+    maps = tuple(
+        row_map if spec.weighted else replace(row_map, log_weights=False) for row_map in part.maps
+    )
+    return replace(part, maps=maps, weighted=True)
 
 
 def _check_codes(spec: TableSpec, parts: Sequence[TableSpec]) -> None:

@@ -23,8 +23,7 @@ from neocpu.embedding.compositions import (
     DynamicMap,
     Expanded,
     LogicalTable,
-    Term,
-    physical_tables,
+    terms_of,
 )
 from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import numbers_bytes
@@ -90,9 +89,7 @@ def _expand(table: LogicalTable) -> Expanded:
         )
         for name, rows in (("hot", hot), ("hash", shared))
     ]
-    terms = tuple(
-        tuple(Term(part.name, place) for part in parts) for place in range(len(spec.features))
-    )
+    terms = terms_of(parts, len(spec.features))
     options = {
         "buckets": hot,
         "slots": keys.slots,
@@ -108,7 +105,7 @@ def _expand(table: LogicalTable) -> Expanded:
         options=tuple(options.items()),
     )
     composition = Composition(spec.name, terms, "add", dynamic=dynamic)
-    return Expanded(physical_tables(spec, parts), composition)
+    return Expanded(tuple(parts), composition)
 
 
 def _check(name: str, keys: CafeKeys) -> None:

@@ -28,11 +28,11 @@ from neocpu.embedding.compositions import (
     Expanded,
     LogicalTable,
     Term,
-    physical_tables,
 )
 from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import Start, TableSpec
 from neocpu.errors import ConfigError
+from neocpu.kinds.checks import check_choice, check_compression
 
 MOD = "mod"
 SALTED = "salted"
@@ -86,7 +86,7 @@ def _expand(table: LogicalTable) -> Expanded:
         for place in range(features)
     )
     operation = COPY if keys.hashes == 1 else "add"
-    return Expanded(physical_tables(spec, [part]), Composition(spec.name, terms, operation))
+    return Expanded((part,), Composition(spec.name, terms, operation))
 
 
 def _row_map(spec: TableSpec, keys: HashKeys, rows: int, number: int) -> RowMap:
@@ -97,17 +97,13 @@ def _row_map(spec: TableSpec, keys: HashKeys, rows: int, number: int) -> RowMap:
 
 def _check(spec: TableSpec, keys: HashKeys) -> None:
     key = f"tables.{spec.name}"
-    if keys.hash not in HASHES:
-        raise ConfigError(
-            f"{key}.hash: {keys.hash!r} is unknown; choose one of {', '.join(HASHES)}"
-        )
+    check_choice(spec.name, "hash", keys.hash, HASHES)
+    check_compression(spec.name, keys.compression)
     if bool(keys.hash_rows) == bool(keys.compression):
         raise ConfigError(
             f"{key}.hash_rows: set either hash_rows, the rows that are kept, or compression, how "
             "many times fewer they are"
         )
-    if keys.compression and not 1 <= keys.compression < math.inf:
-        raise ConfigError(f"{key}.compression: {keys.compression} should be 1 or more")
     if not 1 <= keys.hashes <= MOST_HASHES:
         raise ConfigError(f"{key}.hashes: {keys.hashes} should be 1 to {MOST_HASHES}")
     if keys.hash == MOD and keys.hashes > 1:

@@ -26,13 +26,13 @@ from neocpu.embedding.compositions import (
     Composition,
     Expanded,
     LogicalTable,
-    Term,
-    physical_tables,
+    terms_of,
     whole,
 )
 from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import Start, TableSpec
 from neocpu.errors import ConfigError
+from neocpu.kinds.checks import check_compression
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,11 @@ def _compressed(blocks: Sequence[DimBlock], rule: MdKeys) -> list[int]:
 
 
 def _rule(tables: Sequence[LogicalTable]) -> MdKeys:
-    """The rule of all tables. Raises ConfigError where they differ in it."""
+    """The rule of all tables. Raises ConfigError where they differ in it, and for keys of it that
+    do not go together.
+    """
     rule: MdKeys = tables[0].keys
+    check_compression(tables[0].spec.name, rule.compression)
     for table in tables[1:]:
         for name in ("alpha", "budget", "compression", "round_dims"):
             if getattr(table.keys, name) != getattr(rule, name):
@@ -230,11 +233,9 @@ def _expand(table: LogicalTable, blocks: Sequence[DimBlock], columns: Sequence[i
         if width < spec.dim:
             name = "projection" if len(blocks) == 1 else f"projection.{number}"
             tensors.append((f"{name}.weight", (spec.dim, width)))
-    terms = tuple(
-        tuple(Term(part.name, place) for part in parts) for place in range(len(spec.features))
-    )
+    terms = terms_of(parts, len(spec.features))
     composition = Composition(spec.name, terms, "project", tuple(tensors))
-    return Expanded(physical_tables(spec, parts), composition)
+    return Expanded(tuple(parts), composition)
 
 
 def _part(spec: TableSpec, block: DimBlock, columns: int, number: int | None) -> TableSpec:

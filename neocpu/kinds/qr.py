@@ -43,12 +43,12 @@ from neocpu.embedding.compositions import (
     Composition,
     Expanded,
     LogicalTable,
-    Term,
-    physical_tables,
+    terms_of,
 )
 from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import Start, TableSpec
 from neocpu.errors import ConfigError
+from neocpu.kinds.checks import check_choice, check_compression
 from neocpu.kinds.digits import balanced, coprime, pair_of
 
 OPERATIONS = {"concat": "copy", "add": "add", "mult": "multiply"}
@@ -111,16 +111,13 @@ def _expand(table: LogicalTable) -> Expanded:
         )
         for number, (name, row_map) in enumerate(_digits(spec, keys, radices))
     ]
-    terms = tuple(
-        tuple(Term(part.name, place) for part in parts) for place in range(len(spec.features))
-    )
-    physical = physical_tables(spec, parts)
+    terms = terms_of(parts, len(spec.features))
     if keys.operation == "mult":
         # in every factor, a weight would count more than once
-        physical = (physical[0], *(replace(part, weighted=False) for part in physical[1:]))
+        parts = [parts[0], *(replace(part, weighted=False) for part in parts[1:])]
     if keys.combine == "rows":
-        physical = tuple(replace(part, pooling="none") for part in physical)
-    return Expanded(physical, Composition(spec.name, terms, OPERATIONS[keys.operation]))
+        parts = [replace(part, pooling="none") for part in parts]
+    return Expanded(tuple(parts), Composition(spec.name, terms, OPERATIONS[keys.operation]))
 
 
 def _digits(spec: TableSpec, keys: QrKeys, radices: Sequence[int]) -> list[tuple[str, RowMap]]:
@@ -150,8 +147,9 @@ def _radices(spec: TableSpec, keys: QrKeys) -> tuple[int, ...]:
     elif not radices:
         radices = pair_of(spec.rows, keys.collisions or COLLISIONS)
         if keys.compression:
-            share = 2 if keys.operation == "concat" else 1
-            radices = pair_of(spec.rows, compression=keys.compression / share)
+            # rows of concat have half the columns
+            row_share = 2 if keys.operation == "concat" else 1
+            radices = pair_of(spec.rows, compression=keys.compression / row_share)
     if keys.scheme == "crt":
         radices = coprime(radices)
     if math.prod(radices) < spec.rows:
@@ -176,15 +174,10 @@ def _start(spec: TableSpec, operation: str, number: int, count: int) -> Start:
 
 def _check(spec: TableSpec, keys: QrKeys) -> None:
     key = f"tables.{spec.name}"
-    for name, value, choices in (
-        ("operation", keys.operation, OPERATIONS),
-        ("scheme", keys.scheme, SCHEMES),
-        ("combine", keys.combine, COMBINE),
-    ):
-        if value not in choices:
-            raise ConfigError(
-                f"{key}.{name}: {value!r} is unknown; choose one of {', '.join(choices)}"
-            )
+    check_choice(spec.name, "operation", keys.operation, OPERATIONS)
+    check_choice(spec.name, "scheme", keys.scheme, SCHEMES)
+    check_choice(spec.name, "combine", keys.combine, COMBINE)
+    check_compression(spec.name, keys.compression)
     sizes = ("collisions", "compression", "partitions", "radices")
     present = [name for name in sizes if getattr(keys, name)]
     if len(present) > 1:
@@ -192,8 +185,6 @@ def _check(spec: TableSpec, keys: QrKeys) -> None:
             f"{key}.{present[1]}: {present[0]} says already how many rows the parts have; leave "
             "one of them out, or set it to 0"
         )
-    if keys.compression and not 1 <= keys.compression < math.inf:
-        raise ConfigError(f"{key}.compression: {keys.compression} should be 1 or more")
     if keys.partitions and not 2 <= keys.partitions <= 16:
         raise ConfigError(f"{key}.partitions: {keys.partitions} should be 2 to 16")
     if keys.radices and (len(keys.radices) < 2 or min(keys.radices) < 2):

@@ -30,10 +30,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, Term
+from neocpu.embedding.compositions import Composition, Expanded, LogicalTable, terms_of
 from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import Start, TableSpec
 from neocpu.errors import ConfigError
+from neocpu.kinds.checks import check_compression
 
 OPERATION = "tensor_train"
 CORES = ("core1", "core2", "core3")
@@ -77,6 +78,57 @@ class TrainShape:
     def parameters(self) -> int:
         """Numbers in all cores: R (p1 q1 + R p2 q2 + p3 q3)."""
         return sum(rows * width for rows, width in zip(self.rows, self.widths))
+
+
+def expand(tables: Sequence[LogicalTable]) -> list[Expanded]:
+    """The cores of each table. Raises ConfigError for factors that do not fit it."""
+    return [_expand(table) for table in tables]
+
+
+def _expand(table: LogicalTable) -> Expanded:
+    spec = table.spec
+    shape = shape_of(spec, table.keys)
+    _, p2, p3 = shape.rows
+    features = len(spec.features)
+    cores = tuple(
+        replace(
+            spec,
+            name=f"{spec.name}.{name}",
+            rows=rows,
+            dim=width,
+            pooling="none",
+            maps=(RowMap("digit", spec.rows, divisor=divisor, modulus=rows),) * features,
+            start=Start(0.0, start_bound(spec.rows, shape.rank)),
+        )
+        for name, rows, width, divisor in zip(CORES, shape.rows, shape.widths, (p2 * p3, p3, 1))
+    )
+    parts = (*cores, *_cache(spec, table.keys.cache_rows))
+    return Expanded(
+        physical=parts,
+        composition=Composition(
+            table=spec.name,
+            terms=terms_of(parts, features),
+            operation=OPERATION,
+            options=(("rows", shape.rows), ("dims", shape.dims), ("rank", shape.rank)),
+        ),
+    )
+
+
+def _cache(spec: TableSpec, rows: int) -> list[TableSpec]:
+    """The table of the first rows, if there are any."""
+    if not rows:
+        return []
+    row_map = RowMap("range", spec.rows, modulus=rows)
+    return [
+        replace(
+            spec,
+            name=f"{spec.name}.{CACHE}",
+            rows=rows,
+            pooling="none",
+            maps=(row_map,) * len(spec.features),
+            start=spec.initial,
+        )
+    ]
 
 
 def cube_factors(rows: int) -> tuple[int, int, int]:
@@ -123,6 +175,7 @@ def shape_of(spec: TableSpec, keys: TtKeys) -> TrainShape:
         raise ConfigError(f"{place}.cache_rows: {keys.cache_rows} is not in 0 ... {spec.rows}")
     if keys.rank < 1:
         raise ConfigError(f"{place}.rank: {keys.rank} is too small; it is 1 at least")
+    check_compression(spec.name, keys.compression)
     shape = TrainShape(rows, dims, keys.rank)
     if max(shape.widths) > MOST_COLUMNS:
         raise ConfigError(
@@ -169,54 +222,3 @@ def _compressed(place: str, shape: TrainShape, budget: float) -> TrainShape:
 def start_bound(rows: int, rank: int) -> float:
     """Bound of the cores' uniform initial values, as derived above."""
     return math.sqrt(3.0) * (3.0 * rows * rank**2) ** (-1.0 / 6.0)
-
-
-def expand(tables: Sequence[LogicalTable]) -> list[Expanded]:
-    """The cores of each table. Raises ConfigError for factors that do not fit it."""
-    return [_expand(table) for table in tables]
-
-
-def _expand(table: LogicalTable) -> Expanded:
-    spec = table.spec
-    shape = shape_of(spec, table.keys)
-    _, p2, p3 = shape.rows
-    features = len(spec.features)
-    cores = tuple(
-        replace(
-            spec,
-            name=f"{spec.name}.{name}",
-            rows=rows,
-            dim=width,
-            pooling="none",
-            maps=(RowMap("digit", spec.rows, divisor=divisor, modulus=rows),) * features,
-            start=Start(0.0, start_bound(spec.rows, shape.rank)),
-        )
-        for name, rows, width, divisor in zip(CORES, shape.rows, shape.widths, (p2 * p3, p3, 1))
-    )
-    parts = (*cores, *_cache(spec, table.keys.cache_rows))
-    return Expanded(
-        physical=parts,
-        composition=Composition(
-            table=spec.name,
-            terms=tuple(tuple(Term(part.name, f) for part in parts) for f in range(features)),
-            operation=OPERATION,
-            options=(("rows", shape.rows), ("dims", shape.dims), ("rank", shape.rank)),
-        ),
-    )
-
-
-def _cache(spec: TableSpec, rows: int) -> list[TableSpec]:
-    """The table of the first rows, if there are any."""
-    if not rows:
-        return []
-    row_map = RowMap("range", spec.rows, modulus=rows)
-    return [
-        replace(
-            spec,
-            name=f"{spec.name}.{CACHE}",
-            rows=rows,
-            pooling="none",
-            maps=(row_map,) * len(spec.features),
-            start=spec.initial,
-        )
-    ]

@@ -23,11 +23,11 @@ from neocpu.embedding.compositions import (
     Expanded,
     LogicalTable,
     Term,
-    physical_tables,
 )
 from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import Start
 from neocpu.errors import ConfigError
+from neocpu.kinds.checks import check_compression
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _share(tables: Sequence[LogicalTable]) -> Mapping[str, Expanded]:
         for name in names
         if features[name]
     ]
-    physical = physical_tables(spec, shared)
+    physical = tuple(shared)
     return {
         composition.table: Expanded(() if number else physical, composition)
         for number, composition in enumerate(compositions)
@@ -136,6 +136,7 @@ def _check(tables: Sequence[LogicalTable]) -> None:
     for table in tables:
         spec = table.spec
         chunks = table.keys.chunks
+        check_compression(spec.name, table.keys.compression)
         if not 0 < chunks <= spec.dim or spec.dim % chunks:
             raise ConfigError(
                 f"tables.{spec.name}.chunks: {chunks} chunks of one width do not make "

@@ -12,12 +12,11 @@ combinations of h and a go into the MLP, and ReLU in it, is our reading. Nothing
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from neocpu.errors import ConfigError
+from neocpu.model.shapes import Shapes, mlp_shapes
 
 NORMALISE = ("none", "softmax")
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,14 @@ class AttentionLayout:
         """Widths of the MLP, its inputs first."""
         return (4 * self.dim, *self.hidden, 1)
 
+    @property
+    def prefix(self) -> str:
+        """Before the numbers of its layers, in the names of their parameters."""
+        return f"attention.{self.name}"
+
     def tensors(self) -> Shapes:
         """(name, shape) of its parameters."""
-        tensors: list[tuple[str, tuple[int, ...]]] = []
-        for layer, (inputs, outputs) in enumerate(pairwise(self.sizes)):
-            tensors.append((f"attention.{self.name}.{layer}.weight", (outputs, inputs)))
-            tensors.append((f"attention.{self.name}.{layer}.bias", (outputs,)))
-        return tuple(tensors)
+        return mlp_shapes(self.prefix, self.sizes)
 
 
 @dataclass(frozen=True)

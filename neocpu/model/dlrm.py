@@ -1,12 +1,15 @@
-"""How do dense features and pooled embeddings become a click probability? Through the DLRM of Neo.
+"""How do dense features and embeddings become a click probability? Through a DLRM, or another model
+with its parts.
 
-    dense x ──► bottom MLP ──► E[:, :d0] ┐
-    pooled embeddings ──────► E[:, d0:] ─┴► interaction ──► top MLP ──► logit ──► loss
-                              (towers)
+    dense x ──► bottom MLP ───────────► E[:, :d0] ┐
+    pooled vectors ──► compositions ──► E[:, d0:] ┴► interactions ──► top MLP ──► logit ──► loss
+    rows of lookups ─┘                  (towers)                 └──► heads: further labels
 
 One rank's dense part, for its own samples; it knows nothing of ranks and tables. The training step
-writes the pooled vectors into E between `forward_bottom` and `forward_top`, and passes their
-gradient from `backward` to the tables.
+writes the pooled vectors into E between `forward_bottom` and `forward_top`, which gets the rows of
+keys whose tables do not pool; it passes the gradient of E from `backward`, and `row_terms`, to the
+tables. Where tables are composed (`composition.py`), E has the vectors of physical tables at first,
+and those of logical ones then. A linear term and some interactions add to the logit.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,11 +34,13 @@ from neocpu.model.towers import Towers
 class Dlrm:
     """Bottom MLP, interaction, top MLP and loss.
 
-    Arguments as for `ModelLayout`; more : its other fields. seed : of the initial values. apart :
+    Arguments as for `ModelLayout`; sizes : its other fields. seed : of the initial values. apart :
     do the towers' modules run elsewhere, and E holds their vectors in place of the pooled ones?
 
     Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
-    columns], which is the bottom's output in columns :first_column, then each key's pooled vector;
+    columns], which is the bottom's output in columns :first_column, then each (physical) key's
+    pooled vector; composition, towers, first_order: modules, or None where the model has none;
+    interaction; heads, of further labels;
     shared, number of parameters at work here: all but those of towers that run elsewhere; between,
     called after each layer's work (messages may be on their way).
 
@@ -56,7 +61,7 @@ class Dlrm:
         seed: int = 0,
         towers: Sequence[TowerLayout] = (),
         apart: bool = False,
-        **more: Any,
+        **sizes: Any,
     ) -> None:
         self.layout = self._layout(
             ModelLayout(
@@ -68,7 +73,7 @@ class Dlrm:
                 diagonal,
                 loss,
                 tuple(towers),
-                **more,
+                **sizes,
             )
         )
         vector_columns = self.layout.first_column + sum(self.layout.vector_widths)
@@ -80,12 +85,12 @@ class Dlrm:
         self.between: Callable[[], None] = nothing
         self._bottom = self._mlp("bottom", last_relu=True)
         self._top = self._mlp("top", last_relu=False)
-        sizes = (self.first_column, self.layout.dims)
+        widths = (self.first_column, self.layout.dims)
         self.towers = (
-            Towers(*sizes, self.layout.towers, self.parameters) if towers and not apart else None
+            Towers(*widths, self.layout.towers, self.parameters) if towers and not apart else None
         )
         self.first_order = (
-            FirstOrder(*sizes, self.layout.wide, self.parameters)
+            FirstOrder(*widths, self.layout.wide, self.parameters)
             if self.layout.has_first_order
             else None
         )
@@ -99,7 +104,7 @@ class Dlrm:
             self.columns = self.composition.columns
         self.heads = [self._head(layout) for layout in self.layout.heads]
         self._objective = Objective(loss)
-        # where several heads give one
+        # a sum over heads, where there are several
         self._z_gradient = Buffer(self.layout.interaction_width)
         self._logits = np.empty((0, 0), np.float32)
         self._dense = self._logits

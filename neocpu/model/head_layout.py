@@ -5,11 +5,9 @@ Nothing is compiled to answer that.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from neocpu.errors import ConfigError
-
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+from neocpu.model.shapes import Shapes, mlp_shapes
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class HeadLayout:
-    """Sizes of a head: its name, the widths of its layers' outputs, its loss and its weight."""
+    """A head: its name and label, the widths of its layers' outputs, its loss and its weight."""
 
     name: str
     label: str
@@ -39,16 +37,12 @@ class HeadLayout:
 
     @property
     def prefix(self) -> str:
-        """Before the numbers of its layers."""
+        """Before the numbers of its layers, in the names of their parameters."""
         return f"heads.{self.name}"
 
     def tensors(self, inputs: int) -> Shapes:
         """(name, shape) of its parameters; inputs : of its first layer."""
-        tensors: list[tuple[str, tuple[int, ...]]] = []
-        for layer, (columns, outputs) in enumerate(pairwise((inputs, *self.top))):
-            tensors.append((f"{self.prefix}.{layer}.weight", (outputs, columns)))
-            tensors.append((f"{self.prefix}.{layer}.bias", (outputs,)))
-        return tuple(tensors)
+        return mlp_shapes(self.prefix, (inputs, *self.top))
 
 
 def head_layouts(heads: Mapping[str, HeadConfig], top: Sequence[int]) -> tuple[HeadLayout, ...]:

@@ -3,21 +3,26 @@
 Nothing is compiled to answer that.
 
     bottom  dense features -> bottom[0] -> ... -> bottom[-1]        ReLU after every layer
-    E       [bottom output | pooled vector of key 0 | key 1 | ...]  `columns` wide
+    E       [bottom output | vector of key 0 | key 1 | ...]         `columns` wide
     top     interaction width -> top[0] -> ... -> 1                 ReLU after all layers but the
                                                                     last
 
-With towers (`tower_layout.py`) the pooled vectors of E do not interact themselves; their towers'
-vectors do.
+With towers (`tower_layout.py`) the keys' vectors of E do not interact themselves; their towers'
+vectors do. Tables of kinds and histories have their keys' vectors composed first
+(`composition_layout.py`).
 
-Parameters lie in one flat float32 array in this order: bottom.0.weight [out, in], bottom.0.bias
-[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias, then those of composed tables
-(`composition_layout.py`), of the interaction, and of the towers.
+Parameters lie in one flat float32 array in this order:
+
+    bottom.0.weight [out, in], bottom.0.bias [out], bottom.1.weight, ..., top.0.weight, ...
+    kinds.TABLE.TENSOR, attention.KEY.LAYER...      composed tables, then histories
+    interaction.NUMBER...                           each interaction that has any
+    first_order.weight, first_order.bias            the linear term
+    heads.NAME.LAYER...                             top MLPs of further labels
+    towers.NAME...                                  last, so that a rank may leave them out
 """
 
 import math
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +31,7 @@ from neocpu.errors import ConfigError
 from neocpu.model.composition_layout import CompositionLayout
 from neocpu.model.first_order import NAME as FIRST_ORDER
 from neocpu.model.head_layout import HeadLayout
-from neocpu.model.interactions.base import InteractionLayout, Shapes
+from neocpu.model.interactions.base import InteractionLayout
 from neocpu.model.interactions.chain import (
     INTERACTIONS,
     WITH_FIRST_ORDER,
@@ -37,6 +42,7 @@ from neocpu.model.interactions.chain import (
 from neocpu.model.interactions.cross import CrossShape
 from neocpu.model.interactions.dhen import DhenShape
 from neocpu.model.interactions.dot import DotLayout
+from neocpu.model.shapes import Shapes, mlp_shapes
 from neocpu.model.tower_layout import TowerLayout
 
 __all__ = ["INTERACTIONS", "LOSSES", "ModelLayout"]
@@ -45,14 +51,15 @@ LOSSES = ("bce", "mse")
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """Sizes of a DLRM.
+    """Sizes of a model.
 
-    dense_features : inputs of the bottom MLP. dims : columns of each pooled key. bottom, top :
+    dense_features : inputs of the bottom MLP. dims : columns of each key's vector. bottom, top :
     widths of the layers' outputs. interaction : one of INTERACTIONS, or several behind one another.
     diagonal : do dot products include those of a vector with itself? loss : one of LOSSES. towers :
     of the keys, or none. composition : how the keys' vectors are made of those of physical tables
     (None: as they are). cross, dhen : shapes of these layers, where the interaction has any. wide :
     positions of the keys that are weights of a linear term (`first_order.py`) and do not interact.
+    heads : top MLPs and losses of further labels.
 
     Raises
     ------
@@ -166,13 +173,12 @@ class ModelLayout:
             return (self.dense_features, *self.bottom)
         return (self.interaction_width, *self.top)
 
-    def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def tensors(self) -> Shapes:
         """(name, shape) of every parameter, in the order of the flat array."""
-        tensors: list[tuple[str, tuple[int, ...]]] = []
-        for name in ("bottom", "top"):
-            for layer, (inputs, outputs) in enumerate(pairwise(self.sizes(name))):
-                tensors.append((f"{name}.{layer}.weight", (outputs, inputs)))
-                tensors.append((f"{name}.{layer}.bias", (outputs,)))
+        tensors = [
+            *mlp_shapes("bottom", self.sizes("bottom")),
+            *mlp_shapes("top", self.sizes("top")),
+        ]
         if self.composition is not None:
             tensors += self.composition.tensors()
         tensors += self.further_tensors()

@@ -1,4 +1,4 @@
-"""What is a fully connected layer without a ReLU, as interactions use it? W x + b, and back.
+"""What is a fully connected layer without a ReLU, as interactions and projections use it?
 
     forward    y = W x + b                        keeps x
     backward   dx = dy W                          keeps dy

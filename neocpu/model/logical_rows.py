@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.mapped_rows import physical_rows, sign
 from neocpu.embedding.row_lookups import KeyLookups
-from neocpu.embedding.row_maps import RowMap
 from neocpu.embedding.specs import BatchKey, TableSpec, bags
-from neocpu.kernels.row_maps import map_rows, sign_weights
 from neocpu.model.arrays import F32
 from neocpu.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.model.operations import make_operation, make_row_operation
@@ -70,26 +69,21 @@ class LogicalRows:
         moved = self._moved[part.table](rows) if part.table in self._moved else None
         for number, source in enumerate(part.sources):
             key = self._keys[source.key]
+            mapped = rows
             if moved is not None:
-                yield key, moved[number]
-            else:
-                yield key, rows if key.row_map is None else _mapped(key.row_map, rows)
+                mapped = moved[number]
+            elif key.row_map is not None:
+                mapped = np.empty_like(rows)
+                physical_rows(key.row_map, rows, mapped)
+            yield key, mapped
 
     def _source(self, rows: Ints, key: BatchKey, mapped: Ints) -> tuple[Ints, F32]:
         """The rows of a physical table, and what they give: 0 where it has none."""
         if key.row_map is None:
             return rows, self._read(key.table, rows)
         scale = (mapped >= 0).astype(np.float32)
-        if key.row_map.signed:
-            sign_weights(rows, np.uint64(key.row_map.key), scale)
+        sign(key.row_map, rows, scale)
         return mapped, self._read(key.table, np.maximum(mapped, 0)) * scale[:, None]
-
-
-def _mapped(m: RowMap, rows: Ints) -> Ints:
-    """Rows of a physical table."""
-    out = np.empty_like(rows)
-    map_rows(rows, m.number, m.divisor, m.modulus, m.first, np.uint64(m.key), out)
-    return out
 
 
 def _bags_of_one(rows: Ints, values: F32) -> KeyLookups:

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from neocpu.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition_layout import KeyVectors
-from neocpu.model.mlp import F32, Buffer, NodeGradient
 from neocpu.model.operations import Operation, RowOperation, make_operation, make_row_operation
 from neocpu.model.operations.attention import Attention
 from neocpu.model.operations.rows import BagSums

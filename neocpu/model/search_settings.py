@@ -21,8 +21,8 @@ class SearchConfig:
         probabilities of the choices learn from the rest.
     warmup_steps : steps in which only weights learn (0: a fifth of the run).
     every : steps on weights for each step on the probabilities.
-    temperature : of the samples at first. decay : what it is multiplied by after each
-        `decay_steps` steps (0: a thirtieth of the run).
+    temperature : of the samples at first. decay : what it is multiplied by from time to time.
+    decay_steps : after each so many steps (0: a thirtieth of the run).
     learning_rate : of the logits of the choices, under the rule of optimizer.dense.
     cost : what a model costs: its parameters, the flops of a sample, or the seconds of a step that
         the planner expects.
@@ -38,11 +38,11 @@ class SearchConfig:
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     split: float = 0.8
     warmup_steps: int = 0
-    every: int = 4
+    every: int = 1
     temperature: float = 2.0
     decay: float = 0.9
     decay_steps: int = 0
-    learning_rate: float = 0.1
+    learning_rate: float = 0.3
     cost: str = "parameters"
     cost_weight: float = 0.01
     cost_ranks: int = 1

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neocpu.errors import ConfigError
-
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+from neocpu.model.shapes import Shapes
 
 
 @dataclass(frozen=True)

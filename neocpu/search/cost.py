@@ -93,7 +93,7 @@ def _product(sizes: "tuple[Size, ...] | list[Size]", mixtures: Mixtures) -> floa
 
 
 @dataclass(frozen=True)
-class Shapes:
+class CostInputs:
     """What a cost is made of beside the space.
 
     config : that the space was made of. dense_features : inputs of the bottom MLP. pooling : mean
@@ -106,37 +106,36 @@ class Shapes:
     distinct: Mapping[str, float] = field(default_factory=dict)
 
 
-def parameters(space: Space, shapes: Shapes) -> ModelCost:
+def parameters(space: Space, cost_inputs: CostInputs) -> ModelCost:
     """Weights, biases and rows."""
     products: list[tuple[Size, ...]] = []
-    for inputs, outputs in _layers(space, shapes):
+    for inputs, outputs in _layers(space, cost_inputs):
         products += [(size, outputs) for size in inputs]
         products.append((outputs,))
     products += [(Size.of(table.rows), Size.of(table.dim)) for table in space.tables]
     if space.projected:
         products += [(_projection(table),) for table in space.tables]
-    products.append((Size.constant(float(_between(_largest(space, shapes)))),))
+    products.append((Size.constant(float(_between(_largest(space, cost_inputs)))),))
     return ModelCost(tuple(products), "parameters")
 
 
-def flops(space: Space, shapes: Shapes) -> ModelCost:
+def flops(space: Space, cost_inputs: CostInputs) -> ModelCost:
     """Floating-point operations of the forward pass of a sample: 2 for each weight of a layer or an
     interaction and each column of a pair of dot products, 1 for each addition of a bag.
     """
     products: list[tuple[Size, ...]] = []
-    for inputs, outputs in _layers(space, shapes):
+    for inputs, outputs in _layers(space, cost_inputs):
         products += [(Size.constant(2.0), size, outputs) for size in inputs]
     for table in space.tables:
         name = table.spec.name
         features = len(table.spec.features)
-        additions = max(shapes.pooling.get(name, float(features)) - features, 0.0)
+        additions = max(cost_inputs.pooling.get(name, float(features)) - features, 0.0)
         products.append((Size.of(table.dim, additions),))
         if space.projected:
             products.append((Size.constant(2.0 * features), _projection(table)))
-    largest = _largest(space, shapes)
+    largest = _largest(space, cost_inputs)
     products.append((Size.constant(2.0 * _between(largest)),))
-    if "dot" in largest.interaction_names:
-        vectors = 1 + len(largest.vector_widths)
+    if vectors := largest.dot_vectors:
         pairs = vectors * (vectors - 1) // 2 + (vectors if largest.diagonal else 0)
         products.append((Size.constant(2.0 * pairs * largest.first_column),))
     return ModelCost(tuple(products), "flops")
@@ -154,15 +153,15 @@ def seconds(space: Space, ask: Callable[[Choice], float]) -> ModelCost:
     return ModelCost(tuple(products), "seconds")
 
 
-def _layers(space: Space, shapes: Shapes) -> list[tuple[list[Size], Size]]:
+def _layers(space: Space, cost_inputs: CostInputs) -> list[tuple[list[Size], Size]]:
     """(inputs, outputs) of each layer; inputs that stand side by side are added."""
-    bottom = [Size.constant(float(shapes.dense_features)), *map(Size.of, space.bottom)]
+    bottom = [Size.constant(float(cost_inputs.dense_features)), *map(Size.of, space.bottom)]
     top = [*map(Size.of, space.top), Size.constant(1.0)]
     if not space.projected:
         into_top = [bottom[-1]]
         into_top += [Size.of(table.dim, len(table.spec.features)) for table in space.tables]
     else:  # which nothing decides
-        into_top = [Size.constant(float(_largest(space, shapes).interaction_width))]
+        into_top = [Size.constant(float(_largest(space, cost_inputs).interaction_width))]
     layers = [([inputs], outputs) for inputs, outputs in pairwise(bottom)]
     layers.append((into_top, top[0]))
     return layers + [([inputs], outputs) for inputs, outputs in pairwise(top)]
@@ -177,9 +176,9 @@ def _projection(table: TableChoice) -> Size:
     )
 
 
-def _largest(space: Space, shapes: Shapes) -> ModelLayout:
+def _largest(space: Space, cost_inputs: CostInputs) -> ModelLayout:
     """The layout of the largest model."""
-    return plain_config(shapes.config, space, space.largest).layout(shapes.dense_features)
+    return plain_config(cost_inputs.config, space, space.largest).layout(cost_inputs.dense_features)
 
 
 def _between(layout: ModelLayout) -> int:

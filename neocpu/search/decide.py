@@ -96,7 +96,8 @@ class Deciding:
         model = self.model
         model.choose(m, learn=True)
         self._world.step.forward(batch)
-        prediction, loss = model.loss_gradient(batch.labels, batch.samples)
+        weights = getattr(batch, "weights", None)
+        prediction, loss = model.loss_gradient(batch.labels, batch.samples, weights)
         outcome = Outcome(prediction.copy(), batch.labels, loss.copy())
         model.backward_upper([])
         model.backward_lower()

@@ -10,7 +10,7 @@ from neocpu.parallel.plan import AUTO
 from neocpu.planner.links import Layout
 from neocpu.planner.planners import planner_of
 from neocpu.planner.seconds import StepSeconds
-from neocpu.search.cost import ModelCost, Shapes, flops, parameters, seconds
+from neocpu.search.cost import CostInputs, ModelCost, flops, parameters, seconds
 from neocpu.search.space import Choice, Space, plain_config
 from neocpu.simulation.settings import dense_work
 from neocpu.training.plans import planning_machine, workload
@@ -18,18 +18,18 @@ from neocpu.training.plans import planning_machine, workload
 PRECISION = "fp32"
 
 
-def cost_of(name: str, space: Space, shapes: Shapes, comm: Comm) -> ModelCost:
+def cost_of(name: str, space: Space, inputs: CostInputs, comm: Comm) -> ModelCost:
     """The cost of a name in `search_settings.COSTS`; rank 0 asks the planner. Collective."""
     if name == "parameters":
-        return parameters(space, shapes)
+        return parameters(space, inputs)
     if name == "flops":
-        return flops(space, shapes)
+        return flops(space, inputs)
     answers: dict[str, float] = {}
 
     def ask(choice: Choice) -> float:
         key = json.dumps(choice)
         if key not in answers:
-            answers[key] = step_seconds(plain_config(shapes.config, space, choice), shapes)
+            answers[key] = step_seconds(plain_config(inputs.config, space, choice), inputs)
         return answers[key]
 
     def all_answers() -> bytes:
@@ -40,7 +40,7 @@ def cost_of(name: str, space: Space, shapes: Shapes, comm: Comm) -> ModelCost:
     return seconds(space, ask)
 
 
-def step_seconds(config: Config, shapes: Shapes) -> float:
+def step_seconds(config: Config, inputs: CostInputs) -> float:
     """Seconds that the planner expects of a step of one model on search.cost_ranks ranks of
     parallel.machine, under the best plan and without limits of memory. Nothing that a run may
     choose as it likes (its plan, ranks or memories) has an effect.
@@ -49,8 +49,8 @@ def step_seconds(config: Config, shapes: Shapes) -> float:
     ranks = config.search.cost_ranks
     layout = Layout(ranks, min(machine.ranks_per_node, ranks), config.parallel.route)
     work = replace(
-        workload(config, shapes.pooling, _distinct(config, shapes)),
-        dense=dense_work(config, shapes.dense_features, PRECISION),
+        workload(config, inputs.pooling, _distinct(config, inputs)),
+        dense=dense_work(config, inputs.dense_features, PRECISION),
         unique_rows="off",
     )
     model = StepSeconds(machine, config.tables, work, layout)
@@ -58,7 +58,7 @@ def step_seconds(config: Config, shapes: Shapes) -> float:
     return propose(config.tables, AUTO, layout, model, work, None).seconds
 
 
-def _distinct(config: Config, shapes: Shapes) -> Mapping[str, float]:
+def _distinct(config: Config, inputs: CostInputs) -> Mapping[str, float]:
     """Distinct rows of a step: no more than a table has."""
     rows = {table.name: table.rows for table in config.tables}
-    return {name: min(distinct, rows[name]) for name, distinct in shapes.distinct.items()}
+    return {name: min(distinct, rows[name]) for name, distinct in inputs.distinct.items()}

@@ -197,6 +197,8 @@ def _refuse(config: Config) -> None:
         raise _wrong(config, "search.decay", f"{search.decay:g} must be at most 1")
     if config.model.towers:
         raise _wrong(config, "model.towers", "a model with towers cannot be searched yet")
+    if config.model.heads:
+        raise _wrong(config, "model.heads", "a model of several heads cannot be searched yet")
     if config.compositions:
         raise _wrong(config, "tables", "tables of other kinds than full cannot be searched yet")
     if config.optimizer.clip_norm:
@@ -254,13 +256,13 @@ def _layers(
 def _tables(config: Config) -> tuple[TableChoice, ...]:
     """Decisions on the columns and rows of each table."""
     names = [table.name for table in config.tables]
-    found: dict[str, list[tuple[int, ...]]] = {}
+    choices: dict[str, list[tuple[int, ...]]] = {}
     for key in ("dims", "rows"):
-        spec: Mapping[str, tuple[int, ...]] = getattr(config.search, key)
-        for pattern in spec:
+        by_pattern: Mapping[str, tuple[int, ...]] = getattr(config.search, key)
+        for pattern in by_pattern:
             if not any(pattern == name or fnmatchcase(name, pattern) for name in names):
                 raise _wrong(config, f"search.{key}", f"no table matches {pattern!r}")
-        found[key] = [_first_match(name, spec) for name in names]
+        choices[key] = [_first_match(name, by_pattern) for name in names]
     return tuple(
         TableChoice(
             table,
@@ -269,15 +271,17 @@ def _tables(config: Config) -> tuple[TableChoice, ...]:
                 f"{table.name}.rows", _ascending(config, "search.rows", rows or (table.rows,))
             ),
         )
-        for table, dims, rows in zip(config.tables, found["dims"], found["rows"])
+        for table, dims, rows in zip(config.tables, choices["dims"], choices["rows"])
     )
 
 
-def _first_match(name: str, spec: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+def _first_match(name: str, by_pattern: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """What a table gets: by its own name, else by the first pattern that matches it."""
-    if name in spec:
-        return spec[name]
-    return next((numbers for pattern, numbers in spec.items() if fnmatchcase(name, pattern)), ())
+    if name in by_pattern:
+        return by_pattern[name]
+    return next(
+        (numbers for pattern, numbers in by_pattern.items() if fnmatchcase(name, pattern)), ()
+    )
 
 
 def _ascending(config: Config, key: str, numbers: Sequence[int]) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.dlrm import Dlrm
 from neocpu.model.layout import ModelLayout
 from neocpu.model.mlp import Mlp
+from neocpu.model.shapes import Shapes
 from neocpu.search.draws import Floats
 from neocpu.search.masks import Mask, Mixture
 from neocpu.search.space import Decision, Space
@@ -38,7 +39,7 @@ class SupernetLayout(ModelLayout):
 
     decisions: tuple[Decision, ...] = ()
 
-    def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def tensors(self) -> Shapes:
         """(name, shape) of every parameter, in the order of the flat array."""
         thetas = tuple((f"{PREFIX}{name}", (len(choices),)) for name, choices in self.decisions)
         return (*super().tensors(), *thetas)

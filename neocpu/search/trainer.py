@@ -19,7 +19,7 @@ from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.loader import Batch
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
-from neocpu.search.cost import ModelCost, Shapes, hard
+from neocpu.search.cost import CostInputs, ModelCost, hard
 from neocpu.search.decide import Deciding, Temper
 from neocpu.search.draws import gumbel
 from neocpu.search.pricing import cost_of
@@ -103,7 +103,7 @@ class SearchTrainer(Trainer):
             config, self.comm, plan, dense_features, huge=huge, memory=memory, model=model
         )
         self._cost = cost_of(
-            config.search.cost, self.space, self._shapes(dense_features), self.comm
+            config.search.cost, self.space, self._cost_inputs(dense_features), self.comm
         )
         highest = self._cost.of(self.space.largest, self.space)
         self._deciding = Deciding(world, self._cost, config.search.cost_weight / highest)
@@ -117,12 +117,12 @@ class SearchTrainer(Trainer):
         )
         return world
 
-    def _shapes(self, dense_features: int) -> Shapes:
+    def _cost_inputs(self, dense_features: int) -> CostInputs:
         """What costs are made of. Collective."""
         opened = self._opened
         assert opened is not None
         distinct = opened.distinct_rows() if self.config.search.cost == "seconds" else {}
-        return Shapes(self._plain, dense_features, opened.pooling_factors(), distinct)
+        return CostInputs(self._plain, dense_features, opened.pooling_factors(), distinct)
 
     # ---- steps ----
 

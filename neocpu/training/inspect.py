@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec
-from neocpu.errors import DataError
 from neocpu.kinds import FULL
 from neocpu.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.reference.philox import uniform_rows
@@ -142,13 +141,6 @@ class ComposedTable(Table):
         return next(part for part in self._layout.parts if part.table == self.name)
 
     def _logical_rows(self) -> "LogicalRows":
-        """Raises DataError for a table whose rows move as training goes on."""
-        made = next(m for m in self._model.config.compositions if m.table == self.name)
-        if made.dynamic is not None:
-            raise DataError(
-                f"table {self.name}: its rows move as training goes on, and where they are is not "
-                "read from checkpoints yet; look at physical_tables"
-            )
         from neocpu.model.logical_rows import LogicalRows  # needs Numba
         from neocpu.training.dynamic_kinds import maps_of
 

@@ -214,7 +214,8 @@ class Trainer:
 
     def _build(self, plan: Plan, splits: Splits, huge: bool, memory: MemoryPlan) -> World:
         """The objects of this rank; arguments as of `world.build`."""
-        return build(self.config, self.comm, plan, splits.dense_features, huge, memory)
+        dense_features = splits.dense_features
+        return build(self.config, self.comm, plan, dense_features, huge=huge, memory=memory)
 
     def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
         """Take up the run where its newest checkpoint left it."""

@@ -13,8 +13,9 @@ import numpy as np
 
 from neocpu.kernels.choice import chosen
 from neocpu.model.arrays import F32, Buffer, NodeGradient
-from neocpu.model.interactions.base import Interaction, Shapes, Widths, one_width
+from neocpu.model.interactions.base import Interaction, Widths, one_width
 from neocpu.model.linear import Linear
+from neocpu.model.shapes import Shapes
 
 PARTS = ("query", "key", "value")
 

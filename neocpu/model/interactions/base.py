@@ -16,9 +16,9 @@ from typing import Protocol
 
 from neocpu.errors import ConfigError
 from neocpu.model.arrays import F32, NodeGradient
+from neocpu.model.shapes import Shapes
 
 Widths = tuple[int, ...]
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class Interaction:

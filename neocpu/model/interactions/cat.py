@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neocpu.model.arrays import F32
-from neocpu.model.interactions.base import Interaction, Shapes, Widths
+from neocpu.model.interactions.base import Interaction, Widths
+from neocpu.model.shapes import Shapes
 
 
 @dataclass(frozen=True)

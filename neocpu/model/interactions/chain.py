@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from neocpu.errors import ConfigError
 from neocpu.model.arrays import F32, NodeGradient
-from neocpu.model.interactions.base import Interaction, InteractionLayout, Shapes, Widths
+from neocpu.model.interactions.base import Interaction, InteractionLayout, Widths
 from neocpu.model.interactions.cat import CatLayout
 from neocpu.model.interactions.cross import CrossLayout, CrossShape
 from neocpu.model.interactions.deepfm import DeepFmLayout
@@ -18,6 +18,7 @@ from neocpu.model.interactions.dhen import DhenLayout, DhenShape
 from neocpu.model.interactions.dot import DotLayout
 from neocpu.model.interactions.fm import FmLayout
 from neocpu.model.interactions.wide_deep import WideDeepLayout
+from neocpu.model.shapes import Shapes
 
 
 @dataclass(frozen=True)

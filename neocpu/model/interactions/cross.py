@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.model.arrays import F32, Buffer, NodeGradient
-from neocpu.model.interactions.base import Interaction, Shapes, Widths
+from neocpu.model.interactions.base import Interaction, Widths
 from neocpu.model.linear import Linear
+from neocpu.model.shapes import Shapes
 
 
 @dataclass(frozen=True)

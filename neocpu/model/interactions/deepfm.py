@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.model.arrays import F32, Buffer
-from neocpu.model.interactions.base import Interaction, Shapes, Widths, one_width
+from neocpu.model.interactions.base import Interaction, Widths, one_width
 from neocpu.model.interactions.fm import PairSum
+from neocpu.model.shapes import Shapes
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from neocpu.model.interactions.attention import SelfAttentionLayout
 from neocpu.model.interactions.base import (
     Interaction,
     InteractionLayout,
-    Shapes,
     Widths,
     one_width,
 )
@@ -30,6 +29,7 @@ from neocpu.model.interactions.cat import CatLayout
 from neocpu.model.interactions.cross import CrossLayout, CrossShape
 from neocpu.model.interactions.dot import DotLayout
 from neocpu.model.linear import Linear
+from neocpu.model.shapes import Shapes
 
 MODULES = ("dot", "cross", "attention", "linear")
 ENSEMBLES = ("sum", "concat")

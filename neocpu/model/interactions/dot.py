@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from neocpu.kernels.choice import chosen
 from neocpu.model.arrays import F32, Buffer
-from neocpu.model.interactions.base import Interaction, Shapes, Widths, one_width
+from neocpu.model.interactions.base import Interaction, Widths, one_width
+from neocpu.model.shapes import Shapes
 
 
 @dataclass(frozen=True)

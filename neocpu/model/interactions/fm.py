@@ -14,7 +14,8 @@ import numpy as np
 
 from neocpu.kernels.choice import chosen
 from neocpu.model.arrays import F32, Buffer
-from neocpu.model.interactions.base import Interaction, Shapes, Widths, one_width
+from neocpu.model.interactions.base import Interaction, Widths, one_width
+from neocpu.model.shapes import Shapes
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels import attention as kernels
+from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.attention_layout import AttentionLayout
-from neocpu.model.mlp import F32, Buffer, Mlp, NodeGradient
+from neocpu.model.mlp import Mlp
 
 Ints = NDArray[np.int64]
 
@@ -25,7 +26,7 @@ class Attention:
     def __init__(self, layout: AttentionLayout, parameters: Mapping[str, F32]) -> None:
         dim = layout.dim
         self._softmax = layout.normalise == "softmax"
-        self._mlp = Mlp(f"attention.{layout.name}", layout.sizes, parameters, last_relu=False)
+        self._mlp = Mlp(layout.prefix, layout.sizes, parameters, last_relu=False)
         self._inputs = Buffer(4 * dim)
         self._target = Buffer(dim)
         self._sums = Buffer(dim)

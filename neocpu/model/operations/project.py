@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from neocpu.kernels.choice import chosen
-from neocpu.model.arrays import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition_layout import KeyVectors
+from neocpu.model.linear import Linear
 
 
 class Project:
@@ -21,24 +21,22 @@ class Project:
     """
 
     def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
-        names = iter(part.parameter(tensor) for tensor, _ in part.tensors)
-        self._sources = [
-            _Projection(next(names), parameters, source.width) if source.width < part.dim else None
+        names = iter(part.parameter(tensor).removesuffix(".weight") for tensor, _ in part.tensors)
+        self._projections = [
+            Linear(next(names), parameters) if source.width < part.dim else None
             for source in part.sources
         ]
-        self._product = Buffer(part.dim)
+        self._inputs = [Buffer(source.width) for source in part.sources]
         self._outer = Buffer(part.dim)
-        self._samples = 0
 
     def forward(self, sources: Sequence[F32], out: F32) -> None:
         """out f32[b, dim] of sources f32[b, d_k] each."""
-        self._samples = len(out)
-        product = self._product.matrix(len(out))
-        for number, (projection, source) in enumerate(zip(self._sources, sources)):
+        for number, (projection, source) in enumerate(zip(self._projections, sources)):
             term = source
             if projection is not None:
-                projection.forward(source, product)
-                term = product
+                inputs = self._inputs[number].matrix(len(source))
+                inputs[:] = source  # contiguous, and kept for the gradients
+                term = projection.forward(inputs)
             if number:
                 np.add(out, term, out=out)
             else:
@@ -46,45 +44,13 @@ class Project:
 
     def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
         """Source k has the gradient of the sum times P_k."""
-        outer = self._outer.matrix(self._samples)
+        outer = self._outer.matrix(len(gradient))
         outer[:] = gradient
-        for projection, source in zip(self._sources, sources):
-            if projection is None:
-                source[:] = gradient
-            else:
-                projection.backward(outer, source)
+        for projection, source in zip(self._projections, sources):
+            source[:] = gradient if projection is None else projection.backward(outer)
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
-        """Write the gradients of all matrices."""
-        outer = self._outer.matrix(self._samples)
-        for projection in self._sources:
+        """Write the gradients of all matrices, summed over each of the nodes."""
+        for projection in self._projections:
             if projection is not None:
-                for node in nodes:
-                    node.write(projection.name, outer, projection.inputs(self._samples))
-
-
-class _Projection:
-    """One matrix f32[dim, d]; name : of its layer, which NodeGradient knows it by."""
-
-    def __init__(self, tensor: str, parameters: Mapping[str, F32], columns: int) -> None:
-        self.name = tensor.removesuffix(".weight")
-        self._weight = parameters[tensor]
-        self._no_bias = np.zeros(len(self._weight), np.float32)
-        self._inputs = Buffer(columns)
-        self._gradient = Buffer(columns)
-
-    def inputs(self, samples: int) -> F32:
-        """What it projected last, f32[samples, d]."""
-        return self._inputs.matrix(samples)
-
-    def forward(self, source: F32, out: F32) -> None:
-        """out f32[b, dim], contiguous, of source f32[b, d]."""
-        inputs = self.inputs(len(source))
-        inputs[:] = source
-        chosen("gemm", "layer")(inputs, self._weight, self._no_bias, False, out)
-
-    def backward(self, outer: F32, source: F32) -> None:
-        """Write the gradient of its source f32[b, d], from that of its product f32[b, dim]."""
-        inner = self._gradient.matrix(len(outer))
-        chosen("gemm", "input_gradient")(outer, self._weight, NO_GATE, inner)
-        source[:] = inner
+                projection.weight_gradients(nodes)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.row_sums import SumsOfRows, summed
 from neocpu.kernels import lookup
-from neocpu.model.mlp import F32, Buffer
+from neocpu.model.arrays import F32, Buffer
 
 Ints = NDArray[np.int64]
 

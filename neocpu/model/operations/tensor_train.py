@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.row_lookups import KeyLookups, RowTerms
-from neocpu.embedding.row_sums import by_target, summed
+from neocpu.embedding.row_sums import SumsOfRows, summed
 from neocpu.kernels import lookup, tt
 from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.composition_layout import KeyVectors
@@ -124,9 +124,8 @@ class TensorTrain:
         if weights is not None:
             gradient = gradient * weights[:, None]
         leaves = index_gradients(index, self._leaf_of_lookups()[index.lookups])
-        target = np.full(len(gradient), -1, np.int64)
-        target[index.lookups] = leaves.pair
-        merged = summed(by_target(gradient, target, leaves.row.size), lookup)
+        order, starts = grouped(leaves.pair)
+        merged = summed(SumsOfRows(gradient, index.lookups[order], starts), lookup)
         prefix_gradients = self._prefix_gradients.matrix(leaves.prefix.size)
         third = index.third[leaves.row]
         tt.prefix_gradients(
