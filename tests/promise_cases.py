@@ -384,7 +384,7 @@ def chosen(scope: str, ranks: Sequence[int] = RANKS) -> dict[str, list[Case]]:
             )
             for name, family in FAMILIES.items()
             if name != MAIN
-            for count in small_ranks[-1 if family.wires else -2 :]
+            for count in small_ranks[-1 if family.wires or family.composed else -2 :]
         ]
         return {
             "host": pairwise(product(ranks, memories=MEMORIES)) + other_families,
