@@ -31,10 +31,6 @@ class TableKind(NamedTuple):
     expand: Callable[[Sequence[LogicalTable]], Sequence[Expanded]]
 
 
-class FullKeys(NamedTuple):
-    """A full table has no keys of its own."""
-
-
 FULL = "full"
 KINDS: dict[str, TableKind] = {
     "hash": TableKind(hashed.HashKeys, hashed.expand),
