@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from composed_runs import DENSE, batch_of, feature_bags, train
+from slopes import slopes
 
 from neocpu import config as configs
 from neocpu.advice.kinds import kind_lines
@@ -234,24 +235,15 @@ def test_gradients_match_finite_differences() -> None:
         vectors = composed(wide, physical64)
         return twin.logits(wide, x.astype(np.float64), vectors, "dot", False)
 
-    def slopes(array: np.ndarray, h: float = 1e-6) -> np.ndarray:
-        slope = np.empty_like(array)
-        for index in np.ndindex(array.shape):
-            kept = array[index]
-            losses = []
-            for shift in (h, -h):
-                array[index] = kept + shift
-                losses.append(twin.mean_loss(formula(), labels.astype(np.float64), "bce"))
-            array[index] = kept
-            slope[index] = (losses[0] - losses[1]) / (2 * h)
-        return slope
+    def loss() -> float:
+        return twin.mean_loss(formula(), labels.astype(np.float64), "bce")
 
     np.testing.assert_allclose(logits, formula(), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(dE[:, 8:], slopes(physical64), rtol=2e-4, atol=2e-7)
+    np.testing.assert_allclose(dE[:, 8:], slopes(loss, physical64), rtol=2e-4, atol=2e-7)
     for name, computed in model.layout.views(gradient).items():
         if name.startswith("kinds."):
             np.testing.assert_allclose(
-                computed, slopes(wide[name]), rtol=2e-4, atol=2e-6, err_msg=name
+                computed, slopes(loss, wide[name]), rtol=2e-4, atol=2e-6, err_msg=name
             )
 
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from slopes import slopes
 from tower_runs import DENSE as RUN_DENSE
 from tower_runs import settings, train
 
@@ -72,22 +73,17 @@ def test_gradients_match_finite_differences(kind: str, joint: int, feature: int)
             wide, x.astype(np.float64), vectors, model.layout.interaction, False, towers, 4
         )
 
-    def slopes(array: np.ndarray, h: float = 1e-6) -> np.ndarray:
-        slope = np.empty_like(array)
-        for index in np.ndindex(array.shape):
-            kept = array[index]
-            losses = []
-            for shift in (h, -h):
-                array[index] = kept + shift
-                losses.append(twin.mean_loss(formula(), labels.astype(np.float64), "bce"))
-            array[index] = kept
-            slope[index] = (losses[0] - losses[1]) / (2 * h)
-        return slope
+    def loss() -> float:
+        return twin.mean_loss(formula(), labels.astype(np.float64), "bce")
 
     np.testing.assert_allclose(logits, formula(), rtol=1e-5, atol=1e-5)
     for name, computed in model.layout.views(gradient).items():
-        np.testing.assert_allclose(computed, slopes(wide[name]), rtol=2e-4, atol=2e-6, err_msg=name)
-    np.testing.assert_allclose(dE[:, model.first_column :], slopes(pooled64), rtol=2e-4, atol=2e-7)
+        np.testing.assert_allclose(
+            computed, slopes(loss, wide[name]), rtol=2e-4, atol=2e-6, err_msg=name
+        )
+    np.testing.assert_allclose(
+        dE[:, model.first_column :], slopes(loss, pooled64), rtol=2e-4, atol=2e-7
+    )
 
 
 def test_halves_of_a_batch_give_the_bits_of_the_whole() -> None:
