@@ -10,15 +10,15 @@ EXACT = 2**52  # rows up to here have quotients in fp64 that are off by one at m
 
 
 @inlined
-def _quotient(row, divisor, inverse):
+def quotient(row, divisor, inverse):
     """row // divisor for 0 <= row < EXACT; inverse : fl(1 / divisor). Vectors have no division."""
-    quotient = np.int64(np.float64(row) * inverse)
-    rest = row - quotient * divisor
+    whole = np.int64(np.float64(row) * inverse)
+    rest = row - whole * divisor
     if rest < 0:
-        quotient -= 1
+        whole -= 1
     if rest >= divisor:
-        quotient += 1
-    return quotient
+        whole += 1
+    return whole
 
 
 @kernel
@@ -28,8 +28,8 @@ def _digits(rows, divisor, modulus, first, out):
     by_modulus = 1.0 / modulus
     for i in range(rows.size):
         row = max(rows[i], np.int64(0))
-        digit = _quotient(row, divisor, by_divisor)
-        digit -= _quotient(digit, modulus, by_modulus) * modulus
+        digit = quotient(row, divisor, by_divisor)
+        digit -= quotient(digit, modulus, by_modulus) * modulus
         out[i] = first + digit if rows[i] >= 0 else rows[i]
 
 

@@ -19,13 +19,13 @@ import numpy as np
 from numba import prange
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
+from neocpu.kernels.row_maps import EXACT, quotient
 from neocpu.kernels.simd import prefetch
 from neocpu.kernels.simd.square_sums import LANES, square_sum
 
 EMPTY = -1  # no id, and no hot row
 CHUNK = 1 << 11  # lookups, or bags, that a thread takes at a time
 AHEAD = 16  # lookups between a prefetch of a bucket and its use
-EXACT = 1 << 52  # row numbers below are exact in fp64
 
 
 class SketchViews(NamedTuple):
@@ -66,10 +66,7 @@ def _remainder(row, size, inverse):
     """row mod size, for 0 <= row; inverse : fl64(1 / size), many times faster than a division."""
     if row >= EXACT:
         return row % size
-    # the quotient may be off by one
-    rest = row - np.int64(np.float64(row) * inverse) * size
-    rest += size if rest < 0 else 0
-    return rest - size if rest >= size else rest
+    return row - quotient(row, size, inverse) * size
 
 
 @inlined
