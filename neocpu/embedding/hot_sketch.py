@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.optimizers import power
 from neocpu.kernels import sketch as kernels
 from neocpu.kernels._threads import thread_count
 from neocpu.kernels.sketch import EMPTY, Observations, PooledGradient, SketchViews
@@ -143,17 +144,6 @@ class HotSketch:
         self.scores[:] = entries[:, ID_DIGITS].reshape(shape)
         self.hot_rows[:] = (_joined(entries[:, ID_DIGITS + 1 :]) - 1).reshape(shape)
         self.lookups = int(_joined(numbers[-1:, :ID_DIGITS])[0])
-
-
-def power(base: float, exponent: int) -> float:
-    """base^exponent in fp64, by square-and-multiply from the lowest bit."""
-    result = 1.0
-    while exponent:
-        if exponent & 1:
-            result *= base
-        base *= base
-        exponent >>= 1
-    return result
 
 
 def _digits(values: Ints, count: int) -> Floats:
