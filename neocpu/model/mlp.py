@@ -83,13 +83,17 @@ class Mlp:
         """
         self._inputs = [x]
         self._outer = []
-        for layer, (weight, bias) in enumerate(zip(self._weights, self._biases)):
-            output = self._values[layer].matrix(len(x))
-            relu = self.last_relu or layer < self.layers - 1
-            chosen("gemm", "layer")(self._inputs[-1], weight, bias, relu, output)
-            self._inputs.append(output)
+        for layer in range(self.layers):
+            self._inputs.append(self._output(layer, self._inputs[-1]))
             self._between()
         return self._inputs[-1]
+
+    def _output(self, layer: int, x: F32) -> F32:
+        """Output f32[b, sizes[layer + 1]] of a layer for x f32[b, sizes[layer]]."""
+        output = self._values[layer].matrix(len(x))
+        relu = self.last_relu or layer < self.layers - 1
+        chosen("gemm", "layer")(x, self._weights[layer], self._biases[layer], relu, output)
+        return output
 
     def backward(self, gradient: F32, need_input: bool) -> F32 | None:
         """Gradient of the input f32[b, sizes[0]], if it is needed.

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.embedding.row_lookups import KeyLookups
-from neocpu.kernels.choice import chosen
 from neocpu.model.arrays import F32, Buffer, NodeGradient
 from neocpu.model.dlrm import Dlrm
 from neocpu.model.layout import ModelLayout
@@ -68,21 +67,15 @@ class MaskedMlp(Mlp):
         self._masked = {layer: Buffer(sizes[layer + 1]) for layer in masks}
         self._unmasked: dict[int, F32] = {}
 
-    def forward(self, x: F32) -> F32:
-        """As `Mlp.forward`, each layer's output masked behind its ReLU."""
-        self._inputs = [x]
-        self._outer = []
-        for layer, (weight, bias) in enumerate(zip(self._weights, self._biases)):
-            output = self._values[layer].matrix(len(x))
-            relu = self.last_relu or layer < self.layers - 1
-            chosen("gemm", "layer")(self._inputs[-1], weight, bias, relu, output)
-            if layer in self.masks:
-                self._unmasked[layer] = output
-                output = self._masked[layer].matrix(len(x))
-                self.masks[layer].forward(self._unmasked[layer], output)
-            self._inputs.append(output)
-            self._between()
-        return self._inputs[-1]
+    def _output(self, layer: int, x: F32) -> F32:
+        """As of `Mlp`, masked behind its ReLU."""
+        output = super()._output(layer, x)
+        if layer not in self.masks:
+            return output
+        self._unmasked[layer] = output
+        masked = self._masked[layer].matrix(len(x))
+        self.masks[layer].forward(output, masked)
+        return masked
 
     def begin_backward(self, gradient: F32) -> None:
         """As `Mlp.begin_backward`, through the mask of the last layer."""
