@@ -6,6 +6,7 @@ They are built here from the config, once, for training, evaluation and warm-up 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from neocpu.config import Config
 from neocpu.embedding.dense_optimizer import DenseOptimizer
@@ -148,47 +149,17 @@ def _embedding(
     """The tables of this rank, and what trains towers that run on their nodes."""
     if config.parallel.towers:
         return build_apart(config, comm, plan, model, huge, memory)
+    where = (plan, comm, config.optimizer.sparse, config.training.seed, config.training.leaves)
+    options: dict[str, Any] = {
+        "first_column": model.first_column,
+        "route": config.parallel.route,
+        "huge": huge,
+        "memory": memory,
+        "unique_rows": config.parallel.unique_rows,
+        "wires": config.wires.specs,
+    }
     composition = model.layout.composition
     if composition is not None and composition.unpooled:
-        return _mixed(config, comm, plan, model, huge, memory, composition.once), None
-    embedding = ShardedEmbedding(
-        plan,
-        comm,
-        config.optimizer.sparse,
-        config.training.seed,
-        config.training.leaves,
-        first_column=model.first_column,
-        route=config.parallel.route,
-        huge=huge,
-        memory=memory,
-        unique_rows=config.parallel.unique_rows,
-        wires=config.wires.specs,
-        groups=key_groups(config.tables, config.data.deduplicate),
-    )
-    return embedding, None
-
-
-def _mixed(
-    config: Config,
-    comm: Comm,
-    plan: Plan,
-    model: Dlrm,
-    huge: bool,
-    memory: MemoryPlan | None,
-    once: frozenset[int],
-) -> MixedEmbedding:
-    """The tables of this rank where some are not pooled; once : keys that look rows up once."""
-    return MixedEmbedding(
-        plan,
-        comm,
-        config.optimizer.sparse,
-        config.training.seed,
-        config.training.leaves,
-        first_column=model.first_column,
-        route=config.parallel.route,
-        huge=huge,
-        memory=memory,
-        unique_rows=config.parallel.unique_rows,
-        wires=config.wires.specs,
-        distinct=once,
-    )
+        return MixedEmbedding(*where, **options, distinct=composition.once), None
+    groups = key_groups(config.tables, config.data.deduplicate)
+    return ShardedEmbedding(*where, **options, groups=groups), None
