@@ -1,6 +1,7 @@
 """What cannot stand in pyproject.toml: two things that are made when the package is built.
 
-* Models, machines and logs of data/ go into neocpu/data/. There `neocpu/presets.py` finds them in
+* Models, machines and logs of data/ go into neocpu/data/. There `neocpu/core/presets.py` finds them
+in
   an installed package; the source tree, and an editable installation, have data/ itself.
 * The README of a package index, where links to files of the source tree would lead nowhere.
 """

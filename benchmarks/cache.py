@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from benchmarks import ours
 from benchmarks.harness import CORES, THREADS, Contender, main, measure, summarise
 from benchmarks.shapes import Lookup
-from neocpu.reference.policies import POLICIES
-from neocpu.storage.cache import Cache, batches_ahead, sets_for
+from neocpu.kernels.twins.tiers.policies import POLICIES
+from neocpu.tables.tiers.cache import Cache, batches_ahead, sets_for
 
 # Where the click logs are.
 FOLDER = Path(

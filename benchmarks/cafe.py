@@ -15,15 +15,15 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.harness import CORES, Contender, measure
-from neocpu.embedding.hot_sketch import HotSketch, SketchSizes
-from neocpu.embedding.lookups import EntryLayout, Lookups
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec
-from neocpu.embedding.tbe import TableBatchedEmbedding
-from neocpu.kernels._threads import use_threads
-from neocpu.kernels.sketch import Observations, PooledGradient, importances
-from neocpu.kinds.cafe import CafeKeys, split
-from neocpu.parallel.sharding import Shard
+from neocpu.kernels.compile.threads import use_threads
+from neocpu.kernels.rows.sketch import Observations, PooledGradient, importances
+from neocpu.parallel.sharding.schemes import Shard
+from neocpu.tables.embedding.hot_sketch import HotSketch, SketchSizes
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
+from neocpu.tables.kinds.cafe import CafeKeys, split
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec
 
 ROWS = 1_000_000
 TABLES = 8

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.towers import MODEL, SEEDS, SETTINGS, split
-from neocpu import config as configs
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.launch import prepare_threads
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import prepare_threads
+from neocpu.train.config import config as configs
+from neocpu.train.run.trainer import Trainer
 
 BASE = 128
 FACTORS = (1, 4, 16, 64)

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from neocpu import config as configs
-from neocpu.advice.write import Wishes, write_config
-from neocpu.config import Config
-from neocpu.training.trainer import Trainer
+from neocpu.train.advice.write import Wishes, write_config
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.run.trainer import Trainer
 
 WIDE = ("model.bottom=[512, 256, 64, 16]", "model.top=[512, 256, 1]")
 SMALL = ("model.bottom=[64, 16]", "model.top=[64, 1]")

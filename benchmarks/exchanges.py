@@ -14,9 +14,9 @@ import time
 
 import numpy as np
 
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.mpi import MpiComm
-from neocpu.parallel.two_level import two_level
+from neocpu.parallel.exchange.two_level import two_level
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.mpi import MpiComm
 
 SIZES = (64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 # Bytes that one rank may send in an exchange, and all ranks in a measurement.

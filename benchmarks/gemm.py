@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import ours
 from benchmarks.harness import THREADS, Contender, main, measure, summarise
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model
-from neocpu.trees import leaf_cuts
+from neocpu.core.trees import leaf_cuts
 
 # The products of a layer.
 PRODUCTS = ("forward", "input gradient", "weight gradient")
@@ -72,7 +72,7 @@ class Layer:
 
     def canonical(self, product: str) -> np.ndarray:
         """The product as training computes it."""
-        from neocpu.kernels import gemm
+        from neocpu.kernels.dense import gemm
 
         if product == "forward":
             gemm.layer(self.x, self.w, self.bias, True, self.y)

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.towers import MODEL, SEEDS, SETTINGS, split
-from neocpu import config as configs
-from neocpu.config import Config
-from neocpu.errors import ConfigError
-from neocpu.formats import table_format
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.launch import prepare_threads
-from neocpu.training.datasets import open_splits
-from neocpu.training.results import silent
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import ConfigError
+from neocpu.core.formats import table_format
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import prepare_threads
+from neocpu.train.before.datasets import open_splits
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.watch.results import silent
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 RATIOS = (10, 100, 1000, 10_000)

@@ -21,15 +21,15 @@ import numpy as np
 
 from benchmarks.harness import Contender, arguments, machine, measure, ratio
 from benchmarks.ours import threads
-from neocpu import config as configs
-from neocpu.config import Config
-from neocpu.embedding.specs import TableSpec, bags
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.loader import Loader
-from neocpu.model.composition import Compositions
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.model.composition import Compositions
 
 AIM = 1.2
 TABLES = 26

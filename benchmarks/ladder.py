@@ -1,6 +1,6 @@
 """What does each rung of the ladder add? NumPy twin, plain Numba, tuned kernel, C limit, roofline.
 
-Five kernels, each a function of one name and one list of arguments in `neocpu/reference/` (the
+Five kernels, each a function of one name and one list of arguments in `neocpu/kernels/twins/` (the
 twin), `neocpu/kernels/plain/` and `neocpu/kernels/` (the tuned one). Everything runs on one thread.
 Before timing, the tuned and the plain kernel must agree to the bit on all of the work, the twin on
 its share of it, and C to fp32 rounding. The bound is the greater of two times: that of the bytes
@@ -25,7 +25,7 @@ from benchmarks.roofline import FLOATS, STEPS
 from benchmarks.shapes import KAGGLE, Lookup
 
 # The packages that hold the rungs, from the readable to the fast.
-TWIN = "neocpu.reference"
+TWIN = "neocpu.kernels.twins"
 PLAIN = "neocpu.kernels.plain"
 TUNED = "neocpu.kernels"
 # The shape of lookups and updates.

@@ -91,10 +91,10 @@ class Tables:
 
     def update(self, share: int) -> Work:
         """Merge the gradients of each unique row and update it; the lookups are sorted already."""
-        from neocpu.embedding.lookups import EntryLayout, Lookups
-        from neocpu.embedding.sorting import Scratch, sort
         from neocpu.kernels.records import ShardPlaces
-        from neocpu.reference.rules import RULES
+        from neocpu.kernels.twins.rows.rules import RULES
+        from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+        from neocpu.tables.embedding.sorting import Scratch, sort
 
         T = self._shape.tables
         D = self._shape.dim
@@ -187,8 +187,8 @@ class FullCache:
     """A software cache with a row in nearly every line, and rows that are looked for in it."""
 
     def __init__(self, lines: int, count: int) -> None:
-        from neocpu.reference.cache import WAYS, mix
-        from neocpu.storage.cache import LINE
+        from neocpu.kernels.twins.tiers.cache import WAYS, mix
+        from neocpu.tables.tiers.cache import LINE
 
         rng = np.random.default_rng(8)
         offered = rng.permutation(4 * lines)[: 2 * lines]

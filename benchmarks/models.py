@@ -17,11 +17,11 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.towers import split
-from neocpu import config as configs
-from neocpu.config import Config
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.launch import prepare_threads
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import prepare_threads
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.run.trainer import Trainer
 
 LOG = "criteo_kaggle_40k.tsv.gz"
 SEEDS = (1, 2, 3, 4, 5)

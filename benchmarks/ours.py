@@ -23,7 +23,7 @@ def wait_as_in_training() -> None:
 
     Called after rivals have read the environment.
     """
-    from neocpu.parallel.launch import SPIN
+    from neocpu.parallel.transport.launch import SPIN
 
     if not SPIN_IS_SET:
         os.environ["GOMP_SPINCOUNT"] = SPIN
@@ -32,7 +32,7 @@ def wait_as_in_training() -> None:
 def threads(count: int) -> None:
     """Let Numba's kernels use `count` threads, placed as `neocpu train` places them."""
     wait_as_in_training()
-    from neocpu.kernels._threads import use_threads
+    from neocpu.kernels.compile.threads import use_threads
 
     use_threads(count)
     place(count)
@@ -40,8 +40,8 @@ def threads(count: int) -> None:
 
 def place(count: int) -> None:
     """Pin `count` OpenMP threads to a core each, if they use all cores."""
-    from neocpu.cores import available
-    from neocpu.kernels._threads import bind_threads
+    from neocpu.core.cores import available
+    from neocpu.kernels.compile.threads import bind_threads
 
     if count > 1 and count == len(available()):
         bind_threads(sorted(available()))
@@ -49,7 +49,7 @@ def place(count: int) -> None:
 
 def rowwise_adagrad(rate: float = RATE) -> Any:
     """The sparse optimizer of every benchmark."""
-    from neocpu.embedding.optimizers import SparseOptimizer
+    from neocpu.tables.specs.optimizers import SparseOptimizer
 
     return SparseOptimizer(name="exact_rowwise_adagrad", learning_rate=rate, eps=1e-8)
 
@@ -64,9 +64,9 @@ class NeocpuLookup:
         weights: NDArray[np.float32] | None = None,
     ) -> None:
         wait_as_in_training()
-        from neocpu.embedding.specs import TableSpec
-        from neocpu.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
-        from neocpu.parallel.sharding import Shard
+        from neocpu.parallel.sharding.schemes import Shard
+        from neocpu.tables.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
+        from neocpu.tables.specs.specs import TableSpec
 
         T = shape.tables
         D = shape.dim
@@ -99,7 +99,7 @@ class NeocpuLookup:
 
 def mpi_comm() -> Any:
     """This rank's communicator under mpiexec."""
-    from neocpu.parallel.mpi import MpiComm
+    from neocpu.parallel.transport.mpi import MpiComm
 
     return MpiComm()
 
@@ -132,16 +132,16 @@ class NeocpuDlrm:
         pipeline: str = "full",
     ) -> None:
         wait_as_in_training()
-        from neocpu.embedding.dense_optimizer import DenseOptimizer
-        from neocpu.embedding.optimizers import SparseOptimizer
-        from neocpu.embedding.specs import TableSpec
-        from neocpu.model.dlrm import Dlrm
-        from neocpu.parallel.comm import SingleComm
-        from neocpu.parallel.sharded import ShardedEmbedding
-        from neocpu.planner.auto import make_plan
-        from neocpu.settings import TrainingConfig
-        from neocpu.training.lookahead import ahead
-        from neocpu.training.step import TrainStep
+        from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+        from neocpu.parallel.transport.comm import SingleComm
+        from neocpu.plan.search.auto import make_plan
+        from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+        from neocpu.tables.specs.optimizers import SparseOptimizer
+        from neocpu.tables.specs.specs import TableSpec
+        from neocpu.train.config.settings import TrainingConfig
+        from neocpu.train.model.dlrm import Dlrm
+        from neocpu.train.step.lookahead import ahead
+        from neocpu.train.step.step import TrainStep
 
         comm = comm or SingleComm()
         specs = [
@@ -160,8 +160,8 @@ class NeocpuDlrm:
 
     @staticmethod
     def _batch(sample: Sample, keys: tuple[str, ...], comm: Any, leaves: int) -> ClickBatch:
-        from neocpu.jagged import KJT
-        from neocpu.trees import rank_samples
+        from neocpu.core.jagged import KJT
+        from neocpu.core.trees import rank_samples
 
         samples = sample.labels.size
         lo, hi = rank_samples(comm.rank, comm.size, samples, leaves)
@@ -176,7 +176,7 @@ class NeocpuDlrm:
 
     def touch(self) -> None:
         """Make all rows of all tables."""
-        from neocpu.embedding.tbe import EntryLayout, Lookups
+        from neocpu.tables.embedding.tbe import EntryLayout, Lookups
 
         none = np.empty(0, np.float32)
         for h, rows in enumerate(self.tables.tbe.heights.tolist()):
@@ -195,6 +195,6 @@ class NeocpuDlrm:
 
 def convert(source: Path, target: Path) -> None:
     """Convert a Criteo TSV to a dataset file."""
-    from neocpu.ingest.convert import convert as convert_log
+    from neocpu.ingest.dataset.convert import convert as convert_log
 
     convert_log([source], target, "criteo")

@@ -36,8 +36,8 @@ class Kind:
 
     def __init__(self, name: str, model: Model, options: argparse.Namespace, comm: Any) -> None:
         from benchmarks.ours import NeocpuDlrm
-        from neocpu.parallel.sent import Traffic
-        from neocpu.parallel.timeline import RunTimeline
+        from neocpu.parallel.transport.sent import Traffic
+        from neocpu.parallel.transport.timeline import RunTimeline
 
         self.name = name
         self.comm = comm.split(0, comm.rank)
@@ -98,7 +98,7 @@ def slow_down(kinds: list[Kind], computing: float, size: float, share: float) ->
     """Give all links the speed at which exchanges alone take this share of the unpipelined step:
     bytes a second. What was measured is forgotten.
     """
-    from neocpu.parallel.throttle import LinkSpeed, Throttle
+    from neocpu.parallel.transport.throttle import LinkSpeed, Throttle
 
     bandwidth = size / (computing * share / (1 - share)) if share else 0.0
     for kind in kinds:
@@ -111,7 +111,7 @@ def slow_down(kinds: list[Kind], computing: float, size: float, share: float) ->
 def run_rank(model: Model, options: argparse.Namespace) -> None:
     """All kinds on one rank; rank 0 writes what was measured."""
     from benchmarks.ours import mpi_comm, threads
-    from neocpu.training.exchange_times import exchange_report
+    from neocpu.train.watch.exchange_times import exchange_report
 
     comm = mpi_comm()
     threads(1)

@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model, clicks
-from neocpu.model.mlp import nothing
-from neocpu.simulation.schedule import PIPELINES
+from neocpu.core.stages import PIPELINES
+from neocpu.train.model.layers.mlp import nothing
 
 MODELS = {model.name: model for model in (KAGGLE, MLPERF, SMALL)}
 # Batches that take turns.

@@ -12,9 +12,9 @@ from llvmlite import ir
 from numba import prange, types
 from numba.extending import intrinsic
 
-from neocpu.kernels import lookup
 from neocpu.kernels.operands import Bag
-from neocpu.kernels.pooling import bare_terms, entry_of, task_bags, task_count
+from neocpu.kernels.rows import lookup
+from neocpu.kernels.rows.pooling import bare_terms, entry_of, task_bags, task_count
 from neocpu.kernels.simd import I64, data, vector_pointer
 from neocpu.kernels.simd.bags import Walk, view
 

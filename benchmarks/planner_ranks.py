@@ -23,27 +23,27 @@ import numpy as np
 
 from benchmarks.planner_tasks import PlannerTask, tasks
 from benchmarks.planners import Setting, contestants
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.errors import PlanError
-from neocpu.jagged import KJT
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.launch import (
+from neocpu.core.errors import PlanError
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.launch import (
     bind_kernel_threads,
     get_comm,
     mpiexec_command,
     prepare_threads,
     run_guarded,
 )
-from neocpu.parallel.plan import Plan
-from neocpu.parallel.sharded import ShardedEmbedding
-from neocpu.planner.learned import store
-from neocpu.planner.learned.plans import SharedPrice
-from neocpu.planner.links import Layout
-from neocpu.planner.placements import Capacity
-from neocpu.planner.seconds import StepSeconds
-from neocpu.planner.work import Workload
-from neocpu.trees import rank_samples
-from neocpu.zionex.machine_file import THIS_MACHINE, load
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import StepSeconds
+from neocpu.plan.cost.work import Workload
+from neocpu.plan.learned import store
+from neocpu.plan.learned.plans import SharedPrice
+from neocpu.plan.machines.machine_file import THIS_MACHINE, load
+from neocpu.plan.tiers.placements import Capacity
+from neocpu.tables.specs.optimizers import SparseOptimizer
 
 BATCH = 1024
 LEAVES = 16

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.embedding.specs import TableSpec
-from neocpu.planner.work import Workload
+from neocpu.plan.cost.work import Workload
+from neocpu.tables.specs.specs import TableSpec
 
 FOLDER = Path(
     os.environ.get("NEOCPU_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"

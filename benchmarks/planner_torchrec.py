@@ -3,10 +3,10 @@
 from typing import Any
 
 from benchmarks.planner_tasks import PlannerTask
-from neocpu.errors import PlanError
-from neocpu.parallel.plan import Plan
-from neocpu.parallel.sharding import COLUMN_STEP, Shard
-from neocpu.zionex.machine import Machine
+from neocpu.core.errors import PlanError
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.schemes import COLUMN_STEP, Shard
+from neocpu.plan.machines.machine import Machine
 
 # TorchRec counts bandwidths in bytes per millisecond.
 MILLISECOND = 1e-3

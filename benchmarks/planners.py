@@ -28,18 +28,18 @@ import numpy as np
 
 from benchmarks import rivals
 from benchmarks.planner_tasks import PlannerTask, tasks
-from neocpu.errors import PlanError
-from neocpu.parallel.plan import AUTO, Plan
-from neocpu.planner.counted import greedy
-from neocpu.planner.learned import plans, store
-from neocpu.planner.learned.heuristics import HEURISTICS
-from neocpu.planner.links import Layout
-from neocpu.planner.partition import PARTITIONERS
-from neocpu.planner.placements import Capacity
-from neocpu.planner.planners import planner_of
-from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import StepSeconds
-from neocpu.zionex.machine_file import load
+from neocpu.core.errors import PlanError
+from neocpu.parallel.sharding.plan import AUTO, Plan
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import StepSeconds
+from neocpu.plan.learned import plans, store
+from neocpu.plan.learned.heuristics import HEURISTICS
+from neocpu.plan.machines.machine_file import load
+from neocpu.plan.search.counted import greedy
+from neocpu.plan.search.partition import PARTITIONERS
+from neocpu.plan.search.planners import planner_of
+from neocpu.plan.search.search import plan_tables
+from neocpu.plan.tiers.placements import Capacity
 
 MACHINE = "zionex"
 # Pieces x ranks above which the byte-counting planner, whose time grows with it, is not asked.

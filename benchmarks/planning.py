@@ -25,20 +25,20 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import PlanError
-from neocpu.planner.bound import lower_bound
-from neocpu.planner.drafts import build, lay
-from neocpu.planner.links import Layout
-from neocpu.planner.models import COST_MODELS
-from neocpu.planner.options import options_of
-from neocpu.planner.partition import PARTITIONERS
-from neocpu.planner.placements import Capacity
-from neocpu.planner.prices import cheapest
-from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import StepSeconds, loads_of, step_seconds
-from neocpu.planner.work import Workload
-from neocpu.zionex.machine_file import load
+from neocpu.core.errors import PlanError
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.models import COST_MODELS
+from neocpu.plan.cost.seconds import StepSeconds, loads_of, step_seconds
+from neocpu.plan.cost.work import Workload
+from neocpu.plan.machines.machine_file import load
+from neocpu.plan.search.bound import lower_bound
+from neocpu.plan.search.drafts import build, lay
+from neocpu.plan.search.options import options_of
+from neocpu.plan.search.partition import PARTITIONERS
+from neocpu.plan.search.prices import cheapest
+from neocpu.plan.search.search import plan_tables
+from neocpu.plan.tiers.placements import Capacity
+from neocpu.tables.specs.specs import TableSpec
 
 CASES = ((1_000, 128), (10_000, 1_024))
 QUICK = ((100, 16),)

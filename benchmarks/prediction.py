@@ -23,16 +23,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.prediction_models import MODELS, draw_plan
-from neocpu.parallel.launch import mpiexec_command
-from neocpu.planner.links import Layout
-from neocpu.planner.seconds import (
+from neocpu.parallel.transport.launch import mpiexec_command
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import (
     StepSeconds,
     loads_of,
     rectangles_of,
     step_seconds,
 )
-from neocpu.zionex.machine import Machine
-from neocpu.zionex.machine_file import load
+from neocpu.plan.machines.machine import Machine
+from neocpu.plan.machines.machine_file import load
 
 # Plans of each model, by ranks: 200 in all. On one rank all plans are one but for their names.
 PLANS = {1: 2, 2: 19, 4: 19}

@@ -19,9 +19,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.prediction_models import DENSE_FEATURES, LEAVES, MODELS, Model, draw_plan
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.launch import bind_kernel_threads, get_comm, prepare_threads, run_guarded
-from neocpu.trees import rank_samples
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.launch import (
+    bind_kernel_threads,
+    get_comm,
+    prepare_threads,
+    run_guarded,
+)
 
 T = TypeVar("T")
 # Batches that take turns.
@@ -51,11 +56,11 @@ class Run:
 
     def __init__(self, model: Model, comm: Comm, seed: int) -> None:
         from benchmarks.ours import ClickBatch, rowwise_adagrad
-        from neocpu.embedding.dense_optimizer import DenseOptimizer
-        from neocpu.embedding.optimizers import SparseOptimizer
-        from neocpu.model.dlrm import Dlrm
-        from neocpu.parallel.sharded import ShardedEmbedding
-        from neocpu.training.step import TrainStep
+        from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+        from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+        from neocpu.tables.specs.optimizers import SparseOptimizer
+        from neocpu.train.model.dlrm import Dlrm
+        from neocpu.train.step.step import TrainStep
 
         self._comm = comm
         self._model = Dlrm(
@@ -149,8 +154,8 @@ class Run:
 
     def _update(self, clock: PhaseClock, dE: Any) -> None:
         """`ShardedEmbedding.backward`."""
-        from neocpu.parallel.replicas import RowWords
-        from neocpu.parallel.started import Started
+        from neocpu.parallel.embeddings.replicas import RowWords
+        from neocpu.parallel.transport.started import Started
 
         tables = self._tables
         batch_input = tables._input

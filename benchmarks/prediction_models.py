@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from neocpu.embedding.specs import TableSpec
-from neocpu.jagged import KJT
-from neocpu.parallel.plan import Plan, place
-from neocpu.parallel.sharding import SCHEMES, RankLayout
-from neocpu.planner.work import DenseWork, Workload
+from neocpu.core.jagged import KJT
+from neocpu.parallel.sharding.plan import Plan, place
+from neocpu.parallel.sharding.schemes import SCHEMES, RankLayout
+from neocpu.plan.cost.work import DenseWork, Workload
+from neocpu.tables.specs.specs import TableSpec
 
 # Leaves of the batch tree.
 LEAVES = 16

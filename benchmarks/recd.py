@@ -27,15 +27,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.distinct_bags import deduplicate
-from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec, bags
-from neocpu.jagged import KJT
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.plan import place
-from neocpu.parallel.sharded import ShardedEmbedding
-from neocpu.trees import rank_samples
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.embedding.distinct_bags import deduplicate
+from neocpu.tables.specs.feature_groups import key_groups
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec, bags
 
 # (samples of a session, probability that a feature stays); those of the reference table
 CASES = ((4, 0.9), (16, 0.9), (16, 0.99), (16, 0.5))
@@ -246,7 +246,7 @@ AVAZU_GROUPS = {
 
 def run_avazu(log: str, batch: int) -> None:
     """Print how often samples of a batch share bags of groups of Avazu's columns."""
-    from neocpu.ingest.convert import ConvertOptions, convert
+    from neocpu.ingest.dataset.convert import ConvertOptions, convert
     from neocpu.ingest.loader import Loader
 
     with tempfile.TemporaryDirectory() as folder:
@@ -270,7 +270,7 @@ def run_avazu(log: str, batch: int) -> None:
 
 
 def _avazu_tables() -> tuple[TableSpec, ...]:
-    from neocpu.ingest.avazu import avazu_schema
+    from neocpu.ingest.formats.avazu import avazu_schema
 
     names = [field.name for field in avazu_schema().categories]
     return tuple(TableSpec(name, 1 << 20, 8, (name,)) for name in names)
@@ -300,10 +300,10 @@ def _repeats(loader: Any) -> list[float]:
 
 def run_storage(samples: int) -> None:
     """Print the bytes of compressed datasets of sessions, clustered and shuffled."""
+    from neocpu.ingest.dataset.writer import DatasetWriter
     from neocpu.ingest.dataset_layout import take_bags
-    from neocpu.ingest.sessions import Sessions
-    from neocpu.ingest.synthetic import Hotness, SyntheticCriteo
-    from neocpu.ingest.writer import DatasetWriter
+    from neocpu.ingest.synthetic.law import Hotness, SyntheticCriteo
+    from neocpu.ingest.synthetic.sessions import Sessions
 
     print("| S, d | uncompressed | gzip, shuffled | gzip, clustered | factor |")
     print("|---|---|---|---|---|")

@@ -21,17 +21,17 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from neocpu import config as configs
-from neocpu.embedding.specs import TableSpec
-from neocpu.planner.capacity import LADDER, model_bytes
-from neocpu.planner.work import Wires
-from neocpu.simulation.planners import placed_with
-from neocpu.simulation.scenario import Placed, Scenario, Simulated, simulate
-from neocpu.simulation.schedule import STEP
-from neocpu.simulation.settings import Course, scenario_of
-from neocpu.simulation.what_if import WhatIf
-from neocpu.zionex.machine_file import load
-from neocpu.zionex.scaling import scaled
+from neocpu.core.stages import STEP
+from neocpu.plan.cost.capacity import LADDER, model_bytes
+from neocpu.plan.cost.work import Wires
+from neocpu.plan.machines.machine_file import load
+from neocpu.plan.machines.scaling import scaled
+from neocpu.plan.simulation.planners import placed_with
+from neocpu.plan.simulation.scenario import Placed, Scenario, Simulated, simulate
+from neocpu.plan.simulation.what_if import WhatIf
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.before.scenario import Course, scenario_of
+from neocpu.train.config import config as configs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "zionex.md"

@@ -25,19 +25,19 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.towers import MODEL, SEEDS, SETTINGS, split
-from neocpu import config as configs
-from neocpu.config import Config
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.launch import prepare_threads
-from neocpu.search.cost import CostInputs, parameters
-from neocpu.search.results import FOUND
-from neocpu.search.space import plain_config, space_of
-from neocpu.search.trainer import SearchTrainer
-from neocpu.training.datasets import open_splits
-from neocpu.training.results import silent
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import prepare_threads
+from neocpu.train.before.datasets import open_splits
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.search.cost import CostInputs, parameters
+from neocpu.train.search.results import FOUND
+from neocpu.train.search.space import plain_config, space_of
+from neocpu.train.search.trainer import SearchTrainer
+from neocpu.train.watch.results import silent
 
 # clicks follow the feature "taste"; of the other one nothing is to be learnt
 SMALL_SPACE = """

@@ -40,7 +40,7 @@ class NeocpuFile:
 
     def __init__(self, folder: Path, rows: Rows, records: NDArray[np.uint8], batch: int) -> None:
         ours.wait_as_in_training()
-        from neocpu.storage.row_file import RowFile, RowTable
+        from neocpu.tables.storage.row_file import RowFile, RowTable
 
         self.file = RowFile.create(
             folder / "rows.h5", [RowTable("t", 10**10, RECORD)], threads=DEPTH

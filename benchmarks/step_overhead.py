@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.embedding.dense_optimizer import DenseOptimizer
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec, bags
-from neocpu.jagged import KJT
-from neocpu.model.dlrm import Dlrm
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.plan import place
-from neocpu.parallel.sharded import ShardedEmbedding
-from neocpu.parallel.threads import MeetingRoom, run_threads
-from neocpu.training.step import TrainStep
-from neocpu.trees import rank_samples
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.threads import MeetingRoom, run_threads
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.step.step import TrainStep
 
 TABLES = 26
 ROWS = 1000

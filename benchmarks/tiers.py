@@ -46,7 +46,7 @@ def job(
     model: Model, batches: list[Any], placement: str, folder: Path, **settings: Any
 ) -> ours.NeocpuDlrm:
     """The training step under a budget for a tenth of the rows, after one pass over all batches."""
-    from neocpu.embedding.tiered import MemoryPlan
+    from neocpu.tables.embedding.tiered import MemoryPlan
 
     fast = "hbm" if placement.startswith("hbm") else "ddr"
     row = 4 * model.dim + 4 + 34

@@ -23,19 +23,19 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu import config as configs
-from neocpu.config import Config
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.launch import prepare_threads
-from neocpu.planner.towers import DISTANCES, partition, similarity
-from neocpu.training.datasets import open_splits
-from neocpu.training.evaluate import evaluate
-from neocpu.training.plans import make_plan
-from neocpu.training.results import silent
-from neocpu.training.schedule import BatchSchedule
-from neocpu.training.tower_probe import learned_vectors
-from neocpu.training.warmup import warm_up
-from neocpu.training.world import build
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import prepare_threads
+from neocpu.plan.towers.towers import DISTANCES, partition, similarity
+from neocpu.train.before.datasets import open_splits
+from neocpu.train.before.plans import make_plan
+from neocpu.train.before.tower_probe import learned_vectors
+from neocpu.train.before.warmup import warm_up
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.run.evaluate import evaluate
+from neocpu.train.step.schedule import BatchSchedule
+from neocpu.train.step.world import build
+from neocpu.train.watch.results import silent
 
 MODEL = Path(__file__).resolve().parent.parent / "data" / "models" / "criteo-kaggle.toml"
 SEEDS = (1, 2, 3, 4, 5)

@@ -5,8 +5,8 @@ is the path of a training step on one rank: core rows looked up, rows made and p
 merged by leaf, taken to the cores, core rows updated (exact_sgd, 16 leaves). torch's is the
 contraction as one writes it: rows of the cores gathered for every lookup, two bmm, autograd, SGD;
 its gradients of cores are dense or sparse. "operation" is ours without the exchange and update of
-core rows. The limit is one matrix product (`kernels/gemm.py`) of as many multiply-adds as ours does
-after its reuse.
+core rows. The limit is one matrix product (`kernels/dense/gemm.py`) of as many multiply-adds as
+ours does after its reuse.
 
     python -m benchmarks.tt
     python -m benchmarks.tt --scattered      # ids in no order of frequency: fewer shared products
@@ -21,14 +21,14 @@ import numpy as np
 
 from benchmarks import ours, rivals
 from benchmarks.harness import THREADS, Contender, main, measure, summarise
-from neocpu import config as configs
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.row_lookups import KeyLookups
-from neocpu.jagged import KJT
-from neocpu.kinds.tt import TrainShape, cube_factors, even_factors
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.plan import place
-from neocpu.trees import leaf_cuts
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import leaf_cuts
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.tables.embedding.row_lookups import KeyLookups
+from neocpu.tables.kinds.tt import TrainShape, cube_factors, even_factors
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.train.config import config as configs
 
 TABLES = (10_131_227, 8_351_593, 7_046_547, 5_461_306, 2_202_608, 286_181, 142_572)
 DIM = 16
@@ -65,8 +65,8 @@ class Ours:
     """Tables of kind "tt" on one rank, as in training."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
-        from neocpu.model.composition import Compositions
-        from neocpu.parallel.mixed import MixedEmbedding
+        from neocpu.parallel.embeddings.mixed import MixedEmbedding
+        from neocpu.train.model.composition import Compositions
 
         tables = "\n".join(
             f"t{n} = {{ rows = {rows}, kind = 'tt', rank = {batches[0].shape.rank} }}"
@@ -114,8 +114,8 @@ class OneOperation:
     """The operation alone, on core rows that are there, and the multiply-adds that it does."""
 
     def __init__(self, batch: Batch) -> None:
-        from neocpu.model.composition_layout import KeyVectors
-        from neocpu.model.operations.tensor_train import TensorTrain
+        from neocpu.train.model.composition_layout import KeyVectors
+        from neocpu.train.model.operations.tensor_train import TensorTrain
 
         shape = batch.shape
         ids = batch.ids
@@ -182,7 +182,7 @@ class Product:
 
     def run(self, _: int = 0) -> None:
         """One layer without ReLU."""
-        from neocpu.kernels import gemm
+        from neocpu.kernels.dense import gemm
 
         gemm.layer(self.x, self.w, self.bias, False, self.out)
 

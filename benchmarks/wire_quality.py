@@ -6,7 +6,7 @@ One pass over a real click log for each, several seeds, beside the bytes that a 
 
 The log is in file order: its first eight tenths train the Kaggle preset in batches of 128, its last
 tenth tests it. Every wire rounds at fixed points of a step, so these runs on one rank end with the
-bits of runs on any number of ranks. Bytes are those that `planner/traffic.py` predicts, which are
+bits of runs on any number of ranks. Bytes are those that `plan/cost/traffic.py` predicts, which are
 those that ranks count: all messages between 4 ranks, tables whole, 2,048 samples.
 """
 
@@ -20,16 +20,16 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from neocpu import config as configs
-from neocpu.config import Config
-from neocpu.embedding.specs import bags
-from neocpu.model.layout import ModelLayout
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.planner.collectives import total
-from neocpu.planner.demand import MeanDemand, sample_cuts
-from neocpu.planner.traffic import StepShape, step_traffic
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.cost.collectives import total
+from neocpu.plan.cost.demand import MeanDemand, sample_cuts
+from neocpu.plan.cost.traffic import StepShape, step_traffic
+from neocpu.tables.specs.specs import bags
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.model.layout import ModelLayout
+from neocpu.train.run.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "data" / "models" / "criteo-kaggle.toml"

@@ -26,14 +26,14 @@ from pathlib import Path
 
 import _needs  # noqa: F401, what to install
 
-from neocpu import config as configs
-from neocpu.ingest.generate import write_dataset
-from neocpu.ingest.synthetic import SyntheticCriteo, parse_hotness
-from neocpu.parallel.launch import mpiexec_command
-from neocpu.parallel.plan import Plan
-from neocpu.parallel.sharding import Shard
-from neocpu.planner import plan_file
-from neocpu.zionex.machine_file import this_machine_path
+from neocpu.ingest.synthetic.generate import write_dataset
+from neocpu.ingest.synthetic.law import SyntheticCriteo, parse_hotness
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.schemes import Shard
+from neocpu.parallel.transport.launch import mpiexec_command
+from neocpu.plan.files import plan_file
+from neocpu.plan.machines.machine_file import this_machine_path
+from neocpu.train.config import config as configs
 
 BUSY = ("C1", "C4", "C7", "C10")
 BATCH = 1024

@@ -14,16 +14,16 @@ from typing import Any
 
 import _needs  # noqa: F401, what to install
 
-from neocpu import config
 from neocpu.cli.plan import human, model_lines
 from neocpu.cli.train import tier_lines
-from neocpu.config import Config
-from neocpu.errors import TrainingError
-from neocpu.ingest.generate import write_dataset
-from neocpu.ingest.synthetic import SyntheticCriteo, parse_hotness
-from neocpu.parallel.threads import run_threads
-from neocpu.planner.capacity import model_bytes
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import TrainingError
+from neocpu.ingest.synthetic.generate import write_dataset
+from neocpu.ingest.synthetic.law import SyntheticCriteo, parse_hotness
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.cost.capacity import model_bytes
+from neocpu.train.config import config
+from neocpu.train.config.config import Config
+from neocpu.train.run.trainer import Trainer
 
 # Folder of the preset models.
 MODELS = Path(__file__).resolve().parent.parent / "data" / "models"

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import _needs  # noqa: F401, what to install
 
-from neocpu.ingest.generate import write_dataset
-from neocpu.ingest.synthetic import SyntheticCriteo, parse_hotness
-from neocpu.parallel.launch import mpiexec_command
+from neocpu.ingest.synthetic.generate import write_dataset
+from neocpu.ingest.synthetic.law import SyntheticCriteo, parse_hotness
+from neocpu.parallel.transport.launch import mpiexec_command
 
 RANKS_PER_NODE = 8
 # Of the paper's model A (data/models/neo-a.toml, whose numbers are partly remembered, unverified):

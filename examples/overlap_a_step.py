@@ -22,13 +22,13 @@ from typing import Any
 
 import _needs  # noqa: F401, what to install
 
-from neocpu import config as configs
-from neocpu.ingest.generate import write_dataset
-from neocpu.ingest.synthetic import SyntheticCriteo
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.launch import mpiexec_command
-from neocpu.simulation.trace_picture import Panel, trace_svg
-from neocpu.training.exchange_times import exchange_lines
+from neocpu.ingest.synthetic.generate import write_dataset
+from neocpu.ingest.synthetic.law import SyntheticCriteo
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.launch import mpiexec_command
+from neocpu.plan.simulation.trace_picture import Panel, trace_svg
+from neocpu.train.config import config as configs
+from neocpu.train.watch.exchange_times import exchange_lines
 
 KINDS = ("off", "input", "full")
 SAMPLES = 4096
@@ -75,9 +75,9 @@ def train(config: Path, kind: str, ranks: int, threads: bool) -> dict[str, Any]:
     trace = config.parent / f"{kind}.json"
     override = f"training.pipeline={kind}"
     if threads:
-        from neocpu.parallel.threads import run_threads
-        from neocpu.training.trace import RunTrace
-        from neocpu.training.trainer import Trainer
+        from neocpu.parallel.transport.threads import run_threads
+        from neocpu.train.run.trainer import Trainer
+        from neocpu.train.watch.trace import RunTrace
 
         settings = configs.load(config, [override])
 

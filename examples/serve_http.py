@@ -29,13 +29,13 @@ LARGEST = 64 << 20  # bytes of a request
 def predictor(path: str) -> Predict:
     """What predicts from columns: torch, onnxruntime, or neocpu itself."""
     if path.endswith(".safetensors"):
-        from neocpu.scoring.torch_model import TorchModel
+        from neocpu.serve.exports.torch_model import TorchModel
 
         return TorchModel.load(path).predict
     if path.endswith(".onnx"):
         import onnxruntime
 
-        from neocpu.scoring.raw_values import RawValues
+        from neocpu.serve.exports.raw_values import RawValues
 
         session = onnxruntime.InferenceSession(path)
         values = RawValues(json.loads(session.get_modelmeta().custom_metadata_map["neocpu"]))

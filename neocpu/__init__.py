@@ -10,13 +10,13 @@ __version__ = "0.1.0"
 
 # Public names, imported when they are first used.
 _HOMES = {
-    "DLRM": "neocpu.scoring.estimator",
-    "init": "neocpu.advice.write",
-    "load": "neocpu.scoring.model",
-    "load_config": "neocpu.config",
-    "Trainer": "neocpu.training.trainer",
-    "Dataset": "neocpu.ingest.dataset",
-    "DatasetWriter": "neocpu.ingest.dataset",
+    "DLRM": "neocpu.serve.estimator.estimator",
+    "init": "neocpu.train.advice.write",
+    "load": "neocpu.serve.scoring.model",
+    "load_config": "neocpu.train.config.config",
+    "Trainer": "neocpu.train.run.trainer",
+    "Dataset": "neocpu.ingest.dataset.dataset",
+    "DatasetWriter": "neocpu.ingest.dataset.dataset",
 }
 __all__ = [
     "DLRM",

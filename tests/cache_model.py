@@ -1,8 +1,8 @@
 """What would a software cache do, if a dictionary were one? Each set a dictionary of ways; a policy
 is a sort.
 
-Shares nothing with `neocpu.reference`, but for the set of a row: it keeps the whole history, looks
-at every way, and says what it does in lists.
+Shares nothing with `neocpu.kernels.twins`, but for the set of a row: it keeps the whole history,
+looks at every way, and says what it does in lists.
 """
 
 from dataclasses import dataclass, field

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from neocpu.config import Config
-from neocpu.embedding.specs import bags
-from neocpu.jagged import KJT
-from neocpu.parallel.comm import Comm
-from neocpu.reference.row_maps import map_rows, sign_weights
-from neocpu.training.state import digest
-from neocpu.training.warmup import MiniBatch
-from neocpu.training.world import World
-from neocpu.trees import rank_samples
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.kernels.twins.rows.row_maps import map_rows, sign_weights
+from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.specs.specs import bags
+from neocpu.train.before.warmup import MiniBatch
+from neocpu.train.config.config import Config
+from neocpu.train.state.state import digest
+from neocpu.train.step.world import World
 
 DENSE = 3
 STEPS = ((1, 22), (2, 22), (3, 13))  # number and samples of each batch

@@ -9,9 +9,9 @@ from typing import Any
 import numba
 import pytest
 
-from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.launch import find_mpiexec
-from neocpu.training import companion
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.parallel.transport.launch import find_mpiexec
+from neocpu.train.before import companion
 from tests import draws, skips, workers
 from tests.small_run import write_log
 

@@ -19,10 +19,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 
 from neocpu.cli import cli
-from neocpu.config import SECTIONS
-from neocpu.embedding.specs import TableKeys
-from neocpu.kinds import KEYS
-from neocpu.simulation.what_if import _NUMBERS, WIRES
+from neocpu.plan.simulation.what_if import _NUMBERS, WIRES
+from neocpu.tables.kinds import KEYS
+from neocpu.tables.specs.specs import TableKeys
+from neocpu.train.config.config import SECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("*.md", "docs/*.md", "examples/*.md", "data/*.md", "examples/slurm/*.sh")

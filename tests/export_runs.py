@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu import config as configs
 from neocpu.cli import run
-from neocpu.parallel.comm import SingleComm
-from neocpu.scoring.export_card import data_facts
-from neocpu.scoring.export_scorer import export_scorer
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.serve.exports.card import data_facts
+from neocpu.serve.exports.scorer import export_scorer
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.config import config as configs
+from neocpu.train.run.trainer import Trainer
 
 SCHEMA = """
 [label]

@@ -37,7 +37,7 @@ import fuzz_front
 import fuzz_text
 from fuzzing import Reader, minimal
 
-from neocpu.errors import NeocpuError
+from neocpu.core.errors import NeocpuError
 
 HERE = Path(__file__).resolve().parent
 CORPUS = HERE / "corpus"

@@ -12,13 +12,13 @@ import numpy as np
 from fuzzing import Random, Reader, damaged, mutate_bytes
 from sealed_files import edit
 
-from neocpu.ingest.card import make_card
-from neocpu.ingest.convert import ConvertOptions, convert
-from neocpu.ingest.dataset import Dataset
+from neocpu.ingest.dataset.card import make_card
+from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.vocabulary import frequencies
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
-from neocpu.ingest.table import table_schema
-from neocpu.ingest.vocabulary import frequencies
-from neocpu.ingest.writer import DatasetWriter
+from neocpu.ingest.formats.table import table_schema
 
 SAMPLES = 5000  # two blocks
 

@@ -13,18 +13,18 @@ from fuzzing import Random, Reader, mutate_bytes
 from sealed_files import as_older, sealed_anew
 
 import neocpu
-from neocpu.errors import StorageError
+from neocpu.core.errors import StorageError
 from neocpu.oracle.answers import read_answers
 from neocpu.oracle.cases import all_cases
 from neocpu.oracle.flat import HEADER, FlatSuite, write_flat
 from neocpu.oracle.suite import Suite, ask, write_suite
-from neocpu.parallel.comm import SingleComm
-from neocpu.storage import hdf5, metadata_check
-from neocpu.storage.row_file import RowFile
-from neocpu.storage.row_tools import verify
-from neocpu.training.checkpoint.folder import checkpoints
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.checkpoint.saving import Saver
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.tables.storage import extents, metadata_check
+from neocpu.tables.storage.row_file import RowFile
+from neocpu.tables.storage.row_tools import verify
+from neocpu.train.checkpoint.folder import checkpoints
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.checkpoint.saving import Saver
 
 SHARE_OF_EDITS = 0.3  # of the mutations of HDF5 files; the others are of bytes
 
@@ -377,14 +377,14 @@ def _mutate_rows(path: Path, chance: Random) -> bool:
     if chance.random() > SHARE_OF_EDITS:
         mutate_bytes(path, chance)
         return False
-    layout = hdf5.read(path)
+    layout = extents.read(path)
     with h5py.File(path, "r+", libver=("earliest", "v110")) as file:
         _edit(file, chance)
     if chance.random() < 0.5:
         return False
     handle = os.open(path, os.O_RDWR)
     try:
-        metadata = hdf5.metadata(layout, os.fstat(handle).st_size)
+        metadata = extents.metadata(layout, os.fstat(handle).st_size)
         metadata_check.write(handle, layout.commits, metadata)
     finally:
         os.close(handle)

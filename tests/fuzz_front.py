@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from fuzzing import Random, Reader, mutate_bytes
 
-from neocpu import config
-from neocpu.errors import DataError
-from neocpu.ingest.schema import CategoryField, DenseField, LabelField, Schema
-from neocpu.scoring.imports import import_state_dict
+from neocpu.core.errors import DataError
+from neocpu.ingest.formats.schema import CategoryField, DenseField, LabelField, Schema
+from neocpu.serve.state_dicts.imported import import_state_dict
+from neocpu.train.config import config
 
 LOG = """request,clicked,shop,price,tags,when,age
 r1,0,"north, main",3.25,a|b,2024-01-01 05:00:00,NULL
@@ -162,7 +162,7 @@ def _log(folder: Path) -> Path:
 
 
 def _read_init(path: Path) -> Any:
-    from neocpu.advice.write import Wishes, draft
+    from neocpu.train.advice.write import Wishes, draft
 
     drafted = draft([path], path.parent / "config.toml", Wishes(label="clicked"))
     return drafted.text, tuple(drafted.said)
@@ -208,7 +208,7 @@ def _frame(folder: Path) -> Path:
 def _read_frame(path: Path) -> Any:
     import polars as pl
 
-    from neocpu.ingest.frames import as_frame, parse_frame
+    from neocpu.ingest.formats.frames import as_frame, parse_frame
 
     tree = json.loads(path.read_text())
     frame = as_frame(tree["columns"])

@@ -8,11 +8,11 @@ from typing import Any
 from fuzzing import Random, Reader, mutate_bytes
 from promise_cases import FAMILIES, MAIN
 
-from neocpu import config
-from neocpu.parallel.plan import place
-from neocpu.parallel.sharding import SCHEMES
-from neocpu.planner import plan_file, torchrec_plan
-from neocpu.planner.bound_plan import bind
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.sharding.schemes import SCHEMES
+from neocpu.plan.files import plan_file, torchrec_plan
+from neocpu.plan.files.bound_plan import bind
+from neocpu.train.config import config
 
 NOTE = plan_file.MadeFor("zionex", "neo", "search", 64, 0.25, 0.2)
 

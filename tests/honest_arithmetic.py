@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.reference.fma import fma
+from neocpu.kernels.twins.numbers.fma import fma
 
 F = np.float32
 Array = np.ndarray[Any, Any]

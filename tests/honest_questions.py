@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neocpu.formats import INFERENCE
+from neocpu.core.formats import INFERENCE
 from neocpu.oracle.cases.draw import coded
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.truth.bags import SCALED

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from neocpu.parallel.launch import mpiexec_command
+from neocpu.parallel.transport.launch import mpiexec_command
 
 
 def start(

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.storage.row_file import RowFile, RowTable
-from neocpu.storage.row_tools import compact, verify
+from neocpu.tables.storage.row_file import RowFile, RowTable
+from neocpu.tables.storage.row_tools import compact, verify
 
 TABLES = (RowTable("A", 4000, 24), RowTable("B", 10**9, 61))
 ROUND = 25  # kills of one file

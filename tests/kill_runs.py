@@ -25,10 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.errors import StorageError
-from neocpu.storage.row_file import RowFile
-from neocpu.storage.row_tools import verify
-from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.core.errors import StorageError
+from neocpu.tables.storage.row_file import RowFile
+from neocpu.tables.storage.row_tools import verify
+from neocpu.train.checkpoint.reading import CheckpointFile
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from promise_cases import CPUS, FAMILIES, MAIN, RANKS, Case, chosen, other_plan, write_data
 from promise_report import markdown
 
-from neocpu.parallel.launch import mpiexec_command
+from neocpu.parallel.transport.launch import mpiexec_command
 
 HERE = Path(__file__).resolve().parent
 DIGESTS = HERE / "promise.json"

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
-from neocpu.ingest.writer import DatasetWriter
+from neocpu.kernels.twins.numbers.philox import splitmix64
 from neocpu.parallel.settings import ALLTOALL_NAMES
-from neocpu.parallel.sharding import SCHEMES
-from neocpu.reference.philox import splitmix64
+from neocpu.parallel.sharding.schemes import SCHEMES
 
 RANKS = (1, 2, 3, 4, 8)
 THREADS = (1, 2)

@@ -33,20 +33,20 @@ from promise_cases import (
     other_plan,
 )
 
-from neocpu import config as configs
-from neocpu.kernels._jit import cpu_kind
-from neocpu.kernels._threads import use_threads
+from neocpu.kernels.compile.jit import cpu_kind
+from neocpu.kernels.compile.threads import use_threads
 from neocpu.kernels.simd.tiles import target, tile_shape
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.launch import get_comm, launched_ranks
-from neocpu.parallel.plan import Plan
-from neocpu.planner import plan_file
-from neocpu.planner.auto import make_plan
-from neocpu.training import companion
-from neocpu.training.online import OnlineTrainer
-from neocpu.training.requests import Stopped
-from neocpu.training.results import RunReport
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.launch import get_comm, launched_ranks
+from neocpu.plan.files import plan_file
+from neocpu.plan.search.auto import make_plan
+from neocpu.train.before import companion
+from neocpu.train.config import config as configs
+from neocpu.train.run.online import OnlineTrainer
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.step.requests import Stopped
+from neocpu.train.watch.results import RunReport
 
 
 def begun_folder(folder: Path, case: Case, source: int) -> Path:
@@ -250,7 +250,7 @@ if __name__ == "__main__":
     # Nearly every case cuts its tables in a way of its own, and each would start a second compiler.
     companion.available = lambda: {0}
     if launched_ranks() != 1:
-        from neocpu.parallel import mpi
+        from neocpu.parallel.transport import mpi
 
         # Two ranks of a core sleep while they wait: other tests run beside them. Fewer wait as MPI
         # does, so the cases have both ways.

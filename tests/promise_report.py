@@ -8,7 +8,7 @@ from typing import Any
 
 from promise_cases import CPUS, FAMILIES, HOW, MAIN, PLANS, RANKS, ROUTES, ROWS, STEPS, THREADS
 
-from neocpu.training.results import versions
+from neocpu.train.watch.results import versions
 
 HEAD = """# The promise, shown
 

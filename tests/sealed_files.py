@@ -7,8 +7,8 @@ from pathlib import Path
 
 import h5py
 
-from neocpu.hdf5 import seal
-from neocpu.hdf5.draft import SEALED
+from neocpu.tables.hdf5 import seal
+from neocpu.tables.hdf5.draft import SEALED
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from neocpu import config as configs
-from neocpu.parallel.launch import get_comm, held_signals, prepare_threads, run_guarded
+from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads, run_guarded
+from neocpu.train.config import config as configs
 
 # moment -> how the run ends: "early": before its first step, "stopped" after some, "whole"
 MOMENTS = {
@@ -58,8 +58,8 @@ class Life:
 
     def run(self) -> dict[str, Any]:
         """The summary. Raises Stopped."""
-        from neocpu.training import trainer
-        from neocpu.training.results import RunReport
+        from neocpu.train.run import trainer
+        from neocpu.train.watch.results import RunReport
 
         life = self
 
@@ -99,8 +99,8 @@ def main() -> int:
     settings = configs.load(folder / "small.toml", ["training.steps=4", "training.epochs=9"])
     comm = get_comm()
     prepare_threads(comm, 1)
-    from neocpu.training.requests import Stopped
-    from neocpu.training.run_folder import has_results
+    from neocpu.train.run.run_folder import has_results
+    from neocpu.train.step.requests import Stopped
 
     expected = Life(settings, comm, folder / "whole", "").run()["digest"]
     for moment, end in MOMENTS.items():

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu import config
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
-from neocpu.ingest.writer import DatasetWriter
+from neocpu.train.config import config
 
 # the third batch of an epoch has 22 samples
 ROWS = 150

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.launch import mpiexec_command
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.launch import mpiexec_command
 
 TESTS = Path(__file__).resolve().parent
 

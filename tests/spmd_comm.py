@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from spmd import spmd
 
-from neocpu.errors import DataError
-from neocpu.parallel.comm import Comm
+from neocpu.core.errors import DataError
+from neocpu.parallel.transport.comm import Comm
 
 RANKS = (1, 2, 3, 4, 8)
 DTYPES = (np.uint8, np.uint16, np.int32, np.int64, np.float32, np.float64, np.bool_)
@@ -173,7 +173,7 @@ def wrong_calls_are_refused_before_anything_is_sent(comm: Comm) -> None:
 def messages_in_small_chunks_arrive_too(comm: Comm) -> None:
     if type(comm).__name__ != "MpiComm":
         pytest.skip("how an MPI without 64-bit counts is served; threads have no such limit")
-    from neocpu.parallel.mpi import MpiComm
+    from neocpu.parallel.transport.mpi import MpiComm
 
     ranks = comm._comm  # type: ignore[attr-defined]
     chunked = MpiComm(ranks.Dup(), ranks_per_node=1, chunked=True, chunk=7, windows=False)
@@ -187,7 +187,7 @@ def messages_in_small_chunks_arrive_too(comm: Comm) -> None:
 def messages_arrive_at_ranks_that_sleep_while_they_wait(comm: Comm) -> None:
     if type(comm).__name__ != "MpiComm":
         pytest.skip("how MPI ranks wait that share cores; threads sleep anyway")
-    from neocpu.parallel.mpi import MpiComm
+    from neocpu.parallel.transport.mpi import MpiComm
 
     ranks = comm._comm  # type: ignore[attr-defined]
     every_verb_moves(MpiComm(ranks.Dup(), crowd=1.0, chunk=7, windows=False))
@@ -198,7 +198,7 @@ def messages_arrive_at_ranks_that_sleep_while_they_wait(comm: Comm) -> None:
 def messages_arrive_without_windows_and_past_full_ones(comm: Comm) -> None:
     if type(comm).__name__ != "MpiComm":
         pytest.skip("how MPI ranks of one host hand each other messages")
-    from neocpu.parallel.mpi import MpiComm
+    from neocpu.parallel.transport.mpi import MpiComm
 
     ranks = comm._comm  # type: ignore[attr-defined]
     every_verb_moves(MpiComm(ranks.Dup(), windows=False))

@@ -11,23 +11,23 @@ from pathlib import Path
 import numpy as np
 from spmd import spmd
 
-from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.optimizers import Schedule, SparseOptimizer
-from neocpu.embedding.rounded import rounded
-from neocpu.embedding.specs import TableSpec, bags
-from neocpu.embedding.tbe import TableBatchedEmbedding
-from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import IndexRangeError
-from neocpu.jagged import KJT
-from neocpu.kernels import narrow
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import Plan, place
-from neocpu.parallel.routes import ROUTES
-from neocpu.parallel.sharded import ShardedEmbedding
-from neocpu.parallel.sharding import SCHEMES, Shard
-from neocpu.parallel.threads import run_threads
-from neocpu.parallel.wire_formats import FP32, WireSpecs
-from neocpu.trees import rank_samples
+from neocpu.core.errors import IndexRangeError
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.kernels.rows import narrow
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
+from neocpu.parallel.sharding.plan import Plan, place
+from neocpu.parallel.sharding.schemes import SCHEMES, Shard
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.rounded import rounded
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
+from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.specs.feature_groups import key_groups
+from neocpu.tables.specs.optimizers import Schedule, SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec, bags
 
 MIXED = (
     "row_wise",

@@ -18,9 +18,9 @@ import draws
 from mpi4py import MPI
 from spmd import Body, discover
 
-from neocpu.parallel import mpi
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.mpi import MpiComm
+from neocpu.parallel.transport import mpi
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.mpi import MpiComm
 
 # Two ranks of a core sleep while they wait: other tests run beside them. Fewer wait as MPI does, so
 # bodies have both ways.

@@ -5,8 +5,8 @@ from history_runs import settings, train
 from spmd import spmd
 from spmd_exchange import Case, digest
 
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.threads import run_threads
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
 
 
 @spmd(3)

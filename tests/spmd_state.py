@@ -8,12 +8,12 @@ from spmd import spmd
 from test_checkpoint import MIXED, TABLE_WISE, make
 from test_checkpoint_chain import wholes, written
 
-from neocpu.errors import TrainingError
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.training import checkpoint
-from neocpu.training.metrics import compute
-from neocpu.training.run_folder import RunLock
-from neocpu.training.state import digest
+from neocpu.core.errors import TrainingError
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.train import checkpoint
+from neocpu.train.run.run_folder import RunLock
+from neocpu.train.state.state import digest
+from neocpu.train.watch.metrics import compute
 
 
 @spmd(2, 3, 8)

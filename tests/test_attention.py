@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from history_runs import settings, train
 
-from neocpu.kernels import attention
-from neocpu.model.attention_layout import AttentionLayout
-from neocpu.model.mlp import NodeGradient, initialise
-from neocpu.model.operations.attention import Attention
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.threads import run_threads
-from neocpu.reference import attention as twin
+from neocpu.kernels.dense import attention
+from neocpu.kernels.twins.dense import attention as twin
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.model.attention_layout import AttentionLayout
+from neocpu.train.model.layers.mlp import NodeGradient, initialise
+from neocpu.train.model.operations.attention import Attention
 
 
 def histories(seed: int, samples: int = 9, dim: int = 5, longest: int = 6):

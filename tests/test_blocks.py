@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import blocks as kernels
-from neocpu.reference import blocks as twins
+from neocpu.kernels.exchange import blocks as kernels
+from neocpu.kernels.twins.exchange import blocks as twins
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
 

@@ -9,15 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from neocpu.kernels import cache as kernels
-from neocpu.kernels import hashing, policies
-from neocpu.kernels._threads import thread_count, use_threads
+from neocpu.kernels.compile.threads import thread_count, use_threads
+from neocpu.kernels.logs import hashing
 from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
-from neocpu.reference import cache as twin
-from neocpu.reference import hashing as hashing_twin
-from neocpu.reference import policies as twin_policies
-from neocpu.reference.policies import NEVER, POLICIES
-from neocpu.storage.cache import LINE, STATISTICS, WAYS, Cache, batches_ahead, line_of, sets_for
+from neocpu.kernels.tiers import cache as kernels
+from neocpu.kernels.tiers import policies
+from neocpu.kernels.twins.logs import hashing as hashing_twin
+from neocpu.kernels.twins.tiers import cache as twin
+from neocpu.kernels.twins.tiers import policies as twin_policies
+from neocpu.kernels.twins.tiers.policies import NEVER, POLICIES
+from neocpu.tables.tiers.cache import (
+    LINE,
+    STATISTICS,
+    WAYS,
+    Cache,
+    batches_ahead,
+    line_of,
+    sets_for,
+)
 from tests.cache_model import Model, batch_of, murmur
 
 NAMES = sorted(POLICIES)

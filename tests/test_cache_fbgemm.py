@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.storage.cache import Cache
+from neocpu.tables.tiers.cache import Cache
 from tests.cache_model import batch_of, murmur
 
 

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from neocpu.cli.calibrate import calibrate
-from neocpu.errors import ConfigError, EnvironmentProblem
-from neocpu.parallel import launch
-from neocpu.parallel.comm import SingleComm
-from neocpu.zionex import calibration, machine_file
-from neocpu.zionex.calibration import Measured, assemble
-from neocpu.zionex.machine import (
+from neocpu.core.errors import ConfigError, EnvironmentProblem
+from neocpu.parallel.transport import launch
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.plan.machines import calibration, machine_file
+from neocpu.plan.machines.calibration import Measured, assemble
+from neocpu.plan.machines.machine import (
     COLUMNS,
     EMBEDDING_WORK,
     MOVES,
@@ -28,7 +28,7 @@ from neocpu.zionex.machine import (
     ProductRates,
     TransferRates,
 )
-from neocpu.zionex.timing import EFFORTS, Stopwatch
+from neocpu.plan.machines.timing import EFFORTS, Stopwatch
 
 
 @pytest.fixture(autouse=True)

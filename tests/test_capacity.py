@@ -3,8 +3,8 @@
 from click.testing import CliRunner
 
 from neocpu.cli.plan import human, plan
-from neocpu.embedding.specs import TableSpec
-from neocpu.planner.capacity import LADDER, model_bytes
+from neocpu.plan.cost.capacity import LADDER, model_bytes
+from neocpu.tables.specs.specs import TableSpec
 
 MODEL = "data/models/neo-f.toml"
 

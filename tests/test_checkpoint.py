@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 from sealed_files import as_older, sealed_anew
 
-from neocpu import config as configs
-from neocpu.embedding.dense_optimizer import DenseOptimizer
-from neocpu.embedding.tbe import TableBatchedEmbedding
-from neocpu.errors import CheckpointError
-from neocpu.hdf5 import draft
-from neocpu.model.layout import ModelLayout
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.reference.rules import RULES
-from neocpu.training import checkpoint
-from neocpu.training.checkpoint.layout import RowWriter
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.initial import initial_rows
-from neocpu.training.state import digest
+from neocpu.core.errors import CheckpointError
+from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
+from neocpu.tables.hdf5 import draft
+from neocpu.train import checkpoint
+from neocpu.train.checkpoint.layout import RowWriter
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.config import config as configs
+from neocpu.train.model.layout import ModelLayout
+from neocpu.train.state.initial import initial_rows
+from neocpu.train.state.state import digest
 
 TOML = """
 [model]

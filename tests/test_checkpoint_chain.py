@@ -17,18 +17,18 @@ from test_checkpoint import MIXED, TABLE_WISE, make
 
 import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
-from neocpu.errors import CheckpointError
+from neocpu.core.errors import CheckpointError
 from neocpu.kernels.records import one_by_one
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.threads import run_threads
-from neocpu.training import checkpoint
-from neocpu.training.checkpoint.layout import RowWriter
-from neocpu.training.checkpoint.reading import CheckpointFile, base_of
-from neocpu.training.checkpoint.saving import Saver
-from neocpu.training.checkpoint.tools import merge
-from neocpu.training.initial import initial_rows
-from neocpu.training.state import digest
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train import checkpoint
+from neocpu.train.checkpoint.layout import RowWriter
+from neocpu.train.checkpoint.reading import CheckpointFile, base_of
+from neocpu.train.checkpoint.saving import Saver
+from neocpu.train.checkpoint.tools import merge
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.state.initial import initial_rows
+from neocpu.train.state.state import digest
 from tests.small_run import config_of
 
 SETS = ("optimizer.sparse.name=exact_adagrad",)

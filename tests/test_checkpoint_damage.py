@@ -17,19 +17,19 @@ from test_checkpoint_chain import SETS, learn, names
 from test_checkpoint_chain import written as chain
 
 import neocpu
-from neocpu.errors import CheckpointError
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.threads import run_threads
-from neocpu.scoring.export_arrays import export
-from neocpu.training import checkpoint
-from neocpu.training.checkpoint.folder import checkpoints
-from neocpu.training.checkpoint.layout import TEXTS, lay_out
-from neocpu.training.checkpoint.reading import CheckpointFile, base_of
-from neocpu.training.checkpoint.saving import Saver
-from neocpu.training.checkpoint.tools import merge
-from neocpu.training.run_folder import RunLock
-from neocpu.training.state import digest
-from neocpu.training.state_blocks import Tensor
+from neocpu.core.errors import CheckpointError
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.serve.exports.arrays import export
+from neocpu.train import checkpoint
+from neocpu.train.checkpoint.folder import checkpoints
+from neocpu.train.checkpoint.layout import TEXTS, lay_out
+from neocpu.train.checkpoint.reading import CheckpointFile, base_of
+from neocpu.train.checkpoint.saving import Saver
+from neocpu.train.checkpoint.tools import merge
+from neocpu.train.run.run_folder import RunLock
+from neocpu.train.state.blocks import Tensor
+from neocpu.train.state.state import digest
 
 
 @pytest.fixture(scope="module")

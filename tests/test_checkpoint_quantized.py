@@ -15,18 +15,19 @@ from test_checkpoint_chain import SETS, learn, names, wholes
 
 import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
-from neocpu.errors import ConfigError
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.launch import StopSignal
-from neocpu.parallel.threads import run_threads
-from neocpu.training import checkpoint, trainer
-from neocpu.training.checkpoint.reading import CheckpointFile, base_of
-from neocpu.training.checkpoint.saving import Saver
-from neocpu.training.checkpoint.tools import merge
-from neocpu.training.requests import Stopped
-from neocpu.training.results import RunReport
-from neocpu.training.state import digest
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.launch import StopSignal
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train import checkpoint
+from neocpu.train.checkpoint.reading import CheckpointFile, base_of
+from neocpu.train.checkpoint.saving import Saver
+from neocpu.train.checkpoint.tools import merge
+from neocpu.train.run import trainer
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.state.state import digest
+from neocpu.train.step.requests import Stopped
+from neocpu.train.watch.results import RunReport
 from tests.small_run import config_of
 
 LEVELS = {"int8": 255, "int4": 15}

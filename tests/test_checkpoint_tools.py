@@ -12,16 +12,16 @@ from test_checkpoint import TABLE_WISE, make
 
 import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.errors import CheckpointError, ConfigError
-from neocpu.kernels.philox import uniform_rows
-from neocpu.parallel.comm import SingleComm
-from neocpu.scoring.export_arrays import export
-from neocpu.training import checkpoint
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.checkpoint.tools import Difference, first_difference
-from neocpu.training.initial import initial_rows
-from neocpu.training.inspect import TrainedModel
+from neocpu.core.errors import CheckpointError, ConfigError
+from neocpu.kernels.numbers.philox import uniform_rows
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.serve.exports.arrays import export
+from neocpu.serve.scoring.inspect import TrainedModel
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.train import checkpoint
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.checkpoint.tools import Difference, first_difference
+from neocpu.train.state.initial import initial_rows
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from neocpu import cli
 from neocpu.cli import COMMANDS, run
 from neocpu.cli.train import default_folder
-from neocpu.errors import ConfigError, EnvironmentProblem
-from neocpu.parallel.comm import SingleComm
+from neocpu.core.errors import ConfigError, EnvironmentProblem
+from neocpu.parallel.transport.comm import SingleComm
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "data" / "models" / "tiny.toml"

@@ -10,9 +10,9 @@ import pytest
 from sealed_files import edit
 
 from neocpu.cli import cli, run
-from neocpu.errors import ConfigError, DataError
-from neocpu.ingest.convert import convert
-from neocpu.ingest.dataset import Dataset
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.dataset import Dataset
 
 ROW = "\t".join(["1", *map(str, range(13)), *(f"{i:x}" for i in range(26))])
 

@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.formats import FORMATS, WIRES
-from neocpu.kernels import codecs_inference, codecs_mx, codecs_rows
-from neocpu.reference import codecs_inference as inference_twin
-from neocpu.reference import codecs_mx as mx_twin
-from neocpu.reference import codecs_rows as rows_twin
-from neocpu.reference.codecs import INT8_VARIANTS, MX_ROUNDINGS
-from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
+from neocpu.core.formats import FORMATS, WIRES
+from neocpu.kernels.codecs import inference as codecs_inference
+from neocpu.kernels.codecs import mx as codecs_mx
+from neocpu.kernels.codecs import rows as codecs_rows
+from neocpu.kernels.twins.codecs import inference as inference_twin
+from neocpu.kernels.twins.codecs import mx as mx_twin
+from neocpu.kernels.twins.codecs import rows as rows_twin
+from neocpu.kernels.twins.codecs.small_floats import INT8_VARIANTS, MX_ROUNDINGS
+from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
 from tests.cases import FILLS, assert_same, floats
 
 KEY = tensor_key(7, STOCHASTIC_ROUNDING, "a table")

@@ -12,9 +12,9 @@ import pytest
 import spmd_comm
 from spmd import BODIES, run_under_mpi, spmd
 
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.sent import sum_traffic
-from neocpu.parallel.threads import run_threads
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.sent import sum_traffic
+from neocpu.parallel.transport.threads import run_threads
 
 SUITE = [body for name, body in BODIES.items() if name.startswith("comm.")]
 
@@ -58,7 +58,7 @@ def test_irregular_nodes_count_as_one() -> None:
 
 def test_alone_loads_no_mpi_and_no_numba() -> None:
     code = (
-        "import sys; from neocpu.parallel.launch import get_comm; get_comm().barrier(); "
+        "import sys; from neocpu.parallel.transport.launch import get_comm; get_comm().barrier(); "
         "sys.exit('mpi4py' in sys.modules or 'numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 import neocpu
 from neocpu.cli import cli
 from neocpu.cli import train as train_command
-from neocpu.errors import CheckpointError, DataError, TrainingError
-from neocpu.scoring.score_file import ScoreFile
-from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.core.errors import CheckpointError, DataError, TrainingError
+from neocpu.serve.scoring.score_file import ScoreFile
+from neocpu.train.checkpoint.reading import CheckpointFile
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = 900
@@ -215,7 +215,7 @@ def test_a_model_in_a_notebook(folder: Path) -> None:
 def threads_stay() -> Iterator[None]:
     """Commands set thread counts for their own process; this one is shared."""
     assert "numba" in sys.modules
-    from neocpu.kernels._threads import use_threads
+    from neocpu.kernels.compile.threads import use_threads
 
     yield
     use_threads(1 << 10)

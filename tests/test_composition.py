@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu import config as configs
-from neocpu.kernels import composition as kernels
-from neocpu.model.composition import Compositions
-from neocpu.model.elementwise import backward_steps, forward_steps
-from neocpu.model.operations import make_operation
-from neocpu.reference import composition as reference
+from neocpu.kernels.dense import composition as kernels
+from neocpu.kernels.twins.dense import composition as reference
+from neocpu.train.config import config as configs
+from neocpu.train.model.composition import Compositions
+from neocpu.train.model.elementwise import backward_steps, forward_steps
+from neocpu.train.model.operations import make_operation
 
 TABLES = """
     a.rows = 20

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from neocpu import config as configs
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError
-from neocpu.reference.rules import RULES
+from neocpu.core.errors import ConfigError
+from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.config import config as configs
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = (
@@ -247,7 +247,7 @@ def test_texts_with_nul_and_more_threads_than_cores_are_refused() -> None:
 
 
 def test_route_names_are_those_of_the_registry() -> None:
-    from neocpu.parallel.routes import ROUTES
+    from neocpu.parallel.exchange.routes import ROUTES
     from neocpu.parallel.settings import ROUTE_NAMES
 
     assert set(ROUTE_NAMES) == set(ROUTES)

@@ -12,16 +12,16 @@ import pytest
 from real_data import real_data
 
 from neocpu.cli import run
-from neocpu.errors import ConfigError, DataError
-from neocpu.ingest import readers
-from neocpu.ingest.convert import ConvertOptions, convert
-from neocpu.ingest.copies import ensure_dataset
-from neocpu.ingest.dataset import Dataset
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.copies import ensure_dataset
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.formats import readers
+from neocpu.ingest.formats.readers import kind_of
+from neocpu.ingest.formats.sources import _pieces
 from neocpu.ingest.read_ahead import read_ahead
-from neocpu.ingest.readers import kind_of
-from neocpu.ingest.sources import _pieces
-from neocpu.reference.elementary import log1p
-from neocpu.reference.philox import fnv1a64
+from neocpu.kernels.twins.numbers.elementary import log1p
+from neocpu.kernels.twins.numbers.philox import fnv1a64
 
 INTEGERS = [str(i) for i in range(13)]
 CATEGORIES = [f"{i:08x}" for i in range(26)]
@@ -89,7 +89,7 @@ def test_blocks_of_any_size_give_the_same_file(tmp_path, monkeypatch):
     whole = convert([source(tmp_path, text)], tmp_path / "a.h5", "criteo").path.read_bytes()
     for size in (100, 1000, 4097):
         short = lambda path, size=size: readers.text_blocks(path, size)  # noqa: E731
-        monkeypatch.setattr("neocpu.ingest.sources.text_blocks", short)
+        monkeypatch.setattr("neocpu.ingest.formats.sources.text_blocks", short)
         assert (
             convert([tmp_path / "log.tsv"], tmp_path / "b.h5", "criteo").path.read_bytes() == whole
         )
@@ -473,7 +473,7 @@ def test_a_raw_log_is_converted_once_per_content_and_options(tmp_path):
 
 def test_a_folder_that_cannot_be_written_sends_the_copy_elsewhere(tmp_path, monkeypatch):
     raw = source(tmp_path, line())
-    monkeypatch.setattr("neocpu.ingest.copies._writable", lambda folder: folder != tmp_path)
+    monkeypatch.setattr("neocpu.ingest.dataset.copies._writable", lambda folder: folder != tmp_path)
     (tmp_path / "out").mkdir()
     assert ensure_dataset([raw], "criteo", out_dir=tmp_path / "out")[0].parent == tmp_path / "out"
     with pytest.raises(DataError, match="give --out DIR"):

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from sealed_files import edit
 
-from neocpu.errors import DataError
-from neocpu.ingest.dataset import Dataset
+from neocpu.core.errors import DataError
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
-from neocpu.ingest.readers import kind_of
-from neocpu.ingest.writer import DatasetWriter
+from neocpu.ingest.formats.readers import kind_of
 
 COLUMNS = (
     FeatureColumn("C1"),
@@ -185,7 +185,7 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("neocpu.ingest.writer.os.fsync", full)
+    monkeypatch.setattr("neocpu.ingest.dataset.writer.os.fsync", full)
     message = r"a\.h5: writing failed .*No space left.*MiB are free"
     with (
         pytest.raises(DataError, match=message),
@@ -454,7 +454,7 @@ def test_many_files_need_few_descriptors(tmp_path):
     program = (
         "import resource, sys, numpy\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
-        "from neocpu.ingest.dataset import Dataset\n"
+        "from neocpu.ingest.dataset.dataset import Dataset\n"
         "print(Dataset([sys.argv[1]] * 50).take(numpy.arange(500)).labels.size)\n"
     )
     done = subprocess.run(
@@ -477,8 +477,8 @@ def test_descriptors_are_given_back(tmp_path):
 LIMITED = """
 import resource, sys, pathlib
 import numpy as np
-from neocpu.errors import DataError
-from neocpu.ingest.writer import DatasetWriter, FeatureColumn
+from neocpu.core.errors import DataError
+from neocpu.ingest.dataset.writer import DatasetWriter, FeatureColumn
 path, compress, limit = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 codes = np.random.default_rng(0).integers(0, 2**32, 9000, np.uint32)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from neocpu import config as configs
-from neocpu.defaults import BEFORE, as_overrides
-from neocpu.errors import ConfigError
-from neocpu.training.checkpoint import snapshot
-from neocpu.training.checkpoint.folder import checkpoints
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import ConfigError
+from neocpu.train.checkpoint import snapshot
+from neocpu.train.checkpoint.folder import checkpoints
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.config import config as configs
+from neocpu.train.config.defaults import BEFORE, as_overrides
+from neocpu.train.run.trainer import Trainer
 
 DATA = Path(__file__).parent.parent / "data" / "tiny-criteo-test.tsv.gz"
 TEXT = f"""

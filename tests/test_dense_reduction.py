@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.parallel.buffers import Buffers
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.dense_reduction import DenseReduction, sum_leaves
-from neocpu.parallel.threads import run_threads
-from neocpu.parallel.wire_formats import WireSpec
-from neocpu.parallel.wires import Wire
-from neocpu.trees import climb
+from neocpu.core.trees import climb
+from neocpu.parallel.dense.reduction import DenseReduction, sum_leaves
+from neocpu.parallel.exchange.wire_formats import WireSpec
+from neocpu.parallel.exchange.wires import Wire
+from neocpu.parallel.transport.buffers import Buffers
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=20)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_tiers import ROWS, stack, visit
 
-from neocpu.storage.device import TICK, Device
+from neocpu.tables.storage.device import TICK, Device
 
 
 class Clock:

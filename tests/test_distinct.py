@@ -7,10 +7,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import distinct as kernels
+from neocpu.kernels.exchange import distinct as kernels
 from neocpu.kernels.operands import Bags
-from neocpu.parallel.message_sizes import message_words
-from neocpu.reference import distinct as twins
+from neocpu.kernels.twins.exchange import distinct as twins
+from neocpu.parallel.exchange.message_sizes import message_words
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
 MODULES = (kernels, twins)

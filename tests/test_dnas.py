@@ -12,27 +12,27 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from neocpu import config as configs
 from neocpu.cli import cli
-from neocpu.config import Config
-from neocpu.errors import ConfigError
+from neocpu.core.errors import ConfigError
+from neocpu.core.trees import leaf_cuts
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.model.arrays import NodeGradient
-from neocpu.model.dlrm import Dlrm
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.threads import run_threads
-from neocpu.reference import model as twin
-from neocpu.search.cost import CostInputs, ModelCost, flops, hard, parameters, seconds
-from neocpu.search.draws import gumbel, sample, theta_gradient
-from neocpu.search.pricing import cost_of
-from neocpu.search.results import HISTORY
-from neocpu.search.space import Space, plain_config, space_of
-from neocpu.search.supernet import Supernet
-from neocpu.search.trainer import SearchTrainer
-from neocpu.training.scoring import restore
-from neocpu.training.trainer import Trainer
-from neocpu.trees import leaf_cuts
+from neocpu.kernels.twins.dense import model as twin
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.layers.arrays import NodeGradient
+from neocpu.train.run.scoring import restore
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.search.cost import CostInputs, ModelCost, flops, hard, parameters, seconds
+from neocpu.train.search.draws import gumbel, sample, theta_gradient
+from neocpu.train.search.pricing import cost_of
+from neocpu.train.search.results import HISTORY
+from neocpu.train.search.space import Space, plain_config, space_of
+from neocpu.train.search.supernet import Supernet
+from neocpu.train.search.trainer import SearchTrainer
 from tests.small_run import CONFIG, write_log
 
 SEARCH = """

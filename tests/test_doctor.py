@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from neocpu import cores
 from neocpu.cli import doctor as file
-from neocpu.cli import doctor_host
 from neocpu.cli.doctor import (
     Check,
     check_cpu,
@@ -22,11 +20,14 @@ from neocpu.cli.doctor import (
     doctor,
     try_mpi,
 )
-from neocpu.errors import EnvironmentProblem
-from neocpu.kernels import _cache, _threads
-from neocpu.parallel import launch
-from neocpu.parallel.comm import SingleComm
-from neocpu.zionex import machine_file
+from neocpu.cli.screen import doctor_host
+from neocpu.core import cores
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.kernels.compile import cache as kernel_cache
+from neocpu.kernels.compile import threads as kernel_threads
+from neocpu.parallel.transport import launch
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.plan.machines import machine_file
 
 ALONE = SingleComm()
 
@@ -106,7 +107,7 @@ def test_without_mpi_one_rank_can_still_run(monkeypatch: pytest.MonkeyPatch) -> 
 def test_threads_and_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(check_threads(ALONE, 1)).state == "ok"
     assert next(check_threads(ALONE, 10_000)).state == "warn"
-    monkeypatch.setattr(_threads, "threading_layer", lambda: "workqueue")
+    monkeypatch.setattr(kernel_threads, "threading_layer", lambda: "workqueue")
     assert list(check_threads(ALONE, 1))[1].state == "warn"
 
 
@@ -141,14 +142,14 @@ def test_a_read_only_cache_is_told_with_the_kernels_that_it_has(
 
     monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
     assert next(check_folders(ALONE, 1)).state == "ok"
-    kernel_file = _cache.cache_folder() / "loss.bce-0.nbc"
-    kernel_file.write_bytes(_cache.MAGIC + hashlib.sha256(b"").digest())
-    (_cache.cache_folder() / "damaged.nbc").touch()
+    kernel_file = kernel_cache.cache_folder() / "loss.bce-0.nbc"
+    kernel_file.write_bytes(kernel_cache.MAGIC + hashlib.sha256(b"").digest())
+    (kernel_cache.cache_folder() / "damaged.nbc").touch()
     check = next(check_folders(ALONE, 1))
     assert check.state == "warn"
     assert "1 kernels" in check.finding
     assert "1 files cannot be used, for example damaged.nbc" in check.finding
-    monkeypatch.setattr(_cache, "write", refuse)
+    monkeypatch.setattr(kernel_cache, "write", refuse)
     check = next(check_folders(ALONE, 1))
     assert check.state == "warn"
     assert "1 kernels" in check.finding and "cannot be written" in check.finding

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import elementary
-from neocpu.reference import elementary as twin
+from neocpu.kernels.numbers import elementary
+from neocpu.kernels.twins.numbers import elementary as twin
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=25)
 NAMES = ["exp", "log", "log1p", "sigmoid", "softplus"]

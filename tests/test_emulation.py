@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.launch import find_mpiexec
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.parallel.transport.launch import find_mpiexec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import emulate_128_ranks

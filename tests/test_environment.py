@@ -8,13 +8,14 @@ import threading
 
 import pytest
 
-from neocpu.errors import EnvironmentProblem
-from neocpu.kernels import _key, _threads
-from neocpu.parallel.environment import check_kernels, check_threads, check_variables
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.kernels.compile import key as kernel_key
+from neocpu.kernels.compile import threads as kernel_threads
+from neocpu.parallel.transport.environment import check_kernels, check_threads, check_variables
 
 OLD_CPU = """
-from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.environment import check_kernels
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.parallel.transport.environment import check_kernels
 try:
     check_kernels()
 except EnvironmentProblem as problem:
@@ -61,7 +62,7 @@ def test_a_cpu_without_fused_multiply_add_is_told_before_anything_is_compiled() 
 
 
 def test_this_cpu_has_it() -> None:
-    assert _key.has_fma()
+    assert kernel_key.has_fma()
     check_kernels()
 
 
@@ -69,6 +70,6 @@ def test_a_layer_that_is_not_installed_is_told_in_one_line(monkeypatch: pytest.M
     def missing() -> str:
         raise ValueError("No threading layer could be loaded.\nHINT:\nIntel TBB is required")
 
-    monkeypatch.setattr(_threads, "threading_layer", missing)
+    monkeypatch.setattr(kernel_threads, "threading_layer", missing)
     with pytest.raises(EnvironmentProblem, match=r"loaded\. HINT: Intel TBB .*unset NUMBA_THREAD"):
         check_kernels()

@@ -10,9 +10,10 @@ import polars as pl
 import pytest
 
 import neocpu
-from neocpu import DLRM, config
-from neocpu.errors import CheckpointError, ConfigError, DataError
-from neocpu.training.trainer import Trainer
+from neocpu import DLRM
+from neocpu.core.errors import CheckpointError, ConfigError, DataError
+from neocpu.train.config import config
+from neocpu.train.run.trainer import Trainer
 
 KEYS = {"batch_size": 32, "embedding_dim": 4, "model__bottom": [4], "model__top": (1,)}
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neocpu import config as configs
 from neocpu import load
-from neocpu.parallel.comm import SingleComm
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.train.config import config as configs
+from neocpu.train.run.trainer import Trainer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import beyond_memory

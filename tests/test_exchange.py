@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.embedding.specs import TableSpec, bags
-from neocpu.jagged import KJT
-from neocpu.parallel.buffers import Buffers
-from neocpu.parallel.checks import find_refusal
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.entries import entries_of_ranks
-from neocpu.parallel.plan import place
-from neocpu.parallel.routes import ROUTES
-from neocpu.parallel.shipment import Map, Shipment, ship_further
-from neocpu.parallel.started import Started
-from neocpu.parallel.threads import run_threads
+from neocpu.core.jagged import KJT
+from neocpu.parallel.exchange.checks import find_refusal
+from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.exchange.shipment import Map, Shipment, ship_further
+from neocpu.parallel.sharding.entries import entries_of_ranks
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.buffers import Buffers
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.started import Started
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.specs.specs import TableSpec, bags
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=25)
 

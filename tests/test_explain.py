@@ -9,28 +9,28 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from neocpu import config as configs
 from neocpu.cli import run
 from neocpu.cli.plan import plan as command
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError, PlanError
-from neocpu.parallel.plan import place
-from neocpu.planner import svg
-from neocpu.planner.explain import Explainer
-from neocpu.planner.links import Layout
-from neocpu.planner.plan_file import loads
-from neocpu.planner.plan_svg import plan_svg, traffic_matrix
-from neocpu.planner.question import PlanQuestion
-from neocpu.planner.remedies import missing_bytes, remedies, remedy_lines
-from neocpu.planner.resources import bounding
-from neocpu.planner.seconds import loads_of, rectangles_of, step_seconds
-from neocpu.planner.trials import Trials, is_same, of_answer
-from neocpu.planner.turning import turning_points
-from neocpu.planner.units import bytes_text, count_text, seconds_text
-from neocpu.planner.work import DenseWork, Workload
-from neocpu.training.machine_plans import question_of
-from neocpu.zionex import machine_file
-from neocpu.zionex.machine import ComputePeak, LinkPeak, Machine, MemoryPeak
+from neocpu.core import svg
+from neocpu.core.errors import ConfigError, PlanError
+from neocpu.core.units import bytes_text, count_text, seconds_text
+from neocpu.parallel.sharding.plan import place
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import loads_of, rectangles_of, step_seconds
+from neocpu.plan.cost.work import DenseWork, Workload
+from neocpu.plan.files.plan_file import loads
+from neocpu.plan.machines import machine_file
+from neocpu.plan.machines.machine import ComputePeak, LinkPeak, Machine, MemoryPeak
+from neocpu.plan.search.question import PlanQuestion
+from neocpu.plan.search.resources import bounding
+from neocpu.plan.search.trials import Trials, is_same, of_answer
+from neocpu.plan.show.explain import Explainer
+from neocpu.plan.show.plan_svg import plan_svg, traffic_matrix
+from neocpu.plan.show.remedies import missing_bytes, remedies, remedy_lines
+from neocpu.plan.show.turning import turning_points
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.before.machine_plans import question_of
+from neocpu.train.config import config as configs
 
 TINY = "data/models/tiny.toml"
 MACHINE = Machine(

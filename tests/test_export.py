@@ -8,12 +8,12 @@ import pytest
 from export_runs import columns, exported, samples, scores, train
 
 from neocpu.cli import run
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import CheckpointError, ConfigError
-from neocpu.scoring import export_arrays
-from neocpu.scoring.export_scorer import StoredTable
-from neocpu.training.initial import in_format
-from neocpu.training.inspect import load
+from neocpu.core.errors import CheckpointError, ConfigError
+from neocpu.serve.exports import arrays as export_arrays
+from neocpu.serve.exports.scorer import StoredTable
+from neocpu.serve.scoring.inspect import load
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.state.initial import in_format
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_written(
 @pytest.mark.parametrize("form", ["int8", "int4"])
 def test_scaled_rows_are_kept(form: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
-    from neocpu.scoring.torch_model import EmbeddingTable
+    from neocpu.serve.exports.torch_model import EmbeddingTable
 
     spec = TableSpec("t", 9, 5, ("t",), format=form)
     weight = np.random.default_rng(1).standard_normal((9, 5)).astype(np.float32)
@@ -104,7 +104,7 @@ def test_scaled_rows_are_kept(form: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"narrow": False}])
 def test_torch_predicts_the_same(trained: Path, tmp_path: Path, options: dict[str, bool]) -> None:
     pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
-    from neocpu.scoring.torch_model import TorchModel
+    from neocpu.serve.exports.torch_model import TorchModel
 
     path = exported(trained, tmp_path / "a.safetensors", **options)
     scorer = TorchModel.load(path)

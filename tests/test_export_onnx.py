@@ -9,10 +9,11 @@ import pytest
 from export_runs import COLUMNS, SCHEMA, columns, exported, samples, scores, train
 
 from neocpu.cli import run
-from neocpu.errors import CheckpointError, ConfigError
-from neocpu.scoring import export_arrays, export_onnx
-from neocpu.scoring.raw_values import RawValues
-from neocpu.training.inspect import load
+from neocpu.core.errors import CheckpointError, ConfigError
+from neocpu.serve.exports import arrays as export_arrays
+from neocpu.serve.exports import onnx as export_onnx
+from neocpu.serve.exports.raw_values import RawValues
+from neocpu.serve.scoring.inspect import load
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -98,7 +99,7 @@ def test_other_models(tmp_path: Path, name: str) -> None:
     inputs = inputs_of(tmp_path / "a.onnx", COLUMNS[3 if "no dense" in name else 1 :])
     assert np.abs(predictions(tmp_path / "a.onnx", inputs) - expected).max() < 2e-6
     with contextlib.suppress(ImportError):
-        from neocpu.scoring.torch_model import TorchModel
+        from neocpu.serve.exports.torch_model import TorchModel
 
         scorer = TorchModel.load(exported(checkpoint, tmp_path / "a.safetensors"))
         assert np.abs(scorer.predict(columns(samples())) - expected).max() < 2e-6

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
 
-from neocpu.errors import ConfigError, IndexRangeError  # noqa: E402
+from neocpu.core.errors import ConfigError, IndexRangeError  # noqa: E402
 from neocpu.oracle import OPERATORS  # noqa: E402
 from neocpu.peers.fbgemm import (  # noqa: E402
     EmbeddingLocation,

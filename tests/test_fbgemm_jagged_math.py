@@ -16,7 +16,7 @@ from neocpu.oracle.checking import check  # noqa: E402
 from neocpu.oracle.operator import Case  # noqa: E402
 from neocpu.oracle.ops import OPERATORS as ORACLE  # noqa: E402
 from neocpu.peers.fbgemm import OPERATORS  # noqa: E402
-from neocpu.peers.fbgemm.operators import Refused  # noqa: E402
+from neocpu.peers.fbgemm.operators.registry import Refused  # noqa: E402
 from tests.oracle_cases import all_cases  # noqa: E402
 
 LONGEST = 1000

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.embedding import bounds, layouts
 from neocpu.peers import arrays as operators
+from neocpu.tables.embedding import bounds, layouts
 
 pytest.importorskip("torch", reason="a peer: pip install -e '.[peers]'")
 pytest.importorskip("fbgemm_gpu", reason="a peer: pip install -e '.[peers]'")

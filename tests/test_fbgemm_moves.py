@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
 
-from neocpu.embedding import layouts  # noqa: E402
 from neocpu.peers.fbgemm import OPERATORS  # noqa: E402
-from neocpu.peers.fbgemm.operators import Refused  # noqa: E402
+from neocpu.peers.fbgemm.operators.registry import Refused  # noqa: E402
+from neocpu.tables.embedding import layouts  # noqa: E402
 
 LENGTHS = torch.tensor([2, 0, 3, 1])
 ORDER = torch.tensor([2, 0, 3, 1])

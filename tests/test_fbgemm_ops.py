@@ -20,7 +20,7 @@ with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
     pytest.importorskip("fbgemm_gpu", reason="fbgemm_gpu is not installed (extra `peers`)")
 
 from neocpu.peers.fbgemm import OPERATORS, SparseType, install, uninstall  # noqa: E402
-from neocpu.peers.fbgemm.operators import Refused  # noqa: E402
+from neocpu.peers.fbgemm.operators.registry import Refused  # noqa: E402
 
 I32 = torch.int32
 I64 = torch.int64
@@ -357,7 +357,8 @@ def test_install_replaces_operators_and_classes_and_puts_them_back() -> None:
     try:
         assert float(torch.ops.fbgemm.segment_sum_csr(1, offsets, values)) == 1.0
         assert (
-            training.SplitTableBatchedEmbeddingBagsCodegen.__module__ == "neocpu.peers.fbgemm.split"
+            training.SplitTableBatchedEmbeddingBagsCodegen.__module__
+            == "neocpu.peers.fbgemm.modules.split"
         )
     finally:
         uninstall()

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
 
-from neocpu.errors import ConfigError  # noqa: E402
+from neocpu.core.errors import ConfigError  # noqa: E402
 from neocpu.oracle.adapters import codes_of  # noqa: E402
 from neocpu.oracle.ops import OPERATORS  # noqa: E402
 from neocpu.peers.fbgemm import (  # noqa: E402
@@ -22,8 +22,8 @@ from neocpu.peers.fbgemm import (  # noqa: E402
     StepMode,
     WeightDecayMode,
 )
-from neocpu.peers.fbgemm.averages import average_shadows  # noqa: E402
-from neocpu.peers.fbgemm.storage import Storage  # noqa: E402
+from neocpu.peers.fbgemm.modules.averages import average_shadows  # noqa: E402
+from neocpu.peers.fbgemm.modules.storage import Storage  # noqa: E402
 
 ROWS = (7, 9)
 DIMS = (4, 8)

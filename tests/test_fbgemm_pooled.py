@@ -17,7 +17,7 @@ import numpy as np  # noqa: E402
 from neocpu.oracle.checking import check  # noqa: E402
 from neocpu.oracle.operator import Case  # noqa: E402
 from neocpu.peers.fbgemm import OPERATORS  # noqa: E402
-from neocpu.peers.fbgemm.operators import Refused  # noqa: E402
+from neocpu.peers.fbgemm.operators.registry import Refused  # noqa: E402
 from tests.oracle_cases import all_cases  # noqa: E402
 
 KEYS = [["a", "b"], ["c", "d"]]

@@ -19,7 +19,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
 
-from neocpu.errors import ConfigError, IndexRangeError  # noqa: E402
+from neocpu.core.errors import ConfigError, IndexRangeError  # noqa: E402
+from neocpu.kernels.twins.rows.rules import RULES  # noqa: E402
 from neocpu.oracle import OPERATORS  # noqa: E402
 from neocpu.peers.fbgemm import (  # noqa: E402
     BoundsCheckMode,
@@ -33,7 +34,6 @@ from neocpu.peers.fbgemm import (  # noqa: E402
     UserEnabledConfigDefinition,
     WeightDecayMode,
 )
-from neocpu.reference.rules import RULES  # noqa: E402
 
 OPTIMIZERS = {
     EmbOptimType.EXACT_SGD: "exact_sgd",
@@ -274,7 +274,7 @@ def test_narrow_rows(row_format: str) -> None:
     )
     torch.manual_seed(1)
     narrow.init_embedding_weights_uniform(-1, 1)
-    from neocpu.peers.fbgemm import codes
+    from neocpu.peers.fbgemm.operators import codes
 
     views = zip(narrow.split_embedding_weights(), plain.dims.tolist())
     numbers = [codes.decode(narrow.words(w), narrow.form, d).reshape(-1) for w, d in views]

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from neocpu.errors import EnvironmentProblem
-from neocpu.floats import keep_subnormals, require_subnormals, subnormals_are_kept
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.core.floats import keep_subnormals, require_subnormals, subnormals_are_kept
 
 FLUSH = 0x8040  # flush-to-zero and denormals-are-zero, in MXCSR
 pytestmark = pytest.mark.skipif(

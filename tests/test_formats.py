@@ -11,21 +11,22 @@ from spmd_exchange import NARROW, PLANS, Case, digest, train, unsharded
 from test_tbe import COLUMNS, KEYS, SEED, TABLES, WHOLE, Plain, batch, record
 
 from neocpu import load
-from neocpu.embedding.rounded import rounded
-from neocpu.embedding.specs import TableSpec
-from neocpu.embedding.tbe import TableBatchedEmbedding
-from neocpu.errors import CheckpointError, TrainingError
-from neocpu.kernels._threads import thread_count, use_threads
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.planner.cost import shard_cost
-from neocpu.planner.work import Workload
-from neocpu.reference import codecs, narrow
-from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.training.checkpoint.number_codes import Code
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.preflight import table_needs
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import CheckpointError, TrainingError
+from neocpu.kernels.compile.threads import thread_count, use_threads
+from neocpu.kernels.twins.codecs import small_floats as codecs
+from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
+from neocpu.kernels.twins.rows import narrow
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.cost.cost import shard_cost
+from neocpu.plan.cost.work import Workload
+from neocpu.tables.embedding.rounded import rounded
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.before.preflight import table_needs
+from neocpu.train.checkpoint.number_codes import Code
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.run.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats
 from tests.small_run import config_of
 

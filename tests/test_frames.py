@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from neocpu.errors import DataError
-from neocpu.ingest.frames import as_frame, parse_frame
-from neocpu.ingest.schema import CategoryField, DenseField, LabelField, Schema
-from neocpu.reference.philox import fnv1a64
+from neocpu.core.errors import DataError
+from neocpu.ingest.formats.frames import as_frame, parse_frame
+from neocpu.ingest.formats.schema import CategoryField, DenseField, LabelField, Schema
+from neocpu.kernels.twins.numbers.philox import fnv1a64
 
 polars = pytest.importorskip("polars")
 
@@ -59,7 +59,7 @@ def test_every_form_has_the_same_codes():
 
 
 def test_labels_are_optional_and_faults_have_rows(monkeypatch):
-    monkeypatch.setattr("neocpu.ingest.frames.ROWS", 2)
+    monkeypatch.setattr("neocpu.ingest.formats.frames.ROWS", 2)
     frame = as_frame(DATA).with_columns(id=polars.Series(["1", "2", "x"]))
     parsed = parse_frame(frame.drop("y"), SCHEMA)
     assert parsed.labels is None and parsed.dense.shape == (2, 1)

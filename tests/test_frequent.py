@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu import config
-from neocpu.ingest import vocabulary
-from neocpu.ingest.convert import ConvertOptions, convert
-from neocpu.ingest.copies import copy_name
-from neocpu.ingest.dataset import Dataset
+from neocpu.ingest.dataset import vocabulary
+from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.copies import copy_name
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.vocabulary import FrequentCodes, frequencies
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.vocabulary import FrequentCodes, frequencies
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.parallel.threads import run_threads
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.config import config
+from neocpu.train.run.trainer import Trainer
 
 TINY = Path(__file__).resolve().parent.parent / "data" / "tiny-criteo-test.tsv.gz"
 CONFIG = """

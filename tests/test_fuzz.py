@@ -15,7 +15,7 @@ import fuzz
 import pytest
 from fuzzing import Reader, minimal
 
-from neocpu.errors import DataError
+from neocpu.core.errors import DataError
 
 READERS = fuzz.readers()
 KEPT = sorted(fuzz.CORPUS.rglob("*.gz"))

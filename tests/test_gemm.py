@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import gemm
+from neocpu.kernels.dense import gemm
 from neocpu.kernels.simd import tiles
-from neocpu.reference import gemm as twin
-from neocpu.reference.fma import fma
+from neocpu.kernels.twins.dense import gemm as twin
+from neocpu.kernels.twins.numbers.fma import fma
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=30)
 SIZES = st.sampled_from([0, 1, 2, 3, 11, 12, 13, 16, 31, 32, 33, 47, 65])
@@ -167,7 +167,7 @@ def test_fma_of_the_twin_is_rounded_once():
 
 PROGRAM = """
 import hashlib, numpy as np
-from neocpu.kernels import gemm
+from neocpu.kernels.dense import gemm
 from neocpu.kernels.simd import tiles
 rng = np.random.default_rng(7)
 x, w, g = (rng.standard_normal(s, dtype=np.float32) for s in [(130, 70), (45, 70), (130, 45)])

@@ -15,19 +15,19 @@ import numpy as np
 import pytest
 from real_data import real_data
 
-from neocpu import config as configs
-from neocpu.embedding.specs import bags
-from neocpu.jagged import KJT
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.plan import Plan
-from neocpu.parallel.sharding import Shard
-from neocpu.parallel.threads import run_threads
-from neocpu.planner.auto import make_plan
-from neocpu.planner.cost import lookups_of
-from neocpu.planner.work import Workload
-from neocpu.training.warmup import MiniBatch
-from neocpu.training.world import build
-from neocpu.trees import rank_samples
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.schemes import Shard
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.cost.cost import lookups_of
+from neocpu.plan.cost.work import Workload
+from neocpu.plan.search.auto import make_plan
+from neocpu.tables.specs.specs import bags
+from neocpu.train.before.warmup import MiniBatch
+from neocpu.train.config import config as configs
+from neocpu.train.step.world import build
 
 RANKS = 8
 DIM = 16
@@ -191,12 +191,12 @@ def calls_of_ranks(golden: Golden) -> list[list[Call]]:
         return calls
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("neocpu.parallel.threads._Started.test", arrives)
+        patch.setattr("neocpu.parallel.transport.threads._Started.test", arrives)
         return run_threads(RANKS, body)
 
 
 def test_the_model_has_the_recorded_parameters(golden: Golden) -> None:
-    from neocpu.model.layout import ModelLayout
+    from neocpu.train.model.layout import ModelLayout
 
     model = golden.settings().model
     dims = [DIM] * len(golden.rows)

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.storage.arena import Arena
+from neocpu.tables.storage.arena import Arena
 
 READ = """
 import sys
 import numpy as np
-from neocpu.storage.arena import Arena
+from neocpu.tables.storage.arena import Arena
 size = sum(Arena.space(count, kind) for count, kind in ((1001, "f4"), (7, "f8")))
 arena = Arena(size)
 first = arena.take(1001, "f4")
@@ -36,7 +36,7 @@ sys.exit(int(beyond[-1]))
 OUTSIDE = """
 import numpy as np
 from numba import prange
-from neocpu.kernels._jit import parallel_kernel
+from neocpu.kernels.compile.jit import parallel_kernel
 
 @parallel_kernel
 def fill(array, count):

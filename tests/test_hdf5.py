@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.errors import DataError
-from neocpu.hdf5 import seal
-from neocpu.hdf5.disk import allocate
-from neocpu.hdf5.door import File, Kind
-from neocpu.hdf5.draft import Draft, Image
-from neocpu.hdf5.sparse import PAGE, SparseFile
+from neocpu.core.errors import DataError
+from neocpu.tables.hdf5 import seal
+from neocpu.tables.hdf5.disk import allocate
+from neocpu.tables.hdf5.door import File, Kind
+from neocpu.tables.hdf5.draft import Draft, Image
+from neocpu.tables.hdf5.sparse import PAGE, SparseFile
 
 KIND = Kind(
     format="neocpu-test",

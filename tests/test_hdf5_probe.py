@@ -7,10 +7,10 @@ from pathlib import Path
 import h5py
 import pytest
 
-from neocpu.errors import OracleError
-from neocpu.hdf5 import probe, walk
-from neocpu.hdf5.door import File
+from neocpu.core.errors import OracleError
 from neocpu.oracle.answers import KIND
+from neocpu.tables.hdf5 import probe, walk
+from neocpu.tables.hdf5.door import File
 
 
 def test_a_loop_without_end_is_one_sentence(

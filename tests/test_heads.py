@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neocpu import config
 from neocpu.cli import run as cli
-from neocpu.errors import ConfigError, DataError
-from neocpu.model.dlrm import Dlrm
-from neocpu.model.head_layout import HeadLayout
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.threads import run_threads
-from neocpu.reference import model as twin
-from neocpu.training.trainer import Trainer
-from neocpu.trees import leaf_cuts
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.trees import leaf_cuts
+from neocpu.kernels.twins.dense import model as twin
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.config import config
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.head_layout import HeadLayout
+from neocpu.train.run.trainer import Trainer
 
 B = 20
 DENSE = 3

@@ -15,15 +15,15 @@ import small_run
 from history_runs import TOML, settings, train
 
 import neocpu
-from neocpu.config import Config, loads
-from neocpu.embedding.compositions import Composition, Term
-from neocpu.embedding.row_lookups import RowTerms
-from neocpu.errors import ConfigError
-from neocpu.model import composition_layout, operations
-from neocpu.model.operations.rows import BagSums
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.threads import run_threads
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.row_lookups import RowTerms
+from neocpu.tables.specs.compositions import Composition, Term
+from neocpu.train.config.config import Config, loads
+from neocpu.train.model import composition_layout, operations
+from neocpu.train.model.operations.rows import BagSums
+from neocpu.train.run.trainer import Trainer
 
 
 def test_tiers_and_wires_change_no_digest(tmp_path: Path) -> None:

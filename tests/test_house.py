@@ -17,94 +17,98 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(neocpu.__file__).resolve().parent  # the source's, or an installed one
 MAP = next(path for path in (ROOT / "docs" / "map.md", ROOT / "README.md") if path.exists())
 
-# One direction only: a room imports from rooms of lower number, or from itself.
-ROOMS = {
-    name: level
-    for level, names in enumerate(
+# One direction only: a wing imports from wings of lower storeys, or from itself.
+WINGS = {
+    wing: storey
+    for storey, wings in enumerate(
         (
-            ("errors", "trees"),
-            ("hdf5", "presets"),
-            ("records", "formats"),
-            ("paths",),
-            ("jagged", "floats", "cores"),
+            ("core",),
             ("kernels",),
-            ("reference",),
-            ("storage",),
-            ("embedding",),
-            ("kinds",),
-            ("peers",),
-            ("parallel",),
-            ("zionex",),
-            ("planner",),
-            ("model",),
-            ("ingest",),
-            ("settings", "defaults"),
-            ("config_limits",),
-            ("config",),
-            ("advice",),
-            ("simulation",),
-            ("training",),
-            ("search",),
-            ("scoring",),
-            ("report",),
-            ("oracle",),
+            ("tables",),
+            ("parallel", "ingest", "peers"),
+            ("plan", "oracle"),
+            ("train",),
+            ("serve",),
             ("cli",),
         )
     )
-    for name in names
+    for wing in wings
 }
-CORE = {
-    "kernels",
-    "reference",
-    "storage",
-    "embedding",
-    "parallel",
-    "zionex",
-    "planner",
-    "model",
-    "simulation",
-    "training",
-    "search",
+# Inside a wing, the same of its folders, from the first to the last; "" is the wing's own files.
+# A face stands above the folders that it hands on (`oracle/__init__.py`), so it is not listed.
+STOREYS = {
+    "tables": ("hdf5", "storage", "tiers", "specs", "embedding", "kinds"),
+    "parallel": ("transport", "sharding", "exchange", "dense", "embeddings"),
+    "ingest": ("formats", "dataset", "synthetic"),
+    "plan": (
+        "machines",
+        "files",
+        "towers",
+        "cost",
+        "tiers",
+        "search",
+        "learned",
+        "simulation",
+        "show",
+    ),
+    "train": (
+        "model",
+        "config",
+        "advice",
+        "state",
+        "step",
+        "watch",
+        "checkpoint",
+        "before",
+        "run",
+        "sweep",
+        "search",
+    ),
+    "serve": ("report", "scoring", "exports", "state_dicts", "estimator"),
+    "cli": ("screen", ""),
 }
+# Wings that use the given libraries only; the oracle judges other programs by theirs.
+CORE = {"kernels", "tables", "parallel", "plan", "train"}
 HOMES = {
     "numba": ("kernels/",),
-    "llvmlite": ("kernels/simd/", "kernels/_key.py"),
-    "mpi4py": ("parallel/mpi.py",),
-    "h5py": ("hdf5/", "storage/hdf5.py"),
+    "llvmlite": ("kernels/simd/", "kernels/compile/key.py"),
+    "mpi4py": ("parallel/transport/mpi.py",),
+    "h5py": ("tables/hdf5/", "tables/storage/extents.py"),
+    "hdf5plugin": ("tables/hdf5/", "ingest/dataset/"),
     "click": ("cli/",),
     "rich": ("cli/",),
-    "polars": ("ingest/", "advice/", "scoring/"),
-    "jinja2": ("advice/", "report/"),
-    "safetensors": ("scoring/",),
-    "onnx": ("scoring/",),
-    "matplotlib": ("training/results.py",),
-    "scipy": ("planner/exact.py",),
-    "torch": ("peers/fbgemm/", "oracle/adapters.py", "peers/torchrec.py", "scoring/"),
+    "polars": ("ingest/formats/", "train/advice/", "serve/"),
+    "jinja2": ("train/advice/", "serve/report/"),
+    "safetensors": ("serve/",),
+    "onnx": ("serve/exports/",),
+    "matplotlib": ("train/watch/results.py",),
+    "scipy": ("plan/search/exact.py",),
+    "torch": ("peers/fbgemm/", "oracle/adapters.py", "peers/torchrec.py", "serve/"),
 }
-GIVEN = {"numba", "llvmlite", "numpy", "mpi4py", "h5py", "matplotlib", "scipy"}
 
 # Limits, and what may exceed them: name -> why it is one thing all the same.
 FILE_LINES = 400
 FUNCTION_LINES = 60
 LINE_COLUMNS = 100
+FOLDER_FILES = 22
 LONG_FILES: dict[str, str] = {
-    "ingest/synthetic.py": "one law: the synthetic log from its shape to its blocks",
-    "kernels/lookup.py": "lookups of one kind of table: pooled, one by one, their weights, bounds",
-    "kernels/synthetic.py": "one family of kernels: the draws of the synthetic log",
-    "embedding/layouts.py": "jagged layouts: one object, its conversions",
-    "kernels/update.py": "merge and update, for every kind of state",
+    "ingest/synthetic/law.py": "one law: the synthetic log from its shape to its blocks",
+    "kernels/rows/lookup.py": "lookups of one kind of table: pooled, one by one, weights, bounds",
+    "kernels/logs/synthetic.py": "one family of kernels: the draws of the synthetic log",
+    "tables/embedding/layouts.py": "jagged layouts: one object, its conversions",
+    "kernels/rows/update.py": "merge and update, for every kind of state",
     "oracle/switches/shared.py": "one list: every switch of the oracle with its meaning",
-    "planner/tiers.py": "one search: which table in which memory",
-    "storage/hdf5.py": "writing one file format without HDF5's buffers",
-    "storage/row_file.py": "one file format: open, read, write, commit",
+    "plan/tiers/tiers.py": "one search: which table in which memory",
+    "tables/storage/extents.py": "writing one file format without HDF5's buffers",
+    "tables/storage/row_file.py": "one file format: open, read, write, commit",
 }
 LONG_FUNCTIONS: dict[str, str] = {
-    "embedding/layouts.py:block_bucketize": "the steps of FBGEMM's operator, in its order",
+    "tables/embedding/layouts.py:block_bucketize": "the steps of FBGEMM's operator, in its order",
     "cli/generate.py:generate": "a command's options",
-    "kernels/gemm.py:_leaves": "one loop nest",
-    "kernels/gemm.py:_product": "one loop nest",
-    "kernels/update.py:_fuse": "a factory: the kernel within",
-    "kernels/update.py:update_task": "one loop nest",
+    "kernels/dense/gemm.py:_leaves": "one loop nest",
+    "kernels/dense/gemm.py:_product": "one loop nest",
+    "kernels/rows/update.py:_fuse": "a factory: the kernel within",
+    "kernels/rows/update.py:update_task": "one loop nest",
     "oracle/cases/backward.py:_numbers": "a list of cases",
     "oracle/cases/trajectory.py:cases": "a list of cases",
 }
@@ -132,6 +136,7 @@ FORBIDDEN_CALLS = {
 FILES = sorted(PACKAGE.rglob("*.py"))
 KERNELS = PACKAGE / "kernels"
 PLAIN = KERNELS / "plain"  # textbook siblings of tuned kernels: the same twins, none of their own
+TWINS = KERNELS / "twins"
 SCRIPTS = sorted(
     path
     for room in ("neocpu", "tests", "benchmarks", "examples")
@@ -149,8 +154,14 @@ def relative(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-def room_of(path: Path) -> str:
+def wing_of(path: Path) -> str:
     return relative(path).split("/")[0].removesuffix(".py")
+
+
+def folder_of(path: Path) -> str:
+    """The folder inside its wing: "cost" of plan/cost/demand.py, "" of the wing's own files."""
+    inner = relative(path).split("/")[1:-1]
+    return inner[0] if inner else ""
 
 
 def imported_modules(path: Path) -> Iterator[str]:
@@ -186,16 +197,16 @@ def excess(sizes: Mapping[str, int], limit: int, exceptions: Mapping[str, str]) 
     ] + [f"{name} is short enough: no exception" for name in exceptions.keys() - too_long.keys()]
 
 
-# ---- rooms ----
+# ---- wings ----
 
 
-def test_every_file_belongs_to_a_room() -> None:
+def test_every_file_stands_in_a_wing() -> None:
     outside = {"__init__.py", "__main__.py"}
     report(
         [
-            f"{relative(path)} belongs to no room"
+            f"{relative(path)} stands in no wing"
             for path in FILES
-            if room_of(path) not in ROOMS and relative(path) not in outside
+            if wing_of(path) not in WINGS and relative(path) not in outside
         ]
     )
 
@@ -211,26 +222,64 @@ def test_imports_are_absolute() -> None:
     )
 
 
-def test_imports_point_to_the_foundation_only() -> None:
+def test_wings_import_from_lower_storeys_only() -> None:
+    report(
+        [
+            f"{relative(path)} imports {module}, a wing that is not below it"
+            for path in FILES
+            for module in imported_modules(path)
+            if module.startswith("neocpu.") and wing_of(path) in WINGS
+            if (wing := module.split(".")[1]) != wing_of(path)
+            if WINGS[wing] >= WINGS[wing_of(path)]
+        ]
+    )
+
+
+def test_folders_of_a_wing_import_in_one_order() -> None:
+    modules = {module_name(path): path for path in FILES}
+    offences = []
+    for module, targets in import_graph().items():
+        path = modules[module]
+        order = STOREYS.get(wing_of(path), ())
+        for target in targets:
+            if wing_of(modules[target]) != wing_of(path):
+                continue
+            above, below = folder_of(path), folder_of(modules[target])
+            if above in order and below in order and order.index(below) > order.index(above):
+                offences.append(f"{relative(path)} imports {target}, from a later folder")
+    report(offences)
+
+
+def test_kernels_and_twins_share_records_only() -> None:
+    """Kernels and twins know no other wing but `core.formats`, and nothing of each other."""
     offences = []
     for path in FILES:
-        room = room_of(path)
-        for module in imported_modules(path) if room in ROOMS else ():
-            package, *names = module.split(".")
-            if package != "neocpu" or not names or names[0] == room:
+        place = relative(path)
+        if wing_of(path) != "kernels":
+            continue
+        twin = place.startswith("kernels/twins/")
+        for module in imported_modules(path):
+            if not module.startswith("neocpu."):
                 continue
-            if ROOMS[names[0]] >= ROOMS[room]:
-                offences.append(f"{relative(path)} imports {module}, a room above it")
-            elif room == "kernels" and names[0] != "formats":
-                offences.append(
-                    f"{relative(path)} imports {module}: kernels import the records of formats only"
-                )
-            elif room == "reference" and names[0] != "formats":
-                offences.append(
-                    f"{relative(path)} imports {module}: twins and kernels share records of "
-                    "formats only"
-                )
+            if module.startswith("neocpu.kernels"):
+                if twin != module.startswith("neocpu.kernels.twins"):
+                    offences.append(f"{place} imports {module}: a twin shares nothing with kernels")
+            elif module != "neocpu.core.formats":
+                offences.append(f"{place} imports {module}: the records of formats only")
     report(offences)
+
+
+def test_no_folder_is_a_crowd() -> None:
+    sizes: dict[str, int] = defaultdict(int)
+    for path in FILES:
+        sizes[relative(path.parent)] += path.name != "__init__.py"
+    report(
+        [
+            f"{folder}/ has {count} files side by side, more than {FOLDER_FILES}"
+            for folder, count in sizes.items()
+            if count > FOLDER_FILES
+        ]
+    )
 
 
 def test_each_library_has_one_home() -> None:
@@ -241,12 +290,12 @@ def test_each_library_has_one_home() -> None:
             if library in HOMES and not relative(path).startswith(HOMES[library]):
                 offences.append(f"{relative(path)} imports {library}")
             elif (
-                room_of(path) in CORE
-                and library not in GIVEN | {"neocpu"}
+                wing_of(path) in CORE
+                and library not in {"numpy", "neocpu", *HOMES}
                 and library not in sys.stdlib_module_names
             ):
                 offences.append(
-                    f"{relative(path)} imports {library}: core rooms use the given libraries only"
+                    f"{relative(path)} imports {library}: this wing uses the given libraries only"
                 )
     report(offences)
 
@@ -380,7 +429,8 @@ def test_the_map_names_files_that_exist_and_every_kernel_file() -> None:
     text = MAP.read_text()
     offences += [
         f"{MAP.name} lacks neocpu/{relative(path)}"
-        for path in KERNELS.rglob("[a-z]*.py")
+        for path in COMPILED_FILES
+        if not path.name.startswith("_") and folder_of(path) != "compile"
         if f"`neocpu/{relative(path)}`" not in text
     ]
     report(offences)
@@ -406,29 +456,30 @@ def arguments(function: ast.FunctionDef) -> list[str]:
     return [argument.arg for argument in function.args.args]
 
 
-TUNED = [path for path in sorted(KERNELS.rglob("*.py")) if PLAIN not in path.parents]
+TUNED = [path for path in sorted(KERNELS.rglob("*.py")) if not {PLAIN, TWINS} & {*path.parents}]
+COMPILED_FILES = [path for path in sorted(KERNELS.rglob("*.py")) if TWINS not in path.parents]
 
 
 def test_every_kernel_has_a_twin_of_the_same_name_and_arguments() -> None:
     offences = []
     for path in TUNED:
-        twin_path = PACKAGE / "reference" / path.name
+        twin_path = TWINS / path.relative_to(KERNELS)
         twins = top_functions(twin_path) if twin_path.exists() else {}
         for name, function in public_kernels(path).items():
             if name not in twins:
-                offences.append(f"{relative(path)}:{name} has no twin in reference/{path.name}")
+                offences.append(f"{relative(path)}:{name} has no twin in {relative(twin_path)}")
                 continue
             if arguments(function) != arguments(twins[name]):
                 offences.append(f"{relative(path)}:{name}: its twin has other arguments")
             if not ast.get_docstring(twins[name]):
-                offences.append(f"reference/{path.name}:{name} has no docstring")
+                offences.append(f"{relative(twin_path)}:{name} has no docstring")
     report(offences)
 
 
 def test_every_plain_kernel_has_the_arguments_of_the_tuned_one() -> None:
     offences = []
-    for path in sorted(PLAIN.glob("*.py")):
-        tuned_path = KERNELS / path.name
+    for path in sorted(PLAIN.rglob("*.py")):
+        tuned_path = KERNELS / path.relative_to(PLAIN)
         tuned = top_functions(tuned_path) if tuned_path.exists() else {}
         for name, function in public_kernels(path).items():
             if name not in tuned:
@@ -440,7 +491,7 @@ def test_every_plain_kernel_has_the_arguments_of_the_tuned_one() -> None:
 
 # Functions of kernels/ with more parameters than others may have, and why.
 LONG_SIGNATURES = {
-    "codecs.encode_rows_randomly": "a key, a step and a first column are three different numbers",
+    "small_floats.encode_rows_randomly": "key, step and first column are three numbers",
     "chains": "three operands of a tile, each an array, a position and a step; no array is counted",
     "gap_chains": "as chains",
     "finish_tile": "as chains",
@@ -462,7 +513,7 @@ def decorators(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 def test_kernels_take_records_instead_of_long_argument_lists() -> None:
     """What travels together is a `NamedTuple` (`kernels/operands.py`, `kernels/records.py`)."""
     offences = []
-    for path in sorted(KERNELS.rglob("*.py")):
+    for path in COMPILED_FILES:
         public = public_kernels(path)
         for function in functions(path):
             if not decorators(function) & COMPILED:
@@ -506,7 +557,7 @@ def test_parallel_kernels_write_records_in_task_bodies_only() -> None:
         [
             f"{relative(path)}:{target.lineno}: {ast.unparse(target)} is written in a parallel "
             "kernel itself, which Numba leaves out"
-            for path in sorted(KERNELS.rglob("*.py"))
+            for path in COMPILED_FILES
             for function in functions(path)
             if "parallel_kernel" in decorators(function)
             for target in fields_written(function)
@@ -537,7 +588,7 @@ def test_kernels_stay_canonical() -> None:
     report(
         [
             f"{relative(path)}:{getattr(node, 'lineno', 0)}: {reason}"
-            for path in sorted(KERNELS.rglob("*.py"))
+            for path in COMPILED_FILES
             for node in ast.walk(TREES[path])
             if (reason := uncanonical(node))
         ]

@@ -7,15 +7,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neocpu import config
 from neocpu.cli import run as command
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError, DataError
-from neocpu.parallel.plan import place
-from neocpu.report.details import show
-from neocpu.report.page import page
-from neocpu.report.runs import differing, find_runs
-from neocpu.training.config_keys import config_record, defaults
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.parallel.sharding.plan import place
+from neocpu.serve.report.details import show
+from neocpu.serve.report.page import page
+from neocpu.serve.report.runs import differing, find_runs
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.config import config
+from neocpu.train.config.config_keys import config_record, defaults
 from tests.small_run import CONFIG
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}

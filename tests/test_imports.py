@@ -8,11 +8,11 @@ import pytest
 from export_runs import scores, train
 
 from neocpu.cli import run
-from neocpu.errors import CheckpointError, ConfigError
-from neocpu.model.layout import ModelLayout
-from neocpu.scoring.import_names import column_order
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.inspect import load
+from neocpu.core.errors import CheckpointError, ConfigError
+from neocpu.serve.scoring.inspect import load
+from neocpu.serve.state_dicts.names import column_order
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.model.layout import ModelLayout
 
 PLAIN = ("tables.site.format=fp32", "tables.id.format=fp32", "tables.tags.rows=700")
 

@@ -9,19 +9,19 @@ import polars as pl
 import pytest
 
 import neocpu
-from neocpu import config as configs
-from neocpu.advice.look import guess_dialect, look
-from neocpu.advice.roles import Roles, by_role, columns_of
-from neocpu.advice.sizes import colliding
-from neocpu.advice.write import Wishes, write_config
 from neocpu.cli import run
-from neocpu.defaults import batch_of
-from neocpu.errors import ConfigError, DataError
-from neocpu.ingest.dataset import Dataset
-from neocpu.parallel.comm import SingleComm
-from neocpu.training.datasets import open_splits
-from neocpu.training.results import silent
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.train.advice.look import guess_dialect, look
+from neocpu.train.advice.roles import Roles, by_role, columns_of
+from neocpu.train.advice.sizes import colliding
+from neocpu.train.advice.write import Wishes, write_config
+from neocpu.train.before.datasets import open_splits
+from neocpu.train.config import config as configs
+from neocpu.train.config.defaults import batch_of
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.watch.results import silent
 
 CRITEO = Path(__file__).parent.parent / "data" / "tiny-criteo-train.tsv.gz"
 ROWS = 400

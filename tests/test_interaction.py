@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import interaction
-from neocpu.reference import interaction as twin
+from neocpu.kernels.dense import interaction
+from neocpu.kernels.twins.dense import interaction as twin
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=30)
 

@@ -10,29 +10,30 @@ from slopes import slopes
 from tower_runs import DENSE as RUN_DENSE
 from tower_runs import batch_of
 
-from neocpu import config
-from neocpu.config import Config
-from neocpu.embedding.specs import bags
-from neocpu.errors import ConfigError
-from neocpu.jagged import KJT
-from neocpu.kernels import choice, layer_norm, self_attention
-from neocpu.model.dlrm import Dlrm
-from neocpu.model.interactions.cross import CrossShape
-from neocpu.model.interactions.dhen import DhenLayout, DhenShape
-from neocpu.model.interactions.dot import DotLayout
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.reference import interactions as formula
-from neocpu.reference import layer_norm as layer_norm_twin
-from neocpu.reference import model as twin
-from neocpu.reference import self_attention as self_attention_twin
-from neocpu.simulation.settings import dense_work
-from neocpu.training.dense_inputs import top_inputs
-from neocpu.training.state import digest
-from neocpu.training.warmup import MiniBatch
-from neocpu.training.world import build
-from neocpu.trees import leaf_cuts
+from neocpu.core.errors import ConfigError
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import leaf_cuts
+from neocpu.kernels.compile import choice
+from neocpu.kernels.dense import layer_norm, self_attention
+from neocpu.kernels.twins.dense import interactions as formula
+from neocpu.kernels.twins.dense import layer_norm as layer_norm_twin
+from neocpu.kernels.twins.dense import model as twin
+from neocpu.kernels.twins.dense import self_attention as self_attention_twin
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.specs.specs import bags
+from neocpu.train.before.scenario import dense_work
+from neocpu.train.before.warmup import MiniBatch
+from neocpu.train.config import config
+from neocpu.train.config.config import Config
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.interactions.cross import CrossShape
+from neocpu.train.model.interactions.dhen import DhenLayout, DhenShape
+from neocpu.train.model.interactions.dot import DotLayout
+from neocpu.train.state.dense_inputs import top_inputs
+from neocpu.train.state.state import digest
+from neocpu.train.step.world import build
 
 B = 24
 DENSE = 3
@@ -147,7 +148,7 @@ def test_halves_of_a_batch_give_the_bits_of_the_whole(shape: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_torch_has_the_same_logits_and_gradients(shape: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
-    from neocpu.scoring.torch_interactions import interact
+    from neocpu.serve.exports.torch_interactions import interact
 
     model = model_of(shape)
     layout = model.layout

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import bucketize as kernels
+from neocpu.kernels.exchange import bucketize as kernels
 from neocpu.kernels.operands import Bags
-from neocpu.reference import bucketize as twins
+from neocpu.kernels.twins.exchange import bucketize as twins
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
 

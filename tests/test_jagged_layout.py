@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.embedding import layouts
-from neocpu.kernels import jagged_layout as kernels
-from neocpu.reference import jagged_layout as twins
+from neocpu.kernels.exchange import jagged_layout as kernels
+from neocpu.kernels.twins.exchange import jagged_layout as twins
+from neocpu.tables.embedding import layouts
 
 DTYPES = (np.int64, np.float32)
 

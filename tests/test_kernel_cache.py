@@ -24,9 +24,11 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from neocpu.kernels import _cache, _key, _trust
-from neocpu.kernels._jit import kernel
-from neocpu.training.warmup import is_warm
+from neocpu.kernels.compile import cache as kernel_cache
+from neocpu.kernels.compile import key as kernel_key
+from neocpu.kernels.compile import trust
+from neocpu.kernels.compile.jit import kernel
+from neocpu.train.before.warmup import is_warm
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLEES = '''
@@ -36,7 +38,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, register_jitable
-from neocpu.kernels._jit import inlined
+from neocpu.kernels.compile.jit import inlined
 
 FACTOR = 3.0
 BIAS = np.array([0.5])
@@ -91,7 +93,7 @@ import numpy as np
 from numba import prange
 from toy import callees
 from toy.callees import added, scaled
-from neocpu.kernels._jit import kernel, parallel_kernel
+from neocpu.kernels.compile.jit import kernel, parallel_kernel
 
 
 @kernel
@@ -128,7 +130,7 @@ def made(rule):
 PROGRAM = """
 import json, sys
 import numpy as np
-from neocpu.kernels import _cache
+from neocpu.kernels.compile import cache as kernel_cache
 from toy import callees, kernels
 
 x = np.arange(4.0)
@@ -137,14 +139,14 @@ symbols = []
 def note(kernel):
     symbols.extend(result.fndesc.mangled_name for result in kernel.overloads.values())
 def run(name, kernel):
-    before = _cache.activity.compiled
+    before = kernel_cache.activity.compiled
     out = np.empty(4)
     kernel(x, out)
-    results[name] = [out.tolist(), _cache.activity.compiled - before]
+    results[name] = [out.tolist(), kernel_cache.activity.compiled - before]
     note(kernel)
 def pair(kernel):
-    before = _cache.activity.compiled
-    results["apart"] = [kernel(callees.Pair(5.0, 2.0)), _cache.activity.compiled - before]
+    before = kernel_cache.activity.compiled
+    results["apart"] = [kernel(callees.Pair(5.0, 2.0)), kernel_cache.activity.compiled - before]
 names = sys.argv[1].split(",")
 if "scale" in names: run("scale", kernels.scale)
 if "raise_all" in names: run("raise_all", kernels.raise_all)
@@ -282,7 +284,7 @@ def test_an_edited_callee_recompiles_what_uses_it_and_nothing_else(
 
 def with_hash(content: bytes) -> bytes:
     """A file of the cache whose checksum is right."""
-    return _cache.MAGIC + hashlib.sha256(content).digest() + content
+    return kernel_cache.MAGIC + hashlib.sha256(content).digest() + content
 
 
 @pytest.mark.parametrize("kind", ["cut", "odd"])
@@ -341,10 +343,10 @@ def test_what_others_could_have_written_is_not_trusted(
             raise KeyError(number)
         return SimpleNamespace(pw_name="me", pw_gid=700, gr_name="me", gr_mem=[])
 
-    monkeypatch.setattr(_trust.os, "geteuid", lambda: 700)
-    monkeypatch.setattr(_trust, "pwd", SimpleNamespace(getpwuid=account))
-    monkeypatch.setattr(_trust, "grp", SimpleNamespace(getgrgid=account))
-    assert _trust._reason(os.stat_result((mode, 1, 1, 1, user, group, 0, 0, 0, 0))) == reason
+    monkeypatch.setattr(trust.os, "geteuid", lambda: 700)
+    monkeypatch.setattr(trust, "pwd", SimpleNamespace(getpwuid=account))
+    monkeypatch.setattr(trust, "grp", SimpleNamespace(getgrgid=account))
+    assert trust._reason(os.stat_result((mode, 1, 1, 1, user, group, 0, 0, 0, 0))) == reason
 
 
 @pytest.mark.parametrize("which", ["base", "environment"])
@@ -370,11 +372,11 @@ def test_folders_and_files_are_made_for_one_user_whatever_the_umask(
     monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path / "a" / "cache"))
     before = os.umask(0)
     try:
-        _cache.write(_cache.cache_folder() / "x.nbc", with_hash(b"x"))
+        kernel_cache.write(kernel_cache.cache_folder() / "x.nbc", with_hash(b"x"))
     finally:
         os.umask(before)
-    assert _cache.refusal() == ""
-    assert _cache.is_sound(_cache.cache_folder() / "x.nbc")
+    assert kernel_cache.refusal() == ""
+    assert kernel_cache.is_sound(kernel_cache.cache_folder() / "x.nbc")
 
 
 @pytest.mark.parametrize(
@@ -397,9 +399,9 @@ def test_a_damaged_marker_is_not_warm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
-    _cache.write(_cache.cache_folder() / "x.nbc", with_hash(b"x"))
-    marker = _cache.cache_folder() / "warm-1"
-    _cache.write(marker, b'["x.nbc"]')
+    kernel_cache.write(kernel_cache.cache_folder() / "x.nbc", with_hash(b"x"))
+    marker = kernel_cache.cache_folder() / "warm-1"
+    kernel_cache.write(marker, b'["x.nbc"]')
     assert is_warm(marker)
     marker.write_bytes(content)
     assert not is_warm(marker)
@@ -410,22 +412,22 @@ def test_what_killed_processes_left_goes_after_a_day(
 ) -> None:
     monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
     for name in (".12-ab", ".13-cd", "probe-12", "x.nbc"):
-        path = _cache.cache_folder() / name
-        _cache.write(path, b"")
+        path = kernel_cache.cache_folder() / name
+        kernel_cache.write(path, b"")
         if name != ".13-cd":
             os.utime(path, (0, 0))
-    _cache.remove_leftovers()
-    assert {path.name for path in _cache.cache_folder().iterdir()} == {".13-cd", "x.nbc"}
+    kernel_cache.remove_leftovers()
+    assert {path.name for path in kernel_cache.cache_folder().iterdir()} == {".13-cd", "x.nbc"}
 
 
 def test_a_marker_counts_only_with_whole_and_trusted_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
-    kernel_file = _cache.cache_folder() / "x.nbc"
-    marker = _cache.cache_folder() / "warm-1"
-    _cache.write(kernel_file, with_hash(b"x"))
-    _cache.write(marker, b'["x.nbc"]')
+    kernel_file = kernel_cache.cache_folder() / "x.nbc"
+    marker = kernel_cache.cache_folder() / "warm-1"
+    kernel_cache.write(kernel_file, with_hash(b"x"))
+    kernel_cache.write(marker, b'["x.nbc"]')
     kernel_file.write_bytes(with_hash(b"x")[:-1])
     assert not is_warm(marker)
     kernel_file.write_bytes(with_hash(b"x"))
@@ -525,7 +527,7 @@ def key_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
             del sys.modules[name]
         module = importlib.import_module("toy.kernels")
         space = {**vars(module), **vars(importlib.import_module("toy.callees"))}
-        return _key.key(eval(root, space))
+        return kernel_key.key(eval(root, space))
 
     yield find
     for name in [name for name in sys.modules if name.partition(".")[0] == "toy"]:
@@ -579,7 +581,7 @@ def test_arguments_are_told_apart() -> None:
         return numba.typeof(cls(1, 2.0))
 
     alike = types.NamedTuple((types.int64, types.float64), Left)
-    assert _key.key(named(Left)) == _key.key(alike)
+    assert kernel_key.key(named(Left)) == kernel_key.key(alike)
     line = types.Array(types.float32, 1, "C")
     kinds = (
         named(Left),
@@ -593,20 +595,20 @@ def test_arguments_are_told_apart() -> None:
         types.float32,
         types.float64,
     )
-    assert len({_key.key(kind) for kind in kinds}) == len(kinds)
+    assert len({kernel_key.key(kind) for kind in kinds}) == len(kinds)
 
 
 KEYS = """
 import gc, importlib, json, pkgutil
 from numba.core.dispatcher import Dispatcher
 import neocpu.kernels
-from neocpu.kernels import _cache, _key
+from neocpu.kernels.compile import cache as kernel_cache, key as kernel_key
 for module in pkgutil.walk_packages(neocpu.kernels.__path__, "neocpu.kernels."):
     importlib.import_module(module.name)
 kernels = [d for d in gc.get_objects() if isinstance(d, Dispatcher)]
-kernels = [d for d in kernels if isinstance(d._cache, _cache.KernelCache)]
-names = sorted((f"{d.py_func.__module__}.{d.py_func.__qualname__}", _key.key(d)) for d in kernels)
-print(json.dumps([names, _key._all_sources.cache_info().currsize, neocpu.__file__]))
+kernels = [d for d in kernels if isinstance(d._cache, kernel_cache.KernelCache)]
+names = sorted((f"{d.py_func.__module__}.{d.py_func.__qualname__}", kernel_key.key(d)) for d in
+kernels) print(json.dumps([names, kernel_key._all_sources.cache_info().currsize, neocpu.__file__]))
 """
 
 
@@ -633,21 +635,23 @@ def test_keys_of_all_kernels_are_those_of_another_installation(tmp_path: Path) -
 
 def test_kernels_use_nothing_that_the_key_cannot_see() -> None:
     unseen = {"overload", "overload_method", "lower_builtin", "type_callable", "jitclass"}
-    for path in _key.PACKAGE.rglob("*.py"):
+    for path in kernel_key.PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             name = getattr(node, "id", getattr(node, "attr", ""))
             assert name not in unseen, f"{path}: {name}"
 
 
 def test_plain_functions_stay_plain_where_numba_is_switched_off() -> None:
-    assert _cache.keep(np.sum) is np.sum
+    assert kernel_cache.keep(np.sum) is np.sum
 
 
 def test_keys_do_not_depend_on_the_process() -> None:
     """Sets have another order in every process; a key with one would never be found again."""
     program = (
-        "from neocpu.kernels import _key, update; from neocpu.reference.rules import RULES; "
-        "print(_key.key(update.fused(RULES['exact_rowwise_adagrad'], False)))"
+        "from neocpu.kernels.compile import key as kernel_key; "
+        "from neocpu.kernels.rows import update; "
+        "from neocpu.kernels.twins.rows.rules import RULES; "
+        "print(kernel_key.key(update.fused(RULES['exact_rowwise_adagrad'], False)))"
     )
     keys = {
         subprocess.run(

@@ -5,19 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu import config as configs
 from neocpu import load
-from neocpu.embedding.hot_sketch import HotSketch, SketchSizes
-from neocpu.errors import CheckpointError, ConfigError
+from neocpu.core.errors import CheckpointError, ConfigError
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.kernels import sketch as kernels
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.threads import run_threads
-from neocpu.reference import sketch as reference
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.hot_rows import HotRows
-from neocpu.training.trainer import Trainer
+from neocpu.kernels.rows import sketch as kernels
+from neocpu.kernels.twins.rows import sketch as reference
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.hot_sketch import HotSketch, SketchSizes
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.config import config as configs
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.step.hot_rows import HotRows
 
 SLOTS = 4
 

@@ -11,23 +11,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from neocpu import config as configs
-from neocpu.config import Config
-from neocpu.embedding.specs import bags
-from neocpu.ingest.dataset import BagColumn, Dataset
+from neocpu.ingest.dataset.dataset import BagColumn, Dataset
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.loader import Loader
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.kinds import KINDS
-from neocpu.model.logical_rows import LogicalRows
-from neocpu.model.operations import make_operation
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.reference import model as formula
-from neocpu.training import checkpoint
-from neocpu.training.state import digest
-from neocpu.training.world import World, build
+from neocpu.kernels.twins.dense import model as formula
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.kinds import KINDS
+from neocpu.tables.specs.specs import bags
+from neocpu.train import checkpoint
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.model.logical_rows import LogicalRows
+from neocpu.train.model.operations import make_operation
+from neocpu.train.state.state import digest
+from neocpu.train.step.world import World, build
 
 ROWS = 41
 DIM = 4

@@ -5,22 +5,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neocpu import config as configs
-from neocpu.config import Config
-from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.specs import bags
-from neocpu.errors import ConfigError, DataError
-from neocpu.ingest.dataset import BagColumn, Dataset
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.jagged import KJT
+from neocpu.ingest.dataset.dataset import BagColumn, Dataset
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.loader import Loader
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.jagged import KJT
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.plan import place
-from neocpu.reference.hashing import feature_key
-from neocpu.reference.philox import fnv1a64, splitmix64
-from neocpu.training.state import digest
-from neocpu.training.world import build
+from neocpu.kernels.twins.logs.hashing import feature_key
+from neocpu.kernels.twins.numbers.philox import fnv1a64, splitmix64
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.tables.specs.feature_groups import key_groups
+from neocpu.tables.specs.specs import bags
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.state.state import digest
+from neocpu.train.step.world import build
 
 SAMPLES = 30
 

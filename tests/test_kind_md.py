@@ -8,26 +8,26 @@ import pytest
 from composed_runs import DENSE, batch_of, feature_bags, train
 from slopes import slopes
 
-from neocpu import config as configs
-from neocpu.advice.kinds import kind_lines
-from neocpu.config import Config
-from neocpu.errors import ConfigError
-from neocpu.kernels import choice
-from neocpu.kinds.md import DimBlock, MdKeys, columns_of
-from neocpu.model import composition as compositions
-from neocpu.model.arrays import NodeGradient
-from neocpu.model.composition_layout import KeyVectors, PhysicalVectors
-from neocpu.model.dlrm import Dlrm
-from neocpu.model.operations import make_operation
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.reference import model as twin
-from neocpu.training import warmup
-from neocpu.training.config_keys import resolved
-from neocpu.training.initial import initial_rows
-from neocpu.training.world import build
-from neocpu.trees import leaf_cuts
+from neocpu.core.errors import ConfigError
+from neocpu.core.trees import leaf_cuts
+from neocpu.kernels.compile import choice
+from neocpu.kernels.twins.dense import model as twin
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.kinds.md import DimBlock, MdKeys, columns_of
+from neocpu.train.advice.kinds import kind_lines
+from neocpu.train.before import warmup
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.config.config_keys import resolved
+from neocpu.train.model import composition as compositions
+from neocpu.train.model.composition_layout import KeyVectors, PhysicalVectors
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.layers.arrays import NodeGradient
+from neocpu.train.model.operations import make_operation
+from neocpu.train.state.initial import initial_rows
+from neocpu.train.step.world import build
 
 TOML = """
 [data]

@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from neocpu import config as configs
-from neocpu.advice.kinds import kind_lines
-from neocpu.config import Config
-from neocpu.embedding.mapped_rows import physical_rows
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError
-from neocpu.kinds.digits import balanced, coprime, pair_of
-from neocpu.model.composition import Compositions
+from neocpu.core.errors import ConfigError
+from neocpu.tables.embedding.mapped_rows import physical_rows
+from neocpu.tables.kinds.digits import balanced, coprime, pair_of
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.advice.kinds import kind_lines
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.model.composition import Compositions
 
 # rows of the tables of the Criteo Kaggle log, without rows for unknown values
 KAGGLE = (

@@ -7,24 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from neocpu import config as configs
-from neocpu.config import Config
-from neocpu.embedding.row_lookups import KeyLookups, RowTerms
-from neocpu.embedding.specs import bags
-from neocpu.errors import ConfigError
-from neocpu.jagged import KJT
-from neocpu.kernels.row_maps import map_rows
-from neocpu.kinds.tt import TrainShape, cube_factors, even_factors, start_bound
-from neocpu.model.composition_layout import KeyVectors
-from neocpu.model.operations.tensor_train import TensorTrain
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.training.plans import memory_plan
-from neocpu.training.state import digest
-from neocpu.training.warmup import MiniBatch
-from neocpu.training.world import World, build
-from neocpu.trees import rank_samples
+from neocpu.core.errors import ConfigError
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.kernels.rows.row_maps import map_rows
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.tables.kinds.tt import TrainShape, cube_factors, even_factors, start_bound
+from neocpu.tables.specs.specs import bags
+from neocpu.train.before.plans import memory_plan
+from neocpu.train.before.warmup import MiniBatch
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.model.composition_layout import KeyVectors
+from neocpu.train.model.operations.tensor_train import TensorTrain
+from neocpu.train.state.state import digest
+from neocpu.train.step.world import World, build
 
 LARGEST = (10131227, 8351593, 7046547, 5461306, 2202608, 286181, 142572)
 KAGGLE = 33_762_577  # rows of all 26 tables

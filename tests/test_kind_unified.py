@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from composed_runs import DENSE, batch_of, feature_bags, train
 
-from neocpu import config as configs
-from neocpu.config import Config
-from neocpu.embedding.specs import bags
-from neocpu.errors import ConfigError
-from neocpu.kernels import choice
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.reference.philox import fnv1a64, splitmix64
-from neocpu.training.initial import initial_rows
-from neocpu.training.world import build
+from neocpu.core.errors import ConfigError
+from neocpu.kernels.compile import choice
+from neocpu.kernels.twins.numbers.philox import fnv1a64, splitmix64
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.specs.specs import bags
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.state.initial import initial_rows
+from neocpu.train.step.world import build
 
 TOML = """
 [model]

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu import config as configs
-from neocpu.embedding.row_maps import RULES, RowMap
-from neocpu.errors import ConfigError
-from neocpu.kernels import row_maps as kernels
-from neocpu.reference import row_maps as reference
+from neocpu.core.errors import ConfigError
+from neocpu.kernels.rows import row_maps as kernels
+from neocpu.kernels.twins.rows import row_maps as reference
+from neocpu.tables.specs.row_maps import RULES, RowMap
+from neocpu.train.config import config as configs
 
 
 @given(

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from neocpu.cores import available
-from neocpu.errors import ConfigError, DataError, EnvironmentProblem
-from neocpu.parallel import abort as guard
-from neocpu.parallel import launch, orphans
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.launch import (
+from neocpu.core.cores import available
+from neocpu.core.errors import ConfigError, DataError, EnvironmentProblem
+from neocpu.parallel.transport import abort as guard
+from neocpu.parallel.transport import launch, orphans
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import (
     StopSignal,
     find_mpiexec,
     get_comm,
@@ -31,7 +31,7 @@ from neocpu.parallel.launch import (
     run_guarded,
     share_of_cores,
 )
-from neocpu.parallel.stale import PREFIXES, check_launch
+from neocpu.parallel.transport.stale import PREFIXES, check_launch
 
 try:
     find_mpiexec()
@@ -115,7 +115,7 @@ def test_cores_are_divided_among_those_who_may_use_them() -> None:
 
 def test_threads_are_written_for_numba_unless_the_user_did(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "import os; from neocpu.parallel.launch import *; c = get_comm();"
+        "import os; from neocpu.parallel.transport.launch import *; c = get_comm();"
         "print(prepare_threads(c, {0}), os.environ['NUMBA_NUM_THREADS'])"
     )
 
@@ -158,10 +158,10 @@ def test_a_core_for_each_kernel_thread_only_where_every_core_is_used_once() -> N
 def test_threads_with_cores_of_their_own_spin_and_others_sleep() -> None:
     code = """
 import os, sys
-from neocpu.parallel import launch, orphans
+from neocpu.parallel.transport import launch, orphans
 launch._cores_on_this_host = lambda comm: ({0, 1}, {1: {0, 1}} if int(sys.argv[2]) else {})
 launch.prepare_threads(launch.get_comm(), int(sys.argv[1]))
-import neocpu.kernels._jit
+import neocpu.kernels.compile.jit
 print(*(os.environ.get(name, "-") for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")))
 """
     free = {k: v for k, v in os.environ.items() if k not in launch.PLACED | {"GOMP_SPINCOUNT"}}
@@ -182,12 +182,12 @@ print(*(os.environ.get(name, "-") for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLIC
 def test_bound_threads_leave_the_others_free() -> None:
     code = """
 import os, threading
-from neocpu.parallel import launch, orphans
+from neocpu.parallel.transport import launch, orphans
 comm = launch.get_comm()
 launch.prepare_threads(comm, len(launch.cores.available()))
-from neocpu.cores import available, roam
+from neocpu.core.cores import available, roam
 from neocpu.ingest.read_ahead import read_ahead
-from neocpu.kernels._threads import threading_layer
+from neocpu.kernels.compile.threads import threading_layer
 before = {int(task) for task in os.listdir("/proc/self/task")}
 bound = launch.bind_kernel_threads(comm)
 workers = sorted(int(task) for task in os.listdir("/proc/self/task") if int(task) not in before)
@@ -240,7 +240,7 @@ def test_connections_that_are_not_there_are_told(alone: pytest.MonkeyPatch) -> N
 
 def test_a_start_of_mpi_that_never_returns_is_ended_with_a_message() -> None:
     code = (
-        "import ctypes; from neocpu.parallel.stale import started_in_time\n"
+        "import ctypes; from neocpu.parallel.transport.stale import started_in_time\n"
         "with started_in_time({}):\n    pass\n"
         "with started_in_time({'NEOCPU_MPI_START': '0.5', 'PMI_SIZE': '4'}):\n"
         "    ctypes.PyDLL(None).sleep(60)"  # as MPI: nothing else of Python runs meanwhile
@@ -375,8 +375,8 @@ def test_signals_become_a_number() -> None:
 
 JOB = """
 import os, sys, time
-from neocpu.errors import ConfigError, DataError, NeocpuError
-from neocpu.parallel.launch import StopSignal, get_comm, run_guarded
+from neocpu.core.errors import ConfigError, DataError, NeocpuError
+from neocpu.parallel.transport.launch import StopSignal, get_comm, run_guarded
 way = sys.argv[1]
 
 def main():
@@ -493,7 +493,7 @@ def test_a_signal_to_mpiexec_reaches_the_ranks(tmp_path: Path) -> None:
 def test_nobody_watches_ranks_whose_parent_is_a_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = "from neocpu.parallel.stale import _parent_launches; print(_parent_launches())"
+    body = "from neocpu.parallel.transport.stale import _parent_launches; print(_parent_launches())"
     for name, launches in (("hydra_pmi_proxy", True), ("bash-of-a-user", False)):
         program = tmp_path / name  # its children see this name
         program.symlink_to(shutil.which("bash") or "/bin/bash")
@@ -513,7 +513,7 @@ def test_ranks_end_with_their_launcher_and_not_with_its_parent(tmp_path: Path) -
     rank = tmp_path / "rank.py"
     rank.write_text(
         "import os, time\n"
-        "from neocpu.parallel import orphans\n"
+        "from neocpu.parallel.transport import orphans\n"
         "orphans.EVERY = 0.02\n"
         "assert orphans.end_with_launcher()\n"
         "print(os.getpid(), os.getppid(), flush=True)\n"

@@ -12,30 +12,22 @@ import pytest
 from click.testing import CliRunner
 
 from neocpu.cli.calibrate import calibrate
-from neocpu.errors import ConfigError, PlanError
-from neocpu.parallel.plan import PlanSpec
-from neocpu.planner.answer import Answer
-from neocpu.planner.learned import (
-    episodes,
-    greedy_grid,
-    heuristics,
-    neuroshard,
-    plans,
-    reuse,
-    store,
-)
-from neocpu.planner.learned.cost_nets import CommNet, ComputeNet
-from neocpu.planner.learned.costs import LearnedCosts, TablePart
-from neocpu.planner.learned.features import FEATURES, Scaling
-from neocpu.planner.learned.greedy_grid import Cutting
-from neocpu.planner.learned.learn import Training, learn, simulated
-from neocpu.planner.learned.nets import Array
-from neocpu.planner.learned.samples import Pool, Ranges, draw_pool
-from neocpu.planner.links import Layout
-from neocpu.planner.placements import Capacity
-from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import StepSeconds
-from neocpu.zionex.machine_file import load
+from neocpu.core.errors import ConfigError, PlanError
+from neocpu.parallel.sharding.plan import PlanSpec
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import StepSeconds
+from neocpu.plan.learned import episodes, greedy_grid, heuristics, neuroshard, plans, reuse, store
+from neocpu.plan.learned.cost_nets import CommNet, ComputeNet
+from neocpu.plan.learned.costs import LearnedCosts, TablePart
+from neocpu.plan.learned.features import FEATURES, Scaling
+from neocpu.plan.learned.greedy_grid import Cutting
+from neocpu.plan.learned.learn import Training, learn, simulated
+from neocpu.plan.learned.nets import Array
+from neocpu.plan.learned.samples import Pool, Ranges, draw_pool
+from neocpu.plan.machines.machine_file import load
+from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.search import plan_tables
+from neocpu.plan.tiers.placements import Capacity
 
 MACHINE = load("zionex")
 BATCH = 8192

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from neocpu.kernels._threads import thread_count, use_threads
+from neocpu.kernels.compile.threads import thread_count, use_threads
 
 pytest.importorskip("matplotlib")
 
@@ -91,7 +91,7 @@ def test_a_lesson_is_short_and_leads_on(path: Path) -> None:
     assert "**Exercise.**" in text and "**Read on.**" in text
     places = re.findall(r"``((?:neocpu|tests|docs|benchmarks)/[\w./]+)``", text)
     assert all((ROOT / place).exists() for place in places), places
-    for room in ("neocpu/reference/", "neocpu/kernels/", "tests/"):
+    for room in ("neocpu/kernels/twins/", "neocpu/kernels/", "tests/"):
         assert any(place.startswith(room) for place in places), f"no link to {room}"
 
 

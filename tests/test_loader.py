@@ -7,15 +7,15 @@ import threading
 import numpy as np
 import pytest
 
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import DataError
+from neocpu.core.errors import DataError
+from neocpu.core.trees import rank_samples
 from neocpu.ingest import loader as module
-from neocpu.ingest.dataset import Dataset
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.ingest.loader import EpochOrder, Loader
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.reference.philox import fnv1a64, splitmix64, tensor_key, words_at
-from neocpu.trees import rank_samples
+from neocpu.kernels.twins.numbers.philox import fnv1a64, splitmix64, tensor_key, words_at
+from neocpu.tables.specs.specs import TableSpec
 
 TABLES = (
     TableSpec("t0", 1000, 4, ("one", "two")),

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from neocpu.errors import TrainingError
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.threads import run_threads
-from neocpu.storage import lock as storage_lock
-from neocpu.storage.leftovers import part_of, remove_parts
-from neocpu.training import run_folder as lock
-from neocpu.training.run_folder import RunLock
+from neocpu.core.errors import TrainingError
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.storage import lock as storage_lock
+from neocpu.tables.storage.leftovers import part_of, remove_parts
+from neocpu.train.run import run_folder as lock
+from neocpu.train.run.run_folder import RunLock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from neocpu.parallel.comm import SingleComm
-from neocpu.training import run_folder as lock
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.train.run import run_folder as lock
 if sys.argv[2] == "plain":
     lock.fcntl = None
 with lock.RunLock(Path(sys.argv[1]), SingleComm(), resume=True):
@@ -56,7 +56,7 @@ def test_a_second_run_is_refused_and_a_killed_one_leaves_the_folder_free(
 RACE = """
 import multiprocessing, os, subprocess, sys
 from pathlib import Path
-from neocpu.storage import lock
+from neocpu.tables.storage import lock
 
 PROCESSES, ROUNDS = 6, 150
 folder, dead = Path(sys.argv[1]), sys.argv[2]

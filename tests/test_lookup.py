@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.embedding.bounds import bounds_check
-from neocpu.errors import ConfigError, IndexRangeError
-from neocpu.kernels import lookup as kernels
-from neocpu.kernels._jit import kernel
+from neocpu.core.errors import ConfigError, IndexRangeError
+from neocpu.kernels.compile.jit import kernel
 from neocpu.kernels.operands import Bags, Entries, Lines
+from neocpu.kernels.rows import lookup as kernels
 from neocpu.kernels.simd.decoders import number_at, read_row
+from neocpu.kernels.twins.rows import lookup as twins
 from neocpu.peers import arrays as operators
-from neocpu.reference import lookup as twins
+from neocpu.tables.embedding.bounds import bounds_check
 from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
 
 NONE = np.empty(0, np.float32)

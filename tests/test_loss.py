@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import loss
-from neocpu.reference import loss as twin
+from neocpu.kernels.dense import loss
+from neocpu.kernels.twins.dense import loss as twin
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=25)
 

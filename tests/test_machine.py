@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.errors import ConfigError
-from neocpu.zionex import machine_file
-from neocpu.zionex.curves import Curve, rate_between, true_seconds
-from neocpu.zionex.machine import (
+from neocpu.core.errors import ConfigError
+from neocpu.plan.machines import machine_file
+from neocpu.plan.machines.curves import Curve, rate_between, true_seconds
+from neocpu.plan.machines.machine import (
     COLUMNS,
     EmbeddingRates,
     LinkPeak,
@@ -23,7 +23,7 @@ from neocpu.zionex.machine import (
     ProductRates,
     TransferRates,
 )
-from neocpu.zionex.scaling import ALIASES, scaled
+from neocpu.plan.machines.scaling import ALIASES, scaled
 
 ROOT = Path(__file__).resolve().parent.parent
 PRESETS = ("cpu-ps", "dgx-a100", "dgx-h100", "fat-tree", "zion", "zionex")

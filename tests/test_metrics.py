@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.threads import run_threads
-from neocpu.training.metrics import Metrics, Window, compute, count_auc, exact_sum
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.watch.metrics import Metrics, Window, compute, count_auc, exact_sum
 
 
 def sample(seed: int, n: int, grid: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from neocpu.errors import ConfigError
-from neocpu.model.dlrm import Dlrm
-from neocpu.reference import model as twin
-from neocpu.trees import leaf_cuts
+from neocpu.core.errors import ConfigError
+from neocpu.core.trees import leaf_cuts
+from neocpu.kernels.twins.dense import model as twin
+from neocpu.train.model.dlrm import Dlrm
 
 B = 24
 DENSE = 5

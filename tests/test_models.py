@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from neocpu import config as configs
-from neocpu import presets
 from neocpu.cli import run
-from neocpu.errors import ConfigError
-from neocpu.ingest.convert import ConvertOptions
-from neocpu.ingest.copies import missing_copies
+from neocpu.core import presets
+from neocpu.core.errors import ConfigError
+from neocpu.ingest.dataset.convert import ConvertOptions
+from neocpu.ingest.dataset.copies import missing_copies
 from neocpu.ingest.features import feature_names
+from neocpu.train.config import config as configs
 
 ROOT = Path(__file__).resolve().parent.parent
 

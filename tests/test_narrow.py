@@ -8,13 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_update import NONE, WIDTHS, copy_of, hyper_of, segments_of, tables_of
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.kernels import narrow
 from neocpu.kernels.records import CodedTable, one_by_one, whole_table
-from neocpu.reference import narrow as twin
-from neocpu.reference import update
-from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, decode_rows, encode_rows, split_rows
-from neocpu.reference.rules import RULES
+from neocpu.kernels.rows import narrow
+from neocpu.kernels.twins.codecs.small_floats import (
+    LAYOUTS,
+    ROUNDINGS,
+    decode_rows,
+    encode_rows,
+    split_rows,
+)
+from neocpu.kernels.twins.rows import narrow as twin
+from neocpu.kernels.twins.rows import update
+from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.cases import FILLS, assert_same, floats
 
 HALVES = np.empty(0, np.uint16)

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.embedding.lookups import EntryLayout, Lookups
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec
-from neocpu.embedding.tbe import TableBatchedEmbedding
-from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
-from neocpu.errors import CheckpointError, ConfigError, PlanError, TrainingError
-from neocpu.formats import CACHES, SCALED
+from neocpu.core.errors import CheckpointError, ConfigError, PlanError, TrainingError
+from neocpu.core.formats import CACHES, SCALED
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.parallel.plan import place
-from neocpu.parallel.sharding import Shard
-from neocpu.parallel.threads import run_threads
-from neocpu.planner import auto
-from neocpu.planner.capacity import rank_bytes
-from neocpu.storage.row_codecs import RowCodec, same_bits, streams_of
-from neocpu.training import checkpoint
-from neocpu.training.checkpoint.reading import base_of
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.sharding.schemes import Shard
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.cost.capacity import rank_bytes
+from neocpu.plan.search import auto
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
+from neocpu.tables.embedding.tiered import MemoryPlan, TieredEmbedding
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.storage.row_codecs import RowCodec, same_bits, streams_of
+from neocpu.train import checkpoint
+from neocpu.train.checkpoint.reading import base_of
+from neocpu.train.run.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats
 from tests.small_run import config_of
 

@@ -11,18 +11,18 @@ import pytest
 from sealed_files import sealed_anew
 
 import neocpu
-from neocpu import config as configs
-from neocpu.errors import CheckpointError, DataError
+from neocpu.core.errors import CheckpointError, DataError
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.threads import run_threads
-from neocpu.training.checkpoint.best import best_or_last
-from neocpu.training.checkpoint.folder import read_note
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.online import OnlineTrainer
-from neocpu.training.results import RunReport
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.checkpoint.best import best_or_last
+from neocpu.train.checkpoint.folder import read_note
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.config import config as configs
+from neocpu.train.run.online import OnlineTrainer
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.watch.results import RunReport
 
 TOML = """
 [data]

@@ -11,21 +11,21 @@ import pytest
 from tower_runs import DENSE, STEPS, batch_of, settings, train
 
 from neocpu.cli import run as command
-from neocpu.config import Config
-from neocpu.embedding.dense_optimizer import AVERAGE
-from neocpu.embedding.optimizer_groups import dense_runs
-from neocpu.embedding.optimizers import ADAM_COWCLIP, SparseOptimizer
-from neocpu.errors import ConfigError
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.dry_run import dry_run
-from neocpu.training.gradient_norm import PIECE, DenseGradient, GradientClip, square_sum
-from neocpu.training.plans import make_plan
-from neocpu.training.results import RunReport
-from neocpu.training.trainer import Trainer
-from neocpu.training.world import World, build
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.dense_optimizer import AVERAGE
+from neocpu.tables.specs.optimizer_groups import dense_runs
+from neocpu.tables.specs.optimizers import ADAM_COWCLIP, SparseOptimizer
+from neocpu.train.before.dry_run import dry_run
+from neocpu.train.before.plans import make_plan
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.config.config import Config
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.step.gradient_norm import PIECE, DenseGradient, GradientClip, square_sum
+from neocpu.train.step.world import World, build
+from neocpu.train.watch.results import RunReport
 from tests.small_run import ROWS, config_of
 
 FLAT = "model.towers={}"

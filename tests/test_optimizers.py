@@ -5,8 +5,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from neocpu.embedding.dense_optimizer import DenseOptimizer
-from neocpu.embedding.optimizers import (
+from neocpu.kernels.twins.rows import update as twin
+from neocpu.kernels.twins.rows.rules import HYPER, RULES
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.tables.specs.optimizers import (
     COUNTER,
     COWCLIP,
     COWCLIPS,
@@ -15,8 +17,6 @@ from neocpu.embedding.optimizers import (
     SparseOptimizer,
     power,
 )
-from neocpu.reference import update as twin
-from neocpu.reference.rules import HYPER, RULES
 from tests.cases import assert_same, floats
 
 

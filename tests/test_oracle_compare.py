@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neocpu import oracle
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
 from neocpu.oracle.adapters import coded
 from neocpu.oracle.operator import Case, Truth
 from neocpu.oracle.ops import OPERATORS

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neocpu.oracle.cases import large, lookup_cover, update_cover
-from neocpu.oracle.cases.pairwise import pairwise
+from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.oracle.cases import large
+from neocpu.oracle.cases.covers import lookup as lookup_cover
+from neocpu.oracle.cases.covers import update as update_cover
+from neocpu.oracle.cases.covers.pairwise import pairwise
 from neocpu.oracle.operator import Case
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.verdicts.compare import agrees
-from neocpu.reference.rules import RULES
 from tests.oracle_cases import all_cases
 
 CASES = list(all_cases(["lookup", "weight_gradient", "backward", "unique_gradient", "quantize"]))

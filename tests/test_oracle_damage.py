@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from sealed_files import as_older, sealed_anew
 
-from neocpu.errors import OracleError
-from neocpu.hdf5 import draft
+from neocpu.core.errors import OracleError
 from neocpu.oracle import answers
 from neocpu.oracle.answers import read_answers
 from neocpu.oracle.cases import all_cases
 from neocpu.oracle.suite import Suite, ask, write_suite
+from neocpu.tables.hdf5 import draft
 
 
 @pytest.fixture(scope="module")

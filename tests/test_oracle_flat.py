@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from neocpu.cli import cli
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
 from neocpu.oracle.adapters import codes_of
 from neocpu.oracle.answers import Answers
 from neocpu.oracle.checking import check_suite

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from neocpu import oracle
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
 from neocpu.oracle.mirrors import MIRRORS, NoMirror, mirror_bits, mirrors_of
 from neocpu.oracle.mirrors.order import introsort_order
 from neocpu.oracle.mirrors.root import mkl_root

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
 from neocpu.oracle.answers import read_answers
 from neocpu.oracle.testing import chosen
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from neocpu import oracle
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
 from neocpu.oracle.answers import Answers, read_answers
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.operator import Arrays, Case, Truth

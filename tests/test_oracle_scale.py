@@ -9,8 +9,8 @@ import os
 import numpy as np
 import pytest
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.kernels import update
+from neocpu.kernels.rows import update
+from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.oracle.canonical import lookup_bits
 from neocpu.oracle.canonical.update import places_of, segments_of
 from neocpu.oracle.checking import check
@@ -20,7 +20,7 @@ from neocpu.oracle.ops.scale import GRADIENT, WEIGHTS, numbers_at
 from neocpu.oracle.testing import assert_correct
 from neocpu.oracle.truth.bags import tables_of
 from neocpu.oracle.truth.formats import FORMATS, nearest
-from neocpu.reference.rules import RULES
+from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.oracle_cases import all_cases
 
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from neocpu.oracle.cases.update_cover import cases
+from neocpu.kernels.twins.codecs.rows import quantize_int8, quantize_nbit
+from neocpu.oracle.cases.covers.update import cases
 from neocpu.oracle.checking import check
 from neocpu.oracle.operator import Arrays, Case
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.truth.scaled import parts_of
-from neocpu.reference.codecs_rows import quantize_int8, quantize_nbit
 
 ROWS = 5
 BACKWARD = OPERATORS["backward"]

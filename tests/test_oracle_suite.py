@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from sealed_files import as_older
 
 from neocpu.cli import cli
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
 from neocpu.oracle.answers import Answers, read_answers
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.suite import Suite, ask, golden_cases, suite_digest, write_suite

@@ -6,6 +6,13 @@ from itertools import pairwise as steps
 import numpy as np
 import pytest
 
+from neocpu.kernels.twins.codecs.small_floats import (
+    LAYOUTS,
+    ROUNDINGS,
+    decode_rows,
+    encode_rows,
+    encode_rows_randomly,
+)
 from neocpu.oracle.ops.backward import BACKWARD, UNIQUE_GRADIENT
 from neocpu.oracle.ops.lookup import LOOKUP, WEIGHT_GRADIENT
 from neocpu.oracle.truth.formats import (
@@ -20,13 +27,6 @@ from neocpu.oracle.truth.formats import (
 )
 from neocpu.oracle.truth.numbers import TINY, Bounded, U, gamma, settled, square_sum
 from neocpu.oracle.truth.sums import segment_sums
-from neocpu.reference.codecs import (
-    LAYOUTS,
-    ROUNDINGS,
-    decode_rows,
-    encode_rows,
-    encode_rows_randomly,
-)
 
 F = np.float32
 RNG = np.random.default_rng(3)

@@ -92,7 +92,7 @@ def invoke(words: list[str]) -> None:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Logs, configs, and a run in runs/a."""
-    from neocpu.kernels._threads import use_threads
+    from neocpu.kernels.compile.threads import use_threads
 
     folder = tmp_path_factory.mktemp("pages")
     write_logs(folder)

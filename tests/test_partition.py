@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.planner.partition import PARTITIONERS, Packing, fits, loads
+from neocpu.plan.search.partition import PARTITIONERS, Packing, fits, loads
 
 
 def packing(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from neocpu import config as configs
-from neocpu.errors import ConfigError
-from neocpu.paths import moved
+from neocpu.core.errors import ConfigError
+from neocpu.core.paths import moved
+from neocpu.train.config import config as configs
 
 TEXT = """
 [data]

@@ -8,12 +8,11 @@ import pytest
 from benchmarks.prediction import compare, rank_correlation
 from benchmarks.prediction_job import Run
 from benchmarks.prediction_models import MODELS, draw_plan
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.planner.links import Layout
-from neocpu.planner.seconds import (
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import (
     PHASES,
     StepSeconds,
     loads_of,
@@ -21,19 +20,20 @@ from neocpu.planner.seconds import (
     slowest_seconds,
     step_seconds,
 )
-from neocpu.planner.work import DenseWork, Workload
-from neocpu.zionex import machine_file, measure_phases
-from neocpu.zionex.machine import (
+from neocpu.plan.cost.work import DenseWork, Workload
+from neocpu.plan.machines import machine_file, measure_phases
+from neocpu.plan.machines.machine import (
     PHASES as MEASURED_PHASES,
 )
-from neocpu.zionex.machine import (
+from neocpu.plan.machines.machine import (
     ComputePeak,
     LinkPeak,
     Machine,
     MemoryPeak,
     PhaseCosts,
 )
-from neocpu.zionex.measure_dense import DENSE_DESIGNS
+from neocpu.plan.machines.measure_dense import DENSE_DESIGNS
+from neocpu.tables.specs.specs import TableSpec
 
 MACHINE = Machine(
     name="measured",

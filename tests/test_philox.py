@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import philox
-from neocpu.reference import philox as twin
+from neocpu.kernels.numbers import philox
+from neocpu.kernels.twins.numbers import philox as twin
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=25)
 

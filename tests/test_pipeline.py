@@ -10,21 +10,21 @@ import pytest
 from promise_cases import FAMILIES, MAIN, MEMORIES, MIXED, write_data
 from small_run import CONFIG
 
-from neocpu import config as configs
-from neocpu.embedding.specs import bags
-from neocpu.errors import IndexRangeError
-from neocpu.jagged import KJT
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.started import Done, Pause, Started, Stream
-from neocpu.parallel.threads import run_threads
-from neocpu.simulation.schedule import EXCHANGE, PIPELINES, STEP, check, pipelined
-from neocpu.training.lookahead import ahead
-from neocpu.training.pipeline import Pipeline
-from neocpu.training.trainer import Trainer
-from neocpu.training.warmup import MiniBatch
-from neocpu.training.world import build
-from neocpu.trees import rank_samples
+from neocpu.core.errors import IndexRangeError
+from neocpu.core.jagged import KJT
+from neocpu.core.stages import EXCHANGE, PIPELINES, STEP, check, pipelined
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.started import Done, Pause, Started, Stream
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.specs.specs import bags
+from neocpu.train.before.warmup import MiniBatch
+from neocpu.train.config import config as configs
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.step.lookahead import ahead
+from neocpu.train.step.pipeline import Pipeline
+from neocpu.train.step.world import build
 
 # ---- the loop over the schedule, on toys ----
 

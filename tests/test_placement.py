@@ -11,14 +11,14 @@ from test_planner import KAGGLE, TABLES
 from test_tiers import run
 
 from neocpu.cli.plan import plan as plan_command
-from neocpu.embedding.specs import TableSpec
-from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import ConfigError, TrainingError
-from neocpu.parallel.plan import place
-from neocpu.planner.auto import make_plan
-from neocpu.planner.tiers import CODE, KINDS, TOO_LARGE, StepModel, demands, place_tables
-from neocpu.planner.work import Workload
-from neocpu.storage.placement import PLACEMENTS
+from neocpu.core.errors import ConfigError, TrainingError
+from neocpu.parallel.sharding.plan import place
+from neocpu.plan.cost.work import Workload
+from neocpu.plan.search.auto import make_plan
+from neocpu.plan.tiers.tiers import CODE, KINDS, TOO_LARGE, StepModel, demands, place_tables
+from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.tiers.placement import PLACEMENTS
 from tests.small_run import config_of
 
 # The search is not exact, so the cases are the same in every run. Of 2,057 drawn cases of 2 to 6

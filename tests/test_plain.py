@@ -5,21 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.kernels import choice, gemm, interaction, lookup, update
-from neocpu.kernels._jit import kernel
+from neocpu.kernels.compile import choice
+from neocpu.kernels.compile.jit import kernel
+from neocpu.kernels.dense import gemm, interaction
 from neocpu.kernels.operands import Lines
-from neocpu.kernels.plain import exact
-from neocpu.kernels.plain import gemm as plain_gemm
-from neocpu.kernels.plain import interaction as plain_interaction
-from neocpu.kernels.plain import lookup as plain_lookup
-from neocpu.kernels.plain import update as plain_update
-from neocpu.reference import gemm as gemm_twin
-from neocpu.reference import interaction as interaction_twin
-from neocpu.reference import lookup as lookup_twin
-from neocpu.reference.exact import exact_sum
-from neocpu.reference.rules import RULES
-from neocpu.storage.cache import Cache
-from neocpu.training.trainer import Trainer
+from neocpu.kernels.plain.dense import gemm as plain_gemm
+from neocpu.kernels.plain.dense import interaction as plain_interaction
+from neocpu.kernels.plain.numbers import exact
+from neocpu.kernels.plain.rows import lookup as plain_lookup
+from neocpu.kernels.plain.rows import update as plain_update
+from neocpu.kernels.rows import lookup, update
+from neocpu.kernels.twins.dense import gemm as gemm_twin
+from neocpu.kernels.twins.dense import interaction as interaction_twin
+from neocpu.kernels.twins.numbers.exact import exact_sum
+from neocpu.kernels.twins.rows import lookup as lookup_twin
+from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.tables.tiers.cache import Cache
+from neocpu.train.run.trainer import Trainer
 from tests import test_lookup, test_update
 from tests.cases import FILLS, assert_same, floats
 from tests.small_run import config_of
@@ -178,8 +180,8 @@ def test_a_run_ends_with_the_same_digest(overrides, log, tmp_path, monkeypatch):
 
 
 def test_only_kernels_with_a_sibling_are_exchanged(plain):
-    assert choice.chosen("gemm", "layer") is plain_gemm.layer
-    assert choice.chosen("update", "merged") is update.merged
+    assert choice.chosen("dense.gemm", "layer") is plain_gemm.layer
+    assert choice.chosen("rows.update", "merged") is update.merged
     for module, names in choice.PLAIN.items():
         for name in names:
             assert choice.chosen(module, name).__module__ == f"neocpu.kernels.plain.{module}"

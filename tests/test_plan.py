@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError, PlanError
-from neocpu.parallel.plan import Plan, choose_schemes, place, shard_bytes
-from neocpu.parallel.sharding import SCHEMES, Shard
+from neocpu.core.errors import ConfigError, PlanError
+from neocpu.parallel.sharding.plan import Plan, choose_schemes, place, shard_bytes
+from neocpu.parallel.sharding.schemes import SCHEMES, Shard
+from neocpu.tables.specs.specs import TableSpec
 
 TABLES = tuple(
     TableSpec(f"C{i}", 5 + 13 * i % 37, dim, (f"f{i}",))

@@ -10,19 +10,19 @@ import pytest
 import small_run
 from click.testing import CliRunner
 
-from neocpu import config as configs
 from neocpu.cli.plan import plan as command
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError, NeocpuError, PlanError
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.sharding import SCHEMES, Shard
-from neocpu.parallel.threads import run_threads
-from neocpu.planner import plan_file, torchrec_plan
-from neocpu.planner.bound_plan import bind
-from neocpu.planner.plan_file import MadeFor, loads, text
-from neocpu.training.plans import make_plan, memory_plan
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import ConfigError, NeocpuError, PlanError
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.sharding.schemes import SCHEMES, Shard
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.files import plan_file, torchrec_plan
+from neocpu.plan.files.bound_plan import bind
+from neocpu.plan.files.plan_file import MadeFor, loads, text
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.before.plans import make_plan, memory_plan
+from neocpu.train.config import config as configs
+from neocpu.train.run.trainer import Trainer
 
 TABLES = tuple(TableSpec(f"t{i}", 100 + i, 16, (f"f{i}",)) for i in range(len(SCHEMES)))
 PLAN = place(TABLES, list(SCHEMES), 4, 2)

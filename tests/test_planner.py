@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError, PlanError
-from neocpu.parallel.sharding import SCHEMES, Shard
-from neocpu.planner.auto import make_plan
-from neocpu.planner.cost import shard_cost
-from neocpu.planner.work import Workload
+from neocpu.core.errors import ConfigError, PlanError
+from neocpu.parallel.sharding.schemes import SCHEMES, Shard
+from neocpu.plan.cost.cost import shard_cost
+from neocpu.plan.cost.work import Workload
+from neocpu.plan.search.auto import make_plan
+from neocpu.tables.specs.specs import TableSpec
 
 KAGGLE = (
     1460,

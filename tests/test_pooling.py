@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.kernels import lookup, pooling
-from neocpu.kernels._jit import kernel
+from neocpu.kernels.compile.jit import kernel
 from neocpu.kernels.operands import Bag, Bags, Entries, Lines, Terms, WideBags
-from neocpu.kernels.pooling import sum_plain
+from neocpu.kernels.rows import lookup, pooling
+from neocpu.kernels.rows.pooling import sum_plain
 from neocpu.kernels.simd.bags import plain_rows_1
 from neocpu.kernels.simd.flags import QUIET, X86, rounded
-from neocpu.reference import lookup as lookup_twin
-from neocpu.reference import pooling as twin
-from neocpu.reference.exact import exact_sum, whole
+from neocpu.kernels.twins.numbers.exact import exact_sum, whole
+from neocpu.kernels.twins.rows import lookup as lookup_twin
+from neocpu.kernels.twins.rows import pooling as twin
 from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
 
 WIDTHS = (1, 2, 3, 4, 5, 15, 16, 17, 20, 63, 64, 67, 100, 128, 149)

@@ -12,23 +12,24 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from neocpu import config
-from neocpu.errors import NeocpuError, TrainingError
-from neocpu.ingest.convert import ConvertOptions, convert, expected_bytes
-from neocpu.ingest.copies import missing_copies
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.training import preflight, trainer
-from neocpu.training.datasets import open_splits
-from neocpu.training.preflight import (
+from neocpu.core.errors import NeocpuError, TrainingError
+from neocpu.ingest.dataset.convert import ConvertOptions, convert, expected_bytes
+from neocpu.ingest.dataset.copies import missing_copies
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.before import preflight
+from neocpu.train.before.datasets import open_splits
+from neocpu.train.before.preflight import (
     CheckpointNeeds,
     Need,
     check_checkpoints,
     check_conversions,
 )
-from neocpu.training.results import RunReport
-from neocpu.training.trainer import Trainer
+from neocpu.train.config import config
+from neocpu.train.run import trainer
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.watch.results import RunReport
 from tests.small_run import config_of
 
 KIB = 1 << 10
@@ -214,9 +215,9 @@ def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch
 MEASURED = """
 import re, sys
 from pathlib import Path
-from neocpu.parallel.comm import SingleComm
-from neocpu.training import preflight
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.train.before import preflight
+from neocpu.train.run.trainer import Trainer
 from tests.small_run import config_of
 
 estimates = []

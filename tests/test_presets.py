@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neocpu import config
 from neocpu.cli.plan import model_lines
-from neocpu.ingest.synthetic import criteo_shape
-from neocpu.parallel.comm import SingleComm
-from neocpu.training.datasets import open_splits
-from neocpu.training.plans import make_plan
-from neocpu.training.world import build
+from neocpu.ingest.synthetic.law import criteo_shape
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.train.before.datasets import open_splits
+from neocpu.train.before.plans import make_plan
+from neocpu.train.config import config
+from neocpu.train.step.world import build
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "data" / "models"))

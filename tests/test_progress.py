@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from neocpu.cli import progress, terminal
-from neocpu.planner.units import duration_text
-from neocpu.training.results import Compiled
+from neocpu.cli.screen import progress, terminal
+from neocpu.core.units import duration_text
+from neocpu.train.watch.results import Compiled
 
 
 class FakeError:

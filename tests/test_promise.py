@@ -26,10 +26,10 @@ from promise_cases import (
 )
 from promise_main import main
 
-from neocpu.errors import EnvironmentProblem
-from neocpu.kernels._threads import use_threads
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.launch import find_mpiexec
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.kernels.compile.threads import use_threads
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import find_mpiexec
 
 SECONDS = 600.0  # for a launch, kernels to be compiled included
 

@@ -14,9 +14,9 @@ import pytest
 from real_data import real_data
 from test_presets import ROOT
 
-from neocpu import config
-from neocpu.parallel.threads import run_threads
-from neocpu.training.trainer import Trainer
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.config import config
+from neocpu.train.run.trainer import Trainer
 
 PARTS = {"train": 32_000, "valid": 4_000, "test": 4_000}
 

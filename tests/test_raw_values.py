@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neocpu.embedding.specs import TableSpec
-from neocpu.ingest.frames import as_frame, parse_frame
-from neocpu.ingest.schema import MISSING_INTEGER
-from neocpu.ingest.table import table_schema
-from neocpu.reference.hashing import feature_key
-from neocpu.scoring import raw_values
-from neocpu.scoring.export_card import DataFacts, feature_cards
-from neocpu.scoring.raw_values import RawValues
+from neocpu.ingest.formats.frames import as_frame, parse_frame
+from neocpu.ingest.formats.schema import MISSING_INTEGER
+from neocpu.ingest.formats.table import table_schema
+from neocpu.kernels.twins.logs.hashing import feature_key
+from neocpu.serve.exports import raw_values
+from neocpu.serve.exports.card import DataFacts, feature_cards
+from neocpu.serve.exports.raw_values import RawValues
+from neocpu.tables.specs.specs import TableSpec
 
 SCHEMA = {
     "missing": ["NULL"],

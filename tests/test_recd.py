@@ -12,22 +12,22 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu import config as configs
 from neocpu.cli import cli
-from neocpu.embedding.distinct_bags import deduplicate, expand
-from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.specs import TableSpec, bags
-from neocpu.errors import ConfigError
-from neocpu.ingest.cluster import by_session
-from neocpu.ingest.convert import ConvertOptions, convert
-from neocpu.ingest.dataset import Dataset
+from neocpu.core.errors import ConfigError
+from neocpu.core.jagged import KJT
+from neocpu.ingest.dataset.cluster import by_session
+from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
-from neocpu.ingest.generate import write_dataset
 from neocpu.ingest.loader import EpochOrder, Loader
-from neocpu.ingest.sessions import Sessions, parse_keep
-from neocpu.ingest.synthetic import Hotness, SyntheticCriteo
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.jagged import KJT
+from neocpu.ingest.synthetic.generate import write_dataset
+from neocpu.ingest.synthetic.law import Hotness, SyntheticCriteo
+from neocpu.ingest.synthetic.sessions import Sessions, parse_keep
+from neocpu.tables.embedding.distinct_bags import deduplicate, expand
+from neocpu.tables.specs.feature_groups import key_groups
+from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.train.config import config as configs
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
 TABLES = (

@@ -131,7 +131,10 @@ def test_a_command_is_called_and_listed(package: Path) -> None:
         ('RowFormat("odd", "|u1", 8, trains=True)', "neither a SmallFloat nor a header"),
         ('RowFormat("odd", "|u1", 6, SmallFloat(6, 2, 3), trains=True)', "8 or 16 bits"),
         ('RowFormat("odd", "|u1", 8, SmallFloat(8, 3, 15, limit=0.9), trains=True)', "travels"),
-        ('RowFormat("odd", "|u1", 8, header=_SCALE16, trains=True)', "reference/codecs.py"),
+        (
+            'RowFormat("odd", "|u1", 8, header=_SCALE16, trains=True)',
+            "kernels/twins/codecs/small_floats.py",
+        ),
         ('RowFormat("odd", "|u1", 8, SmallFloat(8, 4, 3))', "choose"),
     ],
     ids=["no meaning", "no width", "a wire", "no codec", "not to be trained in"],
@@ -140,7 +143,7 @@ def test_a_format_that_lacks_a_part_is_refused_with_the_config(
     tmp_path: Path, record: str, why: str
 ) -> None:
     folder = copied(tmp_path)
-    Lines("neocpu/formats.py", f"    {record},\n", before='    RowFormat("int8"').write(folder)
+    Lines("neocpu/core/formats.py", f"    {record},\n", before='    RowFormat("int8"').write(folder)
     text = '[model]\nbottom = [4, 4]\ntop = [1]\nembedding_dim = 4\n[data]\ntrain = "x"\n'
     text += '[tables]\none.rows = 5\none.format = "odd"\n'
     done = python(folder, "-c", f"from neocpu import config; config.loads({text!r})")

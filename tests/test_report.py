@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import Plan, place
-from neocpu.parallel.threads import run_threads
-from neocpu.training import results as reports
-from neocpu.training.metrics import Metrics
-from neocpu.training.rank_log import rank_log
-from neocpu.training.results import RunReport, versions
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.parallel.sharding.plan import Plan, place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.watch import results as reports
+from neocpu.train.watch.metrics import Metrics
+from neocpu.train.watch.rank_log import rank_log
+from neocpu.train.watch.results import RunReport, versions
 
 
 def lines(out: Path) -> list[dict[str, object]]:

@@ -17,9 +17,9 @@ from jobs import kill
 from jobs import start as start_job
 from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.launch import find_mpiexec
-from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.parallel.transport.launch import find_mpiexec
+from neocpu.train.checkpoint.reading import CheckpointFile
 
 try:
     find_mpiexec()

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.kernels import rounding
-from neocpu.reference import rounding as twin
-from neocpu.reference.exact import exact_sum, exact_sums
+from neocpu.kernels.numbers import rounding
+from neocpu.kernels.twins.numbers import rounding as twin
+from neocpu.kernels.twins.numbers.exact import exact_sum, exact_sums
 from tests.cases import FILLS, assert_same, floats
 
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.errors import StorageError
-from neocpu.storage import hdf5, row_log
-from neocpu.storage.hdf5 import RowTable
-from neocpu.storage.row_file import RowFile
-from neocpu.storage.row_tools import verify
+from neocpu.core.errors import StorageError
+from neocpu.tables.storage import extents, row_log
+from neocpu.tables.storage.extents import RowTable
+from neocpu.tables.storage.row_file import RowFile
+from neocpu.tables.storage.row_tools import verify
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = (
@@ -268,7 +268,7 @@ def test_tier_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert content(file) == model and (file.epoch, file.note) == (6, b"note 6")
     assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
     data = bytearray(path.read_bytes())
-    data[int(hdf5.read(path).records[1].origin[0])] ^= 1
+    data[int(extents.read(path).records[1].origin[0])] ^= 1
     path.write_bytes(data)
     assert run(["tier", "verify", str(path)]) == 1
     assert "has other bytes than were written" in capsys.readouterr().out

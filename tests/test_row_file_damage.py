@@ -16,13 +16,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_row_file import TABLES, Model, content, fill, small
 
-from neocpu.errors import StorageError
-from neocpu.storage import hdf5
-from neocpu.storage.hdf5 import RowTable
-from neocpu.storage.lock import held_by
-from neocpu.storage.row_file import RowFile
-from neocpu.storage.row_io import RawFile
-from neocpu.storage.row_tools import verify
+from neocpu.core.errors import StorageError
+from neocpu.tables.storage import extents
+from neocpu.tables.storage.extents import RowTable
+from neocpu.tables.storage.lock import held_by
+from neocpu.tables.storage.row_file import RowFile
+from neocpu.tables.storage.row_io import RawFile
+from neocpu.tables.storage.row_tools import verify
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,12 +38,12 @@ def test_a_flipped_bit_is_found_or_does_not_matter(tmp_path_factory, seed):
     if model is None:
         model = test_a_flipped_bit_is_found_or_does_not_matter.model = small(good)
     data = bytearray(good.read_bytes())
-    layout = hdf5.read(good)
+    layout = extents.read(good)
     rng = np.random.default_rng(seed)
     pieces = [
         (layout.commits, 4096 + 64),
         (layout.index.origin[0], 4096),
-        *hdf5.metadata(layout, len(data)),
+        *extents.metadata(layout, len(data)),
     ]
     pieces += [
         (int(at), extents.size) for extents in layout.records + layout.tags for at in extents.origin
@@ -65,7 +65,7 @@ def test_a_flipped_bit_of_a_record_a_tag_a_commit_and_a_header(tmp_path: Path) -
     with RowFile.create(path, TABLES) as file:
         file.write(0, np.array([77]), np.zeros((1, 20), np.uint8))
         file.commit(5, b"x")
-    layout = hdf5.read(path)
+    layout = extents.read(path)
     good = path.read_bytes()
     places = {
         "row 77 (slot 0 of /tables/C1/records)": layout.records[0].origin[0] + 19,
@@ -130,9 +130,9 @@ def test_foreign_missing_newer_and_other_files(
     with pytest.raises(StorageError, match="HDF5's metadata has other bytes than were written"):
         RowFile(path)
     path.unlink()
-    monkeypatch.setattr(hdf5, "VERSION", 9)
+    monkeypatch.setattr(extents, "VERSION", 9)
     small(path)
-    monkeypatch.setattr(hdf5, "VERSION", 1)
+    monkeypatch.setattr(extents, "VERSION", 1)
     with pytest.raises(StorageError, match=r"a file of rows of version 9.*upgrade"):
         RowFile(path)
     with monkeypatch.context() as patch:
@@ -151,7 +151,7 @@ def test_a_header_that_became_zeros_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "r.h5"
     small(path)  # of three commits, the last of which is in page 1
     data = bytearray(path.read_bytes())
-    at = hdf5.read(path).commits + 4096
+    at = extents.read(path).commits + 4096
     data[at : at + 4096] = bytes(4096)
     path.write_bytes(data)
     with RowFile(path) as file:
@@ -165,7 +165,7 @@ def test_a_header_that_became_zeros_is_noticed(tmp_path: Path) -> None:
 def test_a_file_that_ends_in_its_commits_is_told(tmp_path: Path, pages: int) -> None:
     path = tmp_path / "r.h5"
     small(path)
-    os.truncate(path, hdf5.read(path).commits + 4096 * pages + 7)
+    os.truncate(path, extents.read(path).commits + 4096 * pages + 7)
     with pytest.raises(StorageError, match="damaged file of rows"):
         RowFile(path)
 
@@ -179,7 +179,7 @@ def test_attributes_that_no_file_of_ours_has(tmp_path: Path, key: str, value: ob
     with h5py.File(path, "r+") as file:
         file["tables/C1"].attrs[key] = value
     with pytest.raises(StorageError, match="damaged file of rows") as caught:
-        hdf5.read(path)  # without the guard, which knows that the file was changed
+        extents.read(path)  # without the guard, which knows that the file was changed
     assert "\n" not in str(caught.value)
 
 
@@ -192,7 +192,7 @@ def test_what_hdf5_says_in_several_lines_is_one(
     def broken(*_: object) -> None:
         raise NotImplementedError("several\n  lines\tof\x00text")
 
-    monkeypatch.setattr(hdf5, "_opened", broken)
+    monkeypatch.setattr(extents, "_opened", broken)
     with pytest.raises(StorageError, match=r"cannot be read: several lines of\?text; restore"):
         RowFile(path)
 
@@ -253,7 +253,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 file.write(0, rows, records)
         assert (
             path.stat().st_size == size
-            and not hdf5.undo_of(path).exists()
+            and not extents.undo_of(path).exists()
             and content(file) == model
         )
         file.write(0, rows, records)  # there is space again
@@ -278,10 +278,10 @@ def test_a_growth_that_was_interrupted_is_undone(
     path = tmp_path / "r.h5"
     kept = tmp_path / "kept.growing"
     model = small(path)
-    undo = hdf5.undo_of(path)
+    undo = extents.undo_of(path)
     before = path.read_bytes()
-    commits = hdf5.read(path).commits
-    monkeypatch.setattr(hdf5, "sync_folder", lambda _: undo.exists() and shutil.copy(undo, kept))
+    commits = extents.read(path).commits
+    monkeypatch.setattr(extents, "sync_folder", lambda _: undo.exists() and shutil.copy(undo, kept))
     with RowFile(path) as file:
         file.write(0, np.arange(3000), np.ones((3000, 20), np.uint8))
     after = path.read_bytes()

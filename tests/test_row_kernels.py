@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.kernels import row_index, row_records, slots
-from neocpu.reference import row_index as index_twin
-from neocpu.reference import row_records as records_twin
-from neocpu.reference import slots as slots_twin
+from neocpu.kernels.tiers import row_index, row_records, slots
+from neocpu.kernels.twins.tiers import row_index as index_twin
+from neocpu.kernels.twins.tiers import row_records as records_twin
+from neocpu.kernels.twins.tiers import slots as slots_twin
 
 BOTH_INDEXES = (row_index, index_twin)
 BOTH_RECORDS = (row_records, records_twin)

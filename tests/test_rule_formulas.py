@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from test_rules import COUNTER, COWCLIP
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.kernels import rules
-from neocpu.reference.rules import RULES
-from neocpu.reference.update import square_tree
+from neocpu.kernels.rows import rules
+from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.kernels.twins.rows.update import square_tree
+from neocpu.tables.specs.optimizers import SparseOptimizer
 
 # a row that is looked up at these steps only
 D = 6

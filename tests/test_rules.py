@@ -1,8 +1,8 @@
 """Is every rule of the registry there, and is it its formula, one IEEE operation after the other,
 over several steps?
 
-The rules in `kernels/rules.py` are plain functions that compile into the update kernels; here they
-run as they stand.
+The rules in `kernels/rows/rules.py` are plain functions that compile into the update kernels; here
+they run as they stand.
 """
 
 import math
@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neocpu.embedding.optimizers import DENSE_NAMES, SparseOptimizer
-from neocpu.kernels import rules
-from neocpu.reference import rules as twin
-from neocpu.reference.rules import HYPER, RULES
+from neocpu.kernels.rows import rules
+from neocpu.kernels.twins.rows import rules as twin
+from neocpu.kernels.twins.rows.rules import HYPER, RULES
+from neocpu.tables.specs.optimizers import DENSE_NAMES, SparseOptimizer
 from tests.cases import assert_same, floats
 
 MODES = ("none", "l2", "decoupled")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_rule_formulas import ours
 
-from neocpu.embedding.optimizers import COUNTER, RATE_MODES, SparseOptimizer
+from neocpu.tables.specs.optimizers import COUNTER, RATE_MODES, SparseOptimizer
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
 pytest.importorskip("fbgemm_gpu", reason="fbgemm-gpu-cpu is not installed (extra `peers`)")

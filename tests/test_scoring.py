@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import neocpu
-from neocpu import config
 from neocpu.cli import cli
-from neocpu.errors import CheckpointError, DataError
-from neocpu.scoring.model import Model
-from neocpu.scoring.values import ValueMap
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import CheckpointError, DataError
+from neocpu.serve.scoring.model import Model
+from neocpu.serve.scoring.values import ValueMap
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.config import config
+from neocpu.train.run.trainer import Trainer
 from tests.small_run import config_of, write_log
 
 ROOT = Path(__file__).resolve().parent.parent

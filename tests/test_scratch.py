@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import prange
 
-from neocpu.kernels._jit import parallel_kernel
+from neocpu.kernels.compile.jit import parallel_kernel
 from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd.bags import bare, view
 

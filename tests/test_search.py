@@ -12,35 +12,35 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from neocpu import config as configs
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError, PlanError
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.plan import Plan, place
-from neocpu.parallel.sharding import Shard
-from neocpu.planner.answer import Answer
-from neocpu.planner.bound import lower_bound
-from neocpu.planner.counted import greedy
-from neocpu.planner.cuts import ALL, RANK
-from neocpu.planner.drafts import build, lay, spread
-from neocpu.planner.links import Layout
-from neocpu.planner.models import COST_MODELS
-from neocpu.planner.options import Options, options_of
-from neocpu.planner.partition import PARTITIONERS
-from neocpu.planner.placements import Capacity
-from neocpu.planner.pricing import answer_of_plan
-from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import (
+from neocpu.core.errors import ConfigError, PlanError
+from neocpu.parallel.sharding.plan import Plan, place
+from neocpu.parallel.sharding.schemes import Shard
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.models import COST_MODELS
+from neocpu.plan.cost.seconds import (
     CostModel,
     StepSeconds,
     loads_of,
     rectangles_of,
     step_seconds,
 )
-from neocpu.planner.trials import Trials
-from neocpu.planner.work import Workload
-from neocpu.training.plans import make_plan
-from neocpu.zionex.machine import LinkPeak, Machine, MemoryPeak
+from neocpu.plan.cost.work import Workload
+from neocpu.plan.machines.machine import LinkPeak, Machine, MemoryPeak
+from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.bound import lower_bound
+from neocpu.plan.search.counted import greedy
+from neocpu.plan.search.cuts import ALL, RANK
+from neocpu.plan.search.drafts import build, lay, spread
+from neocpu.plan.search.options import Options, options_of
+from neocpu.plan.search.partition import PARTITIONERS
+from neocpu.plan.search.pricing import answer_of_plan
+from neocpu.plan.search.search import plan_tables
+from neocpu.plan.search.trials import Trials
+from neocpu.plan.tiers.placements import Capacity
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.before.plans import make_plan
+from neocpu.train.config import config as configs
 
 MACHINE = Machine(
     nodes=4,
@@ -193,7 +193,7 @@ def test_the_bound_holds_and_the_search_comes_close_in_small_cases(
 )
 def test_the_solver_agrees(shapes: Shapes, layout: Layout, room: float) -> None:
     pytest.importorskip("scipy", reason="scipy: the exact yardstick")
-    from neocpu.planner.exact import fewest_seconds
+    from neocpu.plan.search.exact import fewest_seconds
 
     model, tables, work = model_of(shapes, layout)
     total = sum(table.rows * table.row_bytes(table.dim, work.state_floats) for table in tables)

@@ -5,20 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError
-from neocpu.parallel.plan import place
-from neocpu.planner.links import Layout
-from neocpu.planner.seconds import (
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.sharding.plan import place
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import (
     PHASES,
     StepSeconds,
     loads_of,
     rectangles_of,
     step_seconds,
 )
-from neocpu.planner.work import DenseWork, TableArrays, Wires, Workload
-from neocpu.training.datasets import distinct_codes
-from neocpu.zionex.machine import ComputePeak, FabricLevel, LinkPeak, Machine, MemoryPeak
+from neocpu.plan.cost.work import DenseWork, TableArrays, Wires, Workload
+from neocpu.plan.machines.machine import ComputePeak, FabricLevel, LinkPeak, Machine, MemoryPeak
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.before.datasets import distinct_codes
 
 MACHINE = Machine(
     name="round numbers",

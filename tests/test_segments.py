@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.embedding import sorting
-from neocpu.embedding.lookups import EntryLayout, Lookups
-from neocpu.kernels import segments
 from neocpu.kernels.records import LookupChunks, RowGroups, Segments
-from neocpu.reference import segments as twin
+from neocpu.kernels.rows import segments
+from neocpu.kernels.twins.rows import segments as twin
+from neocpu.tables.embedding import sorting
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 from tests.cases import bag_offsets
 
 NONE = np.empty(0, np.float32)

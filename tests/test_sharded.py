@@ -24,17 +24,17 @@ from spmd_exchange import (
     unsharded,
 )
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec, bags
-from neocpu.embedding.tbe import TableBatchedEmbedding
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.message_sizes import UNIQUE_ROWS
-from neocpu.parallel.plan import place
-from neocpu.parallel.routes import ROUTES
-from neocpu.parallel.sharded import ShardedEmbedding
-from neocpu.parallel.sharding import Shard
-from neocpu.parallel.threads import run_threads
-from neocpu.trees import rank_samples
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.message_sizes import UNIQUE_ROWS
+from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.sharding.schemes import Shard
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec, bags
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
 

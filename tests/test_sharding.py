@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.parallel.sharding import SCHEMES, RankLayout, Shard, column_blocks, row_blocks
+from neocpu.parallel.sharding.schemes import SCHEMES, RankLayout, Shard, column_blocks, row_blocks
 
 LAYOUTS = st.integers(1, 8).flatmap(
     lambda ranks: st.builds(RankLayout, st.just(ranks), st.integers(1, ranks))

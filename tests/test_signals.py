@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.launch import find_mpiexec, mpiexec_command
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 
 try:
     find_mpiexec()

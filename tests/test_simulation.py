@@ -10,21 +10,21 @@ import pytest
 
 from benchmarks import reproduction
 from neocpu.cli import run as command
-from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError
-from neocpu.parallel.plan import place
-from neocpu.planner.links import Layout
-from neocpu.planner.seconds import step_seconds
-from neocpu.planner.work import DenseWork, Wires, Workload
-from neocpu.simulation import collectives
-from neocpu.simulation.costs import StageOptions, copy_seconds, stage_works
-from neocpu.simulation.engine import Work, run, unrolled
-from neocpu.simulation.scenario import Scenario, placed_by, simulate
-from neocpu.simulation.schedule import EXCHANGE, PIPELINES, STEP, check, pipelined
-from neocpu.simulation.trace import trace_text, traced_ranks
-from neocpu.zionex.machine import FabricLevel, LinkPeak, PhaseCosts
-from neocpu.zionex.machine_file import load, preset_names
-from neocpu.zionex.scaling import scaled
+from neocpu.core.errors import ConfigError
+from neocpu.core.stages import EXCHANGE, PIPELINES, STEP, check, pipelined
+from neocpu.parallel.sharding.plan import place
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import step_seconds
+from neocpu.plan.cost.work import DenseWork, Wires, Workload
+from neocpu.plan.machines.machine import FabricLevel, LinkPeak, PhaseCosts
+from neocpu.plan.machines.machine_file import load, preset_names
+from neocpu.plan.machines.scaling import scaled
+from neocpu.plan.simulation import collectives
+from neocpu.plan.simulation.costs import StageOptions, copy_seconds, stage_works
+from neocpu.plan.simulation.engine import Work, run, unrolled
+from neocpu.plan.simulation.scenario import Scenario, placed_by, simulate
+from neocpu.plan.simulation.trace import trace_text, traced_ranks
+from neocpu.tables.specs.specs import TableSpec
 
 ZIONEX = load("zionex")
 DENSE = DenseWork(((13, 512), (512, 64), (1344, 1024), (1024, 1)), precision="tf32")
@@ -281,7 +281,7 @@ def simulated(capsys, *words):
 
 
 def test_the_command_prints_traces_and_draws(config, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("neocpu.simulation.sweep.MOST_RANKS", 32)
+    monkeypatch.setattr("neocpu.plan.simulation.sweep.MOST_RANKS", 32)
     trace = tmp_path / "trace.json"
     picture = tmp_path / "scaling.svg"
     files = ["--trace", trace, "--scaling", picture]
@@ -360,7 +360,7 @@ def test_every_preset_is_simulated(config, capsys, machine):
 
 
 def test_the_smallest_machine(config, capsys, monkeypatch):
-    monkeypatch.setattr("neocpu.simulation.sweep.MOST_RANKS", 64)
+    monkeypatch.setattr("neocpu.plan.simulation.sweep.MOST_RANKS", 64)
     words = [config, "--ranks", 8, "--set", "work.pooling=9", "--planner", "size"]
     shown = simulated(capsys, *words, "--target-qps", "1e6")
     assert "are the fewest for 1,000,000 samples/s" in shown

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.launch import find_mpiexec, mpiexec_command
-from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
+from neocpu.train.checkpoint.reading import CheckpointFile
 
 try:
     find_mpiexec()

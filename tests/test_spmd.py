@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from spmd import Case, Outcome, discover, run_under_mpi
 
-from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.launch import find_mpiexec
-from neocpu.parallel.threads import run_threads
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.parallel.transport.launch import find_mpiexec
+from neocpu.parallel.transport.threads import run_threads
 
 CASES = [(name, ranks) for name, body in discover().items() for ranks in body.ranks]
 IDS = [f"{name}-{ranks}" for name, ranks in CASES]

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import Plan, place
-from neocpu.parallel.sharding import SCHEMES
-from neocpu.parallel.threads import run_threads
-from neocpu.training import state as states
-from neocpu.training.initial import initial_rows, state_shapes
-from neocpu.training.state import State
-from neocpu.training.state_blocks import BLOCK, digest_of
+from neocpu.parallel.sharding.plan import Plan, place
+from neocpu.parallel.sharding.schemes import SCHEMES
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.state import state as states
+from neocpu.train.state.blocks import BLOCK, digest_of
+from neocpu.train.state.initial import initial_rows, state_shapes
+from neocpu.train.state.state import State
 
 TABLES = (
     TableSpec("C1", 3 * BLOCK + 17, 8, ("C1",)),

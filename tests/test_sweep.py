@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from neocpu.cli import cli
-from neocpu.errors import ConfigError, TrainingError
-from neocpu.training.requests import Stopped
-from neocpu.training.sweep.runs import Interrupted
-from neocpu.training.sweep.space import grid_axis, points, random_axis
-from neocpu.training.sweep.trials import SweepFolder, SweepTrial
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import ConfigError, TrainingError
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.step.requests import Stopped
+from neocpu.train.sweep.runs import Interrupted
+from neocpu.train.sweep.space import grid_axis, points, random_axis
+from neocpu.train.sweep.trials import SweepFolder, SweepTrial
 from tests.small_run import CONFIG, write_log
 
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocpu.cli.generate import generate as command
-from neocpu.errors import ConfigError, DataError
-from neocpu.ingest import generate
-from neocpu.ingest.convert import convert
-from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.synthetic import (
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.synthetic import generate
+from neocpu.ingest.synthetic.law import (
     ABSENT,
     Hotness,
     Reuse,
@@ -28,9 +28,9 @@ from neocpu.ingest.synthetic import (
     parse_hotness,
     published_reuse,
 )
-from neocpu.kernels import synthetic as kernels
-from neocpu.reference import synthetic as twin
-from neocpu.storage.leftovers import part_of
+from neocpu.kernels.logs import synthetic as kernels
+from neocpu.kernels.twins.logs import synthetic as twin
+from neocpu.tables.storage.leftovers import part_of
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=15)
 DATA = Path(__file__).resolve().parent.parent / "data"

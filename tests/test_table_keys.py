@@ -2,9 +2,9 @@
 
 import pytest
 
-from neocpu import config as configs
-from neocpu.config import Config
-from neocpu.errors import ConfigError
+from neocpu.core.errors import ConfigError
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
 
 BY_HAND = """
 C1 = { rows = 10, dim = 8, pooling = "mean" }

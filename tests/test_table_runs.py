@@ -5,15 +5,15 @@ import json
 import pytest
 
 from neocpu.cli import run
-from neocpu.config import load, loads
-from neocpu.errors import CheckpointError, ConfigError, DataError
-from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.table import read_tree
-from neocpu.parallel.comm import SingleComm
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.datasets import open_paths, open_splits
-from neocpu.training.identity import refuse_other_data
-from neocpu.training.stored_schema import with_numbers, with_schema
+from neocpu.core.errors import CheckpointError, ConfigError, DataError
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.formats.table import read_tree
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.train.before.datasets import open_paths, open_splits
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.config.config import load, loads
+from neocpu.train.state.identity import refuse_other_data
+from neocpu.train.state.stored_schema import with_numbers, with_schema
 
 CONFIG = """
 [data]

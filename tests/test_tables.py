@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.errors import ConfigError, DataError
-from neocpu.ingest.convert import ConvertOptions, convert
-from neocpu.ingest.copies import ensure_dataset
-from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.fitting import mean_and_deviation, quantiles
-from neocpu.ingest.frames import as_frame, parse_frame
-from neocpu.ingest.schema import MISSING_INTEGER
-from neocpu.ingest.table import table_schema
-from neocpu.ingest.text import TextParser
-from neocpu.reference.philox import fnv1a64
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.copies import ensure_dataset
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.fitting import mean_and_deviation, quantiles
+from neocpu.ingest.formats.frames import as_frame, parse_frame
+from neocpu.ingest.formats.schema import MISSING_INTEGER
+from neocpu.ingest.formats.table import table_schema
+from neocpu.ingest.formats.text import TextParser
+from neocpu.kernels.twins.numbers.philox import fnv1a64
 
 TREE = {
     "label": {"column": "y"},
@@ -282,7 +282,7 @@ def test_numbers_are_fitted_once_and_stored(tmp_path):
 
 
 def test_fitting_depends_on_rows_only(tmp_path, monkeypatch):
-    monkeypatch.setattr("neocpu.ingest.fitting.MOST_ROWS", 100)
+    monkeypatch.setattr("neocpu.ingest.dataset.fitting.MOST_ROWS", 100)
     tree = {"dense": [{"columns": ["x"], "transform": "standard"}]}
     text = "x\n" + "".join(f"{x * x % 1009}\n" for x in range(1000))
     whole = made(tmp_path, text, tree).schema
@@ -290,7 +290,7 @@ def test_fitting_depends_on_rows_only(tmp_path, monkeypatch):
         mean_and_deviation(np.array([x * x % 1009 for x in range(0, 1000, 16)], float))
     )
     frame = polars.read_csv(io.BytesIO(text.encode()))
-    monkeypatch.setattr("neocpu.ingest.parquet.ROWS", 7)
+    monkeypatch.setattr("neocpu.ingest.formats.parquet.ROWS", 7)
     assert made(tmp_path, frame, tree).schema == whole
     assert quantiles(np.array([1.0, 1, 1, 5]), 10) == [5] and quantiles(np.empty(0), 3) == []
 

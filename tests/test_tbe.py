@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from test_update import FUSED, PHASES
 
-from neocpu.embedding.optimizers import Schedule, SparseOptimizer
-from neocpu.embedding.specs import TableSpec, bags
-from neocpu.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
-from neocpu.errors import TrainingError
-from neocpu.kernels import rounding, update
-from neocpu.reference import rules
-from neocpu.reference.exact import exact_sum
-from neocpu.reference.philox import INIT, tensor_key, uniform_rows
-from neocpu.reference.update import square_tree
-from neocpu.trees import climb
+from neocpu.core.errors import TrainingError
+from neocpu.core.trees import climb
+from neocpu.kernels.numbers import rounding
+from neocpu.kernels.rows import update
+from neocpu.kernels.twins.numbers.exact import exact_sum
+from neocpu.kernels.twins.numbers.philox import INIT, tensor_key, uniform_rows
+from neocpu.kernels.twins.rows import rules
+from neocpu.kernels.twins.rows.update import square_tree
+from neocpu.tables.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
+from neocpu.tables.specs.optimizers import Schedule, SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec, bags
 from tests.cases import FILLS, assert_same, bag_offsets, floats
 
 SEED = 5

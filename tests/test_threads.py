@@ -5,10 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from neocpu.errors import DataError, EnvironmentProblem
-from neocpu.parallel import threads
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.threads import PeerFailed, run_threads
+from neocpu.core.errors import DataError, EnvironmentProblem
+from neocpu.parallel.transport import threads
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.threads import PeerFailed, run_threads
 
 
 def test_results_come_in_rank_order_with_nodes_as_asked() -> None:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from small_run import config_of, write_log
 
-from neocpu.errors import ConfigError
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.sent import Times
-from neocpu.parallel.threads import run_threads
-from neocpu.parallel.throttle import LinkSpeed, LinkTime, Throttle, link_speeds
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.sent import Times
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.parallel.transport.throttle import LinkSpeed, LinkTime, Throttle, link_speeds
 
 INSIDE = {"same_node": LinkSpeed(100.0, 0.5)}
 BOTH = INSIDE | {"other_node": LinkSpeed(10.0, 2.0)}
@@ -122,8 +122,8 @@ def test_every_verb_is_over_no_earlier_than_its_link_and_brings_the_same() -> No
 
 
 def test_a_run_on_slow_links_learns_the_same_and_reports_them(tmp_path) -> None:
-    from neocpu.training.exchange_times import exchange_lines
-    from neocpu.training.trainer import Trainer
+    from neocpu.train.run.trainer import Trainer
+    from neocpu.train.watch.exchange_times import exchange_lines
 
     log = write_log(tmp_path / "log.h5")
     summaries = []

@@ -13,21 +13,27 @@ from hypothesis import strategies as st
 from spmd_exchange import PLANS, TALL, Case, digest, train, unsharded
 
 from neocpu.cli.train import tier_lines
-from neocpu.embedding.lookups import EntryLayout, Lookups
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec
-from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
-from neocpu.errors import ConfigError, StorageError, TrainingError
-from neocpu.parallel.sharding import Shard
-from neocpu.parallel.threads import run_threads
-from neocpu.storage.hdf5 import undo_of
-from neocpu.storage.homes import Border, FileRecords, Memory, RecordHome
-from neocpu.storage.levels import Level, Slots
-from neocpu.storage.mover import Mover
-from neocpu.storage.placement import PLACEMENTS, PlacedShard, Room, choose_placements, make_room
-from neocpu.storage.row_file import RowFile, RowTable
-from neocpu.storage.tier import Tier, Visit
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import ConfigError, StorageError, TrainingError
+from neocpu.parallel.sharding.schemes import Shard
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+from neocpu.tables.embedding.tiered import MemoryPlan, TieredEmbedding
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.storage.extents import undo_of
+from neocpu.tables.storage.row_file import RowFile, RowTable
+from neocpu.tables.tiers.homes import Border, FileRecords, Memory, RecordHome
+from neocpu.tables.tiers.levels import Level, Slots
+from neocpu.tables.tiers.mover import Mover
+from neocpu.tables.tiers.placement import (
+    PLACEMENTS,
+    PlacedShard,
+    Room,
+    choose_placements,
+    make_room,
+)
+from neocpu.tables.tiers.tier import Tier, Visit
+from neocpu.train.run.trainer import Trainer
 from tests.small_run import config_of
 
 ROWS = 300

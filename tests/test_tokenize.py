@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import tokenize
-from neocpu.reference import tokenize as twin
+from neocpu.kernels.logs import tokenize
+from neocpu.kernels.twins.logs import tokenize as twin
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=30)
 SEEDS = st.integers(0, 2**32 - 1)

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from neocpu import config
-from neocpu.embedding.specs import bags
-from neocpu.jagged import KJT
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.plan import place
-from neocpu.training.initial import initial_rows
-from neocpu.training.world import build
+from neocpu.core.jagged import KJT
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.tables.specs.specs import bags
+from neocpu.train.config import config
+from neocpu.train.state.initial import initial_rows
+from neocpu.train.step.world import build
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
 

@@ -10,7 +10,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torchrec = pytest.importorskip("torchrec", reason="torchrec is not installed")
 
-from neocpu.errors import ConfigError  # noqa: E402
+from neocpu.core.errors import ConfigError  # noqa: E402
 from neocpu.peers.torchrec import EmbeddingBagCollection  # noqa: E402
 
 U = 2.0**-24

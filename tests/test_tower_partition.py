@@ -9,10 +9,10 @@ import click
 import numpy as np
 import pytest
 
-from neocpu import config
 from neocpu.cli import cli
-from neocpu.errors import ConfigError
-from neocpu.planner import towers
+from neocpu.core.errors import ConfigError
+from neocpu.plan.towers import towers
+from neocpu.train.config import config
 
 ROOT = Path(__file__).resolve().parent.parent
 

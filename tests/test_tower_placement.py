@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from tower_runs import DENSE, STEPS, TOML, batch_of, settings, train
 
-from neocpu import config
 from neocpu.cli import cli
-from neocpu.config import Config
-from neocpu.errors import ConfigError, IndexRangeError, PlanError
-from neocpu.jagged import KJT
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.training.lookahead import ahead
-from neocpu.training.plans import make_plan, memory_plan
-from neocpu.training.state import digest
-from neocpu.training.warmup import MiniBatch
-from neocpu.training.world import World, build
+from neocpu.core.errors import ConfigError, IndexRangeError, PlanError
+from neocpu.core.jagged import KJT
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.before.plans import make_plan, memory_plan
+from neocpu.train.before.warmup import MiniBatch
+from neocpu.train.config import config
+from neocpu.train.config.config import Config
+from neocpu.train.state.state import digest
+from neocpu.train.step.lookahead import ahead
+from neocpu.train.step.world import World, build
 
 APART = "parallel.towers=true"
 

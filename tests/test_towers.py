@@ -9,17 +9,17 @@ from slopes import slopes
 from tower_runs import DENSE as RUN_DENSE
 from tower_runs import settings, train
 
-from neocpu import config
-from neocpu.embedding.specs import bags
-from neocpu.errors import ConfigError
-from neocpu.model.dlrm import Dlrm
-from neocpu.model.tower_layout import TowerModule, tower_layouts
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.plan import place
-from neocpu.parallel.threads import run_threads
-from neocpu.reference import model as twin
-from neocpu.training.world import build
-from neocpu.trees import leaf_cuts
+from neocpu.core.errors import ConfigError
+from neocpu.core.trees import leaf_cuts
+from neocpu.kernels.twins.dense import model as twin
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.specs.specs import bags
+from neocpu.train.config import config
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.tower_layout import TowerModule, tower_layouts
+from neocpu.train.step.world import build
 
 B = 24
 DENSE = 5

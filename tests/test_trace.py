@@ -10,15 +10,15 @@ from typing import Any, Self
 import pytest
 from small_run import config_of, write_log
 
-from neocpu.errors import ConfigError
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.threads import run_threads
-from neocpu.parallel.timeline import ExchangeSpan, RunTimeline, TracedStep
-from neocpu.training.requests import Stopped
-from neocpu.training.trace import RunTrace
-from neocpu.training.trace_clock import ClockSample, compare_clocks, on_clock_of_rank_0
-from neocpu.training.trace_events import RankSpans, trace_events, trace_pieces
-from neocpu.training.trainer import Trainer
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.parallel.transport.timeline import ExchangeSpan, RunTimeline, TracedStep
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.step.requests import Stopped
+from neocpu.train.watch.trace import RunTrace
+from neocpu.train.watch.trace_clock import ClockSample, compare_clocks, on_clock_of_rank_0
+from neocpu.train.watch.trace_events import RankSpans, trace_events, trace_pieces
 
 # seconds by which the ranks' clocks are ahead, and by which they gain in a second
 SKEW = (0.0, 5.0, -300.0)
@@ -181,7 +181,7 @@ def test_a_stopped_run_leaves_its_trace(tmp_path: Path, monkeypatch: pytest.Monk
             self.asked += 1
             return 15 if self.asked > 2 else 0
 
-    monkeypatch.setattr("neocpu.training.trainer.StopSignal", StopAfterTwo)
+    monkeypatch.setattr("neocpu.train.run.trainer.StopSignal", StopAfterTwo)
 
     def body(comm: Comm) -> None:
         config = config_of(log, "training.steps=6")
@@ -210,7 +210,7 @@ def test_a_disk_that_fills_up_costs_the_trace_only(
     with monkeypatch.context() as patch, pytest.raises(ConfigError, match="No space left"):
         patch.setattr("os.posix_fallocate", full)
         train(tmp_path, trace)
-    monkeypatch.setattr("neocpu.training.trace._write", full)
+    monkeypatch.setattr("neocpu.train.watch.trace._write", full)
     summary, _, told = train(tmp_path, trace, kept=3)
     assert summary["steps"] == 6 and not trace.exists()
     assert any("warning: the trace" in line and "No space left" in line for line in told)

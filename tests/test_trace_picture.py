@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neocpu.parallel.timeline import ExchangeSpan, StageSpan, TracedStep
-from neocpu.simulation.chrome_trace import document
-from neocpu.simulation.trace_picture import BACKWARD, COLOURS, OTHER, Panel, colour, trace_svg
-from neocpu.training.trace_events import RankSpans, trace_events
+from neocpu.parallel.transport.timeline import ExchangeSpan, StageSpan, TracedStep
+from neocpu.plan.simulation.chrome_trace import document
+from neocpu.plan.simulation.trace_picture import BACKWARD, COLOURS, OTHER, Panel, colour, trace_svg
+from neocpu.train.watch.trace_events import RankSpans, trace_events
 
 SPACE = "{http://www.w3.org/2000/svg}"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from neocpu.errors import EnvironmentProblem
-from neocpu.report import trackers
-from neocpu.report.trackers import TRACKERS, numbers, open_tracker
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.serve.report import trackers
+from neocpu.serve.report.trackers import TRACKERS, numbers, open_tracker
 
 LINE = {"step": 3, "samples": 30, "split": "train", "measured": 10, "logloss": 0.5, "auc": None}
 

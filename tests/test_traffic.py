@@ -7,28 +7,28 @@ from functools import partial
 import numpy as np
 import pytest
 
-from neocpu.embedding.dense_optimizer import DenseOptimizer
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec, bags
-from neocpu.jagged import KJT
-from neocpu.model.dlrm import Dlrm
-from neocpu.model.layout import ModelLayout
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.plan import Plan, place
-from neocpu.parallel.routes import ROUTES
-from neocpu.parallel.sent import Traffic
-from neocpu.parallel.sharded import ShardedEmbedding
-from neocpu.parallel.sharding import SCHEMES, Shard
-from neocpu.parallel.threads import run_threads
-from neocpu.parallel.two_level import two_level
-from neocpu.parallel.wire_formats import FP32, WireSpec, WireSpecs
-from neocpu.parallel.wires import Wire
-from neocpu.planner.collectives import Collective, link_report, total
-from neocpu.planner.demand import CountedDemand, MeanDemand, sample_cuts
-from neocpu.planner.traffic import StepShape, step_traffic
-from neocpu.planner.traffic_routes import ROUTE_CALLS
-from neocpu.training.step import TrainStep
-from neocpu.trees import rank_samples
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.exchange.two_level import two_level
+from neocpu.parallel.exchange.wire_formats import FP32, WireSpec, WireSpecs
+from neocpu.parallel.exchange.wires import Wire
+from neocpu.parallel.sharding.plan import Plan, place
+from neocpu.parallel.sharding.schemes import SCHEMES, Shard
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.sent import Traffic
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.cost.collectives import Collective, link_report, total
+from neocpu.plan.cost.demand import CountedDemand, MeanDemand, sample_cuts
+from neocpu.plan.cost.traffic import StepShape, step_traffic
+from neocpu.plan.cost.traffic_routes import ROUTE_CALLS
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.layout import ModelLayout
+from neocpu.train.step.step import TrainStep
 
 DENSE_FEATURES = 2
 FIRST_COLUMN = 3  # width of the bottom MLP

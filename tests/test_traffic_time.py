@@ -12,14 +12,14 @@ import pytest
 from small_run import config_of, write_log
 
 from neocpu.cli.train import machine_lines
-from neocpu.config import Config
-from neocpu.errors import ConfigError
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.sent import CallName, Traffic
-from neocpu.parallel.threads import run_threads
-from neocpu.training.trainer import Trainer
-from neocpu.zionex.machine import LinkPeak, Machine, MemoryPeak, TransferRates
-from neocpu.zionex.traffic_time import traffic_time
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.sent import CallName, Traffic
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.machines.machine import LinkPeak, Machine, MemoryPeak, TransferRates
+from neocpu.plan.machines.traffic_time import traffic_time
+from neocpu.train.config.config import Config
+from neocpu.train.run.trainer import Trainer
 
 MACHINE = Machine(
     name="made-up",

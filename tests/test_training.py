@@ -10,22 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neocpu import config
-from neocpu.errors import CheckpointError, ConfigError, DataError, TrainingError
+from neocpu.core.errors import CheckpointError, ConfigError, DataError, TrainingError
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.threads import run_threads
-from neocpu.settings import OptimizerConfig
-from neocpu.training.clock import StepClock
-from neocpu.training.dry_run import dry_run
-from neocpu.training.metrics import Window
-from neocpu.training.results import RunReport
-from neocpu.training.run_folder import RunLock
-from neocpu.training.train_log import TrainLog
-from neocpu.training.trainer import Trainer
-from neocpu.training.turn import Outcome
-from neocpu.zionex import machine_file
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.machines import machine_file
+from neocpu.train.before.dry_run import dry_run
+from neocpu.train.config import config
+from neocpu.train.config.settings import OptimizerConfig
+from neocpu.train.run.run_folder import RunLock
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.step.turn import Outcome
+from neocpu.train.watch.clock import StepClock
+from neocpu.train.watch.metrics import Window
+from neocpu.train.watch.results import RunReport
+from neocpu.train.watch.train_log import TrainLog
 from tests.small_run import BATCH, CONFIG, ROWS, config_of, write_log
 
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from neocpu.kernels import tt
-from neocpu.reference import tt as twin
+from neocpu.kernels.dense import tt
+from neocpu.kernels.twins.dense import tt as twin
 
 
 class Case(NamedTuple):

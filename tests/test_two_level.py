@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from test_dense_reduction import leaf_values, tree_sum
 
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.peers import Peers
-from neocpu.parallel.threads import run_threads as run_ranks
-from neocpu.parallel.two_level import TwoLevelComm, two_level
-from neocpu.parallel.two_level_reduction import TwoLevelReduction, dense_reduction
-from neocpu.trees import climb
+from neocpu.core.trees import climb
+from neocpu.parallel.dense.two_level_reduction import TwoLevelReduction, dense_reduction
+from neocpu.parallel.exchange.peers import Peers
+from neocpu.parallel.exchange.two_level import TwoLevelComm, two_level
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.threads import run_threads as run_ranks
 
 # ranks, ranks per node: even nodes, an uneven last one, one that serves several places
 run_threads = partial(run_ranks, timeout=20.0)

@@ -19,17 +19,17 @@ from spmd_exchange import (
     spread_exponents,
 )
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.row_lookups import KeyLookups, RowTerms
-from neocpu.embedding.specs import TableSpec, bags
-from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import IndexRangeError
-from neocpu.jagged import KJT
-from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.mixed import MixedEmbedding
-from neocpu.parallel.threads import run_threads
-from neocpu.parallel.wire_formats import WireSpec, WireSpecs
-from neocpu.trees import rank_samples
+from neocpu.core.errors import IndexRangeError
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.embeddings.mixed import MixedEmbedding
+from neocpu.parallel.exchange.wire_formats import WireSpec, WireSpecs
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec, bags
 
 TABLES = (
     TableSpec("items", 40, 12, ("history", "item"), "none"),  # two keys of one table

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.kernels import update
 from neocpu.kernels.records import Segments, ShardPlaces
-from neocpu.reference import update as twin
-from neocpu.reference.exact import whole
-from neocpu.reference.rules import RULES
+from neocpu.kernels.rows import update
+from neocpu.kernels.twins.numbers.exact import whole
+from neocpu.kernels.twins.rows import update as twin
+from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.cases import FILLS, assert_same, floats
 
 WIDTHS = (1, 3, 4, 15, 16, 17, 33, 64, 65, 128, 150, 200)

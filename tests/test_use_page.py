@@ -19,7 +19,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "use.md"
 @pytest.fixture
 def threads_stay() -> Iterator[None]:
     """Commands set thread counts for their own process; this one is shared."""
-    from neocpu.kernels._threads import use_threads
+    from neocpu.kernels.compile.threads import use_threads
 
     yield
     use_threads(1 << 10)

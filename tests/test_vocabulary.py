@@ -3,11 +3,16 @@
 import numpy as np
 import pytest
 
-from neocpu.errors import DataError
-from neocpu.ingest.dataset import Dataset
+from neocpu.core.errors import DataError
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.vocabulary import (
+    CodeCounter,
+    Vocabulary,
+    fit_vocabularies,
+    read_vocabularies,
+)
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.vocabulary import CodeCounter, Vocabulary, fit_vocabularies, read_vocabularies
-from neocpu.ingest.writer import DatasetWriter
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])

@@ -15,24 +15,24 @@ ROOT = Path(__file__).resolve().parent.parent
 START = """
 import json, sys
 from neocpu import config
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.plan import place
-from neocpu.training.trainer import warm_up
-from neocpu.training import warmup
-from neocpu.kernels import _cache
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.sharding.plan import place
+from neocpu.train.run.trainer import warm_up
+from neocpu.train.before import warmup
+from neocpu.kernels.compile import cache as kernel_cache
 """
 PROGRAM = (
     START
     + """
 import gc
 from numba.core.dispatcher import Dispatcher
-from neocpu.training.companion import Companion
+from neocpu.train.before.companion import Companion
 
 settings = config.load(sys.argv[1], ())
 plan = place(settings.tables, ["table_wise"] * len(settings.tables), 1, 1)
 warmup._train_miniature(settings, plan, Companion())
 dispatchers = [d for d in gc.get_objects() if isinstance(d, Dispatcher)]
-kernels = [d for d in dispatchers if isinstance(d._cache, _cache.KernelCache)]
+kernels = [d for d in dispatchers if isinstance(d._cache, kernel_cache.KernelCache)]
 names = [d.py_func.__module__ + "." + d.py_func.__qualname__ for d in kernels]
 print(json.dumps(dict(zip(names, [len(d.nopython_signatures) for d in kernels]))))
 """
@@ -44,7 +44,7 @@ settings = config.load(sys.argv[1], ())
 plan = place(settings.tables, ["table_wise"] * len(settings.tables), 1, 1)
 lines = []
 warm_up(settings, plan, SingleComm(), lines.append)
-print(json.dumps([_cache.activity.compiled, _cache.activity.loaded, lines]))
+print(json.dumps([kernel_cache.activity.compiled, kernel_cache.activity.loaded, lines]))
 """
 )
 CONFIG = ROOT / "data" / "models" / "tiny.toml"
@@ -70,7 +70,7 @@ def test_the_second_process_compiles_its_half() -> None:
         "dense_optimizer": "sgd",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "neocpu.training.companion", json.dumps(facts)],
+        [sys.executable, "-m", "neocpu.train.before.companion", json.dumps(facts)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -98,7 +98,7 @@ def warm_up(installation: Path, cache: Path) -> tuple[int, int, list[str]]:
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache in which a run of `CONFIG` finds every kernel."""
-    from neocpu.kernels._cache import cache_folder
+    from neocpu.kernels.compile.cache import cache_folder
 
     shared = cache_folder().parent.resolve()
     warm_up(ROOT, shared)
@@ -116,7 +116,7 @@ def test_an_edit_without_effect_costs_a_walk_that_compiles_nothing(
     filled: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(ROOT / "neocpu", tmp_path / "neocpu")
-    for name in ("kernels/loss.py", "training/step.py"):
+    for name in ("kernels/dense/loss.py", "train/step/step.py"):
         path = tmp_path / "neocpu" / name
         path.write_text("# a comment\n" + path.read_text())
     compiled, loaded, lines = warm_up(tmp_path, filled)

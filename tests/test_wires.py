@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spmd_exchange import Case, digest, global_batch, train, unsharded
 
-from neocpu import config as configs
-from neocpu.embedding.specs import bags
-from neocpu.errors import ConfigError, PlanError
-from neocpu.kernels import wires as kernels
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.routes import ROUTES
-from neocpu.parallel.threads import run_threads
-from neocpu.parallel.wire_formats import WIRE_FORMATS, WireSpec, WireSpecs
-from neocpu.reference import wires as twins
-from neocpu.training.plans import make_plan
+from neocpu.core.errors import ConfigError, PlanError
+from neocpu.kernels.exchange import wires as kernels
+from neocpu.kernels.twins.exchange import wires as twins
+from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.exchange.wire_formats import WIRE_FORMATS, WireSpec, WireSpecs
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.specs.specs import bags
+from neocpu.train.before.plans import make_plan
+from neocpu.train.config import config as configs
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=40)
 FORMS = [(name, way) for name in WIRE_FORMATS for way in (0, 1) if name != "fp32"]

@@ -14,14 +14,14 @@ import small_run
 from toys import FORMAT, KIND, OPTIMIZER, POLICY, SCHEME
 
 from neocpu import load, oracle
-from neocpu.formats import FORMATS, table_format
+from neocpu.core.formats import FORMATS, table_format
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.writer import DatasetWriter
-from neocpu.parallel.threads import run_threads
-from neocpu.reference.codecs import LAYOUTS, decode_rows
-from neocpu.training import companion
-from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.trainer import Trainer
+from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, decode_rows
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.before import companion
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.run.trainer import Trainer
 
 LOG = Path(sys.argv[1])
 FOLDER = Path(sys.argv[2])

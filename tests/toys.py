@@ -86,7 +86,7 @@ FORMAT = Toy(
     "fp8_e3m4",
     (
         Lines(
-            "neocpu/formats.py",
+            "neocpu/core/formats.py",
             '    RowFormat("fp8_e3m4", "|u1", 8, SmallFloat(8, 4, 3), trains=True),\n',
             before='    RowFormat("int8"',
         ),
@@ -96,10 +96,14 @@ OPTIMIZER = Toy(
     "optimizer",
     "sign_sgd",
     (
-        Neighbour("neocpu/kernels/rules.py", "exact_sgd", "sign_sgd", "* g[c]", "* np.sign(g[c])"),
-        Neighbour("neocpu/reference/rules.py", "exact_sgd", "sign_sgd", "* g,", "* np.sign(g),"),
+        Neighbour(
+            "neocpu/kernels/rows/rules.py", "exact_sgd", "sign_sgd", "* g[c]", "* np.sign(g[c])"
+        ),
+        Neighbour(
+            "neocpu/kernels/twins/rows/rules.py", "exact_sgd", "sign_sgd", "* g,", "* np.sign(g),"
+        ),
         Lines(
-            "neocpu/reference/rules.py",
+            "neocpu/kernels/twins/rows/rules.py",
             '        Rule("sign_sgd"),\n',
             before='        Rule("none"',
         ),
@@ -110,7 +114,7 @@ SCHEME = Toy(
     "row_wise_reversed",
     (
         Lines(
-            "neocpu/parallel/sharding.py",
+            "neocpu/parallel/sharding/schemes.py",
             '''
 
 @sharding("row_wise_reversed", homes="all")
@@ -138,7 +142,7 @@ POLICY = Toy(
             )
         ),
         Lines(
-            "neocpu/reference/policies.py",
+            "neocpu/kernels/twins/tiers/policies.py",
             '        Policy("mru", "evicts the row that was used last", "a toy"),\n',
             before="        Policy(",
         ),
@@ -174,19 +178,19 @@ KIND = Toy(
     "neighbours",
     (
         Lines(
-            "neocpu/kinds/neighbours.py",
+            "neocpu/tables/kinds/neighbours.py",
             '''"""Two neighbouring rows share one: row i is row i // 2 of half as many."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from neocpu.embedding.compositions import (
+from neocpu.tables.specs.compositions import (
     Composition,
     Expanded,
     LogicalTable,
     terms_of,
 )
-from neocpu.embedding.row_maps import RowMap
+from neocpu.tables.specs.row_maps import RowMap
 
 
 @dataclass(frozen=True)
@@ -217,12 +221,12 @@ def _expand(table: LogicalTable) -> Expanded:
 ''',
         ),
         Lines(
-            "neocpu/kinds/__init__.py",
-            "from neocpu.kinds import neighbours\n",
-            before="from neocpu.kinds import hash",
+            "neocpu/tables/kinds/__init__.py",
+            "from neocpu.tables.kinds import neighbours\n",
+            before="from neocpu.tables.kinds import hash",
         ),
         Lines(
-            "neocpu/kinds/__init__.py",
+            "neocpu/tables/kinds/__init__.py",
             '    "neighbours": TableKind(neighbours.NeighboursKeys, neighbours.expand),\n',
             before='    "hash": TableKind(',
         ),

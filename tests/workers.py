@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from neocpu import cores
+from neocpu.core import cores
 
 MOST_WORKERS = 4  # more would wait for the longest group, and compile the same kernels at once
 

@@ -14,23 +14,48 @@ import neocpu
 
 # Title of a group, and its modules.
 MODULES = (
-    ("Run", ("neocpu.config", "neocpu.presets", "neocpu.advice.write", "neocpu.training.trainer")),
-    ("Use", ("neocpu.scoring.model", "neocpu.scoring.estimator", "neocpu.scoring.raw_values")),
-    ("Data", ("neocpu.ingest.dataset", "neocpu.jagged", "neocpu.formats")),
-    ("Tables", ("neocpu.embedding.specs", "neocpu.embedding.optimizers", "neocpu.embedding.tbe")),
+    (
+        "Run",
+        (
+            "neocpu.train.config.config",
+            "neocpu.core.presets",
+            "neocpu.train.advice.write",
+            "neocpu.train.run.trainer",
+        ),
+    ),
+    (
+        "Use",
+        (
+            "neocpu.serve.scoring.model",
+            "neocpu.serve.estimator.estimator",
+            "neocpu.serve.exports.raw_values",
+        ),
+    ),
+    ("Data", ("neocpu.ingest.dataset.dataset", "neocpu.core.jagged", "neocpu.core.formats")),
+    (
+        "Tables",
+        (
+            "neocpu.tables.specs.specs",
+            "neocpu.tables.specs.optimizers",
+            "neocpu.tables.embedding.tbe",
+        ),
+    ),
     (
         "Ranks",
         (
-            "neocpu.parallel.plan",
-            "neocpu.parallel.sharding",
-            "neocpu.parallel.sharded",
-            "neocpu.parallel.comm",
-            "neocpu.parallel.threads",
+            "neocpu.parallel.sharding.plan",
+            "neocpu.parallel.sharding.schemes",
+            "neocpu.parallel.embeddings.sharded",
+            "neocpu.parallel.transport.comm",
+            "neocpu.parallel.transport.threads",
         ),
     ),
-    ("Memory", ("neocpu.storage.cache",)),
+    ("Memory", ("neocpu.tables.tiers.cache",)),
     ("Oracle", ("neocpu.oracle",)),
-    ("Kernels", ("neocpu.kernels.operands", "neocpu.kernels.records", "neocpu.kernels.choice")),
+    (
+        "Kernels",
+        ("neocpu.kernels.operands", "neocpu.kernels.records", "neocpu.kernels.compile.choice"),
+    ),
 )
 
 

@@ -1,8 +1,8 @@
 """Which keys has a config, and what does each mean? The page is made of the records themselves.
 
-Types and defaults are those of the fields, allowed values and limits those that `neocpu.config`
-checks; meanings are read from the records' docstrings, where `name, name : text` stands at the
-start of a line or of a sentence. A key without a meaning ends the build.
+Types and defaults are those of the fields, allowed values and limits those that
+`neocpu.train.config.config` checks; meanings are read from the records' docstrings, where `name,
+name : text` stands at the start of a line or of a sentence. A key without a meaning ends the build.
 """
 
 import inspect
@@ -13,13 +13,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from generated_pages import write_page
 
-from neocpu import config
-from neocpu.config_limits import CHOICES, LEAST, MOST
-from neocpu.embedding.optimizers import DENSE_NAMES, GENERAL
-from neocpu.embedding.specs import TableKeys
-from neocpu.kinds import KEYS
-from neocpu.records import toml_text
-from neocpu.reference.rules import RULES
+from neocpu.core.records import toml_text
+from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.tables.kinds import KEYS
+from neocpu.tables.specs.optimizers import DENSE_NAMES, GENERAL
+from neocpu.tables.specs.specs import TableKeys
+from neocpu.train.config import config
+from neocpu.train.config.config_limits import CHOICES, LEAST, MOST
 
 TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 # Options of some rules, and those of rules for dense parameters.
@@ -84,7 +84,7 @@ def type_name(hint: Any) -> str:
 
 
 def allowed(name: str) -> str:
-    """The values or limits that `neocpu.config` checks."""
+    """The values or limits that `neocpu.train.config.config` checks."""
     general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\.NAME\.", r"\1.*.", name)
     if choices := CHOICES.get(general):
         return ", ".join(f"`{choice}`" for choice in choices)

@@ -27,7 +27,7 @@ PAGES = {
     "README.md": "index",
     "CHANGELOG.md": "generated/changelog",
     "CONTRIBUTING.md": "generated/contributing",
-    "neocpu/config.py": "generated/keys",
+    "neocpu/train/config/config.py": "generated/keys",
     "neocpu/__init__.py": "generated/api",
     "examples/lessons": "generated/lessons/index",
 }

@@ -10,10 +10,10 @@ operator, the table-batched embedding: one kernel instead of one for each table.
 
 from lesson import COLORS, np, plt, show
 
-from neocpu.kernels import lookup as tuned
 from neocpu.kernels.operands import Bags, Entries, Lines
-from neocpu.kernels.plain import lookup as plain
-from neocpu.reference import lookup as twin
+from neocpu.kernels.plain.rows import lookup as plain
+from neocpu.kernels.rows import lookup as tuned
+from neocpu.kernels.twins.rows import lookup as twin
 
 # %%
 # A table of 8 rows and 4 columns, and three bags: rows 3, 7, 7; nothing; rows 0, 2.
@@ -65,8 +65,9 @@ right.set(title="pooled", xlabel="column", ylabel="bag", xticks=range(4), yticks
 show("01_bag")
 
 # %%
-# **Read on.** Twin ``neocpu/reference/lookup.py``, plain ``neocpu/kernels/plain/lookup.py``, kernel
-# ``neocpu/kernels/lookup.py``, test ``tests/test_lookup.py``.
+# **Read on.** Twin ``neocpu/kernels/twins/rows/lookup.py``, plain
+# ``neocpu/kernels/plain/rows/lookup.py``, kernel ``neocpu/kernels/rows/lookup.py``, test
+# ``tests/test_lookup.py``.
 #
 # **Exercise.** Give the bags weights 1, 1, -1, 2, 0.5 and predict bag 0 before you run it. Then
 # replace row 2 by -1, a pruned lookup: which bags change under ``mean=True``, and why?

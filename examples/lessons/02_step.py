@@ -10,8 +10,9 @@ through each of them (Neo's model; Naumov et al., 2019). Then ask finite differe
 from lesson import COLORS, np, plt, show
 
 from neocpu.kernels.operands import Bags, Entries, Lines
-from neocpu.reference import gemm, interaction, lookup, loss
-from neocpu.reference.model import logits, mean_loss
+from neocpu.kernels.twins.dense import gemm, interaction, loss
+from neocpu.kernels.twins.dense.model import logits, mean_loss
+from neocpu.kernels.twins.rows import lookup
 
 F32 = np.float32
 
@@ -106,11 +107,12 @@ axes.legend()
 show("02_step")
 
 # %%
-# **Read on.** Twins ``neocpu/reference/lookup.py``, ``neocpu/reference/gemm.py``,
-# ``neocpu/reference/interaction.py``, ``neocpu/reference/loss.py``; plain
-# ``neocpu/kernels/plain/gemm.py``; kernels ``neocpu/kernels/gemm.py`` and
-# ``neocpu/kernels/interaction.py``; the step that trains ``neocpu/training/step.py``; tests
-# ``tests/test_torch.py`` (the same step in torch) and ``tests/test_model.py``.
+# **Read on.** Twins ``neocpu/kernels/twins/rows/lookup.py``,
+# ``neocpu/kernels/twins/dense/gemm.py``, ``neocpu/kernels/twins/dense/interaction.py``,
+# ``neocpu/kernels/twins/dense/loss.py``; plain ``neocpu/kernels/plain/dense/gemm.py``; kernels
+# ``neocpu/kernels/dense/gemm.py`` and ``neocpu/kernels/dense/interaction.py``; the step that trains
+# ``neocpu/train/step/step.py``; tests ``tests/test_torch.py`` (the same step in torch) and
+# ``tests/test_model.py``.
 #
 # **Exercise.** Subtract 0.5 times the gradients from the weights and take a second step: does the
 # loss fall? Then leave out the ReLU's ``np.where`` and see which dots leave the diagonal.

@@ -11,9 +11,9 @@ from itertools import permutations
 
 from lesson import COLORS, np, plt, show
 
-from neocpu.kernels.lookup import pooled_rows
 from neocpu.kernels.operands import Bags, Entries, Lines
-from neocpu.reference.exact import exact_sum
+from neocpu.kernels.rows.lookup import pooled_rows
+from neocpu.kernels.twins.numbers.exact import exact_sum
 
 # %%
 # Four numbers are enough. A sum of 2^24 and 1 lies between two fp32 numbers.
@@ -58,9 +58,9 @@ axes.legend()
 show("03_order")
 
 # %%
-# **Read on.** Twin ``neocpu/reference/exact.py``, plain ``neocpu/kernels/plain/exact.py``, kernel
-# ``neocpu/kernels/pooling.py``, test ``tests/test_pooling.py``; the norm is
-# ``docs/arithmetic.md``, section 3.
+# **Read on.** Twin ``neocpu/kernels/twins/numbers/exact.py``, plain
+# ``neocpu/kernels/plain/numbers/exact.py``, kernel ``neocpu/kernels/rows/pooling.py``, test
+# ``tests/test_pooling.py``; the norm is ``docs/arithmetic.md``, section 3.
 #
 # **Exercise.** Sort the terms by magnitude before adding them in fp32, ascending and descending.
 # How much of the scatter goes, and why does none of it go with pairs that cancel?

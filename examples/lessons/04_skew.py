@@ -9,9 +9,9 @@ memory hierarchy lives on it.
 
 from lesson import COLORS, np, plt, show
 
-from neocpu.embedding.lookups import EntryLayout, Lookups
-from neocpu.embedding.sorting import Scratch, sort
-from neocpu.ingest.synthetic import SyntheticCriteo
+from neocpu.ingest.synthetic.law import SyntheticCriteo
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+from neocpu.tables.embedding.sorting import Scratch, sort
 
 # %%
 # 16,384 samples of a synthetic log with the shape of Criteo's: each category follows a law that
@@ -61,9 +61,9 @@ right.legend(fontsize=9)
 show("04_skew")
 
 # %%
-# **Read on.** Twin ``neocpu/reference/segments.py``, kernel ``neocpu/kernels/segments.py`` (it has
-# no plain sibling), test ``tests/test_segments.py``; the law ``neocpu/ingest/synthetic.py``, fitted
-# as ``tests/test_synthetic.py`` checks.
+# **Read on.** Twin ``neocpu/kernels/twins/rows/segments.py``, kernel
+# ``neocpu/kernels/rows/segments.py`` (it has no plain sibling), test ``tests/test_segments.py``;
+# the law ``neocpu/ingest/synthetic/law.py``, fitted as ``tests/test_synthetic.py`` checks.
 #
 # **Exercise.** A table is cut by rows over 4 ranks, in blocks of ranked rows. Which share of C10's
 # lookups goes to each rank? And when rows are dealt by a hash instead? (`neocpu data show` prints

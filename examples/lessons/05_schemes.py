@@ -12,13 +12,13 @@ from functools import partial
 
 from lesson import COLORS, np, plt, show
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec
-from neocpu.jagged import KJT
-from neocpu.parallel.plan import place
-from neocpu.parallel.sharded import ShardedEmbedding
-from neocpu.parallel.threads import run_threads
-from neocpu.trees import rank_samples
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec
 
 SCHEMES = ("table_wise", "row_wise", "column_wise", "table_row_wise", "grid_shard", "data_parallel")
 RANKS, PER_NODE, BATCH, LEAVES = 4, 2, 64, 4
@@ -81,9 +81,10 @@ for axis, scheme in zip(axes.flat, SCHEMES):
 show("05_schemes")
 
 # %%
-# **Read on.** ``neocpu/parallel/sharding.py`` (a scheme is a function of a few lines), the exchange
-# ``neocpu/parallel/input_dist.py`` with its kernel ``neocpu/kernels/bucketize.py``, twin
-# ``neocpu/reference/bucketize.py``; tests ``tests/test_sharding.py``, ``tests/test_sharded.py``.
+# **Read on.** ``neocpu/parallel/sharding/schemes.py`` (a scheme is a function of a few lines), the
+# exchange ``neocpu/parallel/exchange/input_dist.py`` with its kernel
+# ``neocpu/kernels/exchange/bucketize.py``, twin ``neocpu/kernels/twins/exchange/bucketize.py``;
+# tests ``tests/test_sharding.py``, ``tests/test_sharded.py``.
 #
 # **Exercise.** Which scheme sends the fewest bytes if bags are long, and which if they are short?
 # Set the lengths to 0 or 1, then to 50, and compare `comm.traffic()` of rank 0 under each scheme.

@@ -9,15 +9,15 @@ the same way again. Every message is known beforehand, byte by byte; planners li
 
 from lesson import np, plt, show
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec
-from neocpu.jagged import KJT
-from neocpu.parallel.plan import place
-from neocpu.parallel.sharded import ShardedEmbedding
-from neocpu.parallel.threads import run_threads
-from neocpu.planner.collectives import link_report, total
-from neocpu.planner.demand import CountedDemand, sample_cuts
-from neocpu.planner.traffic import StepShape, step_traffic
+from neocpu.core.jagged import KJT
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.cost.collectives import link_report, total
+from neocpu.plan.cost.demand import CountedDemand, sample_cuts
+from neocpu.plan.cost.traffic import StepShape, step_traffic
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec
 
 # %%
 # Three tables with bags of different lengths: a small one on one rank, a long-bagged one cut by
@@ -95,10 +95,11 @@ axes[0].set_ylabel("from rank")
 show("06_alltoall")
 
 # %%
-# **Read on.** ``neocpu/planner/traffic.py`` lists the calls; ``neocpu/parallel/input_dist.py`` and
-# ``neocpu/parallel/output_dist.py`` make them; kernel ``neocpu/kernels/bucketize.py``, twin
-# ``neocpu/reference/bucketize.py``; tests ``tests/test_traffic.py`` and ``tests/test_exchange.py``.
-# What each option of the exchange does is in ``docs/communication.md``.
+# **Read on.** ``neocpu/plan/cost/traffic.py`` lists the calls;
+# ``neocpu/parallel/exchange/input_dist.py`` and ``neocpu/parallel/exchange/output_dist.py`` make
+# them; kernel ``neocpu/kernels/exchange/bucketize.py``, twin
+# ``neocpu/kernels/twins/exchange/bucketize.py``; tests ``tests/test_traffic.py`` and
+# ``tests/test_exchange.py``. What each option of the exchange does is in ``docs/communication.md``.
 #
 # **Exercise.** Put the history on one rank: which matrix shrinks, and which cell of it grows? Then
 # give ``StepShape`` ``unique_rows="on"`` and see what duplicates were worth.

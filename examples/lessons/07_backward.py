@@ -12,11 +12,11 @@ from itertools import permutations
 
 from lesson import COLORS, np, plt, show
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.kernels import update as tuned
-from neocpu.kernels.plain import update as plain
+from neocpu.kernels.plain.rows import update as plain
 from neocpu.kernels.records import Segments, ShardPlaces
-from neocpu.reference import update as twin
+from neocpu.kernels.rows import update as tuned
+from neocpu.kernels.twins.rows import update as twin
+from neocpu.tables.specs.optimizers import SparseOptimizer
 
 # %%
 # One row of two columns, at the origin, and the gradients of four lookups of it.
@@ -92,9 +92,10 @@ axes.legend()
 show("07_backward")
 
 # %%
-# **Read on.** Twin ``neocpu/reference/update.py``, plain ``neocpu/kernels/plain/update.py``,
-# kernel ``neocpu/kernels/update.py``, the rules ``neocpu/kernels/rules.py``, test
-# ``tests/test_update.py``; formulas in ``docs/arithmetic.md``, section 5.
+# **Read on.** Twin ``neocpu/kernels/twins/rows/update.py``, plain
+# ``neocpu/kernels/plain/rows/update.py``, kernel ``neocpu/kernels/rows/update.py``, the rules
+# ``neocpu/kernels/rows/rules.py``, test ``tests/test_update.py``; formulas in
+# ``docs/arithmetic.md``, section 5.
 #
 # **Exercise.** Use ``exact_sgd``. Now the ends nearly meet: why, and what is left? Compare their
 # bits, and look at ``docs/arithmetic.md``, section 3.

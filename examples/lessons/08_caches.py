@@ -10,9 +10,9 @@ below any of them.
 
 from lesson import COLORS, np, plt, show
 
-from neocpu.ingest.synthetic import SyntheticCriteo
-from neocpu.reference.policies import POLICIES
-from neocpu.storage.cache import WAYS, Cache, batches_ahead, sets_for
+from neocpu.ingest.synthetic.law import SyntheticCriteo
+from neocpu.kernels.twins.tiers.policies import POLICIES
+from neocpu.tables.tiers.cache import WAYS, Cache, batches_ahead, sets_for
 
 # %%
 # A log with Criteo's skew in batches of 256 samples: the unique rows of each, and their lookups.
@@ -75,10 +75,10 @@ axes.legend()
 show("08_caches")
 
 # %%
-# **Read on.** Twins ``neocpu/reference/cache.py`` and ``neocpu/reference/policies.py``, plain
-# ``neocpu/kernels/plain/cache.py``, kernels ``neocpu/kernels/cache.py`` and
-# ``neocpu/kernels/policies.py``, test ``tests/test_cache.py``; real logs:
-# ``benchmarks/cache.py``.
+# **Read on.** Twins ``neocpu/kernels/twins/tiers/cache.py`` and
+# ``neocpu/kernels/twins/tiers/policies.py``, plain ``neocpu/kernels/plain/tiers/cache.py``, kernels
+# ``neocpu/kernels/tiers/cache.py`` and ``neocpu/kernels/tiers/policies.py``, test
+# ``tests/test_cache.py``; real logs: ``benchmarks/cache.py``.
 #
 # **Exercise.** Put a scan between the batches, 500 rows that never come again: which policy suffers
 # most? Then shorten the window of `lookahead` to 1 batch. How near to Belady is it still?

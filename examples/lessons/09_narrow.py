@@ -9,12 +9,12 @@ stochastic rounding: up or down with the odds that make the *expected* result ex
 
 from lesson import COLORS, np, plt, show
 
-from neocpu.embedding.lookups import EntryLayout, Lookups
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec
-from neocpu.embedding.tbe import TableBatchedEmbedding
-from neocpu.parallel.sharding import Shard
-from neocpu.reference.codecs import LAYOUTS, decode_rows
+from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, decode_rows
+from neocpu.parallel.sharding.schemes import Shard
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec
 
 # %%
 # How far apart are the numbers? Around 1, bf16 steps by 1/128 upwards, and fp8 by 1/8.
@@ -65,10 +65,11 @@ axes.legend(loc="lower left")
 show("09_narrow")
 
 # %%
-# **Read on.** Twins ``neocpu/reference/narrow.py`` and ``neocpu/reference/codecs.py``, plain
-# ``neocpu/kernels/plain/narrow.py``, kernel ``neocpu/kernels/narrow.py``, tests
-# ``tests/test_narrow.py`` and ``tests/test_codecs.py``; every byte in ``docs/formats.md``. The
-# random bits belong to (seed, table, row, column, step), so they are the same under every plan.
+# **Read on.** Twins ``neocpu/kernels/twins/rows/narrow.py`` and
+# ``neocpu/kernels/twins/codecs/small_floats.py``, plain ``neocpu/kernels/plain/rows/narrow.py``,
+# kernel ``neocpu/kernels/rows/narrow.py``, tests ``tests/test_narrow.py`` and
+# ``tests/test_codecs.py``; every byte in ``docs/formats.md``. The random bits belong to (seed,
+# table, row, column, step), so they are the same under every plan.
 #
 # **Exercise.** How large must a step be until bf16 to nearest moves at all, and does it then move
 # by the right amount? Try ``fp8_e4m3``, which is noisier, and ``bf16_split``, which keeps the lower

@@ -99,10 +99,11 @@ axes.invert_yaxis()
 show("10_oracle")
 
 # %%
-# **Read on.** Kernel ``neocpu/kernels/lookup.py``, plain ``neocpu/kernels/plain/lookup.py``, twin
-# ``neocpu/reference/lookup.py``; the exact model ``neocpu/oracle/truth/lookups.py``, the list of
-# mistakes ``neocpu/oracle/switches/shared.py``; test ``tests/test_oracle_diagnose.py``; whole
-# suites, and what failed cases have in common, in ``docs/oracle.md``.
+# **Read on.** Kernel ``neocpu/kernels/rows/lookup.py``, plain
+# ``neocpu/kernels/plain/rows/lookup.py``, twin ``neocpu/kernels/twins/rows/lookup.py``; the exact
+# model ``neocpu/oracle/truth/lookups.py``, the list of mistakes
+# ``neocpu/oracle/switches/shared.py``; test ``tests/test_oracle_diagnose.py``; whole suites, and
+# what failed cases have in common, in ``docs/oracle.md``.
 #
 # **Exercise.** Break the kernel so that the oracle finds no name for it. Then break it so little
 # that it passes: what is the largest mistake that hides below the bound?

@@ -15,11 +15,11 @@ from time import perf_counter
 
 from lesson import COLORS, np, plt, show
 
-from neocpu.kernels import lookup as tuned
-from neocpu.kernels._threads import use_threads
+from neocpu.kernels.compile.threads import use_threads
 from neocpu.kernels.operands import Bags, Entries, Lines
-from neocpu.kernels.plain import lookup as plain
-from neocpu.reference import lookup as twin
+from neocpu.kernels.plain.rows import lookup as plain
+from neocpu.kernels.rows import lookup as tuned
+from neocpu.kernels.twins.rows import lookup as twin
 
 # %%
 # **The work.** 4 tables of 100,000 rows and 64 columns, 512 samples, 20 lookups in each bag: 40,960
@@ -101,11 +101,12 @@ axes.invert_yaxis()
 show("11_operator")
 
 # %%
-# **Read on.** Twin ``neocpu/reference/lookup.py``, plain ``neocpu/kernels/plain/lookup.py``, kernel
-# ``neocpu/kernels/lookup.py`` with ``neocpu/kernels/pooling.py`` and
-# ``neocpu/kernels/simd/bags.py``, test ``tests/test_plain.py`` (all three, to the bit) and
-# ``tests/test_lookup.py``. The ladders of five kernels, beside C and the machine's limits:
-# ``benchmarks/ladder.py``, measured in ``docs/benchmarks.md``.
+# **Read on.** Twin ``neocpu/kernels/twins/rows/lookup.py``, plain
+# ``neocpu/kernels/plain/rows/lookup.py``, kernel ``neocpu/kernels/rows/lookup.py`` with
+# ``neocpu/kernels/rows/pooling.py`` and ``neocpu/kernels/simd/bags.py``, test
+# ``tests/test_plain.py`` (all three, to the bit) and ``tests/test_lookup.py``. The ladders of five
+# kernels, beside C and the machine's limits: ``benchmarks/ladder.py``, measured in
+# ``docs/benchmarks.md``.
 #
 # **Exercise.** Draw the rows from Criteo's skew (lesson 4) instead: which rung gains most, and why?
 # Then multiply one row by 1e30 and time the bags again: what do bags cost that fp64 cannot add?

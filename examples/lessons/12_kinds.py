@@ -9,10 +9,10 @@ remainder), which keeps every row apart from every other. What does that cost?
 
 from lesson import COLORS, np, plt, show
 
-from neocpu import config as configs
-from neocpu.embedding.mapped_rows import physical_rows
-from neocpu.embedding.specs import bags
-from neocpu.model.composition import Compositions
+from neocpu.tables.embedding.mapped_rows import physical_rows
+from neocpu.tables.specs.specs import bags
+from neocpu.train.config import config as configs
+from neocpu.train.model.composition import Compositions
 
 ROWS, D = 10_000, 8
 KINDS = {
@@ -102,10 +102,10 @@ axes.legend()
 show("12_kinds")
 
 # %%
-# **Read on.** ``docs/kinds.md``; each kind is a file of ``neocpu/kinds/``, such as
-# ``neocpu/kinds/qr.py``; operations are in ``neocpu/model/operations/``. Twins
-# ``neocpu/reference/row_maps.py`` and ``neocpu/reference/composition.py``, kernels
-# ``neocpu/kernels/row_maps.py`` and ``neocpu/kernels/composition.py``;
+# **Read on.** ``docs/kinds.md``; each kind is a file of ``neocpu/tables/kinds/``, such as
+# ``neocpu/tables/kinds/qr.py``; operations are in ``neocpu/train/model/operations/``. Twins
+# ``neocpu/kernels/twins/rows/row_maps.py`` and ``neocpu/kernels/twins/dense/composition.py``,
+# kernels ``neocpu/kernels/rows/row_maps.py`` and ``neocpu/kernels/dense/composition.py``;
 # ``tests/test_kind_conformance.py`` is what every kind has to pass.
 #
 # **Exercise.** Try ``partitions = 3`` (without ``compression``), and ``signed = true``: which part

@@ -4,8 +4,8 @@
 stderr and an exit status of its own (2: the command or the config is wrong); under MPI it is
 printed once and ends all ranks.
 
-From `neocpu train` to a training step: `cli/train.py`, `training/trainer.py` (the story of a run),
-`training/world.py` (its objects), `training/step.py` (the step).
+From `neocpu train` to a training step: `cli/train.py`, `train/run/trainer.py` (the story of a run),
+`train/step/world.py` (its objects), `train/step/step.py` (the step).
 """
 
 import os
@@ -15,9 +15,9 @@ from importlib import import_module
 import click
 
 from neocpu import __version__
-from neocpu.errors import ConfigError
-from neocpu.parallel.environment import check_variables
-from neocpu.parallel.launch import let_finish, run_guarded
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.environment import check_variables
+from neocpu.parallel.transport.launch import let_finish, run_guarded
 
 # name -> (module:function, its line in `neocpu --help`, which is that of the function's docstring)
 COMMANDS = {

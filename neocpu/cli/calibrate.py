@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.targets import check_target, force_option
+from neocpu.cli.screen.targets import check_target, force_option
 
 if TYPE_CHECKING:
-    from neocpu.zionex.calibration import Tell
+    from neocpu.plan.machines.calibration import Tell
 
 
 @click.command()
@@ -68,7 +68,7 @@ def calibrate(
     With --learned random sets of tables and exchanges are measured, and networks trained on them,
     in some minutes: machines/HOST.learned.npz, for `parallel.planner`. It needs the machine's file.
     """
-    from neocpu.zionex import calibration, machine_file
+    from neocpu.plan.machines import calibration, machine_file
 
     if out is not None:
         check_target(out, force)
@@ -92,8 +92,8 @@ def learn_costs(
     name: str, out: Path | None, effort: str, ranks: tuple[int, ...], folder: Path
 ) -> None:
     """Train the networks of a machine, write them, and say how good they are."""
-    from neocpu.planner.learned import learn, store
-    from neocpu.zionex import machine_file
+    from neocpu.plan.learned import learn, store
+    from neocpu.plan.machines import machine_file
 
     machine = machine_file.load(name)
     path = out or store.networks_path(machine.name)
@@ -120,7 +120,7 @@ def progress(jobs: int) -> Iterator["Tell"]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from neocpu.zionex.calibration import TOPICS
+    from neocpu.plan.machines.calibration import TOPICS
 
     columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

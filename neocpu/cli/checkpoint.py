@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.options import set_option
-from neocpu.cli.targets import check_target, force_option
+from neocpu.cli.screen.options import set_option
+from neocpu.cli.screen.targets import check_target, force_option
 
 if TYPE_CHECKING:
-    from neocpu.training.checkpoint.reading import CheckpointFile
+    from neocpu.train.checkpoint.reading import CheckpointFile
 
 FILE = click.Path(path_type=Path)
 
@@ -23,7 +23,7 @@ def checkpoint() -> None:
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 def show(files: tuple[Path, ...]) -> None:
     """Print a card: what the file holds, and how it came to be."""
-    from neocpu.training.checkpoint.reading import CheckpointFile
+    from neocpu.train.checkpoint.reading import CheckpointFile
 
     for path in files:
         with CheckpointFile(path) as file:
@@ -32,7 +32,7 @@ def show(files: tuple[Path, ...]) -> None:
 
 def _card(file: "CheckpointFile") -> None:
     """Print what one checkpoint holds."""
-    from neocpu.advice.kinds import kinds_text
+    from neocpu.train.advice.kinds import kinds_text
 
     attributes = file.attributes
     versions = file.json("versions")
@@ -81,7 +81,7 @@ def _card(file: "CheckpointFile") -> None:
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 def digest(files: tuple[Path, ...]) -> None:
     """Compute the digest again from all rows in the file; a changed bit is an error."""
-    from neocpu.training.checkpoint.reading import CheckpointFile
+    from neocpu.train.checkpoint.reading import CheckpointFile
 
     for path in files:
         with CheckpointFile(path) as file:
@@ -96,9 +96,9 @@ def diff(first: Path, second: Path) -> int:
     """Name the first tensor, row and column in which two checkpoints differ; exit status 1 if they
     do.
     """
-    from neocpu.training.checkpoint import differences
-    from neocpu.training.checkpoint.reading import CheckpointFile
-    from neocpu.training.checkpoint.tools import first_difference
+    from neocpu.train.checkpoint import differences
+    from neocpu.train.checkpoint.reading import CheckpointFile
+    from neocpu.train.checkpoint.tools import first_difference
 
     with CheckpointFile(first) as left, CheckpointFile(second) as right:
         if left.digest == right.digest:
@@ -119,8 +119,8 @@ def diff(first: Path, second: Path) -> int:
 @force_option("TARGET")
 def merge(file: Path, target: Path, force: bool) -> None:
     """Write FILE, and the files that it is based on, as TARGET: one whole checkpoint."""
-    from neocpu.training.checkpoint.reading import CheckpointFile
-    from neocpu.training.checkpoint.tools import merge as write
+    from neocpu.train.checkpoint.reading import CheckpointFile
+    from neocpu.train.checkpoint.tools import merge as write
 
     check_target(target, force, [file])
     with CheckpointFile(file) as source:
@@ -146,9 +146,9 @@ def export(file: Path, target: Path, dense: bool, force: bool) -> None:
     Tables come as rows (numbers of the learnt rows), weight and optimizer state; names are those in
     the checkpoint.
     """
-    from neocpu.scoring.export_arrays import entries
-    from neocpu.scoring.export_arrays import export as write
-    from neocpu.training.checkpoint.reading import CheckpointFile
+    from neocpu.serve.exports.arrays import entries
+    from neocpu.serve.exports.arrays import export as write
+    from neocpu.train.checkpoint.reading import CheckpointFile
 
     check_target(target, force, [file])
     with CheckpointFile(file) as source:
@@ -172,9 +172,9 @@ def import_(
     SOURCE is the state_dict of facebookresearch/dlrm or of TorchRec's DLRM: what torch.save wrote,
     .safetensors or .npz. CONFIG says what model it is.
     """
-    from neocpu.config import load
-    from neocpu.presets import model_path
-    from neocpu.scoring.imports import import_state_dict
+    from neocpu.core.presets import model_path
+    from neocpu.serve.state_dicts.imported import import_state_dict
+    from neocpu.train.config.config import load
 
     check_target(target, force, [source, model_path(config)])
     written_digest = import_state_dict(source, load(config, overrides), target)

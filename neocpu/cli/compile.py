@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from neocpu import config as configs
-from neocpu.cli.options import set_option
-from neocpu.parallel.launch import get_comm, prepare_threads
+from neocpu.cli.screen.options import set_option
+from neocpu.parallel.transport.launch import get_comm, prepare_threads
+from neocpu.train.config import config as configs
 
 
 @click.command(name="compile")
@@ -29,11 +29,11 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     )
     prepare_threads(comm, settings.training.threads or None)
 
-    from neocpu.cli.progress import compiling_shown
-    from neocpu.parallel.environment import check_kernels
-    from neocpu.training.datasets import converted
-    from neocpu.training.plans import make_plan, memory_plan
-    from neocpu.training.warmup import warm_up
+    from neocpu.cli.screen.progress import compiling_shown
+    from neocpu.parallel.transport.environment import check_kernels
+    from neocpu.train.before.datasets import converted
+    from neocpu.train.before.plans import make_plan, memory_plan
+    from neocpu.train.before.warmup import warm_up
 
     check_kernels()
     splits = converted(settings, comm)

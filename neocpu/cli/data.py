@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neocpu.cli.generate import generate
-from neocpu.cli.targets import LogPath, check_target, force_option
+from neocpu.cli.screen.targets import LogPath, check_target, force_option
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from neocpu.ingest.card import Card
-    from neocpu.ingest.convert import ConvertOptions
+    from neocpu.ingest.dataset.card import Card
+    from neocpu.ingest.dataset.convert import ConvertOptions
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 LOG = LogPath(path_type=Path, dir_okay=False)
@@ -139,7 +139,7 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
 def _run(
     sources: tuple[Path, ...], dst: Path, kind: str, force: bool, options: "ConvertOptions"
 ) -> None:
-    from neocpu.ingest.convert import convert as run
+    from neocpu.ingest.dataset.convert import convert as run
 
     check_target(dst, force, [*sources, *options.files()])
     if options.min_count and options.vocabulary:
@@ -163,7 +163,7 @@ def _run(
 
 def _convert_options(arguments: dict[str, Any], **more: Any) -> tuple[bool, "ConvertOptions"]:
     """(force, options) from the arguments that click parsed."""
-    from neocpu.ingest.convert import ConvertOptions
+    from neocpu.ingest.dataset.convert import ConvertOptions
 
     force = arguments.pop("force")
     labelled = not arguments.pop("no_label")
@@ -249,8 +249,8 @@ def show(file: tuple[Path, ...], as_json: bool) -> None:
 
     It has a line for each dense column and for each feature.
     """
-    from neocpu.ingest.card import make_card
-    from neocpu.ingest.dataset import Dataset
+    from neocpu.ingest.dataset.card import make_card
+    from neocpu.ingest.dataset.dataset import Dataset
 
     with _bar("reading") as bar:
         card = make_card(Dataset(file), lambda done, total: bar(done, total, "columns"))

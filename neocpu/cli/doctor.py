@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from neocpu.cli.doctor_host import (
+from neocpu.cli.screen.doctor_host import (
     Check,
     check_limits,
     check_machine,
@@ -23,17 +23,17 @@ from neocpu.cli.doctor_host import (
     check_shared_memory,
     enough,
 )
-from neocpu.cores import available, core_quota
-from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.comm import Comm
-from neocpu.parallel.launch import (
+from neocpu.core.cores import available, core_quota
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.launch import (
     find_mpiexec,
     get_comm,
     host_name,
     mpiexec_command,
     prepare_threads,
 )
-from neocpu.training.preflight import human
+from neocpu.train.before.preflight import human
 
 COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
 STATES = ("ok", "warn", "bad")
@@ -101,7 +101,7 @@ def _versions() -> str:
 def check_mpi(comm: Comm, threads: int) -> Iterator[Check]:
     """Do ranks find each other?"""
     if comm.size > 1:
-        from neocpu.parallel.mpi import library
+        from neocpu.parallel.transport.mpi import library
 
         hosts = len(set(comm.nodes.tolist()))
         yield Check("MPI", "ok", f"{library()}; {comm.size} ranks on {hosts} host(s)")
@@ -117,7 +117,8 @@ def check_mpi(comm: Comm, threads: int) -> Iterator[Check]:
 def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
     """Start two ranks and check that they form one MPI world."""
     code = (
-        "from neocpu.parallel import mpi; print(f'<{mpi.world_size()}|{mpi.library()}>\\n', end='')"
+        "from neocpu.parallel.transport import mpi; "
+        "print(f'<{mpi.world_size()}|{mpi.library()}>\\n', end='')"
     )
     command, environment = mpiexec_command(2, ["-c", code])
     try:
@@ -187,7 +188,7 @@ def check_threads(comm: Comm, threads: int) -> Iterator[Check]:
     else:
         advice = f"more threads than cores: use {max(room // ranks, 1)} thread(s) per rank"
         yield Check("cores per rank", "warn", summary, advice)
-    from neocpu.kernels._threads import threading_layer
+    from neocpu.kernels.compile.threads import threading_layer
 
     layer = threading_layer()
     if layer != "workqueue":
@@ -270,7 +271,7 @@ def check_cpu(comm: Comm, threads: int) -> Iterator[Check]:
 
 
 def _compiled_with_fma() -> bool:
-    from neocpu.kernels._key import has_fma
+    from neocpu.kernels.compile.key import has_fma
 
     return has_fma()
 
@@ -291,7 +292,7 @@ def check_pages(comm: Comm, threads: int) -> Iterator[Check]:
 
 def check_folders(comm: Comm, threads: int) -> Iterator[Check]:
     """The folder of compiled kernels, and room on the disk here."""
-    from neocpu.kernels._cache import OWN, cache_folder, refusal
+    from neocpu.kernels.compile.cache import OWN, cache_folder, refusal
 
     if reason := refusal():
         text = f"{reason}: not used, because others could have written it; kernels are compiled "
@@ -310,7 +311,7 @@ def check_folders(comm: Comm, threads: int) -> Iterator[Check]:
 
 def check_cache(folder: Path) -> Check:
     """The kernels of a cache folder that is trusted: are they whole, and can more be kept?"""
-    from neocpu.kernels._cache import ADVICE, cannot_write, is_sound
+    from neocpu.kernels.compile.cache import ADVICE, cannot_write, is_sound
 
     files = list(folder.glob("*.nbc"))
     damaged = [path.name for path in files if not is_sound(path)]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.options import ranks_option, set_option
-from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
+from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
 
 
 @click.command(name="eval")
@@ -38,11 +38,11 @@ def evaluate(
     comm = get_comm(ranks)
     prepare_threads(comm)
 
-    from neocpu.scoring.values import open_values
-    from neocpu.training import evaluate as evaluation
-    from neocpu.training.checkpoint.best import checkpoint_of
-    from neocpu.training.results import silent
-    from neocpu.training.scoring import restore
+    from neocpu.serve.scoring.values import open_values
+    from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.run import evaluate as evaluation
+    from neocpu.train.run.scoring import restore
+    from neocpu.train.watch.results import silent
 
     tell = partial(click.echo, err=True) if comm.rank == 0 else silent
     checkpoint = checkpoint_of(model, comm)

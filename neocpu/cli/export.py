@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.targets import check_target, force_option
+from neocpu.cli.screen.targets import check_target, force_option
 
 FILE = click.Path(path_type=Path)
 
@@ -59,16 +59,16 @@ def export(
     """Write a checkpoint's model as a file that other programs serve.
 
     TARGET is a .safetensors file with weights, vocabularies, features and transforms, which
-    neocpu/scoring/torch_model.py loads with torch and safetensors only; or an .onnx file.
+    neocpu/serve/exports/torch_model.py loads with torch and safetensors only; or an .onnx file.
     """
-    from neocpu.errors import ConfigError
-    from neocpu.scoring.export_card import data_facts
-    from neocpu.scoring.export_names import export_state_dict
-    from neocpu.scoring.export_onnx import export_onnx
-    from neocpu.scoring.export_scorer import export_scorer
-    from neocpu.training.checkpoint.best import checkpoint_of
-    from neocpu.training.checkpoint.reading import CheckpointFile
-    from neocpu.training.preflight import human
+    from neocpu.core.errors import ConfigError
+    from neocpu.serve.exports.card import data_facts
+    from neocpu.serve.exports.onnx import export_onnx
+    from neocpu.serve.exports.scorer import export_scorer
+    from neocpu.serve.state_dicts.exported import export_state_dict
+    from neocpu.train.before.preflight import human
+    from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.checkpoint.reading import CheckpointFile
 
     check_target(target, force, [checkpoint, *([vocabulary] if vocabulary else [])])
     checkpoint = checkpoint_of(checkpoint)

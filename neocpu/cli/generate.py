@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.targets import check_target, force_option
+from neocpu.cli.screen.targets import check_target, force_option
 
 FORMATS = ("h5", "tsv")
 
@@ -111,9 +111,9 @@ def generate(
     from rich.markup import escape
     from rich.progress import Progress
 
-    from neocpu.ingest.generate import write_dataset, write_log
-    from neocpu.ingest.sessions import Sessions, parse_keep
-    from neocpu.ingest.synthetic import Reuse, SyntheticCriteo, parse_hotness
+    from neocpu.ingest.synthetic.generate import write_dataset, write_log
+    from neocpu.ingest.synthetic.law import Reuse, SyntheticCriteo, parse_hotness
+    from neocpu.ingest.synthetic.sessions import Sessions, parse_keep
 
     check_target(dst, force)
     if reuse_rows is not None and reuse is None:

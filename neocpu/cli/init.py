@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.targets import LogPath, check_target, force_option
+from neocpu.cli.screen.targets import LogPath, check_target, force_option
 
 FILE = click.Path(path_type=Path)
 
@@ -59,7 +59,7 @@ def init(
     columns follow one another. It says what it guessed; nothing is asked. Without --valid and
     --test the last fifth of the rows is measured on.
     """
-    from neocpu.advice.write import Wishes, target_of, write_config
+    from neocpu.train.advice.write import Wishes, target_of, write_config
 
     target = target_of(data, out)
     check_target(target, force, (*data, *valid, *test))

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from neocpu import config as configs
-from neocpu import presets
-from neocpu.cli.targets import check_target, force_option
-from neocpu.config import Config
-from neocpu.paths import moved
-from neocpu.planner.units import count_text
+from neocpu.cli.screen.targets import check_target, force_option
+from neocpu.core import presets
+from neocpu.core.paths import moved
+from neocpu.core.units import count_text
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
 
 
 @click.command()

@@ -5,11 +5,17 @@ from pathlib import Path
 
 import click
 
-from neocpu import config as configs
-from neocpu.cli.options import ranks_option, set_option
-from neocpu.cli.terminal import tell_ranks
+from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.terminal import tell_ranks
 from neocpu.cli.train import default_folder, show_summary
-from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
+from neocpu.parallel.transport.launch import (
+    exec_mpiexec,
+    get_comm,
+    held_signals,
+    launched,
+    prepare_threads,
+)
+from neocpu.train.config import config as configs
 
 STARTED = time.time()
 
@@ -61,8 +67,8 @@ def online(
         comm = get_comm(ranks, parallel.ranks_per_node or None, parallel.shared_windows)
         prepare_threads(comm, settings.training.threads or None)
 
-        from neocpu.cli.progress import make_report
-        from neocpu.training.online import OnlineTrainer
+        from neocpu.cli.screen.progress import make_report
+        from neocpu.train.run.online import OnlineTrainer
 
         folder = folder or default_folder(config, resume, comm)
         summary = OnlineTrainer(

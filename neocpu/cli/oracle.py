@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.targets import check_target, force_option
+from neocpu.cli.screen.targets import check_target, force_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def _cases(
     """The chosen cases. Raises OracleError for names that choose none."""
     from fnmatch import fnmatch
 
-    from neocpu.errors import OracleError
+    from neocpu.core.errors import OracleError
     from neocpu.oracle.cases import all_cases
     from neocpu.oracle.checking import find_operator, nearest_name
 
@@ -176,7 +176,7 @@ def export(
     from rich.console import Console
     from rich.progress import track
 
-    from neocpu.errors import ConfigError
+    from neocpu.core.errors import ConfigError
     from neocpu.oracle.diagnosis.facets import telling_cases
     from neocpu.oracle.flat import write_flat
     from neocpu.oracle.ops import OPERATORS

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu import config as configs
-from neocpu.cli.options import set_option
-from neocpu.cli.targets import check_target, force_option
-from neocpu.parallel.comm import SingleComm
-from neocpu.planner.units import bytes_text as human
+from neocpu.cli.screen.options import set_option
+from neocpu.cli.screen.targets import check_target, force_option
+from neocpu.core.units import bytes_text as human
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.train.config import config as configs
 
 if TYPE_CHECKING:
-    from neocpu.config import Config
-    from neocpu.embedding.tiered import MemoryPlan
-    from neocpu.parallel.plan import Plan
+    from neocpu.parallel.sharding.plan import Plan
+    from neocpu.tables.embedding.tiered import MemoryPlan
+    from neocpu.train.config.config import Config
 
 path_type = click.Path(path_type=Path)
 
@@ -76,10 +76,10 @@ def plan(
             sources.append(target)
     settings = configs.load(config, overrides)
 
-    from neocpu.cli.machine_plan import MachineOptions, given_plan, print_machine_plan
-    from neocpu.planner import plan_file
-    from neocpu.planner.plan_file import MadeFor
-    from neocpu.zionex.machine_file import save
+    from neocpu.cli.screen.machine_plan import MachineOptions, given_plan, print_machine_plan
+    from neocpu.plan.files import plan_file
+    from neocpu.plan.files.plan_file import MadeFor
+    from neocpu.plan.machines.machine_file import save
 
     options = MachineOptions(
         machine or "", ranks_per_node, planner, cost_model, explain, verbose, svg
@@ -106,11 +106,11 @@ def print_plan(
 
     given : a plan that is there already.
     """
-    from neocpu.advice.kinds import kind_lines
-    from neocpu.parallel.wire_formats import refuse_cut_blocks
-    from neocpu.planner.capacity import placement_lines
-    from neocpu.training.datasets import converted
-    from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
+    from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
+    from neocpu.plan.cost.capacity import placement_lines
+    from neocpu.train.advice.kinds import kind_lines
+    from neocpu.train.before.datasets import converted
+    from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds
 
     comm = SingleComm()
     state = settings.optimizer.sparse.state_floats
@@ -133,8 +133,8 @@ def print_plan(
 
 def model_lines(settings: "Config") -> list[str]:
     """Bytes of all rows, in the paper's formats and as configured, as lines of text."""
-    from neocpu.advice.kinds import kind_lines
-    from neocpu.planner.capacity import LADDER, model_bytes
+    from neocpu.plan.cost.capacity import LADDER, model_bytes
+    from neocpu.train.advice.kinds import kind_lines
 
     tables = settings.tables
     optimizer = settings.optimizer.sparse
@@ -157,7 +157,7 @@ def model_lines(settings: "Config") -> list[str]:
 
 def rank_lines(settings: "Config", sharding: "Plan", memory: "MemoryPlan") -> list[str]:
     """Bytes of each rank's memories, and how many rows it can hold in them, as lines of text."""
-    from neocpu.planner.capacity import rank_bytes
+    from neocpu.plan.cost.capacity import rank_bytes
 
     state = settings.optimizer.sparse.state_floats
     lines = ["", f"{'rank':6}{'hbm':>12}{'ddr':>12}{'ssd, full':>12}{'rows in memory':>18}"]

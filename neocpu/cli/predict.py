@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from neocpu.cli.options import ranks_option, set_option
-from neocpu.cli.targets import check_target, force_option
-from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
-from neocpu.presets import log_path
+from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.targets import check_target, force_option
+from neocpu.core.presets import log_path
+from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
 
 
 @click.command()
@@ -67,13 +67,13 @@ def predict(
     comm = get_comm(ranks)
     prepare_threads(comm)
 
-    from neocpu.scoring.keys import key_columns
-    from neocpu.scoring.score_file import ScoreFile
-    from neocpu.scoring.values import open_values
-    from neocpu.training.checkpoint.best import checkpoint_of
-    from neocpu.training.evaluate import predict as score
-    from neocpu.training.results import silent
-    from neocpu.training.scoring import restore
+    from neocpu.serve.scoring.keys import key_columns
+    from neocpu.serve.scoring.score_file import ScoreFile
+    from neocpu.serve.scoring.values import open_values
+    from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.run.evaluate import predict as score
+    from neocpu.train.run.scoring import restore
+    from neocpu.train.watch.results import silent
 
     checkpoint = checkpoint_of(model, comm)
     values = open_values(checkpoint, overrides)

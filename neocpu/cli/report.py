@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.targets import check_target, force_option
-from neocpu.errors import DataError
+from neocpu.cli.screen.targets import check_target, force_option
+from neocpu.core.errors import DataError
 from neocpu.ingest.targets import refuse_sources
 
 
@@ -28,8 +28,8 @@ def report(folders: tuple[Path, ...], out: Path, force: bool) -> None:
     which they differ first. The page is one file that needs no network. A run that still goes on,
     or was killed, is shown as far as it came.
     """
-    from neocpu.report.page import page
-    from neocpu.report.runs import FILES, find_runs
+    from neocpu.serve.report.page import page
+    from neocpu.serve.report.runs import FILES, find_runs
 
     check_target(out, force, folders)
     runs = find_runs(folders)

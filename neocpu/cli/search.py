@@ -1,6 +1,6 @@
 """`neocpu search`: which widths, columns and rows suit a model? A differentiable search tells.
 
-The search itself is `search/trainer.py`.
+The search itself is `train/search/trainer.py`.
 """
 
 import time
@@ -8,11 +8,17 @@ from pathlib import Path
 
 import click
 
-from neocpu import config as configs
-from neocpu.cli.options import ranks_option, set_option
-from neocpu.cli.terminal import tell_ranks
-from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
-from neocpu.search.space import space_of
+from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.terminal import tell_ranks
+from neocpu.parallel.transport.launch import (
+    exec_mpiexec,
+    get_comm,
+    held_signals,
+    launched,
+    prepare_threads,
+)
+from neocpu.train.config import config as configs
+from neocpu.train.search.space import space_of
 
 STARTED = time.time()
 
@@ -61,8 +67,8 @@ def search(
         )
         prepare_threads(comm, settings.training.threads or None)
 
-        from neocpu.cli.progress import make_report
-        from neocpu.search.trainer import SearchTrainer
+        from neocpu.cli.screen.progress import make_report
+        from neocpu.train.search.trainer import SearchTrainer
 
         summary = SearchTrainer(
             settings,

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu import config as configs
-from neocpu.cli.options import set_option
-from neocpu.cli.targets import check_target, force_option
-from neocpu.errors import ConfigError
+from neocpu.cli.screen.options import set_option
+from neocpu.cli.screen.targets import check_target, force_option
+from neocpu.core.errors import ConfigError
+from neocpu.train.config import config as configs
 
 if TYPE_CHECKING:
-    from neocpu.simulation.scenario import Scenario, Simulated
-    from neocpu.simulation.settings import Course
-    from neocpu.simulation.sweep import Planner
-    from neocpu.simulation.what_if import WhatIf
+    from neocpu.plan.simulation.scenario import Scenario, Simulated
+    from neocpu.plan.simulation.sweep import Planner
+    from neocpu.plan.simulation.what_if import WhatIf
+    from neocpu.train.before.scenario import Course
 
 path_type = click.Path(path_type=Path)
 
@@ -29,7 +29,7 @@ path_type = click.Path(path_type=Path)
     "--planner",
     default="search",
     show_default=True,
-    help="One of planner/planners.py, or size: balanced by bytes alone.",
+    help="One of plan/search/planners.py, or size: balanced by bytes alone.",
 )
 @click.option(
     "--pipeline",
@@ -75,11 +75,11 @@ def simulate(
         if target:
             check_target(target, force, sources)
             sources.append(target)
-    from neocpu.simulation.planners import placed_with
-    from neocpu.simulation.report import report_lines
-    from neocpu.simulation.scenario import simulate as run_scenario
-    from neocpu.simulation.settings import Course
-    from neocpu.simulation.what_if import changes
+    from neocpu.plan.simulation.planners import placed_with
+    from neocpu.plan.simulation.report import report_lines
+    from neocpu.plan.simulation.scenario import simulate as run_scenario
+    from neocpu.plan.simulation.what_if import changes
+    from neocpu.train.before.scenario import Course
 
     changed = changes(overrides)
     settings = configs.load(config, changed.config)
@@ -102,11 +102,11 @@ def _scenario(
     settings: configs.Config, name: str, ranks: int | None, changed: "WhatIf", course: "Course"
 ) -> "Scenario":
     """What is to be simulated; lookups per bag come from converted train data, if there are any."""
-    from neocpu.parallel.comm import SingleComm
-    from neocpu.simulation.settings import scenario_of, with_pooling
-    from neocpu.training.datasets import converted
-    from neocpu.training.plans import workload
-    from neocpu.zionex.machine_file import load
+    from neocpu.parallel.transport.comm import SingleComm
+    from neocpu.plan.machines.machine_file import load
+    from neocpu.train.before.datasets import converted
+    from neocpu.train.before.plans import workload
+    from neocpu.train.before.scenario import scenario_of, with_pooling
 
     machine = load(name)
     count = ranks or changed.of_machine(machine).ranks
@@ -121,8 +121,8 @@ def _scenario(
 
 def _print_smallest(step: "Scenario", place: "Planner", target: float) -> None:
     """The fewest nodes that reach a number of samples a second."""
-    from neocpu.simulation.report import sweep_lines
-    from neocpu.simulation.sweep import MOST_RANKS, smallest
+    from neocpu.plan.simulation.report import sweep_lines
+    from neocpu.plan.simulation.sweep import MOST_RANKS, smallest
 
     if not target > 0:
         raise ConfigError(f"--target-qps: {target:g} must be above 0")
@@ -144,8 +144,8 @@ def _print_smallest(step: "Scenario", place: "Planner", target: float) -> None:
 
 
 def _write_trace(outcome: "Simulated", path: Path) -> None:
-    from neocpu.simulation.trace import trace_text, traced_ranks
-    from neocpu.zionex.machine_file import save
+    from neocpu.plan.machines.machine_file import save
+    from neocpu.plan.simulation.trace import trace_text, traced_ranks
 
     scenario = outcome.scenario
     save(path, trace_text(outcome.timeline, f"{scenario.ranks} ranks of {scenario.machine.name}"))
@@ -155,10 +155,10 @@ def _write_trace(outcome: "Simulated", path: Path) -> None:
 
 
 def _write_scaling(step: "Scenario", place: "Planner", path: Path, name: str) -> None:
-    from neocpu.simulation.picture import scaling_svg
-    from neocpu.simulation.report import sweep_lines
-    from neocpu.simulation.sweep import MOST_RANKS, rank_counts, sweep
-    from neocpu.zionex.machine_file import save
+    from neocpu.plan.machines.machine_file import save
+    from neocpu.plan.simulation.picture import scaling_svg
+    from neocpu.plan.simulation.report import sweep_lines
+    from neocpu.plan.simulation.sweep import MOST_RANKS, rank_counts, sweep
 
     outcomes, unfit = sweep(step, place, rank_counts(MOST_RANKS))
     if not outcomes:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from neocpu import config as configs
-from neocpu.cli.options import set_option
-from neocpu.errors import ConfigError
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.launch import launched, prepare_threads
-from neocpu.training.sweep.space import grid_axis, points, random_axis
-from neocpu.training.sweep.trials import SweepFolder, SweepTrial, as_lines
+from neocpu.cli.screen.options import set_option
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import launched, prepare_threads
+from neocpu.train.config import config as configs
+from neocpu.train.sweep.space import grid_axis, points, random_axis
+from neocpu.train.sweep.trials import SweepFolder, SweepTrial, as_lines
 
 
 @click.command()
@@ -83,7 +83,7 @@ def run(
     trial: SweepTrial, config: str, overrides: tuple[str, ...], folder: Path, ranks: int
 ) -> None:
     """Run one trial."""
-    from neocpu.training.sweep.runs import run_here, run_on_ranks
+    from neocpu.train.sweep.runs import run_here, run_on_ranks
 
     if ranks > 1:
         run_on_ranks(trial, config, overrides, folder, ranks)

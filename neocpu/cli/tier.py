@@ -16,8 +16,8 @@ def tier() -> None:
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 def show(files: tuple[Path, ...]) -> None:
     """Print a card: tables, rows, slots, the last commit."""
-    from neocpu.storage.row_file import RowFile
-    from neocpu.storage.row_tools import card
+    from neocpu.tables.storage.row_file import RowFile
+    from neocpu.tables.storage.row_tools import card
 
     for path in files:
         with RowFile(path, write=False) as file:
@@ -32,8 +32,8 @@ def verify(files: tuple[Path, ...]) -> int:
 
     A growth of the file that a kill interrupted is undone first.
     """
-    from neocpu.storage.row_file import RowFile
-    from neocpu.storage.row_tools import verify as check
+    from neocpu.tables.storage.row_file import RowFile
+    from neocpu.tables.storage.row_tools import verify as check
 
     status = 0
     for path in files:
@@ -53,7 +53,7 @@ def verify(files: tuple[Path, ...]) -> int:
 @click.argument("file", type=FILE)
 def compact(file: Path) -> None:
     """Write the rows densely, in ascending order, into a new file that takes the old one's name."""
-    from neocpu.storage.row_tools import compact as rewrite
+    from neocpu.tables.storage.row_tools import compact as rewrite
 
     before, after = rewrite(file)
     click.echo(f"{file}: {before:,} bytes before, {after:,} after")

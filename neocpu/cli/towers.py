@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu import config as configs
-from neocpu.cli.options import set_option
-from neocpu.cli.targets import check_target, force_option
-from neocpu.parallel.comm import SingleComm
-from neocpu.parallel.launch import prepare_threads
-from neocpu.paths import moved
-from neocpu.planner.towers import DISTANCES
-from neocpu.records import toml_tree
+from neocpu.cli.screen.options import set_option
+from neocpu.cli.screen.targets import check_target, force_option
+from neocpu.core.paths import moved
+from neocpu.core.records import toml_tree
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import prepare_threads
+from neocpu.plan.towers.towers import DISTANCES
+from neocpu.train.config import config as configs
 
 if TYPE_CHECKING:
-    from neocpu.config import Config
+    from neocpu.train.config.config import Config
 
 path_type = click.Path(path_type=Path)
 
@@ -88,8 +88,8 @@ def _groups(
     """Tower -> its keys."""
     prepare_threads(SingleComm())
 
-    from neocpu.planner.towers import partition, similarity
-    from neocpu.training.tower_probe import learned_vectors
+    from neocpu.plan.towers.towers import partition, similarity
+    from neocpu.train.before.tower_probe import learned_vectors
 
     with tempfile.TemporaryDirectory() as folder:
         tell = partial(click.echo, err=True)

@@ -1,6 +1,6 @@
 """`neocpu train`: from a config file to a trained model and its digest.
 
-The run itself is `training/trainer.py`.
+The run itself is `train/run/trainer.py`.
 """
 
 import os
@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from neocpu import config as configs
-from neocpu.cli.options import ranks_option, set_option
-from neocpu.cli.targets import check_target, force_option
-from neocpu.cli.terminal import tell_ranks
+from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.targets import check_target, force_option
+from neocpu.cli.screen.terminal import tell_ranks
 from neocpu.ingest.targets import refuse_sources
-from neocpu.kernels.choice import FAMILIES, use
-from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
-from neocpu.report.trackers import TRACKERS, trackers
+from neocpu.kernels.compile.choice import FAMILIES, use
+from neocpu.parallel.transport.launch import (
+    exec_mpiexec,
+    get_comm,
+    held_signals,
+    launched,
+    prepare_threads,
+)
+from neocpu.serve.report.trackers import TRACKERS, trackers
+from neocpu.train.config import config as configs
 
 if TYPE_CHECKING:
-    from neocpu.parallel.comm import Comm
-    from neocpu.training.rank_log import RankLog
+    from neocpu.parallel.transport.comm import Comm
+    from neocpu.train.watch.rank_log import RankLog
 
 STARTED = time.time()
 
@@ -117,7 +123,7 @@ def train(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
         )
         prepare_threads(comm, settings.training.threads or None)
-        from neocpu.training.rank_log import rank_log
+        from neocpu.train.watch.rank_log import rank_log
 
         folder = out or default_folder(config, resume, comm)
         traced = (trace, trace_steps) if trace else None
@@ -134,7 +140,7 @@ def show_dry_run(
     if launched():
         raise click.UsageError("--dry-run starts no ranks: call it alone, with --ranks")
 
-    from neocpu.training.dry_run import dry_run
+    from neocpu.train.before.dry_run import dry_run
 
     for line in dry_run(settings, ranks or 1, out or Path("runs") / config.stem):
         click.echo(line)
@@ -164,10 +170,10 @@ def run(
     boards : names of trackers. traced : file of the trace, and steps at each end that it shows.
     log : of this rank.
     """
-    from neocpu.cli.progress import make_report
-    from neocpu.training.config_keys import flat
-    from neocpu.training.trace import RunTrace
-    from neocpu.training.trainer import Trainer
+    from neocpu.cli.screen.progress import make_report
+    from neocpu.train.config.config_keys import flat
+    from neocpu.train.run.trainer import Trainer
+    from neocpu.train.watch.trace import RunTrace
 
     chosen = () if comm.rank else boards
     with trackers(chosen, folder, flat(settings), click.echo) as listeners:
@@ -215,7 +221,7 @@ def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
 
     Collective.
     """
-    from neocpu.training.run_folder import has_results
+    from neocpu.train.run.run_folder import has_results
 
     free = Path("runs") / config.stem
     last_used = free
@@ -252,7 +258,7 @@ def arguments(
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
     """Print metrics, speed, memory and traffic, and the digest as the last line."""
-    from neocpu.training.exchange_times import exchange_lines
+    from neocpu.train.watch.exchange_times import exchange_lines
 
     for split, metrics in summary["metrics"].items():
         defined = {name: value for name, value in metrics.items() if value is not None}

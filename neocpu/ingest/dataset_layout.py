@@ -33,9 +33,9 @@ Beside each column (labels, dense, codes, lengths, weights) with elements is one
     labels_crc32, …    uint32[ceil(n/4096)]: the CRC-32 of each block of 4,096 entries of the first
                        axis, little-endian and not compressed; verified when a block is first read
 
-All other bytes are under the file's seal (`neocpu.hdf5.seal`), which is verified before HDF5 reads
-the file. Files of neocpu 0.1.0 have neither and stay readable; lengths of their bags are compared
-with `block_offsets`.
+All other bytes are under the file's seal (`neocpu.tables.hdf5.seal`), which is verified before HDF5
+reads the file. Files of neocpu 0.1.0 have neither and stay readable; lengths of their bags are
+compared with `block_offsets`.
 """
 
 import zlib

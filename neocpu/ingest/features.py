@@ -1,9 +1,9 @@
 """Which features has a log, as its config describes it? No data are read."""
 
-from neocpu.ingest.avazu import avazu_schema
-from neocpu.ingest.criteo import criteo_schema
+from neocpu.ingest.formats.avazu import avazu_schema
+from neocpu.ingest.formats.criteo import criteo_schema
+from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.settings import DataConfig
-from neocpu.ingest.table import table_schema
 
 
 def feature_names(data: DataConfig) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ is a function of (seed, epoch) alone:
 (key name "samples", word of column 0), so a position is (epoch, step) and any rank finds its
 samples without communication. `shuffle=False` keeps the file order. Step s holds positions [s*B,
 (s+1)*B), the last step perhaps fewer; a rank reads the samples of its leaves
-(`neocpu.trees.rank_samples`). Codes become rows by hash or by vocabulary (docs/arithmetic.md §10).
+(`neocpu.core.trees.rank_samples`). Codes become rows by hash or by vocabulary (docs/arithmetic.md
+§10).
 """
 
 import copy
@@ -25,23 +26,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.distinct_bags import deduplicate
-from neocpu.embedding.feature_groups import Groups
-from neocpu.embedding.mapped_rows import physical_rows, sign
-from neocpu.embedding.row_maps import RowMap
-from neocpu.embedding.specs import BatchKey, TableSpec, bags
-from neocpu.errors import DataError
-from neocpu.ingest.dataset import BagColumn, Dataset
+from neocpu.core.errors import DataError
+from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.core.trees import rank_samples
+from neocpu.ingest.dataset.dataset import BagColumn, Dataset
+from neocpu.ingest.dataset.vocabulary import Codes, Vocabulary
 from neocpu.ingest.dataset_layout import BLOCK
 from neocpu.ingest.read_ahead import read_ahead
 from neocpu.ingest.settings import ROWS_BY
-from neocpu.ingest.vocabulary import Codes, Vocabulary
-from neocpu.jagged import KJT, InverseKJT
-from neocpu.kernels.hashing import hash_rows
-from neocpu.kernels.philox import random_words
-from neocpu.reference.hashing import feature_key
-from neocpu.reference.philox import BLOCK_PERMUTATION, WINDOW_PERMUTATION, tensor_key
-from neocpu.trees import rank_samples
+from neocpu.kernels.logs.hashing import hash_rows
+from neocpu.kernels.numbers.philox import random_words
+from neocpu.kernels.twins.logs.hashing import feature_key
+from neocpu.kernels.twins.numbers.philox import BLOCK_PERMUTATION, WINDOW_PERMUTATION, tensor_key
+from neocpu.tables.embedding.distinct_bags import deduplicate
+from neocpu.tables.embedding.mapped_rows import physical_rows, sign
+from neocpu.tables.specs.feature_groups import Groups
+from neocpu.tables.specs.row_maps import RowMap
+from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
 
 WINDOW = 16  # blocks
 

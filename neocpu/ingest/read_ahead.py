@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import TypeVar
 
-from neocpu.cores import roam
+from neocpu.core.cores import roam
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from neocpu.records import Paths
+from neocpu.core.records import Paths
 
 FORMATS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")

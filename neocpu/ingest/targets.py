@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from neocpu.errors import DataError
+from neocpu.core.errors import DataError
 
 
 def refuse_sources(target: Path, sources: Iterable[Path]) -> None:

@@ -21,7 +21,7 @@ A task that writes into the arrays of a record is such a function, too: Numba ta
 = x` in the `prange` loop itself for a write that nobody reads, and leaves it out.
 """
 
-from neocpu.kernels._jit import inlined
+from neocpu.kernels.compile.jit import inlined
 
 # The body of a task: it makes bare views of its arguments only, never of arrays that it allocates.
 # Compiled into the loop that calls it, so the arguments cost nothing.

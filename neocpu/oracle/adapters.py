@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.errors import OracleError
-from neocpu.formats import FORMATS
+from neocpu.core.errors import OracleError
+from neocpu.core.formats import FORMATS
 
 Array = NDArray[Any]
 

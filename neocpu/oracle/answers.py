@@ -23,11 +23,11 @@ from typing import IO, Any, Self
 
 import numpy as np
 
-from neocpu.errors import OracleError
-from neocpu.hdf5.disk import SIGNATURE
-from neocpu.hdf5.door import File, Kind
-from neocpu.hdf5.walk import one_line
+from neocpu.core.errors import OracleError
 from neocpu.oracle.adapters import CODES, NAMES, Array, coded, to_numpy
+from neocpu.tables.hdf5.disk import SIGNATURE
+from neocpu.tables.hdf5.door import File, Kind
+from neocpu.tables.hdf5.walk import one_line
 
 # Ends the key of runs of a stochastic output that all have the case's seed.
 REPEATS = "@repeats"

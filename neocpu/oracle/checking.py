@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
 from neocpu.oracle.adapters import Array, arrays
 from neocpu.oracle.answers import REPEATS, Answers
 from neocpu.oracle.diagnosis.diagnose import BUDGET, Investigation, Progress
 from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.diagnosis.findings import Diagnosis
+from neocpu.oracle.diagnosis.seeds import judged_by_seed
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
 from neocpu.oracle.operator import Case, Operator, Truth, Value
 from neocpu.oracle.ops import OPERATORS
@@ -23,7 +24,6 @@ from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.report import Report
 from neocpu.oracle.semantics import PRESETS
 from neocpu.oracle.verdicts.compare import Verdict, compare, one_run
-from neocpu.oracle.verdicts.seeds import judged_by_seed
 from neocpu.oracle.verdicts.typical import with_typical
 
 HINTS = 20  # unknown names for which the nearest one that exists is looked up

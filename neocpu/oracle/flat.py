@@ -31,8 +31,7 @@ from typing import Any, Self
 import numpy as np
 
 from neocpu import __version__
-from neocpu.errors import OracleError
-from neocpu.hdf5.walk import one_line
+from neocpu.core.errors import OracleError
 from neocpu.oracle.adapters import CODES, Array, coded, codes_of, format_of
 from neocpu.oracle.operator import Case, Field, Truth, Value
 from neocpu.oracle.suite import (
@@ -46,6 +45,7 @@ from neocpu.oracle.suite import (
     whole_file,
 )
 from neocpu.oracle.suite import VERSION as SUITE_VERSION
+from neocpu.tables.hdf5.walk import one_line
 
 MAGIC = b"NEOFLAT\0"
 VERSION = 1

@@ -183,7 +183,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _chosen(marker: "pytest.Mark | None", settings: Settings) -> "list[Case]":
     """The cases that a marker names. Raises UsageError for what the oracle does not know."""
-    from neocpu.errors import OracleError
+    from neocpu.core.errors import OracleError
     from neocpu.oracle.testing import chosen
 
     names = marker.args if marker is not None else ()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
 from neocpu.oracle.adapters import Array, to_numpy
 from neocpu.oracle.checking import check, find_operator
 from neocpu.oracle.operator import Value

@@ -9,7 +9,7 @@
     /switches, /presets         what the oracle can tell apart, in words
 
 The hash covers names, options and numbers, not HDF5's bytes nor the prose; all NaNs hash alike. The
-file ends in a seal over all of its bytes (`hdf5/seal.py`).
+file ends in a seal over all of its bytes (`tables/hdf5/seal.py`).
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from typing import Any, Self
 import numpy as np
 
 from neocpu import __version__
-from neocpu.errors import OracleError
-from neocpu.hdf5.door import Array as StoredArray
-from neocpu.hdf5.door import File, Kind
-from neocpu.hdf5.draft import Draft
-from neocpu.hdf5.walk import one_line
+from neocpu.core.errors import OracleError
 from neocpu.oracle.adapters import CODES, Array, coded, codes_of, format_of
 from neocpu.oracle.answers import SUITE_FORMAT as FORMAT
 from neocpu.oracle.operator import Case, Field, Truth
 from neocpu.oracle.verdicts.typical import with_typical
+from neocpu.tables.hdf5.door import Array as StoredArray
+from neocpu.tables.hdf5.door import File, Kind
+from neocpu.tables.hdf5.draft import Draft
+from neocpu.tables.hdf5.walk import one_line
 
 VERSION = 2  # 2: outputs may have a statistical bound, `typical`
 READABLE = (1, 2)

@@ -10,7 +10,7 @@ def test_my_lookup(case):
 from collections.abc import Mapping
 from typing import Any
 
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
 from neocpu.oracle.cases import DIM_MULTIPLE, all_cases
 from neocpu.oracle.checking import check, find_operator, nearest_name
 from neocpu.oracle.operator import Case, Value

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from neocpu.parallel.plan import PlanSpec
-from neocpu.parallel.throttle import LinkNumbers
+from neocpu.parallel.sharding.plan import PlanSpec
+from neocpu.parallel.transport.throttle import LinkNumbers
 
 # those of `parallel.routes`, which cannot be imported here: it needs Numba
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")

@@ -9,8 +9,8 @@
                     feature-major, or rank-major as in FBGEMM
 
 The arithmetic is canonical (`docs/arithmetic.md` §3): rows are decoded exactly, bags summed
-exactly, rounded once. Integers may be int32 or int64. Training goes through `embedding/tbe.py`,
-which keeps its rows and gives the same bits.
+exactly, rounded once. Integers may be int32 or int64. Training goes through
+`tables/embedding/tbe.py`, which keeps its rows and gives the same bits.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.bounds import Bounds, bag_cuts, bounds_check
-from neocpu.embedding.lookups import Floats, Ints
-from neocpu.errors import ConfigError
-from neocpu.formats import FORMATS, INFERENCE
-from neocpu.kernels import lookup as kernels
+from neocpu.core.errors import ConfigError
+from neocpu.core.formats import FORMATS, INFERENCE
 from neocpu.kernels.operands import Bags, Entries, Lines
+from neocpu.kernels.rows import lookup as kernels
+from neocpu.tables.embedding.bounds import Bounds, bag_cuts, bounds_check
+from neocpu.tables.embedding.lookups import Floats, Ints
 
 __all__ = ["Bounds", "bounds_check", "lookup", "row_elements", "weight_gradient"]
 # `lookup` has an option named bounds_check, which hides the function there.
@@ -185,11 +185,12 @@ def lookup(
         pruned: it adds nothing, but counts in the length that MEAN divides by.
     per_sample_weights : f32[n] or None; terms are fl(w * x). pooling : sum, mean, or none: one row
         per lookup, as it is.
-    weights_format : a name in `neocpu.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment :
+    weights_format : a name in `neocpu.core.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment
+    :
         bytes rows are padded to.
     output_format : fp32, fp16 or bf16; narrow ones are rounded from fp32, nearest even, and come as
         records of that name.
-    bounds_check : fatal, warning or ignore, with `outside` (`embedding/bounds.py`).
+    bounds_check : fatal, warning or ignore, with `outside` (`tables/embedding/bounds.py`).
     batch_sizes : [F] or [F, ranks] where features have batches of their own; the output is flat
         then: rank, feature, sample.
 
@@ -223,8 +224,8 @@ def lookup(
 
 
 def _encoded(out: Floats, format: str) -> NDArray[Any]:
-    from neocpu.kernels import codecs
-    from neocpu.reference.codecs import LAYOUTS
+    from neocpu.kernels.codecs import small_floats as codecs
+    from neocpu.kernels.twins.codecs.small_floats import LAYOUTS
 
     codes = np.empty((1, out.size), np.uint16)
     codecs.encode_rows(out.reshape(1, -1), LAYOUTS[format], 0, codes)

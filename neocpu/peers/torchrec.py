@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neocpu.errors import ConfigError
-from neocpu.peers.fbgemm.autograd import DenseLookup, features_with_gradient
-from neocpu.peers.fbgemm.dense import DenseTableBatchedEmbeddingBagsCodegen
-from neocpu.peers.fbgemm.sparse import permute_2D_sparse_data
-from neocpu.peers.fbgemm.split import SplitTableBatchedEmbeddingBagsCodegen
+from neocpu.core.errors import ConfigError
+from neocpu.peers.fbgemm.modules.autograd import DenseLookup, features_with_gradient
+from neocpu.peers.fbgemm.modules.dense import DenseTableBatchedEmbeddingBagsCodegen
+from neocpu.peers.fbgemm.modules.split import SplitTableBatchedEmbeddingBagsCodegen
+from neocpu.peers.fbgemm.operators.sparse import permute_2D_sparse_data
 
 
 @dataclass

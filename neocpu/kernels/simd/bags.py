@@ -27,7 +27,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 from numba.np.arrayobj import populate_array
 
-from neocpu.kernels._jit import inlined
+from neocpu.kernels.compile.jit import inlined
 from neocpu.kernels.simd import F32, F64, I32, I64, call, data, splat, vector_pointer
 from neocpu.kernels.simd.decoders import RowDecoder
 from neocpu.kernels.simd.flags import QUIET, quiet_product

@@ -2,7 +2,8 @@
 the dtype says how.
 
     fp32            plain float32 arrays
-    fp16, bf16, …   arrays of records of one field, which names the format (`neocpu/formats.py`)
+    fp16, bf16, …   arrays of records of one field, which names the format
+    (`neocpu/core/formats.py`)
 
 Numba compiles a kernel per dtype, so the decoder is picked when it is compiled. It follows from the
 format's record; `DECODERS` has those that the processor does faster in another way. Small floats
@@ -19,7 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.formats import FORMATS, FP16, INFERENCE, SmallFloat
+from neocpu.core.formats import FORMATS, FP16, INFERENCE, SmallFloat
 from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, prefetch_line, splat
 from neocpu.kernels.simd.tiles import LANES, target
 

@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels._jit import inlined
+from neocpu.kernels.compile.jit import inlined
 from neocpu.kernels.simd import F32, I1, I8, I32, call
 from neocpu.kernels.simd.decoders import ROWS, format_of
 from neocpu.kernels.simd.tiles import LANES

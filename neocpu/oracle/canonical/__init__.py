@@ -5,27 +5,22 @@ between them the kernels of training are called on an operator's flat inputs. `b
 package that answers: "kernels" (Numba) or "reference" (NumPy).
 """
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.formats import FORMATS
+from neocpu.core.formats import FORMATS
+from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.operands import Bags, Entries, Lines
+from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, ROUNDINGS
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, bags_of, row_bytes
 from neocpu.oracle.truth.formats import decode
-from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 NONE = np.empty(0, np.float32)  # an array that a kernel takes and does not use
-
-
-def backend_module(name: str, backend: str) -> Any:
-    """The module of that name among the kernels or among their twins."""
-    return import_module(f"neocpu.{backend}.{name}")
 
 
 def decoded(codes: NDArray[Any], name: str) -> Floats:
@@ -43,7 +38,7 @@ def encoded(x: Floats, name: str, backend: str) -> NDArray[Any]:
     flat = np.ascontiguousarray(x, np.float32).reshape(1, -1)
     codes = np.empty(flat.shape, FORMATS[name].dtype)
     nearest = ROUNDINGS["nearest"]
-    backend_module("codecs", backend).encode_rows(flat, LAYOUTS[name], nearest, codes)
+    backend_module("codecs.small_floats", backend).encode_rows(flat, LAYOUTS[name], nearest, codes)
     return FORMATS[name].view(codes).reshape(x.shape)
 
 
@@ -109,7 +104,7 @@ def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
     """Canonical answer of `lookup`."""
     bags, offsets, rows, weights = lookups_of(inputs, options)
     arguments = LookupArguments(inputs, options, bags)
-    kernels = backend_module("lookup", backend)
+    kernels = backend_module("rows.lookup", backend)
     with np.errstate(all="ignore"):
         if options["pooling"] == "none":
             width = int(bags.dims[0]) if bags.dims.size else 0
@@ -147,7 +142,7 @@ def weight_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str
     out = np.zeros(rows.size, np.float32)
     gradient = np.ascontiguousarray(inputs["grad_output"], np.float32).reshape(-1)
     with np.errstate(all="ignore"):
-        backend_module("lookup", backend).weight_gradients(
+        backend_module("rows.lookup", backend).weight_gradients(
             arguments.table,
             arguments.entries(arguments.first_bag),
             Bags(offsets, rows, NONE),

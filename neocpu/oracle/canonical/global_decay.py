@@ -7,13 +7,13 @@ powering in fp64; a row is fl(G*w).
 
 import numpy as np
 
+from neocpu.kernels.twins.rows.row_counters import missed_decay
 from neocpu.oracle.canonical import Floats, Ints, decoded, encoded, lookups_of
 from neocpu.oracle.canonical import update as plain_update
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import tables_of
 from neocpu.oracle.truth.global_decay import is_active
 from neocpu.oracle.truth.states import GLOBAL
-from neocpu.reference.row_counters import missed_decay
 
 
 def factors(inputs: Arrays, options: dict[str, Value]) -> Floats:

@@ -11,11 +11,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from neocpu.embedding.row_sums import summed
-from neocpu.oracle.canonical import Floats, Ints, backend_module
+from neocpu.kernels.compile.choice import backend_module
+from neocpu.oracle.canonical import Floats, Ints
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth import jagged as truth_jagged
 from neocpu.oracle.truth.jagged import Products
+from neocpu.tables.embedding.row_sums import summed
 
 ProductsOf = Callable[[Arrays, dict[str, Value], frozenset[str]], Products]
 
@@ -24,7 +25,7 @@ def product_bits(
     products_of: ProductsOf, inputs: Arrays, options: dict[str, Value], backend: str
 ) -> Arrays:
     """Canonical sums of products."""
-    kernels = backend_module("lookup", backend)
+    kernels = backend_module("rows.lookup", backend)
     products = products_of(inputs, options, frozenset())
     return {
         name: summed(description, kernels).reshape(shape)
@@ -45,7 +46,7 @@ def _exact_sums(columns: np.ndarray) -> np.ndarray:
 
 def softmax_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     """Canonical softmax of each column over each bag."""
-    from neocpu.reference.elementary import exp
+    from neocpu.kernels.twins.numbers.elementary import exp
 
     x = np.asarray(inputs["values"], np.float64)
     out = np.zeros(x.shape, np.float32)

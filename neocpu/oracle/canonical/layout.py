@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.operands import Bags, Entries, Lines
-from neocpu.oracle.canonical import NONE, backend_module
+from neocpu.oracle.canonical import NONE
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth import layout as truth_layout
 
@@ -18,7 +19,7 @@ from neocpu.oracle.truth import layout as truth_layout
 def run(name: str, inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     """Canonical answer of a layout operator."""
     if backend == "kernels" and name in BY_KERNELS:
-        from neocpu.embedding import layouts  # kernels
+        from neocpu.tables.embedding import layouts  # kernels
 
         return BY_KERNELS[name](layouts, inputs, options)
     outputs: Arrays = getattr(truth_layout, name)(inputs, options, frozenset())
@@ -69,7 +70,7 @@ def _unique(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
 
 
 def _bounds(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
-    from neocpu.embedding.bounds import bounds_check
+    from neocpu.tables.embedding.bounds import bounds_check
 
     mode = str(options["bounds_check"])
     checked = bounds_check(
@@ -134,7 +135,7 @@ def segment_sum(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
     entries = Entries(zero, width, width, np.array([0, len(out)]))
     bags = Bags(offsets, rows, NONE)
     lines = Lines(zero, width)
-    kernels = backend_module("lookup", backend)
+    kernels = backend_module("rows.lookup", backend)
     with np.errstate(all="ignore"):
         kernels.pooled_rows(table, entries, bags, False, lines, out.reshape(-1))
     return {"sums": out}

@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.formats import FORMATS
+from neocpu.core.formats import FORMATS
+from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces
+from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, ROUNDINGS
+from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
+from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.oracle.canonical import (
     NONE,
     Floats,
-    backend_module,
     decoded,
     divided,
     encoded,
@@ -23,9 +25,7 @@ from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, TableGeometry
 from neocpu.oracle.truth.formats import joined_halves
 from neocpu.oracle.truth.states import StateLayout, layout_of
-from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
-from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.reference.rules import RULES
+from neocpu.tables.specs.optimizers import SparseOptimizer
 
 
 def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
@@ -91,7 +91,7 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     if rule.row_state:
         row_states = np.stack([states[name] for name in rule.row_state], axis=1).reshape(-1)
     name = str(options["weights_format"])
-    fused_name = "update" if name == "fp32" or name in SCALED else "narrow"
+    fused_name = "rows.update" if name == "fp32" or name in SCALED else "rows.narrow"
     fused = backend_module(fused_name, backend).fused(rule, bool(optimizer.max_norm))
     weights = np.array(inputs["weights"]).reshape(-1)
     halves = np.array(inputs.get("weights_low", ()), np.uint16).reshape(-1)
@@ -149,7 +149,7 @@ def unique_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str
     rule = RULES["exact_sgd"]
     hyper = SparseOptimizer(rule.name).hyper(1)
     places = places_of(tables, seed=0)
-    merge = backend_module("update", backend).merged(rule)
+    merge = backend_module("rows.update", backend).merged(rule)
     none = rule.element_record()
     with np.errstate(all="ignore"):
         merge(NONE, none, places, segments, gradient, hyper, out_start, out)

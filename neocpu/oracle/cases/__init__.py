@@ -5,7 +5,7 @@ They are chosen to break kernels, and never change for one seed.
 
 from collections.abc import Iterable, Iterator
 
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
 from neocpu.oracle.cases import (
     backward,
     codecs,
@@ -18,7 +18,6 @@ from neocpu.oracle.cases import (
     layout,
     long,
     lookup,
-    lookup_cover,
     maximum,
     moves,
     nvfp4,
@@ -27,9 +26,10 @@ from neocpu.oracle.cases import (
     sequence,
     stochastic,
     trajectory,
-    update_cover,
     weight_gradient,
 )
+from neocpu.oracle.cases.covers import lookup as lookup_cover
+from neocpu.oracle.cases.covers import update as update_cover
 from neocpu.oracle.operator import Case
 
 __all__ = ["DIM_MULTIPLE", "Case", "all_cases"]

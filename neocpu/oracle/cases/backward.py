@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.oracle.cases.draw import (
     Draw,
     Recipe,
@@ -17,7 +18,6 @@ from neocpu.oracle.cases.draw import (
 )
 from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, dyadic, halves, plain, states
 from neocpu.oracle.operator import Arrays, Case, Value
-from neocpu.reference.rules import RULES
 
 DECAYS = ("exact_sgd", "exact_rowwise_adagrad", "adam", "lamb")
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.formats import FORMATS
+from neocpu.core.formats import FORMATS
+from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, ROUNDINGS, encode_rows
+from neocpu.kernels.twins.numbers.philox import GENERATOR, random_words, tensor_key
 from neocpu.oracle.operator import Arrays
 from neocpu.oracle.truth.bags import SCALED
-from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, encode_rows
-from neocpu.reference.philox import GENERATOR, random_words, tensor_key
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.formats import FORMATS
+from neocpu.core.formats import FORMATS
 from neocpu.oracle.cases.draw import Draw, Ints
 from neocpu.oracle.operator import Arrays, Case, Value
 

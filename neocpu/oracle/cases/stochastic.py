@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, ROUNDINGS, encode_rows
 from neocpu.oracle.cases.draw import Draw, Floats
 from neocpu.oracle.cases.updates import EXACT
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.truth.formats import FORMATS
-from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, encode_rows
 
 ROWS = 1024
 COLUMNS = 128

@@ -6,6 +6,7 @@ explain an error; `update_cover.py` has others.
 
 import numpy as np
 
+from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.oracle.cases.draw import (
     Draw,
     Floats,
@@ -21,7 +22,6 @@ from neocpu.oracle.cases.draw import (
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.ops.backward import HYPER
 from neocpu.oracle.truth.states import layout_of
-from neocpu.reference.rules import RULES
 
 EXACT: dict[str, Value] = {
     "learning_rate": 0.0625,

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from neocpu.embedding.row_sums import SumsOfRows
 from neocpu.oracle.mirrors.order import Floats, NoMirror, running_sums
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.truth import jagged, moves
 from neocpu.oracle.truth.jagged import Products
+from neocpu.tables.embedding.row_sums import SumsOfRows
 
 NONE: frozenset[str] = frozenset()
 Compute = Callable[[Arrays, dict[str, Value]], Arrays]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.errors import OracleError
+from neocpu.core.errors import OracleError
+from neocpu.kernels.twins.numbers.fma import fma
 from neocpu.oracle.adapters import Array, coded, codes_of
 from neocpu.oracle.operator import Arrays, Value
-from neocpu.reference.fma import fma
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.formats import FORMATS, WIRES
-from neocpu.oracle.canonical import backend_module
+from neocpu.core.formats import FORMATS, WIRES
+from neocpu.kernels.compile.choice import backend_module
+from neocpu.kernels.twins.codecs.small_floats import CODECS, LAYOUTS, ROUNDINGS
+from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of
 from neocpu.oracle.truth.bags import rows_of
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.numbers import TINY, Bounded, U
-from neocpu.reference.codecs import CODECS, LAYOUTS, ROUNDINGS
-from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
 
 FUSED = tuple(name for name, form in FORMATS.items() if form.row_scaled)
 ROWS = tuple(name for name, codec in CODECS.items() if codec.module != "codecs")
@@ -41,11 +41,13 @@ def _round_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
     codes = np.empty(x.shape, FORMATS[name].dtype)
     rounding = ROUNDINGS[str(options["rounding"])]
     if options["rounding"] != "stochastic":
-        backend_module("codecs", backend).encode_rows(x, LAYOUTS[name], rounding, codes)
+        backend_module("codecs.small_floats", backend).encode_rows(
+            x, LAYOUTS[name], rounding, codes
+        )
     else:
         key = tensor_key(int(options["seed"]), STOCHASTIC_ROUNDING, "table0")
         rows = np.arange(len(x))
-        encode = backend_module("codecs", backend).encode_rows_randomly
+        encode = backend_module("codecs.small_floats", backend).encode_rows_randomly
         encode(x, LAYOUTS[name], rounding, key, rows, 0, int(options["step"]), codes)
     return {"codes": FORMATS[name].view(codes)}
 

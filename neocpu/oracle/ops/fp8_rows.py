@@ -6,8 +6,8 @@ rounding: the scale has a bound, and a code may be either neighbour where that d
 
 import numpy as np
 
-from neocpu.formats import HFP8_BACKWARD, HFP8_FORWARD, WIRES
-from neocpu.oracle.canonical import backend_module
+from neocpu.core.formats import HFP8_BACKWARD, HFP8_FORWARD, WIRES
+from neocpu.kernels.compile.choice import backend_module
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of
 from neocpu.oracle.truth.formats import ROUNDINGS, Format, in_format, quantum
@@ -71,7 +71,7 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     """Scale and numbers of the bytes that `quantize` writes."""
     x = np.ascontiguousarray(inputs["x"], np.float32)
     backward = int(bool(options["backward"]))
-    rows = backend_module("codecs_rows", backend)
+    rows = backend_module("codecs.rows", backend)
     codes = np.empty((len(x), WIRES["fp8_row_forward"].row_bytes(x.shape[1])), np.uint8)
     rows.quantize_fp8_row(x, backward, codes)
     scale = np.ascontiguousarray(codes[:, -8:-4]).view(np.float32)[:, 0]

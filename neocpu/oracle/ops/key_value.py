@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.oracle.canonical import lookup_bits
 from neocpu.oracle.canonical.update import backward_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
@@ -19,7 +20,6 @@ from neocpu.oracle.truth.bags import DecodedRows, Ints
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.key_store import KeyStore
 from neocpu.oracle.truth.numbers import Bounded, square_sum
-from neocpu.reference.rules import RULES
 
 STORE_OPTIONS = ("strategy", "ttl", "min_count", "decay_rate", "min_norm")
 

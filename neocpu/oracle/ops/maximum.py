@@ -5,8 +5,7 @@ Without per-sample weights, as in torch. Row -1 is padding: it is not looked at.
 
 import numpy as np
 
-from neocpu.embedding.row_sums import summed
-from neocpu.oracle.canonical import backend_module
+from neocpu.kernels.compile.choice import backend_module
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.backward import GRADIENT
 from neocpu.oracle.ops.lookup import BAGS, TABLES, joined, locate
@@ -15,6 +14,7 @@ from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.jagged import sums
 from neocpu.oracle.truth.maximum import gradient_sums, maxima
 from neocpu.oracle.truth.numbers import Bounded
+from neocpu.tables.embedding.row_sums import summed
 
 UNWEIGHTED = {name: field for name, field in BAGS.items() if name != "per_sample_weights"}
 # weights_format: fp32, fp16, bf16, fp8_e4m3, fp8_e5m2
@@ -48,7 +48,7 @@ def _backward_truth(
 def _backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     bags = bags_of(inputs, options, NONE)
     description = gradient_sums(inputs, options, bags, rows_of(inputs, options), NONE)
-    return {"weights_grad": summed(description, backend_module("lookup", backend))[:, 0]}
+    return {"weights_grad": summed(description, backend_module("rows.lookup", backend))[:, 0]}
 
 
 def _locate(

@@ -6,13 +6,13 @@ that adds up the gradients of what was copied more than once.
 
 import numpy as np
 
-from neocpu.embedding.row_sums import by_target, summed
-from neocpu.oracle.canonical import backend_module
+from neocpu.kernels.compile.choice import backend_module
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.layout import as_truth
 from neocpu.oracle.truth import moves
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.moves import CopyMapOf, scattered
+from neocpu.tables.embedding.row_sums import by_target, summed
 
 PERMUTE = {
     "dims": Field("columns of each feature, int64[F]", ("feature",)),
@@ -82,7 +82,7 @@ def _pair(
         move = move_of(arrays, chosen, frozenset())
         terms = np.asarray(arrays["grad_output"], np.float32).reshape(-1, 1)
         sums = by_target(terms, move.source.reshape(-1), int(np.prod(move.shape)))
-        return {gradient: summed(sums, backend_module("lookup", backend)).reshape(move.shape)}
+        return {gradient: summed(sums, backend_module("rows.lookup", backend)).reshape(move.shape)}
 
     chosen = options or {}
     inputs = {values: fields[0], **geometry}

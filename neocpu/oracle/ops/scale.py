@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.formats import FORMATS
+from neocpu.core.formats import FORMATS
 from neocpu.oracle.canonical import encoded, lookup_bits
 from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.formats import FORMATS, INFERENCE
+from neocpu.core.formats import FORMATS, INFERENCE
 from neocpu.oracle.adapters import codes_of
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bends import bent_limits, limits_by_table

@@ -1,7 +1,7 @@
 """Which numbers can a format hold, and which of them may a stored result be?
 
 Rounding as a model: from fp64, once. A format is a record (precision, smallest exponent, largest
-number, what lies beyond) that follows from the one in `neocpu/formats.py`; rounding to it is
+number, what lies beyond) that follows from the one in `neocpu/core/formats.py`; rounding to it is
 whole-number arithmetic on multiples of a quantum. It shares no code with the codecs in
 `neocpu/kernels/`, which work on bits.
 """
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu import formats
-from neocpu.formats import SmallFloat
+from neocpu.core import formats
+from neocpu.core.formats import SmallFloat
 from neocpu.oracle.operator import Truth
 from neocpu.oracle.truth.numbers import Bounded, Real, settled
 

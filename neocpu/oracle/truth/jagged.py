@@ -1,7 +1,7 @@
 """What do products, softmax and elementwise arithmetic on jagged rows give, and their gradients?
 
-Products are sums of rows times factors (`embedding/row_sums.py`), whose bound is that of any sum in
-any order. A softmax may subtract the largest number or not, as long as nothing overflows.
+Products are sums of rows times factors (`tables/embedding/row_sums.py`), whose bound is that of any
+sum in any order. A softmax may subtract the largest number or not, as long as nothing overflows.
 """
 
 from dataclasses import replace
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.embedding.row_sums import SumsOfRows, row_by_matrix, segment_starts
-from neocpu.embedding.row_sums import transposed_by_matrix as by_bag
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import Ints
 from neocpu.oracle.truth.numbers import TINY, ULP, Bounded, Real, gamma
 from neocpu.oracle.truth.sums import segment_sums
+from neocpu.tables.embedding.row_sums import SumsOfRows, row_by_matrix, segment_starts
+from neocpu.tables.embedding.row_sums import transposed_by_matrix as by_bag
 
 EXP_ULPS = 4.0  # of an exponential, beside the error of its argument
 OVERFLOW = 88.0  # e^x of larger x may overflow fp32

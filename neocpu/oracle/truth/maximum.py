@@ -6,11 +6,11 @@ gradient.
 
 import numpy as np
 
-from neocpu.embedding.row_sums import SumsOfRows, by_target
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import DecodedRows, Ints, JaggedBatch
 from neocpu.oracle.truth.lookups import elements_of, gradients
 from neocpu.oracle.truth.numbers import Bounded, Real
+from neocpu.tables.embedding.row_sums import SumsOfRows, by_target
 
 
 def _winners(x: Real, switches: frozenset[str]) -> Ints:

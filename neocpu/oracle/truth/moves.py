@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.embedding.row_sums import ranges, segment_starts
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import Ints
 from neocpu.oracle.truth.numbers import Bounded, U
 from neocpu.oracle.truth.sums import segment_sums
+from neocpu.tables.embedding.row_sums import ranges, segment_starts
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ as fp32, goes on with the fp32 number, and stores it rounded to nearest even.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.oracle.operator import Value
-from neocpu.reference.rules import RULES
 
 GLOBAL = "decoupled_global"  # weight decay in every step, also of rows that it does not update
 GLOBAL_RULE = "exact_rowwise_adagrad"  # the only rule that has it

@@ -23,20 +23,20 @@ _HOMES = {
     "CounterBasedRegularizationDefinition": "names",
     "CounterWeightDecayMode": "names",
     "CowClipDefinition": "names",
-    "DenseTableBatchedEmbeddingBagsCodegen": "dense",
+    "DenseTableBatchedEmbeddingBagsCodegen": "modules.dense",
     "EmainplaceModeDefinition": "names",
     "EmbOptimType": "names",
     "EnsembleModeDefinition": "names",
     "EmbeddingLocation": "names",
     "GlobalWeightDecayDefinition": "names",
     "GradSumDecay": "names",
-    "IntNBitTableBatchedEmbeddingBagsCodegen": "inference",
+    "IntNBitTableBatchedEmbeddingBagsCodegen": "modules.inference",
     "LearningRateMode": "names",
-    "OutOfBounds": "bounds",
+    "OutOfBounds": "operators.bounds",
     "PoolingMode": "names",
     "RecordCacheMetrics": "names",
     "SparseType": "names",
-    "SplitTableBatchedEmbeddingBagsCodegen": "split",
+    "SplitTableBatchedEmbeddingBagsCodegen": "modules.split",
     "StepMode": "names",
     "TailIdThreshold": "names",
     "UserEnabledConfigDefinition": "names",
@@ -52,9 +52,9 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"neocpu.peers.fbgemm.{_HOMES[name]}"), name)
     if name == "OPERATORS":
-        return import_module("neocpu.peers.fbgemm.operators").load()
+        return import_module("neocpu.peers.fbgemm.operators.registry").load()
     if not name.startswith("_"):
-        operators = import_module("neocpu.peers.fbgemm.operators").load()
+        operators = import_module("neocpu.peers.fbgemm.operators.registry").load()
         if name in operators:
             return operators[name].function
     raise AttributeError(f"module 'neocpu.peers.fbgemm' has no attribute {name!r}")

@@ -19,16 +19,16 @@ from typing import Any
 import torch
 
 from neocpu.peers.fbgemm import names
-from neocpu.peers.fbgemm.dense import DenseTableBatchedEmbeddingBagsCodegen
-from neocpu.peers.fbgemm.inference import IntNBitTableBatchedEmbeddingBagsCodegen
-from neocpu.peers.fbgemm.inference_rows import (
+from neocpu.peers.fbgemm.modules.dense import DenseTableBatchedEmbeddingBagsCodegen
+from neocpu.peers.fbgemm.modules.inference import IntNBitTableBatchedEmbeddingBagsCodegen
+from neocpu.peers.fbgemm.modules.inference_rows import (
     align_to_cacheline,
     round_up,
     rounded_row_size_in_bytes,
     unpadded_row_size_in_bytes,
 )
-from neocpu.peers.fbgemm.registration import register
-from neocpu.peers.fbgemm.split import SplitTableBatchedEmbeddingBagsCodegen
+from neocpu.peers.fbgemm.modules.split import SplitTableBatchedEmbeddingBagsCodegen
+from neocpu.peers.fbgemm.operators.registration import register
 from neocpu.peers.fbgemm.standin import StandIn
 
 # The modules that define FBGEMM's classes.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from neocpu.peers.fbgemm.installing import CLASSES
-from neocpu.peers.fbgemm.operators import load
+from neocpu.peers.fbgemm.operators.registry import load
 
 # Calls of each operator and lookup, by name.
 CALLS: Counter[str] = Counter()

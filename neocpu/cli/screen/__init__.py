@@ -1,0 +1,1 @@
+"""What do commands share? Options, targets, progress, and what they print together."""

@@ -1,0 +1,139 @@
+"""`neocpu plan --machine`: how long would a step take there, why, and what if it does not fit?"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from neocpu.core.errors import ConfigError, PlanError
+from neocpu.parallel.sharding.plan import is_plan_file
+from neocpu.parallel.transport.comm import SingleComm
+
+if TYPE_CHECKING:
+    from neocpu.parallel.sharding.plan import Plan
+    from neocpu.plan.files.plan_file import MadeFor
+    from neocpu.plan.search.answer import Answer
+    from neocpu.plan.search.question import PlanQuestion
+    from neocpu.train.config.config import Config
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """Options of the command that need a machine."""
+
+    machine: str
+    ranks_per_node: int | None
+    planner: str | None
+    cost_model: str | None
+    explain: tuple[str, ...]
+    verbose: bool
+    svg: Path | None
+
+    def check(self) -> None:
+        """Raise UsageError for options that have no effect without a machine."""
+        for name, value in vars(self).items():
+            if value and not self.machine:
+                option = name.replace("_", "-")
+                raise click.UsageError(f"--{option} needs --machine, a preset or a .toml file")
+
+
+def given_plan(settings: "Config", path: Path, ranks: int) -> "Plan":
+    """The plan that TorchRec made. Raises ConfigError and PlanError for one that does not fit."""
+    from neocpu.plan.files import plan_file, torchrec_plan
+    from neocpu.train.before.plans import plan_of_file, workload
+
+    file = torchrec_plan.loads(plan_file.read_text(path), str(path), ranks)
+    per_node = settings.parallel.ranks_per_node or None
+    return plan_of_file(settings, file, ranks, per_node, workload(settings, {}))
+
+
+def print_machine_plan(
+    settings: "Config", ranks: int | None, options: MachineOptions, from_torchrec: Path | None
+) -> tuple["Plan", tuple[str, ...], "MadeFor"]:
+    """Plan, explain and draw; the plan, its placements, and what it was made for.
+
+    Raises PlanError, after remedies were printed, for tables that do not fit.
+    """
+    from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
+    from neocpu.plan.files.plan_file import MadeFor
+    from neocpu.plan.show.explain import Explainer
+    from neocpu.plan.show.remedies import remedy_lines
+
+    names = [table.name for table in settings.tables]
+    for name in options.explain:
+        if name not in names:
+            raise ConfigError(f"--explain: the config has no table {name!r}")
+    question = _question(settings, ranks, options)
+    given = None
+    if from_torchrec:
+        given = given_plan(settings, from_torchrec, question.layout.ranks)
+    try:
+        question, answer = _answer(settings, question, given)
+    except PlanError:
+        for line in remedy_lines(question):
+            click.echo(line)
+        raise
+    refuse_cut_blocks(answer.plan, settings.wires.specs)
+    explainer = Explainer(question, answer)
+    for line in () if options.explain else explainer.overview(options.verbose):
+        click.echo(line.rstrip())
+    for number, name in enumerate(options.explain):
+        for line in ["", *explainer.table(name)][number == 0 :]:
+            click.echo(line)
+    if options.svg:
+        _draw(question, answer, options.svg, settings)
+    note = MadeFor(
+        machine=question.machine.name,
+        cost_model=question.cost_model,
+        planner=answer.planner,
+        batch_size=answer.work.batch,
+        step_seconds=answer.seconds,
+        bound_seconds=answer.bound,
+    )
+    return answer.plan, answer.placements, note
+
+
+def _question(settings: "Config", ranks: int | None, options: MachineOptions) -> "PlanQuestion":
+    """What the planner is asked; lookups come from converted train data, if there are any."""
+    from neocpu.plan.machines.machine_file import load
+    from neocpu.train.before.datasets import converted
+    from neocpu.train.before.machine_plans import question_of
+
+    machine = load(options.machine)
+    splits = converted(settings, SingleComm())
+    return question_of(
+        settings,
+        machine,
+        ranks or machine.ranks,
+        options.ranks_per_node,
+        splits.pooling_factors() if splits else {},
+        splits.distinct_rows() if splits else {},
+        splits.dense_features if splits else None,
+        options.planner or "search",
+        options.cost_model or "neo",
+    )
+
+
+def _answer(
+    settings: "Config", question: "PlanQuestion", given: "Plan | None"
+) -> tuple["PlanQuestion", "Answer"]:
+    """The planner's answer, or the price of a plan that is given or that a file holds."""
+    from neocpu.train.before.machine_plans import placed_as
+    from neocpu.train.before.plans import make_plan
+
+    if given is None and not is_plan_file(settings.parallel.plan):
+        return question, question.answer()
+    plan = given or make_plan(settings, SingleComm(), {}, question.layout.ranks)
+    question = replace(question, placements=placed_as(plan, question.capacity))
+    return question, question.price(plan, "torchrec" if given else "file")
+
+
+def _draw(question: "PlanQuestion", answer: "Answer", path: Path, settings: "Config") -> None:
+    """The picture of a plan."""
+    from neocpu.plan.machines.machine_file import save
+    from neocpu.plan.show.plan_svg import plan_svg
+
+    title = Path(settings.source).stem
+    save(path, plan_svg(question, answer, title, settings.training.leaves))
+    click.echo(f"the picture is in {path}")

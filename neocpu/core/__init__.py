@@ -1,0 +1,1 @@
+"""Which words does every wing speak? Errors, records, formats, trees, paths; no arithmetic."""

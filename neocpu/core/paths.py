@@ -1,0 +1,183 @@
+"""What is a path in a config relative to? To the file that it is written in.
+
+Paths of `--set` and of command lines are relative to the current folder, as in any program. A
+config from text alone (`config.loads` without a folder, a checkpoint of an older version) has no
+file, so its paths are relative to the current folder too. Logs that come with the package are found
+by name.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from neocpu.core.errors import ConfigError
+from neocpu.core.presets import log_file, log_path
+from neocpu.core.records import toml_text, toml_tree
+
+# keys whose values are a path, or a list of paths
+LOGS = ("data.train", "data.valid", "data.test")
+INPUTS = (
+    *LOGS,
+    "data.schema",
+    "data.vocabulary",
+    "parallel.plan",
+    "parallel.machine",
+    "training.init_from",
+)
+OUTPUTS = ("memory.folder",)
+PATH_KEYS = (*INPUTS, *OUTPUTS)
+SECTIONS = {key.partition(".")[0] for key in PATH_KEYS}
+
+
+class PlacedPath(NamedTuple):
+    """A relative path of a config file: its key, as it is written, and where it leads."""
+
+    key: str
+    written: str
+    path: str
+
+
+def beside(folder: str | Path, written: str) -> str:
+    """A path written in a file of `folder`, seen from the current folder."""
+    joined = os.path.join(folder, written)
+    plain = os.path.normpath(joined)
+    # "a/link/../b" is another file where the link leads elsewhere
+    return plain if os.path.realpath(plain) == os.path.realpath(joined) else joined
+
+
+def place_paths(tree: dict[str, Any], folder: str | Path) -> list[PlacedPath]:
+    """Replace relative paths of a TOML tree that stands in `folder`; returns what was replaced.
+
+    folder : "": the current one, from which paths start as they are. Values that are no paths, and
+    values of a wrong type, stay.
+    """
+    if not folder:
+        return []
+    placed: list[PlacedPath] = []
+
+    def place(key: str, written: str) -> str:
+        path = beside(folder, written)
+        if os.path.isabs(written):
+            return written
+        if key in LOGS and not os.path.exists(path) and (log := log_file(written)):
+            return str(log)
+        placed.append(PlacedPath(key, written, path))
+        return path
+
+    _change(tree, place)
+    return placed
+
+
+def place_logs(tree: dict[str, Any]) -> None:
+    """Replace names of small logs that come with the package by their paths."""
+    _change(tree, lambda key, path: log_path(path) if key in LOGS else path)
+
+
+def refuse_misplaced(
+    placed: Sequence[PlacedPath], source: str, folder: str | Path, set_keys: Sequence[str]
+) -> None:
+    """Raise ConfigError for an input that is not beside the config but in the current folder.
+
+    Before paths were relative to the config, that file would have been read. A run neither guesses
+    nor fails with a bare "no such file": the message says which two places were looked at.
+
+    source, folder : the config and where it lies. set_keys : keys that were overridden, whose paths
+    in the file do not matter.
+    """
+    for key, written, path in placed:
+        overridden = any(key == name or key.startswith(f"{name}.") for name in set_keys)
+        if overridden or key not in INPUTS or os.path.exists(path) or not os.path.exists(written):
+            continue
+        fitting = os.path.relpath(written, folder)
+        raise ConfigError(
+            f"{source}: {key}: {written!r} is not beside the config ({path} does not exist), but "
+            f"in the current folder; paths in a config are relative to its file: write {fitting!r} "
+            f"there, or give --set {key}={written}"
+        )
+
+
+def absolute_paths(tree: Mapping[str, Any], placed: Mapping[str, Any]) -> tuple[str, ...]:
+    """Overrides `key=value` that make relative paths of a config absolute.
+
+    tree : the TOML tree as written, overrides applied. placed : the same with the paths of its file
+    placed. Text, overrides and these together mean the same files in any current folder.
+    """
+    values = deepcopy(
+        {key: section for key, section in placed.items() if isinstance(section, dict)}
+    )
+    _change(values, lambda _, path: os.path.abspath(path))
+    overrides = []
+    for key, section, name in _entries(tree):
+        written = section[name] if isinstance(section[name], list) else [section[name]]
+        if any(_path(key, item) and not os.path.isabs(item) for item in written):
+            part, _, _ = key.partition(".")
+            value = toml_text(values[part][name])
+            overrides.append(f"{key}={value}")
+    return tuple(overrides)
+
+
+def moved(text: str, folder: str | Path, target: str | Path) -> str:
+    """The text of a config in `folder` for a file in the folder `target`, comments and all.
+
+    Its relative paths are written anew, so that they lead to the same files. Raises ConfigError
+    where a path is written in a way that cannot be replaced.
+    """
+    tree = toml_tree(text)
+    if os.path.realpath(folder) == os.path.realpath(target):
+        return text
+    lines = text
+    for placed in place_paths(tree, folder):
+        new = toml_text(os.path.relpath(placed.path, target))
+        for quote in "\"'":
+            lines = lines.replace(f"{quote}{placed.written}{quote}", new)
+    there = toml_tree(lines)
+    place_paths(there, target)
+    if _real_paths(there) != _real_paths(tree):
+        raise ConfigError(
+            f"the paths of the config in {folder} cannot be written for a file in {target}; make "
+            "them absolute, or write the file beside the config"
+        )
+    return lines
+
+
+def _real_paths(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The files that the keys of a placed tree lead to."""
+    real = {section: tree[section] for section in SECTIONS if section in tree}
+    _change(real, lambda _, path: os.path.realpath(path))
+    return real
+
+
+def _change(tree: Mapping[str, Any], change: Callable[[str, str], str]) -> None:
+    """Replace all paths of a tree by `change(key, path)`."""
+
+    def changed(key: str, value: Any) -> Any:
+        return change(key, value) if _path(key, value) else value
+
+    for key, section, name in _entries(tree):
+        value = section[name]
+        if isinstance(value, list):
+            section[name] = [changed(key, item) for item in value]
+        else:
+            section[name] = changed(key, value)
+
+
+def _entries(tree: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """(key, its section, its name there) of the keys for paths that a tree has."""
+    for key in PATH_KEYS:
+        section_name, name = key.split(".")
+        section = tree.get(section_name)
+        if isinstance(section, dict) and name in section:
+            yield key, section, name
+
+
+def _path(key: str, value: Any) -> bool:
+    """Is a value of a key a path, rather than a name, nothing, or of a wrong type?"""
+    if not isinstance(value, str) or not value or "\0" in value:
+        return False
+    if key == "parallel.plan":
+        return value.endswith(".json")
+    if key == "parallel.machine":
+        return value.endswith(".toml") or Path(value).parent != Path()
+    return True

@@ -1,0 +1,266 @@
+"""How does a TOML tree become dataclasses? By their annotations.
+
+An error names where a key was written, the key, its value, and what is allowed.
+"""
+
+import json
+import math
+import re
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any, get_args, get_origin, get_type_hints
+
+from neocpu.core.errors import ConfigError
+
+Paths = tuple[str, ...]
+MOST_NESTED = 32  # tables and lists in one another
+_EXPECTED = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text in quotes",
+    bool: "true or false",
+}
+
+
+def choose(
+    key: str,
+    kind: str,
+    names: Sequence[str],
+    spec: str | Mapping[str, str],
+    allowed: Sequence[str],
+    default: str,
+) -> tuple[str, ...]:
+    """What each of the tables `names` gets by the key `key`.
+
+    spec : one of `allowed` for all tables, or {shell pattern: one of them}. A table's exact name
+        wins over patterns, of which the first that matches counts; `default` where none does.
+    kind : what `allowed` are, for messages.
+
+    Raises ConfigError for a value that is not allowed, or a pattern that matches no table.
+    """
+    rules = {"*": spec} if isinstance(spec, str) else dict(spec)
+    for pattern, value in rules.items():
+        if value not in allowed:
+            near = get_close_matches(str(value), allowed, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"{key}: {value!r} is no {kind}{hint} (choose from {', '.join(allowed)})"
+            )
+        if names and not any(pattern == name or fnmatchcase(name, pattern) for name in names):
+            parts = [name for name in names if name.startswith(f"{pattern}.")]
+            kept = f"; that of this name is kept in {', '.join(parts)}: write {pattern + '.*'!r}"
+            raise ConfigError(
+                f"{key}: no table matches {pattern!r}{kept if parts else ''}; the tables are "
+                f"{', '.join(names)}"
+            )
+    return tuple(rules.get(name) or _first_match(name, rules, default) for name in names)
+
+
+def _first_match(name: str, rules: Mapping[str, str], default: str) -> str:
+    """Value of the first pattern that matches a name."""
+    return next((value for pattern, value in rules.items() if fnmatchcase(name, pattern)), default)
+
+
+class Reader:
+    """Turns a TOML tree into records; knows where each key was written, for messages.
+
+    source : the file. set_by : key -> the override that set it. choices, least, most : what is
+    allowed, by key; keys of tables stand under `tables.*`. Without an entry in `least`, whole
+    numbers are at least 0.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        set_by: Mapping[str, str],
+        choices: Mapping[str, tuple[str, ...]],
+        least: Mapping[str, int],
+        most: Mapping[str, int],
+    ) -> None:
+        self.source = source
+        self.set_by = set_by
+        self._choices = choices
+        self._least = least
+        self._most = most
+
+    def place(self, key: str) -> str:
+        """Where a key was written: an override, else the file."""
+        for set_key, override in self.set_by.items():
+            if key == set_key or key.startswith((f"{set_key}.", f"{set_key}[")):
+                return f"--set {override}"
+        return self.source
+
+    def wrong(self, key: str, why: str) -> ConfigError:
+        """The error that `key` is `why`."""
+        return ConfigError(f"{self.place(key)}: {key}: {why}")
+
+    def unknown(self, key: str, known: Sequence[str]) -> ConfigError:
+        """The error that there is no such key."""
+        prefix, _, name = key.rpartition(".")
+        near = get_close_matches(name, known, 1, 0.5)
+        hint = f"did you mean {prefix + '.' if prefix else ''}{near[0]}? Known" if near else "known"
+        # an override of a key inside, as `--set trainin.steps=1`, is where it was written
+        inner = next((set_key for set_key in self.set_by if set_key.startswith(f"{key}.")), key)
+        return ConfigError(
+            f"{self.place(inner)}: {key}: no such key; {hint} here: {', '.join(known)}"
+        )
+
+    def record(self, kind: type, tree: Any, key: str) -> Any:
+        """A dataclass from a TOML table; fields that the table lacks have their defaults."""
+        return replace(kind(), **self.keys(kind, tree, key))
+
+    def keys(self, kind: type, tree: Any, key: str, default: Any = None) -> dict[str, Any]:
+        """The values that a TOML table gives for a dataclass."""
+        if not isinstance(tree, Mapping):
+            raise self.wrong(key, f"expected a table of keys, got {tree!r}")
+        hints = get_type_hints(kind)
+        known = [spec.name for spec in fields(kind)]
+        for name in tree:
+            if name not in known:
+                raise self.unknown(f"{key}.{name}", known)
+        base = kind() if default is None else default
+        values = {}
+        for name, value in tree.items():
+            inner = f"{key}.{name}"
+            if is_dataclass(hints[name]):
+                record = getattr(base, name)
+                values[name] = replace(record, **self.keys(type(record), value, inner, record))
+            else:
+                values[name] = self.value(hints[name], value, inner)
+        return values
+
+    def value(self, hint: Any, value: Any, key: str) -> Any:
+        """A value of the annotated type."""
+        if hint == Paths and isinstance(value, str):
+            self._check(key, value)
+            return (value,)
+        if hint == str | tuple[str, ...]:
+            names: Paths = self.value(Paths, value, key)
+            return names[0] if len(names) == 1 else names
+        if get_origin(hint) is tuple:
+            if not isinstance(value, list):
+                raise self.wrong(key, f"expected a list, got {value!r}")
+            return tuple(
+                self.value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value)
+            )
+        if get_origin(hint) is Mapping:
+            if not isinstance(value, Mapping):
+                raise self.wrong(key, f"expected a table of keys, got {value!r}")
+            kind = get_args(hint)[1]
+            read = self.record if is_dataclass(kind) else self.value
+            return {name: read(kind, item, f"{key}.{name}") for name, item in value.items()}
+        if hint == float | Mapping[str, float]:
+            kind = Mapping[str, float] if isinstance(value, Mapping) else float
+            return self.value(kind, value, key)
+        if hint == str | Mapping[str, Any] and isinstance(value, Mapping):
+            return value  # checked by its owner
+        if hint == str | Mapping[str, Any]:
+            return self.value(str, value, key)
+        if get_origin(hint) is types.UnionType:
+            if isinstance(value, str) or (
+                isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+            ):
+                return value
+            raise self.wrong(
+                key,
+                f'expected a name in quotes, or a table like {{ "C*" = "NAME" }}, got {value!r}',
+            )
+        if hint is float and type(value) is int:
+            # a larger one is no float; it is refused below
+            value = float(value) if abs(value) < 2**1023 else math.inf
+        if type(value) is not hint:
+            raise self.wrong(key, f"expected {_EXPECTED[hint]}, got {value!r}")
+        self._check(key, value)
+        return value
+
+    def _check(self, key: str, value: Any) -> None:
+        """Raise ConfigError for a value outside choices and limits."""
+        general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\..*\.", r"\1.*.", key)
+        # an item of a list may be what the list may hold; a table of a list has keys of its own
+        choice = re.sub(r"\[\d+\]$", "", general)
+        if (allowed := self._choices.get(choice)) and value not in allowed:
+            near = get_close_matches(value, allowed, 1)
+            hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
+            raise self.wrong(key, f"{value!r} is not allowed; {hint} one of {', '.join(allowed)}")
+        if isinstance(value, str) and "\0" in value:
+            raise self.wrong(key, f"{value!r} contains a NUL character")
+        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+            raise self.wrong(key, f"{value} must be a finite number, at least 0")
+        if type(value) is int:
+            least = self._least.get(general, 1 if "[" in key else 0)
+            most = self._most.get(general, 2**63 - 1)
+            if not least <= value <= most:
+                size = "small" if value < least else "large"
+                raise self.wrong(key, f"{value} is too {size}; allowed: {least} to {most}")
+
+
+def toml_text(value: Any) -> str:
+    """A value as TOML, on one line: text, number, flag, or a list or mapping of these."""
+    if isinstance(value, Mapping):
+        pairs = (f"{toml_text(key)} = {toml_text(inner)}" for key, inner in value.items())
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_text, value))}]"
+    # TOML has JSON's escapes, but none of halves of a character
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_tree(text: str) -> dict[str, Any]:
+    """The tree of a TOML text; ValueError where it is not TOML, or nested without measure."""
+    try:
+        tree = tomllib.loads(text)
+        _check_depth(tree, MOST_NESTED)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return tree
+
+
+def _check_depth(tree: Any, left: int) -> None:
+    """Raise ValueError where tables and lists are nested deeper than that."""
+    if not left:
+        raise ValueError(f"nested deeper than {MOST_NESTED} tables or lists")
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(value, dict | list):
+            _check_depth(value, left - 1)
+
+
+def apply_override(tree: dict[str, Any], override: str) -> str:
+    """Set one key of a TOML tree by `key=value`; returns the key.
+
+    The value is read as TOML, or taken as a text if it is not. Raises ConfigError for an override
+    that is not `key=value`, or a key inside a single value.
+    """
+    key, equals, text = (part.strip() for part in override.partition("="))
+    try:
+        path = _path(toml_tree(f"{key} = 0")) if equals else []
+    except ValueError:
+        path = []
+    if not path:
+        raise ConfigError(
+            f"--set {override}: write it as key=value, for example training.steps=100"
+        )
+    try:
+        value = toml_tree(f"value = {text}")["value"]
+    except ValueError:
+        value = text
+    for depth, name in enumerate(path[:-1]):
+        tree = tree.setdefault(name, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(
+                f"--set {override}: {'.'.join(path[: depth + 1])} is a single value, not a table "
+                "of keys"
+            )
+    tree[path[-1]] = value
+    return ".".join(path)
+
+
+def _path(tree: Any) -> list[str]:
+    """{"a": {"b": 0}} -> ["a", "b"]."""
+    if not isinstance(tree, dict):
+        return []
+    (name,) = tree
+    return [name, *_path(tree[name])]

@@ -1,0 +1,146 @@
+"""How do part files become one HDF5 file? Laid out first, then filled, then sealed.
+
+Uncompressed, HDF5 lays the file out in memory and the columns are copied to their places by plain
+writes; compressed, HDF5 writes them, after disk space was claimed for each block. So a full disk is
+an error of the system and never one inside HDF5 (`neocpu.tables.hdf5.draft`). While columns are
+copied, the CRC-32 of each block of 4,096 entries is taken; the seal covers all the rest.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from neocpu.core.errors import DataError
+from neocpu.ingest.dataset.part_file import PartFile
+from neocpu.ingest.dataset_layout import BLOCK, COMPRESSIONS, CRC, crc32_of
+from neocpu.tables.hdf5.disk import put_bytes
+from neocpu.tables.hdf5.draft import Draft
+
+COPY = 1 << 20  # elements copied at a time from a part file
+
+
+def compression_options(compress: str) -> dict[str, Any]:
+    """h5py's keyword arguments for `--compress`. Raises DataError where zstd lacks its plugin."""
+    if compress == "gzip":
+        return {"compression": "gzip", "compression_opts": 4, "shuffle": True}
+    if compress == "zstd":
+        try:
+            import hdf5plugin
+        except ImportError as error:
+            raise DataError(
+                'zstd inside HDF5 needs a plugin: pip install "neocpu[zstd]", or use gzip'
+            ) from error
+        return {**hdf5plugin.Zstd(clevel=5), "shuffle": True}
+    if compress == "none":
+        return {}
+    raise DataError(f"unknown compression {compress!r}; choose one of {', '.join(COMPRESSIONS)}")
+
+
+class _Column(NamedTuple):
+    """A column that has a place in the file, but no elements yet."""
+
+    name: str
+    part: PartFile
+    shape: tuple[int, ...]
+
+
+class Assembly:
+    """A dataset file in the making at `path`; a context manager.
+
+    `compress`: none, gzip or zstd. Objects get their places in the order of the calls. All methods
+    raise OSError on a full disk.
+    """
+
+    def __init__(self, path: Path, compress: str) -> None:
+        self._path = path
+        self._options = compression_options(compress)
+        self._draft = Draft(path if self._options else None, order=True)
+        self._waiting: list[_Column] = []
+        self._checked: list[str] = []
+
+    def set(self, name: str, attributes: Mapping[str, Any]) -> None:
+        """Give an object ("": the root) attributes."""
+        self._draft.set(name, attributes)
+
+    def group(self, name: str) -> None:
+        """Make an empty group."""
+        self._draft.group(name)
+
+    def put(self, name: str, values: ArrayLike) -> None:
+        """A small array, which the seal covers."""
+        self._draft.put(name, values)
+
+    def column(self, name: str, part: PartFile, shape: tuple[int, ...]) -> None:
+        """A column of this shape with the elements of a part file, and its checksums."""
+        if not part.size:
+            self._draft.put(name, np.empty(shape, part.dtype))
+            return
+        self._checked.append(name)
+        column = _Column(name, part, shape)
+        blocks = -(-shape[0] // BLOCK)
+        if not self._options:
+            self._draft.reserve(name, shape, part.dtype.str)
+            self._draft.reserve(name + CRC, (blocks,), "<u4")
+            self._waiting.append(column)
+            return
+        chunks = (min(BLOCK, shape[0]), *shape[1:])
+        self._draft.columns(name, shape, part.dtype.str, {**self._options, "chunks": chunks})
+        checksums = np.empty(blocks, "<u4")
+        for first, rows in _pieces(column, checksums):
+            self._draft.put_rows(name, first, rows)
+        part.delete()
+        self._draft.put(name + CRC, checksums)
+
+    def finish(self) -> None:
+        """Write what is missing, seal the file and sync it."""
+        image = self._draft.image()
+        if not self._options:
+            # The part files are still there: space is taken column by column, not at once.
+            image.write(self._path, claim=False)
+            handle = os.open(self._path, os.O_RDWR)
+            try:
+                for column in self._waiting:
+                    self._copy(handle, column, image.offsets)
+            finally:
+                os.close(handle)
+        image.seal(self._path, self._checked)
+
+    def _copy(self, handle: int, column: _Column, offsets: Mapping[str, int]) -> None:
+        """Copy a column from its part file to its place, and then its checksums."""
+        checksums = np.empty(-(-column.shape[0] // BLOCK), "<u4")
+        width = column.part.dtype.itemsize * int(np.prod(column.shape[1:]))
+        for first, rows in _pieces(column, checksums):
+            put_bytes(handle, rows.reshape(-1).view(np.uint8), offsets[column.name] + first * width)
+        put_bytes(handle, checksums.view(np.uint8), offsets[column.name + CRC])
+        column.part.delete()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._draft.__exit__(kind, error, trace)
+
+
+def _pieces(
+    column: _Column, checksums: NDArray[np.uint32]
+) -> Iterator[tuple[int, NDArray[np.generic]]]:
+    """(first entry, entries) of a column, whole blocks; fills in the CRC-32 of each block."""
+    width = int(np.prod(column.shape[1:]))
+    first = 0
+    for flat in column.part.blocks(max(1, COPY // BLOCK // width) * BLOCK * width):
+        rows = flat.reshape(-1, *column.shape[1:])
+        for start in range(0, rows.shape[0], BLOCK):
+            block = rows[start : start + BLOCK]
+            checksums[(first + start) // BLOCK] = crc32_of(block)
+        yield first, rows
+        first += rows.shape[0]

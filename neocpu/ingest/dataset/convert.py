@@ -1,0 +1,390 @@
+"""How does a log become a dataset? Block by block, through the parser into the writer.
+
+Sources follow one another in the order given. The same sources and options give the same bytes on
+every machine. A faulty line stops the conversion and is named (file, line, column, text), or with
+`on_error="skip"` is counted, left out, and the first hundred are written to a report beside the
+dataset.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.dataset.cluster import ROWS, ClusteringWriter
+from neocpu.ingest.dataset.fitting import fit, fitted_tree
+from neocpu.ingest.dataset.vocabulary import (
+    CodeCounter,
+    FrequentCodes,
+    frequent_of,
+    read_vocabularies,
+)
+from neocpu.ingest.dataset.writer import DatasetWriter
+from neocpu.ingest.dataset_layout import VERSION, FeatureColumn
+from neocpu.ingest.formats.avazu import avazu_schema
+from neocpu.ingest.formats.criteo import criteo_schema
+from neocpu.ingest.formats.fields import Fault
+from neocpu.ingest.formats.schema import TRANSFORMS, Schema
+from neocpu.ingest.formats.sources import open_source
+from neocpu.ingest.formats.table import read_tree, table_schema
+from neocpu.ingest.formats.text import Parsed
+from neocpu.ingest.settings import FORMATS, ON_ERROR
+from neocpu.ingest.targets import refuse_sources
+
+TABLES = 2  # how tables are read; another one makes new copies
+REPORTED = 100  # faulty lines in a report
+HOW_TO_SKIP = (
+    "--on-error skip, in a config data.on_error=skip, leaves such lines out and reports them"
+)
+Progress = Callable[[int, int, int], None]  # bytes read, bytes in all, samples so far
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """The options of a conversion; with the sources they decide every byte of the dataset.
+
+    min_count: fit a vocabulary of codes seen at least so often (0: none). vocabulary: take it from
+    this dataset instead. schema: SCHEMA.toml of kind `table`, or its tree. fitted: the dataset
+    whose means, deviations and edges a schema takes instead of fitting them. header: the first line
+    of a Criteo log is skipped. frequencies: keep the counts of frequent codes. cluster_by: the
+    feature that names a sample's session ("": none); the samples of one become neighbours, in each
+    cluster_rows rows of the log.
+    """
+
+    dense_transform: str = "log1p"
+    on_error: str = "fail"
+    compress: str = "none"
+    labelled: bool = True
+    header: bool = False
+    min_count: int = 0
+    vocabulary: Path | None = None
+    schema: Path | Mapping[str, Any] | None = None
+    fitted: Path | None = None
+    frequencies: bool = False
+    cluster_by: str = ""
+    cluster_rows: int = ROWS
+
+    def key(self) -> str:
+        """Text that differs whenever the converted data would."""
+        options = asdict(self)
+        if not self.frequencies:
+            del options["frequencies"]  # copies made before this option existed stay valid
+        if not self.cluster_by:
+            del options["cluster_by"], options["cluster_rows"]
+        del options["fitted"]
+        if self.vocabulary is not None:
+            content = _bytes_of(self.vocabulary)
+            options["vocabulary"] = hashlib.sha256(content).hexdigest()
+        if self.schema is not None:
+            tree = json.dumps([TABLES, self.schema_tree()], sort_keys=True, default=str)
+            options["schema"] = hashlib.sha256(tree.encode()).hexdigest()
+        return json.dumps([VERSION, options], sort_keys=True)
+
+    def schema_tree(self) -> Mapping[str, Any]:
+        """The tree of the schema of kind `table`, with the numbers of `fitted`.
+
+        Raises ConfigError if there is none, or it cannot be read.
+        """
+        if self.schema is None:
+            raise ConfigError("a log of kind table needs its SCHEMA.toml")
+        tree = self.schema if isinstance(self.schema, Mapping) else read_tree(self.schema)
+        return tree if self.fitted is None else fitted_tree(tree, self.fitted)
+
+    @property
+    def unfitted(self) -> bool:
+        """Whether the schema lacks numbers, which a conversion takes from its sources."""
+        if self.schema is None:
+            return False
+        return table_schema(self.schema_tree(), self.dense_transform).unfitted
+
+    def files(self) -> list[Path]:
+        """The files that the options name."""
+        paths = (self.schema, self.vocabulary, self.fitted)
+        return [Path(path) for path in paths if isinstance(path, str | Path)]
+
+
+def _bytes_of(path: Path) -> bytes:
+    """The bytes of a file that an option names."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The result of a conversion.
+
+    rows: samples written. skipped: faulty lines left out. report: the file that lists these (None
+    where there were none, or it could not be written: why says trouble).
+    """
+
+    path: Path
+    rows: int
+    skipped: int
+    report: Path | None
+    trouble: str = ""
+
+
+def schema_of(kind: str, options: ConvertOptions) -> Schema:
+    """The schema of a kind of log.
+
+    Raises ConfigError for an unknown kind, and for a missing or wrong SCHEMA.toml.
+    """
+    if options.dense_transform not in TRANSFORMS:
+        raise ConfigError(
+            f"dense transform {options.dense_transform!r}; choose one of {', '.join(TRANSFORMS)}"
+        )
+    if options.on_error not in ON_ERROR:
+        raise ConfigError(f"on_error {options.on_error!r}; choose one of {', '.join(ON_ERROR)}")
+    if kind == "criteo":
+        return criteo_schema(
+            options.dense_transform, labelled=options.labelled, header=options.header
+        )
+    if kind == "avazu":
+        return avazu_schema(labelled=options.labelled)
+    if kind == "table":
+        where = "data.schema" if isinstance(options.schema, Mapping) else str(options.schema)
+        schema = table_schema(options.schema_tree(), options.dense_transform, where)
+        return schema if options.labelled else schema.without_labels()
+    raise ConfigError(f"unknown kind of log {kind!r}; choose one of {', '.join(FORMATS)}")
+
+
+class _Faults:
+    """Stops at the first faulty line, or counts them and keeps the first hundred."""
+
+    def __init__(self, on_error: str) -> None:
+        self.skip = on_error == "skip"
+        self.count = 0
+        self.lines = list[str]()
+
+    def add(self, path: Path, unit: str, before: int, faults: list[Fault]) -> None:
+        for fault in faults:
+            where = f"{path}, {unit} {before + fault.line + 1}"
+            if fault.column:
+                description = f"{where}, column {fault.column}: {fault.text!r} {fault.reason}"
+            else:
+                description = f"{where} {fault.reason}: {fault.text!r}"
+            if not self.skip:
+                raise DataError(f"{description} ({HOW_TO_SKIP})")
+            self.count += 1
+            if len(self.lines) < REPORTED:
+                self.lines.append(description)
+
+    def report(self, path: Path) -> str:
+        """Write the report, or remove an older one. Returns why it cannot be written, or ""."""
+        if not self.count:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            return ""
+        more = [] if self.count <= REPORTED else [f"… and {self.count - REPORTED} more"]
+        lines = [f"{self.count} faulty lines were skipped", *self.lines, *more]
+        try:
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace")
+        except OSError as error:  # the dataset is complete all the same
+            return error.strerror or str(error)
+        return ""
+
+
+def convert(
+    sources: Sequence[str | Path],
+    target: str | Path,
+    kind: str,
+    options: ConvertOptions | None = None,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Convert logs of one kind (`criteo`, `avazu`, `table`) into one dataset, in bounded memory.
+
+    Raises DataError (a faulty line, an unreadable or empty source, a full disk, a target that is
+    also a source), ConfigError (options).
+    """
+    options = options or ConvertOptions()
+    paths = [Path(source) for source in sources]
+    target = Path(target)
+    report_path = target.with_name(target.name + ".errors.txt")
+    inputs = [*paths, *options.files()]
+    for written in (target, report_path):
+        refuse_sources(written, inputs)
+    schema = _complete_schema(kind, options, paths)
+    total = sum(path.stat().st_size for path in paths if path.exists())
+    faults = _Faults(options.on_error)
+    before = 0
+    names = {field.name: field.description for field in schema.categories}
+    counters = _counters(list(names), options)
+    vocabularies = {}
+    if options.vocabulary is not None:
+        vocabularies = read_vocabularies(options.vocabulary, names)
+    with _writer(target, schema, options) as writer:
+        sessions = _clustering(writer, options, schema)
+        for path in paths:
+            source = open_source(path, schema)
+            line = source.lines_before
+            for block in source.blocks:
+                for part in block.parts:
+                    parsed = source.parser.parse_fields(part)
+                    faults.add(path, source.unit, line, parsed.faults)
+                    line += parsed.lines
+                    _append(sessions or writer, parsed, counters)
+                if progress is not None:
+                    progress(before + block.done, total, writer.rows)
+            if line == source.lines_before and not faults.skip:
+                raise DataError(f"{path}: has no rows")
+            before += _size(path)
+        if sessions is not None:
+            sessions.finish()
+        if not writer.rows:
+            raise DataError(_no_rows(paths, faults))
+        writer.vocabularies.update(vocabularies)
+        _keep_counts(writer, counters, options)
+        writer.attributes["source"] = [{"name": path.name, "bytes": _size(path)} for path in paths]
+        writer.attributes["skipped"] = faults.count
+        if options.min_count:
+            writer.attributes["vocabulary_min_count"] = options.min_count
+    trouble = faults.report(report_path)
+    report = report_path if faults.count and not trouble else None
+    return Conversion(target, writer.rows, faults.count, report, trouble)
+
+
+def _complete_schema(kind: str, options: ConvertOptions, paths: Sequence[Path]) -> Schema:
+    """The schema of a conversion, with the numbers that come from its sources."""
+    schema = schema_of(kind, options)
+    if not schema.unfitted:
+        return schema
+    if not options.labelled:
+        raise ConfigError(
+            "the means, deviations or edges of this schema come from the train data; give "
+            "--fitted TRAIN.h5, the dataset that was made of these"
+        )
+    return fit(schema, paths)
+
+
+def _no_rows(paths: Sequence[Path], faults: _Faults) -> str:
+    """Why nothing is left of some sources."""
+    names = ", ".join(map(str, paths[:3])) + ", …" * (len(paths) > 3)
+    if not faults.count:
+        return f"{names}: has no rows"
+    lines = f"{faults.count:,} faulty line{'s' * (faults.count > 1)}"
+    return f"{names}: no row is left, {lines} skipped; the first: {faults.lines[0]}"
+
+
+def _size(path: Path) -> int:
+    """Bytes of a source, which may be gone by now."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _keep_counts(
+    writer: DatasetWriter, counters: Mapping[str, CodeCounter], options: ConvertOptions
+) -> None:
+    """Give the dataset what was counted: vocabularies, and how often frequent codes occur."""
+    if options.min_count:
+        writer.vocabularies.update(
+            {name: counter.frequent(options.min_count) for name, counter in counters.items()}
+        )
+    if options.frequencies:
+        writer.frequencies = {
+            name: (*frequent_of(counter), getattr(counter, "short", 0))
+            for name, counter in counters.items()
+        }
+
+
+def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWriter:
+    """The writer of a dataset with the columns of a schema."""
+    features = [
+        FeatureColumn(
+            name=field.name,
+            dtype=field.dtype,
+            hotness=int(not field.is_list),
+            weighted=field.weighted,
+            kind=field.description,
+        )
+        for field in schema.categories
+    ]
+    attributes = {
+        **schema.extra,
+        "log": schema.name,
+        "dense_transform": [field.description for field in schema.dense],
+    }
+    return DatasetWriter(
+        target,
+        [field.name for field in schema.dense],
+        features,
+        attributes=attributes,
+        compress=options.compress,
+        labelled=schema.label is not None,
+        labels=[label.name for label in schema.labels] if schema.tree else (),
+        schema=schema.tree,
+    )
+
+
+def _counters(names: Sequence[str], options: ConvertOptions) -> dict[str, CodeCounter]:
+    """The counter of each feature's codes: all codes for a vocabulary, else the frequent ones."""
+    if options.min_count:
+        return {name: CodeCounter() for name in names}
+    return {name: FrequentCodes() for name in names} if options.frequencies else {}
+
+
+def _clustering(
+    writer: DatasetWriter, options: ConvertOptions, schema: Schema
+) -> ClusteringWriter | None:
+    """What makes the rows of sessions neighbours, where options or schema ask for it."""
+    column = options.cluster_by or schema.session
+    return ClusteringWriter(writer, column, options.cluster_rows) if column else None
+
+
+def _append(
+    writer: DatasetWriter | ClusteringWriter, parsed: Parsed, counters: dict[str, CodeCounter]
+) -> None:
+    if isinstance(writer, ClusteringWriter):
+        writer.append(parsed)
+    else:
+        writer.append(
+            parsed.labels,
+            parsed.dense,
+            parsed.features,
+            missing_dense=parsed.missing_dense,
+            missing=parsed.missing,
+            more_labels=parsed.more_labels,
+        )
+    for name, counter in counters.items():
+        counter.add(parsed.features[name].codes)
+
+
+def expected_bytes(sources: Sequence[Path], kind: str, options: ConvertOptions) -> int:
+    """Estimated peak of the disk space of a conversion, in bytes, from each log's first megabyte.
+
+    The dataset and its largest column once more (`writer.py`), before any compression.
+    """
+    columns: dict[str, float] = {}
+    for path in sources:
+        source = open_source(path, schema_of(kind, options))
+        block = next(source.blocks, None)
+        if block is not None:
+            scale = path.stat().st_size / max(block.done, 1)
+            for part in block.parts:
+                for name, size in _column_bytes(source.parser.parse_fields(part)).items():
+                    columns[name] = columns.get(name, 0.0) + scale * size
+        if (close := getattr(source.blocks, "close", None)) is not None:
+            close()  # ends the thread that reads ahead
+    return int(sum(columns.values()) + max(columns.values(), default=0))
+
+
+def _column_bytes(parsed: Parsed) -> dict[str, int]:
+    """Bytes of each column of parsed rows."""
+    arrays: dict[str, Sequence[NDArray[Any] | None]] = {
+        "labels": (parsed.labels, *parsed.more_labels.values()),
+        "dense": (parsed.dense,),
+        **parsed.features,
+    }
+    return {
+        name: sum(part.nbytes for part in parts if part is not None)
+        for name, parts in arrays.items()
+    }

@@ -1,0 +1,130 @@
+"""Which numbers does a schema take from the train data? Edges of buckets, means and deviations.
+
+They are fitted once, on the sources of a conversion, and written into the schema's tree, which the
+dataset stores: other splits, and whoever scores with the model, use the same ones. At most 262,144
+rows are used: of more, every second, every fourth … row. Sums are exactly rounded, so the numbers
+depend neither on the machine nor on how the sources are read.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import ConfigError
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.formats.schema import DenseField, Schema
+from neocpu.ingest.formats.schema_numbers import fill, with_numbers
+from neocpu.ingest.formats.sources import open_source
+from neocpu.ingest.formats.table import table_schema
+
+MOST_ROWS = 1 << 18
+
+
+class _Sample:
+    """Every 2^k-th row of numbers f64[columns], so that at most `MOST_ROWS` are kept."""
+
+    def __init__(self) -> None:
+        self._stride = 1
+        self._rows = 0
+        self._kept = 0
+        self._parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]] = []
+
+    def add(self, numbers: NDArray[np.float64], present: NDArray[np.bool_]) -> None:
+        """Take rows: numbers f64[n, columns], and which of them are not empty."""
+        chosen = np.arange(-self._rows % self._stride, numbers.shape[0], self._stride)
+        self._rows += numbers.shape[0]
+        self._parts.append((numbers[chosen], present[chosen]))
+        self._kept += chosen.size
+        while self._kept > MOST_ROWS:
+            numbers, present = self.rows()
+            self._parts = [(numbers[::2], present[::2])]
+            self._kept = (self._kept + 1) // 2
+            self._stride *= 2
+
+    @property
+    def empty(self) -> bool:
+        """Whether there were no rows."""
+        return not self._rows
+
+    def rows(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The rows that are kept."""
+        numbers, present = zip(*self._parts)
+        return np.concatenate(numbers), np.concatenate(present)
+
+
+def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
+    """A schema with the numbers that it lacks, taken from these sources.
+
+    Raises DataError for a source that cannot be read, or lacks a column.
+    """
+    assert schema.tree is not None
+    standard = [
+        each for each in schema.dense if each.transform == "standard" and each.fitted is None
+    ]
+    buckets = [each for each in schema.categories if each.kind == "bucket" and each.edges is None]
+    numbers = [DenseField(each.column, each.name, each.kind) for each in standard]
+    numbers += [DenseField(each.column, each.name, "float") for each in buckets]
+    fields = replace(
+        schema, label=None, more_labels=(), categories=(), dense=tuple(numbers), session=""
+    )
+    sample = _Sample()
+    for path in paths:
+        source = open_source(path, fields)
+        for block in source.blocks:
+            for part in block.parts:
+                sample.add(*source.parser.numbers(part))
+    if sample.empty:
+        return schema
+    values, present = sample.rows()
+    columns = [values[present[:, i], i] for i in range(len(numbers))]
+    fitted = {
+        "dense": {
+            each.column: list(mean_and_deviation(column)) for each, column in zip(standard, columns)
+        },
+        "category": {
+            each.column: quantiles(column, each.buckets)
+            for each, column in zip(buckets, columns[len(standard) :])
+        },
+    }
+    return table_schema(with_numbers(schema.tree, fitted))
+
+
+def fitted_tree(tree: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """A schema's tree with the numbers that a dataset was made with, where it lacks some.
+
+    Raises ConfigError if the dataset does not have them.
+    """
+    stored = Dataset(path).schema
+    if stored is None:
+        raise ConfigError(f"{path}: holds no schema; convert the train file again")
+    whole = fill(tree, stored)
+    schema = table_schema(whole)
+    if schema.unfitted:
+        raise ConfigError(f"{path}: does not have the numbers that the schema needs")
+    return whole
+
+
+def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and standard deviation of values f64[n]; (0, 1) of none, deviation 1 of equal ones."""
+    if not values.size:
+        return 0.0, 1.0
+    mean = math.fsum(values.tolist()) / values.size
+    squares = (values - mean) ** 2
+    deviation = math.sqrt(math.fsum(squares.tolist()) / values.size)
+    return mean, deviation or 1.0
+
+
+def quantiles(values: NDArray[np.float64], buckets: int) -> list[float]:
+    """Ascending edges that cut values f64[n] into at most so many buckets of about equal size.
+
+    A bucket begins with its edge; equal values are in one bucket, so there may be fewer.
+    """
+    ordered = np.sort(values)
+    places = np.arange(1, buckets) * ordered.size // buckets
+    edges = np.unique(ordered[places]) if ordered.size else ordered
+    return edges[edges > ordered[:1]].tolist() if ordered.size else []

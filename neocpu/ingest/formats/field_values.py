@@ -1,0 +1,170 @@
+"""What does the text of a field say? A value and a status, by the kind of its column.
+
+Numbers, codes, hours of times and words (true, false) of flat fields: text[begin:end] each. What a
+status means in words is in `WHY`.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.ingest.formats.fields import I32, blank, equal_to
+from neocpu.ingest.formats.schema import HOURS, TIME_KINDS, CategoryField, LabelField, Schema
+from neocpu.ingest.formats.times import hours_of_digits, hours_of_seconds, hours_of_texts
+from neocpu.kernels.logs import tokenize
+
+LARGEST = float(np.finfo(np.float32).max)
+# Status codes of kernels/logs/tokenize.py
+EMPTY = 1
+NOT_INTEGER = 4
+TOO_LARGE = 5
+NOT_NUMBER = 6
+INEXACT = 7
+# Status codes of the checks in this file
+NOT_A_LABEL = 16
+NOT_A_TIME = 17
+NO_LABEL = 18
+NOT_A_CLICK = 19
+WHY = {
+    2: "is not a hexadecimal number",
+    3: "has more than {digits} hexadecimal digits",
+    NOT_INTEGER: "is not an integer",
+    TOO_LARGE: "is too large for its column",
+    NOT_NUMBER: "is not a number",
+    NOT_A_LABEL: "is not a click label; it must be 0 or 1",
+    NOT_A_TIME: "is not a time {form}",
+    NO_LABEL: "is empty, but a label is needed",
+    NOT_A_CLICK: (
+        "is not a click label; it must be 0 or 1, false or true; for others give [label] "
+        'positive = [...], threshold = ..., or kind = "number"'
+    ),
+}
+TRUE_WORDS = (b"true", b"True", b"TRUE")
+FALSE_WORDS = (b"false", b"False", b"FALSE")
+
+
+class FieldKind(NamedTuple):
+    """How the text of a column is read; neighbouring columns of one kind are parsed together.
+
+    name: int, float, hex, text, click (1.0, true: 1; 0.0, -1, false: 0), or time: hours since 1970,
+    by `form`.
+    """
+
+    name: str
+    digits: int = 0
+    form: str = ""
+
+
+def _exactly(
+    text: NDArray[np.uint8],
+    begin: I32,
+    end: I32,
+    out: NDArray[np.float64],
+    status: NDArray[np.uint8],
+) -> None:
+    """Parse the numbers that are too long for one exact step: Python rounds them correctly."""
+    for i in np.flatnonzero(status == INEXACT):
+        out[i] = float(text[begin[i] : end[i]].tobytes())
+        status[i] = 0
+
+
+def label_kind(label: LabelField, words: bool) -> FieldKind:
+    """How a label's column is read."""
+    if label.positive:
+        return FieldKind("text")
+    if label.kind == "number" or label.threshold is not None:
+        return FieldKind("float")
+    return FieldKind("click" if words else "int")
+
+
+def category_kind(category: CategoryField, integers: frozenset[str]) -> FieldKind:
+    """How a category's column is read."""
+    if category.kind in TIME_KINDS:
+        return FieldKind("time", form=category.time)
+    if category.kind == "bucket":
+        return FieldKind("float")
+    if category.column in integers:
+        return FieldKind("int")
+    return FieldKind(category.kind, category.digits if category.kind == "hex" else 0)
+
+
+class FieldParser:
+    """Parses flat fields as a schema reads them: its quotes, its missing texts, its words."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._missing = tuple(text.encode("utf-8", "replace") for text in schema.missing)
+
+    def blanked(self, text: NDArray[np.uint8], begin: I32, end: I32) -> I32:
+        """The ends of flat fields, where those that stand for an empty one are empty."""
+        return blank(text, begin, end, self._missing) if self._missing else end
+
+    def parse(
+        self, text: NDArray[np.uint8], begin: I32, end: I32, kind: FieldKind
+    ) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Values and status of flat fields."""
+        status = np.empty(begin.size, np.uint8)
+        quote = np.uint8(ord(self._schema.quote or "\0"))
+        if kind.name == "time":
+            return self._times(text, begin, end, kind.form)
+        if kind.name == "click":
+            numbers, status = self.parse(text, begin, end, FieldKind("float"))
+            clicks = (numbers == 0) | (numbers == 1) | (numbers == -1)
+            status[(status > EMPTY) | ~clicks] = NOT_A_CLICK
+            return numbers == 1, status
+        if kind.name == "float":
+            decimals = np.empty(begin.size, np.float64)
+            tokenize.parse_decimals(text, begin, end, decimals, status)
+            _exactly(text, begin, end, decimals, status)
+            status[(status == 0) & (np.abs(decimals) > LARGEST)] = TOO_LARGE
+            self._words(text, begin, end, decimals, status)
+            return decimals, status
+        if kind.name == "int":
+            integers = np.empty(begin.size, np.int64)
+            tokenize.parse_integers(text, begin, end, integers, status)
+            self._words(text, begin, end, integers, status)
+            return integers, status
+        codes = np.empty(begin.size, np.uint64)
+        if kind.name == "hex":
+            tokenize.parse_hex(text, begin, end, kind.digits, codes, status)
+        else:
+            tokenize.hash_text(text, begin, end, quote, codes, status)
+        return codes, status
+
+    def _words(
+        self,
+        text: NDArray[np.uint8],
+        begin: I32,
+        end: I32,
+        numbers: NDArray[Any],
+        status: NDArray[np.uint8],
+    ) -> None:
+        """Make true and false numbers, where the schema takes them for some."""
+        faulty = np.flatnonzero((status == NOT_INTEGER) | (status == NOT_NUMBER))
+        if not self._schema.words or not faulty.size:
+            return
+        for words, number in ((TRUE_WORDS, 1), (FALSE_WORDS, 0)):
+            for word in words:
+                matches = equal_to(text, begin, end, word, faulty)
+                numbers[matches] = number
+                status[matches] = 0
+
+    def _times(
+        self, text: NDArray[np.uint8], begin: I32, end: I32, form: str
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """Hours since 1970 of times in a form."""
+        if form == HOURS:
+            digits, status = self.parse(text, begin, end, FieldKind("int"))
+            return hours_of_digits(digits, status, NOT_A_TIME), status
+        if form in ("unix", "unix_ms"):
+            numbers, status = self.parse(text, begin, end, FieldKind("float"))
+            seconds = numbers / 1000.0 if form == "unix_ms" else numbers
+            return hours_of_seconds(seconds, status, NOT_A_TIME), status
+        status = (begin == end).astype(np.uint8)  # EMPTY is 1
+        content = text.tobytes()
+        texts = [
+            content[first:last].decode("utf-8", "replace")
+            for first, last in zip(begin.tolist(), end.tolist())
+        ]
+        return hours_of_texts(texts, form, status, NOT_A_TIME), status

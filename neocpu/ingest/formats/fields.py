@@ -1,0 +1,139 @@
+"""Where are the fields of a block of rows? Bytes, and the borders of each field in them.
+
+    "0,68fd|1e64\\n1,\\n"    begin [[0, 12], [2, 14]]    end [[1, 13], [11, 14]]
+
+A text is split at its delimiters; a data frame has no delimiters, and its fields are laid side by
+side (`neocpu.ingest.formats.frames`). One parser reads both (`neocpu.ingest.formats.text`), so the
+same rows have the same codes, numbers and faults.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.ingest.formats.schema import CategoryField, Schema
+from neocpu.kernels.logs import tokenize
+
+I32 = NDArray[np.int32]
+SHOWN = 80  # characters of the faulty text in a message
+
+
+class Fault(NamedTuple):
+    """A line that cannot be used.
+
+    line: its number in the block, from 0. column: "" for the whole line. reason: what is wrong.
+    """
+
+    line: int
+    column: str
+    text: str
+    reason: str
+
+
+class Items(NamedTuple):
+    """The items of a column of lists.
+
+    lengths: i32[rows]. begin, end: borders of each item, i32[sum of lengths]. weight_begin,
+    weight_end: those of its weight; nothing between them: it has none.
+    """
+
+    lengths: I32
+    begin: I32
+    end: I32
+    weight_begin: I32
+    weight_end: I32
+
+
+class Fields(NamedTuple):
+    """The fields of a block.
+
+    text: u8[n]. begin, end: i32[columns, rows]. faults: of rows that have other columns; their
+    fields are empty. items: by column number, of lists that were lists already.
+    """
+
+    text: NDArray[np.uint8]
+    begin: I32
+    end: I32
+    faults: list[Fault]
+    items: Mapping[int, Items]
+
+
+def shown(raw: bytes) -> str:
+    """Faulty bytes as they stand in a message."""
+    text = raw.decode("utf-8", "backslashreplace")
+    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
+
+
+def split_text(schema: Schema, text: NDArray[np.uint8]) -> Fields:
+    """The fields of whole lines, u8[n] ending with a newline, in the columns of a schema."""
+    lines = int(np.count_nonzero(text == 10))
+    columns = len(schema.columns)
+    begin, end = np.empty((2, columns, lines), np.int32)
+    first = np.empty(lines + 1, np.int64)
+    column_counts = np.empty(lines, np.int32)
+    delimiter = np.uint8(ord(schema.delimiter or "\0"))
+    quote = np.uint8(ord(schema.quote or "\0"))
+    tokenize.split_lines(text, delimiter, quote, begin, end, first, column_counts)
+    faults = []
+    for line in np.flatnonzero(column_counts != columns).tolist():
+        raw = text[first[line] : first[line + 1]].tobytes().rstrip(b"\r\n")
+        faults.append(_miscount(line, raw, int(column_counts[line]), columns))
+    return Fields(text, begin, end, faults, {})
+
+
+def _miscount(line: int, raw: bytes, count: int, expected: int) -> Fault:
+    reason = f"has {count} column{'s' * (count != 1)}, expected {expected}"
+    return Fault(line, "", shown(raw), reason if count >= 0 else "has a quote that is not closed")
+
+
+def split_items(text: NDArray[np.uint8], begin: I32, end: I32, field: CategoryField) -> Items:
+    """The items of fields that hold lists as text, cut at the separators of a category."""
+    lengths = np.empty(begin.size, np.int32)
+    separator = np.uint8(ord(field.separator))
+    tokenize.count_items(text, begin, end, separator, lengths)
+    first, last = np.empty((2, int(lengths.sum(dtype=np.int64))), np.int32)
+    tokenize.split_items(text, begin, end, separator, first, last)
+    if not field.weight_separator:
+        return Items(lengths, first, last, last, last)
+    stop = np.empty(last.size, np.int32)
+    tokenize.find_last(text, first, last, np.uint8(ord(field.weight_separator)), stop)
+    return Items(lengths, first, stop, np.minimum(stop + np.int32(1), last), last)
+
+
+def join_weights(items: Items, weights: Items) -> Items:
+    """Items with the items of another column as their weights.
+
+    Where a row has other numbers of both, its items have no weights (the row is faulty).
+    """
+    if np.array_equal(items.lengths, weights.lengths):
+        return items._replace(weight_begin=weights.begin, weight_end=weights.end)
+    begin = np.zeros_like(items.begin)
+    end = np.zeros_like(items.end)
+    agree = items.lengths == weights.lengths
+    here = np.repeat(agree, items.lengths)
+    there = np.repeat(agree, weights.lengths)
+    begin[here] = weights.begin[there]
+    end[here] = weights.end[there]
+    return items._replace(weight_begin=begin, weight_end=end)
+
+
+def equal_to(
+    text: NDArray[np.uint8], begin: I32, end: I32, word: bytes, among: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Which of some flat fields, by their numbers, are exactly this word."""
+    matches = among[(end - begin)[among] == len(word)]
+    for place, byte in enumerate(word):
+        matches = matches[text[begin[matches] + place] == byte]
+    return matches
+
+
+def blank(text: NDArray[np.uint8], begin: I32, end: I32, words: tuple[bytes, ...]) -> I32:
+    """The ends of flat fields, those that are one of these words made empty."""
+    blanked = end.copy()
+    every = np.arange(begin.size)
+    for word in words:
+        matches = equal_to(text, begin, end, word, every)
+        blanked[matches] = begin[matches]
+    return blanked

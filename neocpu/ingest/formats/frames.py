@@ -1,0 +1,282 @@
+"""How do the rows of a data frame become samples? As the same rows of a file do.
+
+Every value becomes the text that it has in a file: null and NaN are empty, true and false are
+words, a date is 2014-10-21 and a time 2014-10-21T05:00:00.000000. The texts of a column are laid
+side by side, without delimiters, for the parser that reads files. So codes, numbers and faults are
+those of the same rows in a file, whatever characters a text has.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from neocpu.core.errors import DataError
+from neocpu.ingest.formats.fields import I32, Fields, Items
+from neocpu.ingest.formats.schema import TIME_KINDS, Schema
+from neocpu.ingest.formats.text import Parsed, TextParser, joined
+from neocpu.tables.hdf5.walk import one_line
+
+ROWS = 1 << 16  # parsed at a time, so that memory stays bounded
+TEXT_BYTES = 1 << 30  # of the rows parsed at a time; borders of fields are int32
+FRAME = "these data"  # what messages call a frame
+POLARS_ERRORS = (
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+    *(OSError, RuntimeError, ValueError, ArithmeticError, LookupError, MemoryError, TypeError),
+)
+
+
+def as_frame(data: Any) -> pl.DataFrame:
+    """Data as a polars frame: rows in columns that have names.
+
+    data: a polars frame (a lazy one is collected), a pandas frame, an Arrow table or anything with
+    the Arrow C stream interface, or a mapping of column names to arrays or lists.
+
+    Raises DataError for anything else, and for columns of different lengths.
+    """
+    try:
+        if isinstance(data, pl.DataFrame):
+            return data
+        if isinstance(data, pl.LazyFrame):
+            return data.collect()
+        if isinstance(data, Mapping):
+            return pl.DataFrame({str(name): _plain(values) for name, values in data.items()})
+        if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
+            return pl.from_pandas(data.rename(columns=str))
+        if hasattr(data, "__arrow_c_stream__"):
+            return pl.DataFrame(data)
+    except POLARS_ERRORS as error:
+        raise DataError(f"these data are no table: {one_line(error)[:300]}") from error
+    except ImportError as error:
+        raise DataError(
+            f"data of pandas need one more package ({error}): pip install pyarrow"
+        ) from error
+    raise DataError(
+        f"{type(data).__name__} is no table; give a polars or pandas frame, an Arrow table or a "
+        "dict of arrays"
+    )
+
+
+def _plain(values: Any) -> Any:
+    """Values of one column of a mapping; a matrix is a column of lists."""
+    array = np.asarray(values) if not isinstance(values, list | pl.Series) else values
+    if isinstance(array, np.ndarray) and array.dtype.kind == "O":
+        return list(array)
+    return array
+
+
+def parse_frame(frame: pl.DataFrame, schema: Schema) -> Parsed:
+    """The rows of a frame as columns, and the faults of rows that cannot be used.
+
+    schema: its columns are found by name, others are ignored. Labels whose column is missing are
+    left out.
+
+    Raises DataError naming all columns that are missing or of a kind that no field has.
+    """
+    reader = FrameReader(schema.without_labels(frame.columns), dict(frame.schema), FRAME)
+    parts = [
+        reader.parser.parse_fields(reader.fields(part))
+        for part in _slices(frame.select(reader.columns))
+    ]
+    first = 0
+    faults = []
+    for part in parts:
+        faults += [fault._replace(line=fault.line + first) for fault in part.faults]
+        first += part.lines
+    return replace(joined(parts), faults=faults)
+
+
+def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The rows of a frame, so many at a time that the borders of their texts are int32."""
+    size = max(int(frame.estimated_size()), 1)
+    rows = min(ROWS, max(1, TEXT_BYTES * frame.height // size // 4))
+    for first in range(0, max(frame.height, 1), rows):
+        yield frame.slice(first, rows)
+
+
+class FrameReader:
+    """Makes fields of frames with the same columns.
+
+    columns: the columns that it reads. parser: of its fields. Raises DataError naming all columns
+    that are missing or of a kind that no field has; `where` says of what.
+    """
+
+    def __init__(self, schema: Schema, types: Mapping[str, pl.DataType], where: str) -> None:
+        subject = "they have" if where == FRAME else "the file has"
+        self._where = where
+        self._structs = _structs(schema, types)
+        inner = {name for names in self._structs.values() for name in names[1:]}
+        self.columns = [name for name in schema.used if name not in inner]
+        leaves = {name: _leaf(types[name]) for name in self.columns if name in types}
+        if faults := _column_faults(schema, types, self._structs, subject):
+            raise DataError(f"{where}: {faults}")
+        self._integers = schema.integers
+        numbers = frozenset(
+            field.column
+            for field in schema.categories
+            if field.kind == "hex" and leaves[field.column].is_integer()
+        )
+        categories = tuple(
+            replace(field, time="iso")
+            if leaves[field.column].is_temporal() and field.kind in TIME_KINDS
+            else field
+            for field in schema.categories
+        )
+        self._words = schema.words
+        schema = replace(schema, columns=tuple(schema.used), categories=categories)
+        self.parser = TextParser(replace(schema, delimiter="", quote=""), numbers)
+
+    def fields(self, frame: pl.DataFrame) -> Fields:
+        """The fields of the rows of a frame.
+
+        Raises DataError for values that polars cannot write as text.
+        """
+        try:
+            return self._fields(frame)
+        except POLARS_ERRORS as error:
+            raise DataError(f"{self._where}: {one_line(error)[:300]}") from error
+
+    def _fields(self, frame: pl.DataFrame) -> Fields:
+        names = self.parser.schema.columns
+        begin, end = np.zeros((2, len(names), frame.height), np.int32)
+        items = {}
+        texts = _Texts()
+        for column, series in enumerate(self._series(frame)):
+            integer = series.name in self._integers
+            if isinstance(series.dtype, pl.List | pl.Array):
+                items[column] = _items(series, integer, texts)
+                # an empty list is an empty field, which the card counts
+                end[column] = items[column].lengths > 0
+            else:
+                if series.dtype == pl.Boolean and not self._words:
+                    series = series.cast(pl.Int8)
+                begin[column], end[column] = texts.add(_text_of(series, integer))
+        return Fields(texts.join(), begin, end, [], items)
+
+    def _series(self, frame: pl.DataFrame) -> Iterator[pl.Series]:
+        """The columns of the parser; lists of structs are two of them."""
+        parts = {}
+        for name, (value, weight) in self._structs.items():
+            lists = frame.get_column(name)
+            for alias, inner in ((name, value), (weight, weight)):
+                parts[alias] = lists.list.eval(pl.element().struct.field(inner)).alias(alias)
+        for name in self.parser.schema.columns:
+            yield parts[name] if name in parts else frame.get_column(name)
+
+
+def _structs(schema: Schema, types: Mapping[str, pl.DataType]) -> dict[str, tuple[str, str]]:
+    """Columns of lists of structs -> the fields that hold value and weight."""
+    structs = {}
+    for field in schema.categories:
+        leaf = _leaf(types.get(field.column, pl.Null()))
+        if isinstance(leaf, pl.Struct) and field.weights and field.weights not in types:
+            names = [each.name for each in leaf.fields]
+            if len(names) == 2 and field.weights in names:
+                value = names[1 - names.index(field.weights)]
+                structs[field.column] = (value, field.weights)
+    return structs
+
+
+def _column_faults(
+    schema: Schema,
+    types: Mapping[str, pl.DataType],
+    structs: Mapping[str, tuple[str, str]],
+    subject: str,
+) -> str:
+    """All columns of a schema that are missing, or of a kind that no field has; or ""."""
+    inner = [weight for _, weight in structs.values()]
+    faults = []
+    lists = {field.column: field for field in schema.categories if field.is_list}
+    lists |= {field.weights: field for field in lists.values() if field.weights}
+    for name in schema.used:
+        if name in types and name not in structs:
+            fault = _fault_of(types[name], name in lists)
+            field = lists.get(name)
+            text = not isinstance(types[name], pl.List | pl.Array)
+            if field is not None and text and not field.separator:
+                fault = "holds no lists, and lists as text need a separator"
+            if fault:
+                faults.append(f"column {name!r} {fault}")
+    if missing := schema.column_faults([*types, *inner], subject):
+        faults.append(missing)
+    return "; ".join(faults)
+
+
+class _Texts:
+    """Texts laid side by side."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, series: pl.Series) -> tuple[I32, I32]:
+        """Append texts [n] (null: empty); returns their borders i32[n]."""
+        lengths = series.str.len_bytes().fill_null(0).to_numpy()
+        self._parts.append((series.str.join("").item() or "").encode())
+        end = self._size + np.cumsum(lengths, dtype=np.int64)
+        begin = end - lengths
+        self._size += len(self._parts[-1])
+        return begin.astype(np.int32), end.astype(np.int32)
+
+    def join(self) -> NDArray[np.uint8]:
+        """All texts, u8[n], never empty."""
+        return np.frombuffer(bytearray(b"".join([*self._parts, b"\n"])), np.uint8)
+
+
+def _items(series: pl.Series, integer: bool, texts: _Texts) -> Items:
+    """The items of a column of lists; a null is an empty list, a null in a list an empty item."""
+    if isinstance(series.dtype, pl.Array):
+        series = series.cast(pl.List(series.dtype.inner))
+    lengths = series.list.len().fill_null(0).to_numpy().astype(np.int32)
+    values = series.filter(series.list.len() > 0).explode()
+    begin, end = texts.add(_text_of(values, integer))
+    return Items(lengths, begin, end, end, end)
+
+
+def _leaf(dtype: pl.DataType) -> Any:
+    """The type of the items of a list, or the type itself."""
+    return dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
+
+
+def _fault_of(dtype: pl.DataType, is_list: bool) -> str:
+    """Why a column of this type is no field, or ""."""
+    if isinstance(dtype, pl.Struct):
+        names = ", ".join(field.name for field in dtype.fields)
+        return f"is a struct ({names}); make its fields columns of their own first"
+    if isinstance(dtype, pl.List | pl.Array):
+        if not is_list:
+            return "holds lists; write list = true in its [[category]] entry"
+        inner = _leaf(dtype)
+        if isinstance(inner, pl.Struct):
+            names = ", ".join(field.name for field in inner.fields)
+            return (
+                f"holds lists of structs ({names}); of two fields, weights = NAME says which one "
+                "is the weight"
+            )
+        return f"holds lists of {inner}; their items must be values" if inner.is_nested() else ""
+    if isinstance(dtype, pl.Binary | pl.Object | pl.Duration):
+        return f"is of type {dtype}, which has no text; cast it first"
+    return ""
+
+
+def _text_of(series: pl.Series, integer: bool) -> pl.Series:
+    """Values as the text that they have in a file; null is empty.
+
+    integer: whole numbers that are stored as floats are written without a point.
+    """
+    dtype = series.dtype
+    if dtype.is_float():
+        series = series.fill_nan(None)
+        if integer:
+            # a number that is not an integer stays as it is, for the parser to refuse
+            whole = series.cast(pl.Int64, strict=False)
+            same = (whole.cast(dtype) == series).fill_null(False)
+            return whole.cast(pl.String).zip_with(same, series.cast(pl.String))
+    if isinstance(dtype, pl.Datetime):
+        digits = {"ms": 3, "us": 6, "ns": 9}[dtype.time_unit]
+        return series.dt.strftime(f"%Y-%m-%dT%H:%M:%S%.{digits}f" + "%z" * bool(dtype.time_zone))
+    return series.cast(pl.String)

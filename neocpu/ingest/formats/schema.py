@@ -1,0 +1,236 @@
+"""Which column of a log is what? A `Schema` names labels, dense numbers and categories."""
+
+import csv
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from neocpu.core.errors import DataError
+
+TRANSFORMS = ("log1p", "none")  # of --dense-transform
+DENSE_TRANSFORMS = (*TRANSFORMS, "standard")
+LABEL_KINDS = ("click", "number")
+DENSE_KINDS = ("int", "float")
+TIME_KINDS = ("hour", "weekday", "day", "month", "date")
+CATEGORY_KINDS = ("hex", "int", "text", *TIME_KINDS, "bucket")
+HOURS = "YYMMDDHH"  # the time of Avazu's log
+TIMES = (HOURS, "unix", "unix_ms", "iso")  # besides formats of strptime
+SHOWN = 60  # column names in a message
+MISSING_INTEGER = 1 << 63  # the code of an integer that is missing; -2^63 is refused
+
+
+@dataclass(frozen=True)
+class LabelField:
+    """A label's column.
+
+    kind: click (0 or 1) or number (any). threshold: numbers from it on are 1, others 0. positive:
+    texts that are 1, all others are 0.
+    """
+
+    column: str
+    kind: str = "click"
+    name: str = ""
+    threshold: float | None = None
+    positive: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DenseField:
+    """A number. An empty field is 0, before log1p and after standardisation.
+
+    kind: int or float. transform: log1p (of max(x, 0), as in the DLRM reference), none, or
+    standard: x minus the mean, divided by the standard deviation, which are `fitted` (None: not
+    yet).
+    """
+
+    column: str
+    name: str
+    kind: str = "int"
+    transform: str = "log1p"
+    fitted: tuple[float, float] | None = None
+
+    @property
+    def description(self) -> str:
+        """The transform as a dataset notes it; equal where the same numbers are stored."""
+        if self.fitted is None:
+            return self.transform
+        return f"{self.transform} {self.fitted[0]!r} {self.fitted[1]!r}"
+
+
+@dataclass(frozen=True)
+class CategoryField:
+    """A category, or a list of them.
+
+    kind: hex (the value, at most `digits` digits), int (the value), text (FNV-1a 64 of the bytes),
+    bucket (of a number: 1 + how many `edges` are at most the number), or of a time: hour (plus 1),
+    weekday (Monday 1 to Sunday 7), day (of the month), month, date (as the number 20141021).
+    time: one of `TIMES` or a format of strptime. separator, many: the field holds a list, as text
+    with this separator, or as lists of a frame. weight_separator: items are code, separator, weight
+    (missing: 1). weights: the column that holds a list's weights, or the field of its structs.
+    missing: the code of an empty field or item; an empty list is an empty bag. edges: None: not
+    fitted yet.
+    """
+
+    column: str
+    name: str
+    kind: str = "text"
+    digits: int = 16
+    separator: str = ""
+    weight_separator: str = ""
+    many: bool = False
+    weights: str = ""
+    time: str = HOURS
+    missing: int = 0
+    buckets: int = 0
+    edges: tuple[float, ...] | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a row may have any number of values."""
+        return bool(self.separator) or self.many
+
+    @property
+    def weighted(self) -> bool:
+        """Whether every item has a weight."""
+        return bool(self.weight_separator or self.weights)
+
+    @property
+    def dtype(self) -> str:
+        """Type of the stored codes."""
+        narrow = self.kind in (*TIME_KINDS, "bucket") or (self.kind == "hex" and self.digits <= 8)
+        return "uint32" if narrow else "uint64"
+
+    @property
+    def description(self) -> str:
+        """The kind as a dataset notes it; equal where the same values have the same codes."""
+        if self.kind == "int" and self.missing:
+            return "int64"  # "int": missing is code 0
+        if self.kind == "bucket" and self.edges is not None:
+            edges = hashlib.sha256(repr(self.edges).encode()).hexdigest()
+            return f"bucket {edges[:12]}"
+        return self.kind
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A log's form.
+
+    columns: names in file order; empty: the header (first line) says them. missing: texts that
+    stand for an empty field. words: true and false are numbers, and clicks may be 1.0 or -1.
+    more_labels: besides `label`. session: the category whose value names a sample's session. tree:
+    the schema as it is written into datasets and checkpoints.
+    """
+
+    name: str
+    label: LabelField | None
+    dense: tuple[DenseField, ...]
+    categories: tuple[CategoryField, ...]
+    columns: tuple[str, ...] = ()
+    delimiter: str = "\t"
+    quote: str = ""
+    header: bool = False
+    hint: str = ""  # said where a file has other columns
+    extra: dict[str, str] = field(default_factory=dict)  # attributes of the dataset
+    missing: tuple[str, ...] = ()
+    words: bool = False
+    more_labels: tuple[LabelField, ...] = ()
+    session: str = ""
+    tree: Mapping[str, Any] | None = None
+
+    @property
+    def labels(self) -> tuple[LabelField, ...]:
+        """All labels."""
+        return () if self.label is None else (self.label, *self.more_labels)
+
+    @property
+    def used(self) -> list[str]:
+        """Columns that are read, labels first, each once."""
+        labels = [label.column for label in self.labels]
+        dense = [number.column for number in self.dense]
+        categories = [category.column for category in self.categories]
+        weights = [category.weights for category in self.categories if category.weights]
+        return list(dict.fromkeys([*labels, *dense, *categories, *weights]))
+
+    @property
+    def integers(self) -> set[str]:
+        """Columns whose text is an integer."""
+        columns = {number.column for number in self.dense if number.kind == "int"}
+        for label in self.labels:
+            if label.kind == "click" and not label.positive:
+                columns.add(label.column)
+        for category in self.categories:
+            whole = category.kind in TIME_KINDS and category.time in TIMES[:3]
+            if category.kind == "int" or whole:
+                columns.add(category.column)
+        return columns
+
+    @property
+    def unfitted(self) -> bool:
+        """Whether means, deviations or edges are still to be taken from data."""
+        return any(
+            number.transform == "standard" and number.fitted is None for number in self.dense
+        ) or any(
+            category.kind == "bucket" and category.edges is None for category in self.categories
+        )
+
+    def without_labels(self, columns: Iterable[str] | None = None) -> "Schema":
+        """The schema without its labels, or without those that have none of these columns.
+
+        It is that of files without the columns of these labels.
+        """
+        kept = [label for label in self.labels if columns is not None and label.column in columns]
+        label = kept[0] if kept else None
+        schema = replace(self, label=label, more_labels=tuple(kept[1:]))
+        gone = {label.column for label in self.labels} - set(schema.used)
+        return replace(schema, columns=tuple(name for name in self.columns if name not in gone))
+
+    def with_header(self, line: str, path: Path) -> "Schema":
+        """The schema with the columns of a header line.
+
+        Raises DataError if a column that the schema uses is missing, or the line is no header.
+        """
+        try:
+            names = self.split_line(line)
+        except (csv.Error, TypeError, ValueError) as error:
+            raise DataError(f"{path}: its first line does not name columns: {error}") from error
+        return self.with_columns(names, path)
+
+    def split_line(self, line: str) -> list[str]:
+        """The fields of a line, without blanks around them.
+
+        Raises csv.Error, TypeError or ValueError where its quotes are no quotes.
+        """
+        if len(self.delimiter) > 1:  # csv knows one character only
+            return [field.strip() for field in line.split(self.delimiter)]
+        rows = csv.reader(
+            [line],
+            delimiter=self.delimiter,
+            quotechar=self.quote or None,
+            quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
+        )
+        return [field.strip() for field in next(rows, [])]
+
+    def with_columns(self, names: list[str], path: Path) -> "Schema":
+        """The schema with these columns; each column that it uses must occur once."""
+        if faults := self.column_faults(names):
+            raise DataError(f"{path}: {faults}")
+        return replace(self, columns=tuple(names))
+
+    def column_faults(self, names: list[str], subject: str = "the file has") -> str:
+        """All columns that are missing among these names, or there twice, and what there is."""
+        missing = [name for name in self.used if name not in names]
+        repeated = [name for name in self.used if names.count(name) > 1]
+        faults = [
+            f"column{'s' * (len(columns) > 1)} {', '.join(map(repr, columns))} "
+            f"{'is' if len(columns) == 1 else 'are'} {problem}"
+            for columns, problem in ((missing, "missing"), (repeated, "there more than once"))
+            if columns
+        ]
+        if not faults:
+            return ""
+        listed = ", ".join(map(repr, names[:SHOWN]))
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        faults.append(f"{subject} {listed[:2000]}{more}{'. ' + self.hint if self.hint else ''}")
+        return "; ".join(faults)

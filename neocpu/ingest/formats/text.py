@@ -1,0 +1,367 @@
+"""How does a block of lines become columns? One kernel splits it, one parses each kind of field.
+
+A line with any fault is left out completely, and the fault is described by line, column, text and
+reason. Whether it stops the run (`--on-error fail` or `skip`) is up to
+`neocpu.ingest.dataset.convert`.
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.ingest.dataset_layout import BagColumn
+from neocpu.ingest.formats.field_values import (
+    EMPTY,
+    NO_LABEL,
+    NOT_A_LABEL,
+    TOO_LARGE,
+    WHY,
+    FieldKind,
+    FieldParser,
+    category_kind,
+    label_kind,
+)
+from neocpu.ingest.formats.fields import (
+    Fault,
+    Fields,
+    Items,
+    equal_to,
+    join_weights,
+    shown,
+    split_items,
+    split_text,
+)
+from neocpu.ingest.formats.schema import TIME_KINDS, CategoryField, LabelField, Schema
+from neocpu.ingest.formats.times import time_codes
+from neocpu.kernels.logs import tokenize
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The good lines of a block as columns, and its faults in line order.
+
+    labels: f32[n]. dense: f32[n, Nd]. features: by name. missing_dense, missing: how many fields
+    were empty. lines: of the block, faulty ones too. more_labels: f32[n] by name, besides `labels`.
+    """
+
+    labels: NDArray[np.float32] | None
+    dense: NDArray[np.float32]
+    features: dict[str, BagColumn]
+    missing_dense: NDArray[np.int64]
+    missing: dict[str, int]
+    lines: int
+    faults: list[Fault]
+    more_labels: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+
+def joined(parts: list[Parsed]) -> Parsed:
+    """Parsed rows of several blocks as one."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {}
+    for name in parts[0].features:
+        bags = [part.features[name] for part in parts]
+        lengths = [bag.lengths for bag in bags if bag.lengths is not None]
+        weights = [bag.weights for bag in bags if bag.weights is not None]
+        columns[name] = BagColumn(
+            np.concatenate([bag.codes for bag in bags]),
+            np.concatenate(lengths) if lengths else None,
+            np.concatenate(weights) if weights else None,
+        )
+    labels = [part.labels for part in parts if part.labels is not None]
+    return Parsed(
+        labels=np.concatenate(labels) if labels else None,
+        dense=np.concatenate([part.dense for part in parts]),
+        features=columns,
+        missing_dense=np.sum([part.missing_dense for part in parts], axis=0, dtype=np.int64),
+        missing={name: sum(part.missing.get(name, 0) for part in parts) for name in columns},
+        lines=sum(part.lines for part in parts),
+        faults=[],
+        more_labels={
+            name: np.concatenate([part.more_labels[name] for part in parts])
+            for name in parts[0].more_labels
+        },
+    )
+
+
+class TextParser:
+    """Parses blocks of lines by a schema whose columns are known.
+
+    integers: columns of categories whose text is an integer whatever the schema says (Parquet
+    columns of numbers).
+    """
+
+    def __init__(self, schema: Schema, integers: frozenset[str] = frozenset()) -> None:
+        self.schema = schema
+        self.position = {name: i for i, name in enumerate(schema.columns)}
+        self.fields = FieldParser(schema)
+        self.labels = [
+            (label, (self.position[label.column], label_kind(label, schema.words)))
+            for label in schema.labels
+        ]
+        self.dense = [
+            (number, (self.position[number.column], FieldKind(number.kind)))
+            for number in schema.dense
+        ]
+        kinds = [
+            (category, (self.position[category.column], category_kind(category, integers)))
+            for category in schema.categories
+        ]
+        self.single = [(category, key) for category, key in kinds if not category.is_list]
+        self.lists = [(category, *key) for category, key in kinds if category.is_list]
+        keys = [key for _, key in [*self.labels, *self.dense, *self.single]]
+        self._kinds = dict.fromkeys(keys)  # (column, kind), each once
+        self.runs = self._neighbours()
+
+    def _neighbours(self) -> list[tuple[int, int, FieldKind]]:
+        """Runs [first, last) of columns of one kind, ascending."""
+        runs: list[tuple[int, int, FieldKind]] = []
+        for column, kind in sorted(self._kinds):
+            if runs and runs[-1][1] == column and runs[-1][2] == kind:
+                runs[-1] = (runs[-1][0], column + 1, kind)
+            else:
+                runs.append((column, column + 1, kind))
+        return runs
+
+    def parse(self, text: NDArray[np.uint8]) -> Parsed:
+        """Columns of whole lines, uint8[n] ending with a newline."""
+        return self.parse_fields(split_text(self.schema, text))
+
+    def parse_fields(self, fields: Fields) -> Parsed:
+        """Columns of the fields of a block, however they were found."""
+        return _Block(self, fields).parse()
+
+    def numbers(self, fields: Fields) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Dense columns before any transform, f64[n, Nd], and which of them are not empty.
+
+        Rows with a fault are left out.
+        """
+        return _Block(self, fields).numbers()
+
+
+class _Block:
+    """One block in the parser: its fields and values, and the first fault of every line."""
+
+    def __init__(self, parser: TextParser, fields: Fields) -> None:
+        self.parser = parser
+        self.text = fields.text
+        self.begin = fields.begin
+        self.items = fields.items
+        self.lines = fields.begin.shape[1]
+        end = parser.fields.blanked(fields.text, fields.begin.reshape(-1), fields.end.reshape(-1))
+        self.end = end.reshape(fields.end.shape)
+        self.faults = {fault.line: fault for fault in fields.faults}
+        self.whole = np.ones(self.lines, bool)  # lines that have all their fields
+        self.whole[list(self.faults)] = False
+        self.values: dict[tuple[int, FieldKind], tuple[NDArray[Any], NDArray[np.uint8]]] = {}
+        for first, last, kind in parser.runs:
+            self._parse_run(first, last, kind)
+
+    def _parse_run(self, first: int, last: int, kind: FieldKind) -> None:
+        """Parse neighbouring columns [first, last) of one kind."""
+        begin = self.begin[first:last].reshape(-1)
+        end = self.end[first:last].reshape(-1)
+        values, status = self.parser.fields.parse(self.text, begin, end, kind)
+        for i in np.flatnonzero(status > EMPTY).tolist():
+            raw = self.text[begin[i] : end[i]].tobytes()
+            self._fault(i % self.lines, first + i // self.lines, raw, int(status[i]), kind)
+        shape = (last - first, self.lines)
+        pairs = zip(values.reshape(shape), status.reshape(shape))
+        self.values |= {(column, kind): pair for column, pair in zip(range(first, last), pairs)}
+
+    def parse(self) -> Parsed:
+        """The columns of the good lines."""
+        parser = self.parser
+        labels = {label.name: self._label(label, *key) for label, key in parser.labels}
+        bags = {
+            category.name: self._list(category, column, kind)
+            for category, column, kind in parser.lists
+        }
+        codes = {category.name: self._codes(category, key) for category, key in parser.single}
+        keep = self._good()
+        dense, missing_dense = self._dense(keep)
+        features = {
+            category.name: _kept((bags if category.is_list else codes)[category.name], keep)
+            for category in parser.schema.categories
+        }
+        if keep is not None:
+            labels = {name: values[keep] for name, values in labels.items()}
+        names = list(labels)
+        return Parsed(
+            labels=labels[names[0]] if names else None,
+            dense=dense,
+            features=features,
+            missing_dense=missing_dense,
+            missing={
+                category.name: self._missing(category.column, keep)
+                for category in parser.schema.categories
+            },
+            lines=self.lines,
+            faults=[self.faults[line] for line in sorted(self.faults)],
+            more_labels={name: labels[name] for name in names[1:]},
+        )
+
+    def _good(self) -> NDArray[np.bool_] | None:
+        """Which lines have no fault; None: all."""
+        if not self.faults:
+            return None
+        keep = np.ones(self.lines, bool)
+        keep[list(self.faults)] = False
+        return keep
+
+    def _fault(self, line: int, column: int, raw: bytes, status: int, kind: FieldKind) -> None:
+        """Note a fault, unless the line has one in an earlier column."""
+        earlier = self.faults.get(line)
+        names = self.parser.schema.columns
+        if earlier is None or (earlier.column and names.index(earlier.column) > column):
+            reason = WHY[status].format(digits=kind.digits, form=kind.form)
+            self.faults[line] = Fault(line, names[column], shown(raw), reason)
+
+    def _check(self, column: int, bad: NDArray[np.bool_], status: int) -> None:
+        """Note a fault of a column at each bad line."""
+        for line in np.flatnonzero(bad).tolist():
+            raw = self.text[self.begin[column, line] : self.end[column, line]].tobytes()
+            self._fault(line, column, raw, status, FieldKind(""))
+
+    def _label(self, label: LabelField, column: int, kind: FieldKind) -> NDArray[np.float32]:
+        """Labels f32[lines]; the faults of those that are none are noted."""
+        values, status = self.values[column, kind]
+        self._check(column, (status == EMPTY) & self.whole, NO_LABEL)
+        if label.positive:
+            begin = self.begin[column]
+            end = self.end[column]
+            every = np.arange(self.lines)
+            chosen = np.zeros(self.lines, np.float32)
+            for positive in label.positive:
+                word = positive.encode("utf-8", "replace")
+                chosen[equal_to(self.text, begin, end, word, every)] = 1.0
+            return chosen
+        if label.threshold is not None:
+            return (values >= label.threshold).astype(np.float32)
+        if kind.name == "int":
+            self._check(column, (status == 0) & (values != 0) & (values != 1), NOT_A_LABEL)
+        return values.astype(np.float32)
+
+    def _codes(self, category: CategoryField, key: tuple[int, FieldKind]) -> BagColumn:
+        values, status = self.values[key]
+        if category.kind in TIME_KINDS:
+            codes = time_codes(category.kind, values, status)
+        elif category.kind == "bucket":
+            edges = np.array(category.edges or (), np.float64)
+            codes = np.where(status == 0, 1 + np.searchsorted(edges, values, "right"), 0)
+        else:
+            codes = values.view(np.uint64)
+            if category.dtype == "uint32" and key[1].name == "int":
+                self._check(key[0], codes >= 2**32, TOO_LARGE)
+            if category.missing:
+                self._check(key[0], codes == category.missing, TOO_LARGE)
+                codes = np.where(status == EMPTY, np.uint64(category.missing), codes)
+        return BagColumn(codes.astype(category.dtype))
+
+    def _list(self, category: CategoryField, column: int, kind: FieldKind) -> BagColumn:
+        items = self.items.get(column)
+        if items is None:
+            items = split_items(self.text, self.begin[column], self.end[column], category)
+        if category.weights in self.parser.position:
+            items = self._joined(category, column, items)
+        line_of = np.repeat(np.arange(self.lines), items.lengths)
+        weights = self._weights(column, items, line_of) if category.weighted else None
+        end = self.parser.fields.blanked(self.text, items.begin, items.end)
+        values, status = self.parser.fields.parse(self.text, items.begin, end, kind)
+        codes = values.view(np.uint64)
+        if category.missing:
+            status[codes == category.missing] = TOO_LARGE
+            codes = np.where(status == EMPTY, np.uint64(category.missing), codes)
+        for i in np.flatnonzero(status > EMPTY).tolist():
+            raw = self.text[items.begin[i] : end[i]].tobytes()
+            self._fault(int(line_of[i]), column, raw, int(status[i]), kind)
+        return BagColumn(codes.astype(category.dtype), items.lengths, weights)
+
+    def _joined(self, category: CategoryField, column: int, items: Items) -> Items:
+        """Items with the weights that another column holds; their numbers must agree."""
+        position = self.parser.position[category.weights]
+        weights = self.items.get(position)
+        if weights is None:
+            weights = split_items(self.text, self.begin[position], self.end[position], category)
+        for line in np.flatnonzero(items.lengths != weights.lengths).tolist():
+            counts = f"{weights.lengths[line]} weights for {items.lengths[line]} items"
+            earlier = self.faults.get(line)
+            if earlier is None or earlier.column:
+                fault = f"of {self.parser.schema.columns[column]!r}"
+                self.faults[line] = Fault(line, category.weights, counts, fault)
+        return join_weights(items, weights)
+
+    def _weights(
+        self, column: int, items: Items, line_of: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        begin = items.weight_begin
+        end = self.parser.fields.blanked(self.text, begin, items.weight_end)
+        weights, status = self.parser.fields.parse(self.text, begin, end, FieldKind("float"))
+        for i in np.flatnonzero(status > EMPTY).tolist():
+            raw = self.text[begin[i] : end[i]].tobytes()
+            self._fault(int(line_of[i]), column, raw, int(status[i]), FieldKind("float"))
+        weights[status == EMPTY] = 1.0
+        return weights.astype(np.float32)
+
+    def numbers(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Dense columns before any transform, f64[n, Nd], and which of them are not empty."""
+        dense = [self.values[key] for _, key in self.parser.dense]
+        shape = (self.lines, len(dense))
+        numbers = np.array([values for values, _ in dense], np.float64).T.reshape(shape)
+        present = np.array([status == 0 for _, status in dense], bool).T.reshape(shape)
+        keep = self._good()
+        return (numbers, present) if keep is None else (numbers[keep], present[keep])
+
+    def _dense(
+        self, keep: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """dense float32[lines kept, Nd] and the count of empty fields per column."""
+        dense = self.parser.dense
+        kept = self.lines if keep is None else int(np.count_nonzero(keep))
+        out = np.empty((kept, len(dense)), np.float32)
+        missing = np.zeros(len(dense), np.int64)
+        numbers = np.empty((len(dense), kept), np.float64)
+        for i, (number, key) in enumerate(dense):
+            values, status = self.values[key]
+            empty = status > 0 if keep is None else status[keep] > 0
+            numbers[i] = values if keep is None else values[keep]
+            missing[i] = np.count_nonzero(empty)
+            if number.fitted is not None:
+                numbers[i] = np.where(
+                    empty, 0.0, (numbers[i] - number.fitted[0]) / number.fitted[1]
+                )
+        squashed = [number.transform == "log1p" for number, _ in dense]
+        for squash, run in itertools.groupby(range(len(dense)), squashed.__getitem__):
+            columns = list(run)
+            part = slice(columns[0], columns[-1] + 1)
+            out[:, part] = (
+                _squash(numbers[part]) if squash else numbers[part].astype(np.float32)
+            ).T
+        return out, missing
+
+    def _missing(self, column: str, keep: NDArray[np.bool_] | None) -> int:
+        """How many fields of a column are empty."""
+        position = self.parser.position[column]
+        empty = self.begin[position] == self.end[position]
+        return int(np.count_nonzero(empty if keep is None else empty & keep))
+
+
+def _squash(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
+    out = np.empty(numbers.size, np.float32)
+    tokenize.squash(numbers.reshape(-1), out)
+    return out.reshape(numbers.shape)
+
+
+def _kept(bags: BagColumn, keep: NDArray[np.bool_] | None) -> BagColumn:
+    if keep is None:
+        return bags
+    if bags.lengths is None:
+        return BagColumn(bags.codes[keep])
+    items = np.repeat(keep, bags.lengths)
+    return BagColumn(
+        bags.codes[items], bags.lengths[keep], None if bags.weights is None else bags.weights[items]
+    )

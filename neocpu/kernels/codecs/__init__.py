@@ -1,0 +1,1 @@
+"""How are numbers written in few bits? Small floats, rows under a scale, MX blocks."""

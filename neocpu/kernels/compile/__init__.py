@@ -1,0 +1,1 @@
+"""How do kernels become machine code once, and on how many threads do they run?"""

@@ -1,0 +1,1 @@
+"""What does the dense half of a model compute? Products, interactions, attention, loss."""

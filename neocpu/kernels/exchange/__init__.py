@@ -1,0 +1,1 @@
+"""How is a message filled and emptied? Bucketize, permute, deduplicate, encode."""

@@ -1,0 +1,1 @@
+"""Which numbers are canonical? Exact sums rounded once, elementary functions, random numbers."""

@@ -1,0 +1,1 @@
+"""Matrix products and the dot interaction, as a textbook writes them."""

@@ -1,0 +1,1 @@
+"""Lookup and update, as a textbook writes them."""

@@ -1,0 +1,1 @@
+"""A cache's probe, as a textbook writes it."""

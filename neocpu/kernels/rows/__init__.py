@@ -1,0 +1,1 @@
+"""What happens to rows of embedding tables? Lookup, merge, update."""

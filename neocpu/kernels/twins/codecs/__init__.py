@@ -1,0 +1,1 @@
+"""The plain twins of `kernels/codecs/`."""

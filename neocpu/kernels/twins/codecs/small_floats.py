@@ -1,0 +1,287 @@
+"""What is the nearest code of a number, and the number of a code?
+
+Small floats, element by element, from their definition: the plain twin of
+`kernels/codecs/small_floats.py`. Every code's value is written down in fp64, and a number is
+rounded by looking for its neighbours in that list. Here too: the words that describe small floats
+(`LAYOUTS`), the names of the rounding modes, and the index of all codecs (`CODECS`), as plain data
+that needs no compiler (`docs/formats.md`).
+"""
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.formats import FORMATS, WIRES, SmallFloat
+from neocpu.kernels.twins.numbers.philox import words_at
+
+Floats = NDArray[np.float32]
+Codes = NDArray[Any]  # u16 or u8
+Words = NDArray[np.int64]
+
+NEAREST = 0
+STOCHASTIC = 1
+TRUNCATE = 2
+HALF_UP = 3
+FBGEMM = 4
+ROUNDINGS = {
+    "nearest": NEAREST,
+    "stochastic": STOCHASTIC,
+    "truncate": TRUNCATE,
+    "half_up": HALF_UP,
+    "fbgemm": FBGEMM,
+}
+
+
+def layout(
+    bits: int, mantissa: int, bias: int, infinity: bool = True, limit: float = np.inf
+) -> NDArray[np.int64]:
+    """Words i64[5] that describe a small float (`formats.SmallFloat.words`)."""
+    return np.array(SmallFloat(bits, mantissa, bias, infinity, limit).words, np.int64)
+
+
+LAYOUTS = {
+    name: layout(*form.number)
+    for name, form in (FORMATS | WIRES).items()
+    if form.number is not None
+}
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Functions of a kernel file and of its twin that write and read a format, and their options.
+
+    Attributes:
+        module: file in `kernels/` and in `kernels/twins/`, dotted.
+        quantize: name of the function (x f32[R, D], *options, out).
+        dequantize: name of the function (codes, *options, out f32[R, D]).
+        quantize_options: its options in order, with defaults; a string is a choice in `choices`.
+        dequantize_options: likewise.
+        choices: option -> {name: number that the function takes}.
+        randomly: name of the function of stochastic rounding, if there is one:
+            (x, *options, key, rows, step, out).
+    """
+
+    module: str
+    quantize: str
+    dequantize: str
+    quantize_options: dict[str, object] = field(default_factory=dict)
+    dequantize_options: dict[str, object] = field(default_factory=dict)
+    choices: dict[str, dict[str, int]] = field(default_factory=dict)
+    randomly: str = ""
+
+
+INT8_VARIANTS = {"cpu": 0, "gpu": 1, "tbe": 2}
+MX_ROUNDINGS = {"nearest": 0, "floor": 1, "even": 2, "stochastic": 3, "ceil": 4}
+
+
+def _small(name: str) -> Codec:
+    words: dict[str, object] = {"layout": LAYOUTS[name]}
+    choices = {
+        "rounding": {n: v for n, v in ROUNDINGS.items() if v in (NEAREST, TRUNCATE, HALF_UP)}
+    }
+    return Codec(
+        module="codecs.small_floats",
+        quantize="encode_rows",
+        dequantize="decode_rows",
+        quantize_options=words | {"rounding": "nearest"},
+        dequantize_options=words,
+        choices=choices,
+        randomly="encode_rows_randomly",
+    )
+
+
+def _int8(variant: str, randomly: str = "") -> Codec:
+    return Codec(
+        module="codecs.rows",
+        quantize="quantize_int8",
+        dequantize="dequantize_int8",
+        quantize_options={"variant": variant},
+        choices={"variant": INT8_VARIANTS},
+        randomly=randomly,
+    )
+
+
+def _nbit(bits: int) -> Codec:
+    return Codec(
+        module="codecs.rows",
+        quantize="quantize_nbit",
+        dequantize="dequantize_nbit",
+        quantize_options={"bits": bits},
+        dequantize_options={"bits": bits},
+        randomly="quantize_randomly",
+    )
+
+
+def _fp8_row(backward: int) -> Codec:
+    return Codec(
+        module="codecs.rows",
+        quantize="quantize_fp8_row",
+        dequantize="dequantize_fp8_row",
+        quantize_options={"backward": backward},
+        dequantize_options={"backward": backward},
+    )
+
+
+CODECS = {name: _small(name) for name in LAYOUTS} | {
+    "int8": _int8("cpu", "quantize_randomly"),
+    "int8_gpu": _int8("gpu"),
+    "int4": _nbit(4),
+    "int2": _nbit(2),
+    "fp8_row_forward": _fp8_row(0),
+    "fp8_row_backward": _fp8_row(1),
+    "mx4": Codec(
+        module="codecs.mx",
+        quantize="quantize_mx4",
+        dequantize="dequantize_mx4",
+        quantize_options={"rounding": "even"},
+        choices={"rounding": MX_ROUNDINGS},
+    ),
+}
+
+
+def _magnitudes(layout):
+    """Values f64 of the codes 0, 1, … up to the largest finite one; not to be written to."""
+    return _magnitudes_of(*(int(word) for word in layout))
+
+
+@cache
+def _magnitudes_of(bits, mantissa, bias, kind, limit):
+    """`_magnitudes` of the words of a layout."""
+    last = (1 << (bits - 1)) - 1
+    top = {0: last - 1, 1: last - (1 << mantissa), 2: last}[kind]
+    code = np.arange(top + 1)
+    exponent = code >> mantissa
+    fraction = (code & ((1 << mantissa) - 1)) / 2.0**mantissa
+    with np.errstate(over="ignore"):
+        values = np.where(
+            exponent == 0, fraction * 2.0 ** (1 - bias), (1 + fraction) * 2.0 ** (exponent - bias)
+        )
+    if kind == 2:  # the code of the limit, or the one it rounds to, is the last that is written
+        values = values[
+            : np.searchsorted(values, float(np.int32(limit).view(np.float32)), side="right") + 1
+        ]
+    return values
+
+
+def decode_rows(codes: Codes, layout: Words, out: Floats) -> None:
+    """out = the numbers of the codes, exactly; shapes as in the kernel."""
+    bits = int(layout[0])
+    kind = int(layout[3])
+    size = 1 << (bits - 1)
+    table = np.full(size, np.nan)
+    values = _magnitudes(layout if kind != 2 else [*layout[:4], np.float32(np.inf).view(np.int32)])
+    table[: values.size] = values[:size]
+    if kind == 1:
+        table[values.size] = np.inf
+    number = table[codes & (size - 1)].astype(np.float32)
+    out[:] = np.where(codes & size, -number, number)
+    nan = np.isnan(out)
+    out[nan] = (
+        (0x7FC00000 | ((codes[nan] & size) != 0).astype(np.uint32) << 31)
+        .astype(np.uint32)
+        .view(np.float32)
+    )
+
+
+def _neighbours(x, layout):
+    """(code of the largest number <= |x|, fraction of the way to the next), |x| up to the last."""
+    values = _magnitudes(layout)
+    a = np.minimum(np.abs(x).astype(np.float64), values[-1])
+    low = np.searchsorted(values, a, side="right") - 1
+    step = np.append(np.diff(values), np.inf)
+    return low, (a - values[low]) / step[low]
+
+
+def _finish(x, code, layout):
+    """Codes with their signs, and what stands for NaN."""
+    bits, mantissa, _, kind, _ = (int(w) for w in layout)
+    top = _magnitudes(layout).size - 1
+    if kind != 2:
+        code = np.where(
+            np.isnan(x), top + 1 if kind == 0 else top + 1 + (1 << (mantissa - 1)), code
+        )
+    return (code | np.signbit(x).astype(np.int64) << (bits - 1)).astype(
+        np.uint16 if bits == 16 else np.uint8
+    )
+
+
+def _plain(x, layout):
+    """x without NaN; with a limit, no larger than that, NaN included."""
+    limit = np.int32(layout[4]).view(np.float32)
+    return (
+        np.where(np.abs(x) <= limit, x, limit)
+        if layout[3] == 2
+        else np.where(np.isnan(x), np.float32(0), x)
+    )
+
+
+def _nearest(x, layout):
+    """Codes of magnitudes, nearest, ties to even.
+
+    Beyond the midpoint above the largest number it is the code after the largest one's.
+    """
+    values = _magnitudes(layout)
+    low, fraction = _neighbours(x, layout)
+    code = low + ((fraction > 0.5) | ((fraction == 0.5) & (low & 1 == 1)))
+    half = (values[-1] - values[-2]) / 2
+    beyond = np.abs(x).astype(np.float64) - values[-1]
+    above = (beyond > half) | ((beyond == half) & (values.size % 2 == 0))
+    return np.where(above, values.size, np.where(beyond > 0, values.size - 1, code))
+
+
+def encode_rows(x: Floats, layout: Words, rounding: int, out: Codes) -> None:
+    """out = codes of x: nearest even, towards zero, or FBGEMM's bf16; shapes as in the kernel."""
+    if rounding == HALF_UP:
+        out[:] = (x.view(np.uint32) + np.uint32(0x8000)) >> np.uint32(16)
+        return
+    plain = _plain(x, layout)
+    if rounding == TRUNCATE:
+        code = np.where(np.isinf(plain), _magnitudes(layout).size, _neighbours(plain, layout)[0])
+    else:
+        code = _nearest(plain, layout)
+    out[:] = _finish(x, code, layout)
+
+
+def encode_rows_randomly(
+    x: Floats,
+    layout: Words,
+    rounding: int,
+    key: int | np.uint64,
+    rows: Words,
+    column0: int,
+    step: int,
+    out: Codes,
+) -> None:
+    """out = codes of x, each one of its two neighbours, up if word / 2^32 + fraction >= 1.
+
+    Shapes as in the kernel.
+    """
+    words = words_at(np.uint64(key), rows, int(column0) + np.arange(x.shape[1]), int(step))
+    if rounding == FBGEMM:
+        power = (x.view(np.uint32) & np.uint32(0xFF800000)).view(np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):
+            noise = (power.view(np.uint32) | words >> np.uint32(19)).view(np.float32) - power
+            encode_rows(x + noise, layout, TRUNCATE, out)
+        return
+    plain = _plain(x, layout)
+    low, fraction = _neighbours(plain, layout)
+    up = words.astype(np.uint64) + np.floor(fraction * 2.0**32).astype(np.uint64) >= np.uint64(
+        1 << 32
+    )
+    beyond = np.abs(plain) > _magnitudes(layout)[-1]
+    out[:] = _finish(x, np.where(beyond, _nearest(plain, layout), low + up), layout)
+
+
+def split_rows(x: Floats, high: Codes, low: Codes) -> None:
+    """Upper and lower halves of the bits of x; shapes as in the kernel."""
+    bits = x.view(np.uint32)
+    high[:] = bits >> np.uint32(16)
+    low[:] = bits & np.uint32(0xFFFF)
+
+
+def join_rows(high: Codes, low: Codes, out: Floats) -> None:
+    """The fp32 numbers whose halves these are; shapes as in the kernel."""
+    out[:] = (high.astype(np.uint32) << np.uint32(16) | low).view(np.float32)

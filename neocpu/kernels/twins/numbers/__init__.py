@@ -1,0 +1,1 @@
+"""The plain twins of `kernels/numbers/`, and what exact arithmetic needs in NumPy."""

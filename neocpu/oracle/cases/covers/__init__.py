@@ -1,0 +1,1 @@
+"""Which options break each other? Pairwise covers."""

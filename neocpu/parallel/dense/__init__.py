@@ -1,0 +1,1 @@
+"""How do ranks agree on the gradient of dense parameters?"""

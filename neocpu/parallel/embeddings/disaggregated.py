@@ -1,0 +1,231 @@
+"""How can a node look up and compress its own features for all samples, before they leave it?
+
+The tower transform of DMT (arXiv 2403.00877, as remembered) around an ordinary sharded embedding:
+
+    start      lookups of node h's keys to its ranks, peer by peer           (peers.py)
+    forward    inside node h: rank (h, l) is home of its peers' samples      (sharded.py)
+    finish     the node's module, then its vectors home, peer by peer
+    backward   the same way back
+
+Without a module the vectors are the pooled ones: the data flow changes, nothing else. All sums on
+the way are exact or in the order of the batch tree, so that no bit depends on it
+(`docs/arithmetic.md` §2, §3).
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import PlanError
+from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
+from neocpu.parallel.exchange.checks import find_refusal
+from neocpu.parallel.exchange.input_dist import Input
+from neocpu.parallel.exchange.peers import Floats, Ints, PeerLookups, Peers, PeerVectors
+from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.rank_tables import tables_of_rank
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.started import Request, Started
+from neocpu.tables.embedding.distinct_bags import expand
+from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import bags
+
+
+class NodeModule(Protocol):
+    """What a node makes of its pooled vectors."""
+
+    def forward(self, E: Floats) -> Floats:
+        """Vectors f32[P, C] of pooled vectors f32[P, columns]."""
+
+    def backward(self, gradient: Floats) -> Floats:
+        """Gradient of the pooled vectors from that of the last vectors."""
+
+
+def node_of_tables(plan: Plan) -> list[int]:
+    """Node that holds each table.
+
+    Raises PlanError for a table that lies on several nodes, and nodes without tables.
+    """
+    nodes = []
+    for number, spec in enumerate(plan.tables):
+        ranks = {shard.rank for shard in plan.of_table(number)}
+        places = sorted({rank // plan.ranks_per_node for rank in ranks})
+        if plan.replicated(number) or len(places) > 1:
+            raise PlanError(
+                f"parallel.towers: table {spec.name!r} ({plan.schemes[number]}) lies on the nodes "
+                f"{places}, but each table must lie on one; choose table_wise, table_row_wise or "
+                "table_column_wise"
+            )
+        nodes.append(places[0])
+    missing_nodes = sorted(set(range(-(-plan.ranks // plan.ranks_per_node))) - set(nodes))
+    if missing_nodes:
+        raise PlanError(f"parallel.towers: the nodes {missing_nodes} hold no table")
+    return nodes
+
+
+def part_of_node(plan: Plan, nodes: Sequence[int], node: int) -> Plan:
+    """The plan of one node's tables for its ranks, counted from 0."""
+    numbers = [table for table, place in enumerate(nodes) if place == node]
+    first = node * plan.ranks_per_node
+    shards = [
+        replace(shard, table=new, rank=shard.rank - first)
+        for new, table in enumerate(numbers)
+        for shard in plan.of_table(table)
+    ]
+    return Plan(
+        tables=tuple(plan.tables[table] for table in numbers),
+        schemes=tuple(plan.schemes[table] for table in numbers),
+        shards=tuple(sorted(shards)),
+        ranks=plan.ranks_per_node,
+        ranks_per_node=plan.ranks_per_node,
+    )
+
+
+def keys_of_nodes(plan: Plan, nodes: Sequence[int]) -> list[list[int]]:
+    """Positions of each node's keys among those of a batch, ascending."""
+    keys: list[list[int]] = [[] for _ in range(max(nodes) + 1)]
+    for position, key in enumerate(bags(plan.tables)):
+        keys[nodes[key.table]].append(position)
+    return keys
+
+
+class DisaggregatedEmbedding:
+    """The tables of a model, each on one node, looked up for the peers of its ranks.
+
+    Parameters
+    ----------
+    plan : a checked plan under which `node_of_tables` finds a node for each table.
+    peers : the ranks as nodes and places.
+    columns : where the vectors of each node stand in the matrix that interacts, i64 each.
+    module : of this node's pooled vectors side by side (None: they travel as they are).
+    optimizer, seed, first_column, route, huge, memory, unique_rows, wires : as for
+        `ShardedEmbedding`; inside the node unique rows travel once, and pooled vectors on wires.
+
+    Attributes: as those of `ShardedEmbedding`; `columns` counts those of the matrix that interacts.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        peers: Peers,
+        columns: Sequence[Ints],
+        module: NodeModule | None,
+        optimizer: SparseOptimizer,
+        seed: int,
+        first_column: int = 0,
+        route: str = "direct",
+        huge: bool = True,
+        memory: MemoryPlan | None = None,
+        unique_rows: str = "off",
+        wires: WireSpecs = FP32,
+    ) -> None:
+        nodes = node_of_tables(plan)
+        keys = keys_of_nodes(plan, nodes)
+        self.plan = plan
+        self.comm: Comm = peers.comm
+        self.memory = memory
+        self.bags = bags(plan.tables)
+        self.keys = tuple(bag.key for bag in self.bags)
+        self.columns = first_column + sum(part.size for part in columns)
+        self.tbe = tables_of_rank(plan, peers.comm.rank, optimizer, seed, huge, memory)
+        self._peers = peers
+        self._module = module
+        self._inside = ShardedEmbedding(
+            part_of_node(plan, nodes, peers.node),
+            peers.inside,
+            optimizer,
+            seed,
+            peers.leaves,
+            route=route,
+            memory=memory,
+            unique_rows=unique_rows,
+            wires=wires,
+            cuts=peers.cuts,
+            tbe=self.tbe,
+        )
+        weighted = any(table.weighted for table in plan.tables)
+        self._lookups = PeerLookups(peers, keys, self._inside.keys, weighted)
+        self._vectors = PeerVectors(peers, columns)
+        self._agreement = peers.comm.queue("input")
+        self._batch = 0
+        self._E = np.empty((0, self._inside.columns), np.float32)
+
+    def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[Input]:
+        """As `ShardedEmbedding.start`; repeated bags travel as often as they are looked up."""
+        everything = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
+        return Started(self._input(everything, batch))
+
+    def _input(self, kjt: KJT, batch: int) -> Generator[Request, None, Input]:
+        peers = self._peers
+        lo, hi = rank_samples(peers.comm.rank, peers.comm.size, batch, peers.leaves)
+        if kjt.values.dtype != np.int64:
+            kjt = replace(kjt, values=kjt.values.astype(np.int64))
+        error = find_refusal(kjt, self.plan.tables, self.bags, hi - lo, lo)
+        node_kjt = yield from self._lookups.gather(kjt if error is None else None, batch)
+        exchange = self._inside.exchange
+        # a rank that refuses tells its peers, and these their nodes: so all ranks come to agree
+        agree = partial(self._agreement.agree, error)
+        return (yield from exchange.input.steps(node_kjt, exchange.shape(batch), agree))
+
+    def know(self, coming: Started[Input]) -> None:
+        """As `ShardedEmbedding.know`."""
+        self._inside.know(coming)
+
+    def prefetch(self, coming: Started[Input]) -> None:
+        """As `ShardedEmbedding.prefetch`."""
+        self._inside.prefetch(coming)
+
+    def lookup(self, coming: Started[Input]) -> "StartedVectors":
+        """As `ShardedEmbedding.lookup`: pooled rows inside the node."""
+        return StartedVectors(self, self._inside.lookup(coming), coming.wait().shape.batch)
+
+    def finish(self, lookup: StartedLookup, batch: int, out: Floats) -> None:
+        """Write all nodes' vectors of this rank's samples into `out` f32[b, columns]."""
+        if out.shape[1] != self.columns or out.dtype != np.float32:
+            raise ValueError(f"expected float32[b, {self.columns}], not {out.dtype}{out.shape}")
+        self._batch = batch
+        samples = int(self._peers.sizes(batch).sum())
+        if len(self._E) < samples:
+            self._E = np.empty((samples, self._inside.columns), np.float32)
+        pooled = self._E[:samples]
+        lookup.finish(pooled)
+        vectors = pooled if self._module is None else self._module.forward(pooled)
+        self._vectors.home(vectors, batch, out)
+
+    def start_backward(self, gradient: Floats, step: int) -> StartedUpdate:
+        """As `ShardedEmbedding.start_backward`, from the gradient f32[b, columns] of what `finish`
+        wrote last.
+        """
+        pooled = self._vectors.back(gradient, self._batch)
+        if self._module is not None:
+            pooled = self._module.backward(pooled)
+        return self._inside.start_backward(pooled, step)
+
+
+class StartedVectors:
+    """Pooled rows on their way inside the node."""
+
+    def __init__(self, owner: DisaggregatedEmbedding, lookup: StartedLookup, batch: int) -> None:
+        self._owner = owner
+        self._lookup = lookup
+        self._batch = batch
+
+    def send(self) -> None:
+        """As `StartedLookup.send`."""
+        self._lookup.send()
+
+    def wait(self) -> None:
+        """As `StartedLookup.wait`."""
+        self._lookup.wait()
+
+    def finish(self, out: NDArray[np.float32]) -> tuple[()]:
+        """As `StartedLookup.finish`, of the matrix that interacts."""
+        self._owner.finish(self._lookup, self._batch, out)
+        return ()

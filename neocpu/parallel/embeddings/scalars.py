@@ -1,0 +1,150 @@
+"""How does a column shard learn a number of its whole row, such as the mean square? From shards of
+the other columns.
+
+Row scalars are sums over a binary tree of columns (`docs/arithmetic.md` §4). Each column shard of a
+row computes the maximal aligned nodes of its columns; the shards that hold the same rows exchange
+them and each climbs to the root. They merged the same lookups, so among the rows that two shards
+share both have the same ones, in the same order: nobody has to say which rows a message speaks of,
+nor how many. (Bands of rows may differ from one band of columns to the next: grid_shard with a
+smaller last node.)
+"""
+
+import itertools
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.trees import Node, aligned_nodes, climb
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.schemes import Shard
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.started import Request
+
+Terms = Mapping[Node, NDArray[np.float32]]
+Rows = NDArray[np.int64]
+
+
+class Pair(NamedTuple):
+    """Shard `source` of rank `sender` informs shard `target` of rank `receiver` (positions in
+    `plan.local`).
+
+    `nodes`: column nodes that travel; `rows`: the table rows [lo, hi) that both shards hold.
+    """
+
+    sender: int
+    source: int
+    receiver: int
+    target: int
+    nodes: tuple[Node, ...]
+    rows: tuple[int, int]
+
+
+class ScalarPeers:
+    """Exchange of column subtrees between shards of one table that share rows but no columns."""
+
+    def __init__(self, plan: Plan, comm: Comm, positions: Collection[int]) -> None:
+        """`positions` in `plan.local` of my shards whose rule waits for peers."""
+        self.comm = comm
+        self._dims = [table.dim for table in plan.tables]
+        local = [plan.local(rank) for rank in range(comm.size)]
+        self._mine = local[comm.rank]
+        waiting = set(positions)
+        self._out = [p for p in self._pairs(local) if p.sender == comm.rank and p.source in waiting]
+        self._in = [
+            p for p in self._pairs(local) if p.receiver == comm.rank and p.target in waiting
+        ]
+
+    def _pairs(self, local: Sequence[Sequence[Shard]]) -> Iterator[Pair]:
+        """Pairs from or to this rank, in the order that both ends agree on."""
+        for sender, sources in enumerate(local):
+            for receiver, targets in enumerate(local):
+                if self.comm.rank not in (sender, receiver):
+                    continue
+                for i, source in enumerate(sources):
+                    for j, target in enumerate(targets):
+                        rows = (
+                            max(source.rows[0], target.rows[0]),
+                            min(source.rows[1], target.rows[1]),
+                        )
+                        if (
+                            source.table == target.table
+                            and source.cols != target.cols
+                            and rows[0] < rows[1]
+                        ):
+                            yield Pair(sender, i, receiver, j, tuple(self._nodes(source)), rows)
+
+    def _root(self, shard: Shard) -> int:
+        return 1 << (self._dims[shard.table] - 1).bit_length()
+
+    def _nodes(self, shard: Shard) -> Iterator[Node]:
+        lo, hi = shard.cols
+        return aligned_nodes(lo, self._root(shard) if hi == self._dims[shard.table] else hi)
+
+    def _span(self, position: int, rows: Rows, wanted: tuple[int, int]) -> slice:
+        """Where the table rows [lo, hi) stand among a shard's merged rows (local, ascending)."""
+        first, end = self._mine[position].rows
+        if wanted[0] <= first and end <= wanted[1]:
+            return slice(0, rows.size)  # nearly always: other columns of the same rows
+        lo, hi = np.searchsorted(rows, np.array(wanted) - first).tolist()
+        return slice(lo, hi)
+
+    def exchange(
+        self, rows: Mapping[int, Rows], terms: Mapping[int, Terms], scalars: int
+    ) -> Generator[Request, None, dict[int, NDArray[np.float32]]]:
+        """Row scalars f32[U, scalars] of each waiting shard.
+
+        `rows`: its merged rows i64[U], local, ascending; `terms`: nodes {(lo, size): f32[U,
+        scalars]} of its columns.
+        """
+        sends = np.zeros(self.comm.size, np.int64)
+        recvs = np.zeros(self.comm.size, np.int64)
+        parts: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
+        for pair in self._out:
+            span = self._span(pair.source, rows[pair.source], pair.rows)
+            for node in pair.nodes:
+                parts.append(terms[pair.source][node][span].reshape(-1))
+                sends[pair.receiver] += parts[-1].size
+        spans = [self._span(pair.target, rows[pair.target], pair.rows) for pair in self._in]
+        for pair, span in zip(self._in, spans):
+            recvs[pair.sender] += len(pair.nodes) * (span.stop - span.start) * scalars
+        arrived = np.empty(int(recvs.sum()), np.float32)
+        yield self.comm.start_alltoallv(
+            np.concatenate(parts), sends, arrived, recvs, what="row scalars"
+        )
+        pieces = {
+            i: [(node, slice(0, rows[i].size), term) for node, term in nodes.items()]
+            for i, nodes in terms.items()
+        }
+        at = 0
+        for pair, span in zip(self._in, spans):
+            for node in pair.nodes:
+                size = (span.stop - span.start) * scalars
+                pieces[pair.target].append(
+                    (node, span, arrived[at : at + size].reshape(-1, scalars))
+                )
+                at += size
+        return {i: self._climb(i, rows[i].size, scalars, found) for i, found in pieces.items()}
+
+    def _climb(
+        self,
+        position: int,
+        size: int,
+        scalars: int,
+        pieces: Sequence[tuple[Node, slice, NDArray[np.float32]]],
+    ) -> NDArray[np.float32]:
+        """Root of every row; rows whose columns are cut alike climb together."""
+        root = self._root(self._mine[position])
+        cuts = sorted({0, size} | {end for _, span, _ in pieces for end in (span.start, span.stop)})
+        out = np.empty((size, scalars), np.float32)
+        for lo, hi in itertools.pairwise(cuts):
+            covering = {
+                n: x[lo - s.start : hi - s.start]
+                for n, s, x in pieces
+                if s.start <= lo and hi <= s.stop
+            }
+            # a diverging run is told so by its loss
+            with np.errstate(over="ignore", invalid="ignore"):
+                out[lo:hi] = climb(covering, 0, root)
+        return out

@@ -1,0 +1,1 @@
+"""How do lookups reach their rows, and vectors come home?"""

@@ -1,0 +1,58 @@
+"""Which batch may not be exchanged? One whose lookups would reach outside their tables; the error
+names the lookup.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import IndexRangeError
+from neocpu.core.jagged import KJT
+from neocpu.kernels.exchange.bucketize import first_outside
+from neocpu.tables.specs.specs import BatchKey, TableSpec
+
+
+def find_refusal(
+    kjt: KJT,
+    tables: Sequence[TableSpec],
+    bags: Sequence[BatchKey],
+    samples: int,
+    first: int | NDArray[np.int64],
+) -> IndexRangeError | None:
+    """Why this rank's part of a batch cannot be looked up, or None.
+
+    `samples`: how many samples the rank owns; `first`: the place of the first one in the global
+    batch, or i64[samples], that of each (messages name samples of the global batch). Rows may be -1
+    (pruned) to rows - 1.
+    """
+    try:
+        kjt.check()
+    except IndexRangeError as error:
+        return error
+    if kjt.keys != tuple(bag.key for bag in bags):
+        return IndexRangeError(
+            f"the batch has keys {kjt.keys}; the tables need {tuple(bag.key for bag in bags)}"
+        )
+    if kjt.samples != samples:
+        return IndexRangeError(
+            f"the batch has {kjt.samples} samples where this rank owns {samples}"
+        )
+    if kjt.weights is None and any(table.weighted for table in tables):
+        names = [table.name for table in tables if table.weighted]
+        return IndexRangeError(
+            f"tables {names} are weighted, but the batch has no per-sample weights"
+        )
+    limits = np.array([tables[bag.table].rows for bag in bags], np.int64)
+    bad = first_outside(kjt.offsets, kjt.values, limits, samples)
+    if bad < 0:
+        return None
+    bag = int(np.searchsorted(kjt.offsets, bad, side="right")) - 1
+    key = bags[bag // samples]
+    sample = bag % samples
+    table = tables[key.table]
+    place = first + sample if isinstance(first, int) else int(first[sample])
+    return IndexRangeError(
+        f"feature {key.feature!r}, table {table.name!r}, sample {place} of the batch: "
+        f"row {int(kjt.values[bad])} is outside [-1, {table.rows})"
+    )

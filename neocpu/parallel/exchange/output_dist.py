@@ -1,0 +1,268 @@
+"""How do pooled vectors come home, and their gradients go back to the shards?
+
+output_dist    whole: f32[B, C]  --alltoallv-->        columns of E[b]
+               parts: fp64 words, by a route, rounded at home
+gradients      columns of dE[b] --alltoallv--> f32[B, C] of my entries
+
+Finished rows and gradients may travel encoded (`wires.py`): packing encodes and unpacking decodes.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.kernels.exchange.blocks import copy_blocks
+from neocpu.kernels.numbers.rounding import FurtherWords, WordParts, combine_words
+from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.exchange.shapes import Shape
+from neocpu.parallel.exchange.shipment import Further, Groups, Map, Shipment, Spill, ship_further
+from neocpu.parallel.exchange.wires import EXACT, WholeJobs, Wire, WireSet, reversed_jobs
+from neocpu.parallel.sharding.entries import Ints, RankEntries, RoutedEntries
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.transport.buffers import Buffers
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.started import Request, Started
+from neocpu.tables.embedding.tbe import ExtraWords
+
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class Arrival:
+    """What came home: finished rows, maybe encoded; blocks of words with their groups; further
+    words (key, start, words).
+    """
+
+    rows: NDArray[Any]
+    words: NDArray[np.float64] | None = None
+    groups: list[Groups] | None = None
+    further: Further | None = None
+
+
+class OutputDist:
+    """The output distribution of one rank, and its transpose.
+
+    plan, comm, ranks : as of `input_dist.InputDist`. route : a name in `routes.ROUTES`, for the
+    words of row-split tables. wires : of finished rows and of gradients.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: Comm,
+        ranks: Sequence[RankEntries],
+        route: str,
+        wires: WireSet = EXACT,
+    ) -> None:
+        self.plan = plan
+        self.comm = comm
+        self.route = ROUTES[route]
+        self.wires = wires
+        self.ranks = ranks
+        self.my_entries = ranks[comm.rank]
+        self._routed = any(len(entries.parts) for entries in ranks)
+        self._pooled = any(len(entries.whole) for entries in ranks)
+        widths, homes, groups = _groups([entries.parts for entries in ranks])
+        self._my_groups = groups[comm.rank]
+        self._held = tuple(tuple(g for entry in rank for g in entry) for rank in groups)
+        self.group_columns = (widths, homes)
+        self.widths = tuple(widths.tolist())
+        self._buffers = Buffers()
+
+    def start_output(
+        self, shape: Shape, whole: Floats, words: NDArray[np.float64], spill: Spill
+    ) -> "Output":
+        """Send pooled rows home: `whole` f32[B, C] finished, `words` f64[B, C'] with `spill` the
+        rare further words.
+
+        `whole` and `words` hold my entries side by side (`RankEntries.whole`, `.parts`) for all
+        samples of the batch; they belong to the exchange until `Output.finish`.
+        """
+        steps = self._output(shape, whole, words, spill)
+        return Output(self, shape, Started(steps, self.comm.stream))
+
+    def _output(
+        self, shape: Shape, whole: Floats, words: NDArray[np.float64], spill: Spill
+    ) -> Generator[Request, None, Arrival]:
+        sends, recvs = shape.whole_counts
+        table = shape.whole_table
+        message: NDArray[Any] = whole.reshape(-1)
+        wire = self.wires.forward
+        if wire:
+            jobs = self._whole_jobs(shape, wire)
+            table = jobs.table
+            sends = jobs.sends
+            recvs = jobs.recvs
+            message = self._buffers.take("whole out", int(sends.sum()), np.uint8)
+            wire.encode(whole, message, jobs.rows)
+        rows = self._buffers.take("whole in", int(recvs.sum()), message.dtype)
+        request = (
+            self.comm.start_alltoallv(
+                message, sends, rows, recvs, what="pooled output", table=table
+            )
+            if self._pooled
+            else None
+        )
+        arrival = Arrival(rows)
+        if self._routed:
+            job = Shipment(self._map(shape), words, spill, self._buffers)
+            arrival.words, arrival.groups = yield from self.route.words(job)
+            arrival.further = yield from ship_further(job)
+        if request is not None:
+            yield request
+        return arrival
+
+    def spill(self, shape: Shape, extras: ExtraWords, first: int, spill: Spill) -> None:
+        """Address the further words of bags (entry, sample of the batch) of my parts, entries
+        counted from `first`.
+        """
+        if extras.bag.size == 0:
+            return
+        entry, sample = np.divmod(extras.bag, shape.batch)
+        rank = np.searchsorted(shape.cuts, sample, side="right") - 1
+        for m, (k, d, s) in enumerate(
+            zip(entry.tolist(), np.asarray(rank).tolist(), sample.tolist())
+        ):
+            at = int(extras.start[m])
+            for group in self._my_groups[first + k]:
+                spill.append(
+                    (d, group, s - int(shape.cuts[d]), extras.words[at : at + self.widths[group]])
+                )
+                at += self.widths[group]
+
+    def start_gradients(self, shape: Shape, gradient: Floats) -> Started[tuple[Floats, Floats]]:
+        """Send the columns of dE f32[b, columns of E] to the shards of my entries' tables.
+
+        `wait` gives the gradients of my entries, side by side, for all samples of the batch:
+        (f32[B, C] of `RankEntries.whole`, f32[B, C'] of `RankEntries.parts`).
+        """
+        return Started(self._gradients(shape, gradient), self.comm.stream)
+
+    def _gradients(
+        self, shape: Shape, gradient: Floats
+    ) -> Generator[Request, None, tuple[Floats, Floats]]:
+        entries = self.my_entries.whole
+        whole = self._buffers.matrix("gradients in", shape.batch, entries.columns, np.float32)
+        wire = self.wires.backward
+        if self._pooled:
+            recvs, sends = shape.whole_counts  # the way back
+            table = shape.whole_table
+            arriving: NDArray[Any] = whole.reshape(-1)
+            if wire:
+                jobs = self._whole_jobs(shape, wire)
+                table = jobs.table
+                recvs = jobs.sends
+                sends = jobs.recvs
+                arriving = self._buffers.take("codes in", int(recvs.sum()), np.uint8)
+            message = self._buffers.take("gradients out", int(sends.sum()), arriving.dtype)
+            if wire:
+                wire.encode(gradient, message, jobs.columns)
+            else:
+                copy_blocks(gradient.reshape(-1), message, shape.gather_jobs)
+            request = self.comm.start_alltoallv(
+                message, sends, arriving, recvs, what="pooled gradients", table=table.T
+            )
+        parts = np.empty((shape.batch, 0), np.float32)
+        if self._routed:
+            parts = yield from self._part_gradients(shape, gradient)
+        if self._pooled:
+            yield request
+            if wire:
+                wire.decode(arriving, whole, reversed_jobs(jobs.rows))
+        return whole, parts
+
+    def _part_gradients(self, shape: Shape, gradient: Floats) -> Generator[Request, None, Floats]:
+        """Gradients f32[B, C'] of my row-split entries, which routes move and do not change."""
+        places = self._map(shape)
+        wire = self.wires.backward
+        if wire is None:
+            return (yield from self.route.gradients(places, gradient, self._buffers))
+        codes = yield from self.route.gradients(places.on(wire), gradient, self._buffers)
+        groups = places.held[self.comm.rank]
+        shape_of_parts = (shape.batch, places.columns(groups))
+        parts: Floats = self._buffers.matrix("part numbers", *shape_of_parts, np.float32)
+        places.on(wire).decode(codes, parts, groups)
+        return parts
+
+    def _whole_jobs(self, shape: Shape, wire: Wire) -> WholeJobs:
+        """Those of a batch size, computed once."""
+        if wire not in shape.wired:
+            shape.wired[wire] = WholeJobs(wire, self.ranks, shape.me, shape.cuts, shape.columns)
+        return shape.wired[wire]
+
+    def home_parts(self) -> tuple[Ints, Ints]:
+        """First columns in E and widths of the columns that are rounded at home: i64[G] each."""
+        widths, homes = self.group_columns
+        return homes, widths
+
+    def _map(self, shape: Shape) -> Map:
+        cuts = tuple(shape.cuts.tolist())
+        homes = tuple(self.group_columns[1].tolist())
+        return Map(self.comm, self.plan.ranks_per_node, self._held, self.widths, homes, cuts)
+
+
+class Output:
+    """Pooled rows on their way home."""
+
+    def __init__(self, owner: OutputDist, shape: Shape, started: Started[Arrival]) -> None:
+        self._owner = owner
+        self._shape = shape
+        self._started = started
+
+    def wait(self) -> None:
+        """Wait until the rows are here."""
+        self._started.wait()
+
+    def finish(self, out: Floats) -> None:
+        """Wait, and write the columns of all travelling entries into `out` f32[b, columns], MEAN
+        not yet divided.
+        """
+        arrival = self._started.wait()
+        shape = self._shape
+        owner = self._owner
+        wire = owner.wires.forward
+        if wire:
+            wire.decode(arrival.rows, out, reversed_jobs(owner._whole_jobs(shape, wire).columns))
+        else:
+            copy_blocks(arrival.rows, out.reshape(-1), shape.scatter_jobs)
+        if arrival.words is None:
+            return
+        assert arrival.groups is not None and arrival.further is not None
+        if shape.sources is None:  # a route brings the same groups in the same order every time
+            shape.sources = shape.combine_sources(arrival.groups, owner.widths)
+        further = arrival.further
+        widths, homes = owner.group_columns
+        parts = WordParts(arrival.words, *shape.sources, widths, homes)
+        combine_words(parts, FurtherWords(further.key, further.start, further.words), out)
+
+
+def _groups(parts: list[RoutedEntries]) -> tuple[Ints, Ints, list[list[Groups]]]:
+    """Columns that the same row shards share: (widths i64[G], first columns in E i64[G], groups of
+    all ranks' entries).
+
+    Bands of rows may be cut at other columns than their neighbours, so columns are divided at every
+    edge: an entry holds one group or several side by side.
+    """
+    ranges = {
+        span
+        for entries in parts
+        for span in zip(entries.home.tolist(), (entries.home + entries.width).tolist())
+    }
+    edges = sorted({edge for span in ranges for edge in span})
+    spans = [(lo, hi) for lo, hi in pairwise(edges) if any(a <= lo and hi <= b for a, b in ranges)]
+    homes, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    first = np.searchsorted(homes, np.array(edges, np.int64))
+    number = dict(zip(edges, first.tolist()))
+    of_range = {(lo, hi): tuple(range(number[lo], number[hi])) for lo, hi in ranges}
+    of_ranks = [
+        [
+            of_range[lo, lo + width]
+            for lo, width in zip(entries.home.tolist(), entries.width.tolist())
+        ]
+        for entries in parts
+    ]
+    return np.ascontiguousarray(ends - homes), np.ascontiguousarray(homes), of_ranks

@@ -1,0 +1,360 @@
+"""How do bags that many samples share travel once, and how are they pooled once? As RecD's inverse
+KJTs do it.
+
+A group of keys that change together has U distinct bags of its keys among a rank's b samples
+(`tables/embedding/distinct_bags.py`). A group is exchanged as if it were a batch of its own, of the
+U of each rank:
+
+    input bags      U of each group, to every rank                      -1: the samples are refused
+    input lengths   of U samples; which of them each of the b samples has, in the head
+    input rows      of U samples, and weights
+    pooled output   of U samples; E[s] = P[inverse[s]] at home
+
+Gradients are not shared: those of all b samples travel, and before an update the lookups of the
+distinct bags are repeated for every sample that has them (`RepeatedBags.whole`). So each row's
+gradient is the exact sum of the same terms, one for each lookup of the batch, as without groups.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import IndexRangeError
+from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.kernels.exchange.distinct import expand_columns, take_bags
+from neocpu.kernels.operands import Bags
+from neocpu.parallel.exchange.checks import find_refusal
+from neocpu.parallel.exchange.input_dist import Input, InputDist
+from neocpu.parallel.exchange.key_part import KeyPart
+from neocpu.parallel.exchange.output_dist import OutputDist
+from neocpu.parallel.exchange.shapes import Shape
+from neocpu.parallel.exchange.wires import WireSet
+from neocpu.parallel.sharding.entries import Ints, RankEntries, key_columns
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.transport.buffers import Buffers
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.started import Pause, Request, Started
+from neocpu.tables.embedding.distinct_bags import deduplicate
+from neocpu.tables.embedding.tbe import Lookups
+from neocpu.tables.specs.feature_groups import Groups
+from neocpu.tables.specs.specs import bags
+
+Floats = NDArray[np.float32]
+Heads = NDArray[np.int32]
+T = TypeVar("T")
+
+
+class ExchangeOptions(NamedTuple):
+    """What the exchanges of all parts have in common; see `exchange.Exchange`."""
+
+    plan: Plan
+    comm: Comm
+    route: str
+    unique_rows: str
+    wires: WireSet
+    alone: bool
+
+
+class RepeatedBags:
+    """The parts of a batch: its keys without a group, then the groups.
+
+    options, ranks : of the whole exchange. groups : keys of each (`feature_groups.key_groups`).
+    first_column : of E before the first pooled vector.
+
+    Attributes: parts, of keys; columns, of each part, runs (first, width) of columns of E.
+    """
+
+    def __init__(
+        self,
+        options: ExchangeOptions,
+        ranks: Sequence[RankEntries],
+        groups: Groups,
+        first_column: int,
+    ) -> None:
+        self.options = options
+        self.comm = options.comm.queue("input")
+        self.groups = groups
+        self.keys = bags(options.plan.tables)
+        self.ranks = ranks
+        self.me = options.comm.rank
+        edges = key_columns(options.plan.tables, first_column)
+        self.width = int(edges[-1])
+        grouped = {key for group in groups for key in group}
+        plain = tuple(key for key in range(len(self.keys)) if key not in grouped)
+        self._members = (plain, *groups)
+        self._ranks: list[list[RankEntries]] = []
+        self.parts: list[KeyPart] = []
+        self.columns: list[Ints] = []
+        for members in self._members:
+            self.parts.append(self._part(members))
+            spans = [(int(edges[key]), int(edges[key + 1] - edges[key])) for key in members]
+            self.columns.append(np.array(spans, np.int64).reshape(-1, 2))
+        mine = ranks[self.me]
+        self._places = [
+            tuple(
+                np.flatnonzero(np.isin(entries.key, members))
+                for entries in (mine.travel, mine.copies)
+            )
+            for members in self._members
+        ]
+        self._plain_shapes: dict[int, Shape] = {}
+        self._weighted = any(table.weighted for table in options.plan.tables)
+        self._buffers = Buffers()
+
+    def _part(self, members: tuple[int, ...]) -> KeyPart:
+        options = self.options
+        number = np.full(len(self.keys), -1, np.int64)
+        number[list(members)] = np.arange(len(members))
+        ranks = [entries.of_keys(number) for entries in self.ranks]
+        self._ranks.append(ranks)
+        input_dist = InputDist(options.plan, self.comm, ranks, options.alone, options.unique_rows)
+        output_dist = OutputDist(options.plan, options.comm, ranks, options.route, options.wires)
+        return KeyPart(ranks, self.me, input_dist, output_dist, options.alone)
+
+    # ---- input ----
+
+    def start(self, batch: KJT | InverseKJT, shape: Shape) -> Started[Input]:
+        """As `InputDist.start`, for a batch whose repeated bags stand once, or are to; `shape` is
+        that of all samples.
+        """
+        error = None
+        if isinstance(batch, KJT):
+            if batch.values.dtype != np.int64:
+                batch = replace(batch, values=batch.values.astype(np.int64))
+            first = int(shape.cuts[self.me])
+            tables = self.options.plan.tables
+            error = find_refusal(batch, tables, self.keys, shape.samples, first)
+            if error is None:
+                batch = deduplicate(batch, self.groups)
+        else:
+            error = self._refusal(batch, shape)
+        if error is not None and self.comm.size == 1:
+            raise error
+        if self.options.alone:
+            assert isinstance(batch, InverseKJT)
+            return Started(self._here(batch, shape), self.comm.stream)
+        return Started(self._steps(batch, shape, error), self.comm.stream)
+
+    def release(self, batch_input: Input) -> None:
+        """Its memory is free for a coming input."""
+        for part, lookups in zip(self.parts, batch_input.parts):
+            part.input.release(lookups)
+
+    def _refusal(self, batch: InverseKJT, shape: Shape) -> IndexRangeError | None:
+        """Why this rank's part of a batch cannot be looked up, or None."""
+        first = int(shape.cuts[self.me])
+        keys = tuple(key.key for key in self.keys)
+        expected = tuple(tuple(keys[key] for key in group) for group in self.groups)
+        present = tuple(group.kjt.keys for group in batch.groups)
+        if batch.keys != keys or present != expected:
+            return IndexRangeError(
+                f"the batch has keys {batch.keys} with groups {present}; the tables need {keys} "
+                f"with groups {expected}"
+            )
+        tables = self.options.plan.tables
+        members = [[self.keys[key] for key in part] for part in self._members]
+        error = find_refusal(batch.plain, tables, members[0], shape.samples, first)
+        for group, group_keys in zip(batch.groups, members[1:]):
+            if error is None:
+                size = group.first.size
+                error = find_refusal(
+                    group.kjt, tables, group_keys, size, first + group.first.astype(np.int64)
+                )
+        return error
+
+    def _here(self, batch: InverseKJT, shape: Shape) -> Generator[Request, None, Input]:
+        """Lookups that are used where they are."""
+        kjts = [batch.plain, *(group.kjt for group in batch.groups)]
+        inputs = yield from together(
+            [
+                part.input.steps(kjt, self._shape(i, np.array([0, kjt.samples], np.int64), shape))
+                for i, (part, kjt) in enumerate(zip(self.parts, kjts))
+            ]
+        )
+        parts = [
+            replace(lookups, bag_of=bag_of) for lookups, bag_of in zip(inputs, self._bags_of(batch))
+        ]
+        return Input(batch, shape, parts=tuple(parts))
+
+    def _steps(
+        self, batch: KJT | InverseKJT, shape: Shape, error: IndexRangeError | None
+    ) -> Generator[Request, None, Input]:
+        ranks = self.comm.size
+        each = len(self.groups)
+        sizes = np.full(each, -1, np.int64)
+        if isinstance(batch, InverseKJT) and error is None:
+            sizes = np.array([group.first.size for group in batch.groups], np.int64)
+        counts = np.full(ranks, each, np.int64)
+        arrived = np.empty(ranks * each, np.int64)
+        table = np.full((ranks, ranks), each, np.int64)
+        yield self.comm.start_alltoallv(
+            np.tile(sizes, ranks), counts, arrived, counts, what="input bags", table=table
+        )
+        if (arrived < 0).any():
+            yield Pause()
+            self.comm.agree(error)
+        assert isinstance(batch, InverseKJT)
+        distinct = arrived.reshape(ranks, each).T
+        running = [self.parts[0].input.steps(batch.plain, self._shape(0, shape.cuts, shape))]
+        cuts = [np.append(0, np.cumsum(counts)) for counts in distinct]
+        for i, (group, group_cuts) in enumerate(zip(batch.groups, cuts), 1):
+            packed = pack_inverse(group.inverse, group.first.size)
+            notes = [packed if len(e.travel) else packed[:0] for e in self._ranks[i]]
+            steps = self.parts[i].input.steps(
+                group.kjt, self._shape(i, group_cuts, shape), notes=notes
+            )
+            running.append(steps)
+        plain, *groups = yield from together(running)
+        everyone = np.arange(shape.batch, dtype=np.int64)
+        parts = [replace(plain, bag_of=everyone)]
+        for lookups, group_cuts in zip(groups, cuts):
+            parts.append(replace(lookups, bag_of=bags_of_ranks(lookups.notes, group_cuts, shape)))
+        return Input(batch, shape, parts=tuple(parts))
+
+    def _shape(self, part: int, cuts: Ints, shape: Shape) -> Shape:
+        """Counts and jobs of a part whose samples of rank q are [cuts[q], cuts[q+1]); shape : of
+        the whole batch.
+        """
+        if part == 0 and shape.batch in self._plain_shapes:
+            return self._plain_shapes[shape.batch]
+        heads = self.parts[part].input.heads
+        if part > 0 and not self.options.alone:
+            words = inverse_words(shape.sizes, np.diff(cuts))
+            travelling = np.array([len(entries.travel) > 0 for entries in self._ranks[part]])
+            heads = heads + np.outer(words, travelling)
+        made = Shape(self._ranks[part], self.me, cuts, self.width, heads)
+        if part == 0:
+            self._plain_shapes[shape.batch] = made
+        return made
+
+    # ---- pooled rows ----
+
+    def spread(self, part: int, batch_input: Input, pooled: Floats, out: Floats) -> None:
+        """Columns of a group's distinct bags, f32[U, columns of E], to the samples that have them:
+        out f32[b, columns of E].
+        """
+        assert isinstance(batch_input.kjt, InverseKJT)
+        inverse = batch_input.kjt.groups[part - 1].inverse
+        expand_columns(pooled, inverse, self.columns[part], out)
+
+    # ---- the backward pass ----
+
+    def whole(self, batch_input: Input) -> Input:
+        """The same lookups with all bags of all samples; it lasts until the next call."""
+        shape = batch_input.shape
+        mine = self.ranks[self.me]
+        assert isinstance(batch_input.kjt, InverseKJT)
+        travelling = [
+            (places[0], part.travel, part.bag_of)
+            for places, part in zip(self._places, batch_input.parts)
+            if part.travel is not None
+        ]
+        lookups = self._merge("travel", len(mine.travel), travelling, shape.batch)
+        if self.options.alone:
+            return Input(
+                batch_input.kjt, shape, (lookups if len(mine.travel) else None, None, None, None)
+            )
+        copies = None
+        if len(mine.copies):
+            bags_of = self._bags_of(batch_input.kjt)
+            staying = [
+                (places[1], part.copies, bag_of)
+                for places, part, bag_of in zip(self._places, batch_input.parts, bags_of)
+                if part.copies is not None
+            ]
+            copies = self._merge("copies", len(mine.copies), staying, shape.samples)
+        classes = shape.classes(lookups.offsets, lookups.rows, lookups.weights)
+        return Input(batch_input.kjt, shape, classes, copies)
+
+    def _bags_of(self, batch: InverseKJT) -> list[Ints]:
+        """For each part, the bags that each of this rank's samples has."""
+        everyone = np.arange(batch.samples, dtype=np.int64)
+        return [everyone, *(group.inverse.astype(np.int64) for group in batch.groups)]
+
+    def _merge(
+        self,
+        name: str,
+        entries: int,
+        parts: Sequence[tuple[Ints, Lookups, Ints | None]],
+        samples: int,
+    ) -> Lookups:
+        """Lookups of all entries and samples, from (entries, lookups, bags of the samples) of each
+        part.
+        """
+        everyone = np.arange(samples, dtype=np.int64)
+        lengths = np.zeros((entries, samples), np.int64)
+        sources = []
+        for places, lookups, bag_of in parts:
+            assert bag_of is not None
+            sizes = np.diff(lookups.offsets).reshape(places.size, lookups.samples)
+            lengths[places] = sizes[:, bag_of]
+            first = np.arange(places.size, dtype=np.int64) * lookups.samples
+            sources.append((first[:, None] + bag_of).reshape(-1))
+        offsets = np.zeros(lengths.size + 1, np.int64)
+        np.cumsum(lengths.reshape(-1), out=offsets[1:])
+        total = int(offsets[-1])
+        rows = self._buffers.take(f"{name} rows", total, np.int64)
+        size = total if self._weighted else 0
+        weights = self._buffers.take(f"{name} weights", size, np.float32)
+        for (places, lookups, _), chosen in zip(parts, sources):
+            starts = offsets[(places[:, None] * samples + everyone).reshape(-1)]
+            taken = Bags(lookups.offsets, lookups.rows, lookups.weights)
+            take_bags(taken, chosen, starts, rows, weights)
+        return Lookups(offsets, rows, weights, samples)
+
+
+def together(steps: Sequence[Generator[Request, None, T]]) -> Generator[Request, None, list[T]]:
+    """Several exchanges at once, each a step at a time in their order; their results."""
+    results: dict[int, T] = {}
+    waiting: dict[int, Request] = {}
+    for i, generator in enumerate(steps):
+        try:
+            waiting[i] = next(generator)
+        except StopIteration as end:
+            results[i] = end.value
+    while waiting:
+        for i in list(waiting):
+            yield waiting[i]
+            try:
+                waiting[i] = next(steps[i])
+            except StopIteration as end:
+                del waiting[i]
+                results[i] = end.value
+    return [results[i] for i in range(len(steps))]
+
+
+def _number_bytes(distinct: Ints) -> Ints:
+    """Bytes of a number among so many: 1, 2 or 4."""
+    return np.where(distinct <= 1 << 8, 1, np.where(distinct <= 1 << 16, 2, 4))
+
+
+def inverse_words(samples: Ints, distinct: Ints) -> Ints:
+    """Numbers of 4 bytes in which the bags of so many samples are named."""
+    return -(-samples * _number_bytes(distinct) // 4)
+
+
+def pack_inverse(inverse: NDArray[np.int32], distinct: int) -> Heads:
+    """The bags of samples as i32 numbers, several to each."""
+    size = int(_number_bytes(np.array(distinct)))
+    words = int(inverse_words(np.array(inverse.size), np.array(distinct)))
+    packed = np.zeros(4 * words // size, f"<u{size}")
+    packed[: inverse.size] = inverse
+    return packed.view(np.int32)
+
+
+def bags_of_ranks(notes: Sequence[Heads], cuts: Ints, shape: Shape) -> Ints:
+    """The distinct bags, of all ranks, that each sample of the batch has: i64[B]; all 0 where the
+    ranks did not say.
+    """
+    bag_of = np.zeros(shape.batch, np.int64)
+    for rank, note in enumerate(notes):
+        if note.size:
+            size = int(_number_bytes(np.array(cuts[rank + 1] - cuts[rank])))
+            numbers = np.ascontiguousarray(note).view(f"<u{size}")
+            first = int(shape.cuts[rank])
+            last = int(shape.cuts[rank + 1])
+            bag_of[first:last] = cuts[rank] + numbers[: last - first]
+    return bag_of

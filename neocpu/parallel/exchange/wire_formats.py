@@ -1,0 +1,189 @@
+"""In which formats may vectors and gradients travel, and how many bytes is that?
+
+    fp32              as they are
+    fp16, bf16        number by number
+    fp8, int8, int4   in blocks of columns, each a row of its own as FBGEMM writes it: codes, then
+                      the numbers that scale them
+
+To add a format: a line in `WIRE_FORMATS`, and its branch in `kernels/exchange/wires.py` and its
+twin. Data only, so that configs and planners need no compiler. What a wire does to a number, and at
+which points of a step: `docs/arithmetic.md` §13.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neocpu.core.errors import PlanError
+from neocpu.core.formats import FORMATS, RowFormat
+from neocpu.core.formats import WIRES as TRAVELLING
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.schemes import Shard
+
+BLOCK = 32  # columns under one header: FBGEMM's row_dim
+DIRECTIONS = ("forward", "backward", "dense")
+
+
+class WireFormat(NamedTuple):
+    """A format of numbers that travel.
+
+    Attributes:
+        row: bytes of a row, or of a block of columns.
+        blocks: whether columns are encoded in blocks, each under a header of its own.
+        forms: what kernels call it (`kernels/exchange/wires.py`), on the way forward and on the way
+        back.
+    """
+
+    row: RowFormat
+    blocks: bool
+    forms: tuple[int, int]
+
+
+WIRE_FORMATS = {
+    "fp32": WireFormat(FORMATS["fp32"], blocks=False, forms=(-1, -1)),
+    "fp16": WireFormat(FORMATS["fp16"], blocks=False, forms=(0, 0)),
+    "bf16": WireFormat(FORMATS["bf16"], blocks=False, forms=(1, 1)),
+    "fp8": WireFormat(TRAVELLING["fp8_row_forward"], blocks=True, forms=(4, 5)),
+    "int8": WireFormat(FORMATS["int8"], blocks=True, forms=(2, 2)),
+    "int4": WireFormat(FORMATS["int4"], blocks=True, forms=(3, 3)),
+}
+
+
+@dataclass(frozen=True)
+class WireSpec:
+    """The wire of one direction.
+
+    format : a name in WIRE_FORMATS. block : columns under one header. scale : numbers are
+    multiplied by it before they are encoded, and divided by it afterwards.
+    """
+
+    format: str = "fp32"
+    block: int = BLOCK
+    scale: float = 1.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether numbers travel as they are."""
+        return self.format == "fp32"
+
+    @property
+    def blocks(self) -> bool:
+        """Whether columns are encoded in blocks."""
+        return WIRE_FORMATS[self.format].blocks
+
+    @property
+    def number_bytes(self) -> float:
+        """Mean bytes of a number, of whole blocks."""
+        return float(self.bytes(self.block)) / self.block
+
+    def bytes(self, width: Any) -> Any:
+        """Bytes of the codes of so many columns of a sample: an int, or i64[n] of i64[n]."""
+        row = WIRE_FORMATS[self.format].row
+        widths = np.asarray(width, np.int64)
+        if not self.blocks:
+            size = widths * row.bits // 8
+        else:
+            last = widths % self.block
+            unit = 8 * row.multiple
+            codes = (last * row.bits + unit - 1) // unit * row.multiple
+            rest = np.where(last > 0, codes + row.header_bytes, 0)
+            size = widths // self.block * row.row_bytes(self.block) + rest
+        return int(size) if np.ndim(width) == 0 else size.astype(np.int64)
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits, as JSON values."""
+        keys: dict[str, Any] = {"format": self.format}
+        if self.blocks:
+            keys["block"] = self.block
+        if self.scale != 1.0:
+            keys["scale"] = self.scale
+        return keys
+
+
+@dataclass(frozen=True)
+class WireSpecs:
+    """The wires of a run. forward : of pooled vectors. backward : of their gradients. dense : of
+    gradients of the dense parameters.
+    """
+
+    forward: WireSpec = field(default_factory=WireSpec)
+    backward: WireSpec = field(default_factory=WireSpec)
+    dense: WireSpec = field(default_factory=WireSpec)
+
+
+FP32 = WireSpecs()
+
+
+@dataclass(frozen=True)
+class WiresConfig:
+    """In which formats numbers travel between ranks; they change the bits, as a model's shape does.
+
+    What is rounded is rounded alike where nothing travels: one digest for every plan and rank count
+    (docs/arithmetic.md §13).
+
+    forward : of pooled vectors: fp32, fp16, bf16, fp8, int8 or int4. backward : of their gradients.
+    dense : of gradients of the dense parameters: fp32, fp16 or bf16.
+    block : columns of a vector that fp8, int8 and int4 encode together, under one scale. No plan
+    may cut columns inside a block.
+    forward_scale, backward_scale, dense_scale : numbers are multiplied by it before they are
+    encoded, and divided by it afterwards; powers of two are exact.
+    """
+
+    forward: str = "fp32"
+    backward: str = "fp32"
+    dense: str = "fp32"
+    block: int = BLOCK
+    forward_scale: float = 1.0
+    backward_scale: float = 1.0
+    dense_scale: float = 1.0
+
+    @property
+    def specs(self) -> WireSpecs:
+        """The wires."""
+        return WireSpecs(
+            *(
+                WireSpec(getattr(self, name), self.block, getattr(self, f"{name}_scale"))
+                for name in DIRECTIONS
+            )
+        )
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits, of the wires that round."""
+        specs = {name: getattr(self.specs, name) for name in DIRECTIONS}
+        return {name: spec.header() for name, spec in specs.items() if not spec.exact}
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """(key, what is wrong with it)."""
+        for name in DIRECTIONS:
+            spec: WireSpec = getattr(self.specs, name)
+            if not 2.0**-126 <= spec.scale <= 2.0**126:
+                yield f"{name}_scale", f"{spec.scale} is not from 2^-126 to 2^126"
+            elif spec.exact and spec.scale != 1.0:
+                yield f"{name}_scale", f'it has no effect on wires.{name} = "fp32"'
+
+
+def cut_blocks(wires: WireSpecs, dim: int, shards: Iterable[Shard]) -> Iterator[tuple[str, int]]:
+    """(direction, column) of every cut of a table's columns inside a block of a wire."""
+    for name in ("forward", "backward"):
+        wire: WireSpec = getattr(wires, name)
+        if wire.blocks:
+            cuts = {cut for shard in shards for cut in shard.cols}
+            yield from ((name, cut) for cut in sorted(cuts) if cut % wire.block and cut != dim)
+
+
+def refuse_cut_blocks(plan: Plan, wires: WireSpecs) -> None:
+    """Raise PlanError for a plan that cuts columns inside a block of a wire."""
+    if not (wires.forward.blocks or wires.backward.blocks):
+        return
+    for number, table in enumerate(plan.tables):
+        shards = [shard for shard in plan.shards if shard.table == number]
+        for name, cut in cut_blocks(wires, table.dim, shards):
+            wire: WireSpec = getattr(wires, name)
+            raise PlanError(
+                f"table {table.name!r} is cut at column {cut}, inside a block of {wire.block} "
+                f"columns that wires.{name} = {wire.format!r} encodes together; give it a plan "
+                "that does not cut columns there (table_wise, row_wise, data_parallel, auto), set "
+                "a wires.block that divides the cut, or use fp16 or bf16"
+            )

@@ -1,0 +1,186 @@
+"""How do pooled vectors, their gradients and dense gradients travel in fewer bits? Encoded as they
+are packed, decoded as they are put in place, rounded alike where nothing travels.
+
+    wire = Wire.of(WireSpec("fp16"), backward=False)      None for fp32: nothing is done
+    wire.encode(E, message, jobs)     wire.decode(message, E, jobs)     wire.round(E, E, jobs)
+
+A number is rounded at fixed points of a step, once, whether it travels or not
+(`docs/arithmetic.md` §13); so plan and rank count cannot be seen. Blocks of columns are those of
+the table, so no shard may be cut inside one: `refuse_cut_blocks`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.kernels.exchange import wires as kernels
+from neocpu.parallel.exchange.wire_formats import WIRE_FORMATS, WireSpec, WireSpecs
+from neocpu.parallel.sharding.entries import Ints, RankEntries, RoutedEntries
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A wire in which numbers are rounded.
+
+    Jobs are those of `kernels/exchange/blocks.py`, places in a message in bytes.
+    """
+
+    spec: WireSpec
+    backward: bool = False
+
+    @staticmethod
+    def of(spec: WireSpec, backward: bool = False) -> "Wire | None":
+        """The wire of a direction; None where numbers travel as they are."""
+        return None if spec.exact else Wire(spec, backward)
+
+    @cached_property
+    def code(self) -> kernels.WireCode:
+        """What kernels are told."""
+        form = WIRE_FORMATS[self.spec.format].forms[self.backward]
+        return kernels.WireCode(form, self.spec.block, np.float32(self.spec.scale))
+
+    def bytes(self, width: int) -> int:
+        """Bytes of so many columns of a sample."""
+        return int(self.spec.bytes(width))
+
+    def encode(self, source: Floats, target: Bytes, jobs: Ints) -> None:
+        """Columns of a matrix into a message."""
+        kernels.encode_blocks(source.reshape(-1), target.reshape(-1), jobs, self.code)
+
+    def decode(self, source: Bytes, target: Floats, jobs: Ints) -> None:
+        """A message into columns of a matrix."""
+        kernels.decode_blocks(source.reshape(-1), target.reshape(-1), jobs, self.code)
+
+    def round(self, source: Floats, target: Floats, jobs: Ints) -> None:
+        """Numbers as they would arrive; `target` may be `source`."""
+        kernels.round_blocks(source.reshape(-1), target.reshape(-1), jobs, self.code)
+
+    def joins(self, width: int) -> bool:
+        """May columns that follow so many others be part of one job with them?"""
+        return not self.spec.blocks or width % self.spec.block == 0
+
+
+@dataclass(frozen=True)
+class WireSet:
+    """The wires of pooled vectors and of their gradients; None where they travel as they are."""
+
+    forward: Wire | None = None
+    backward: Wire | None = None
+
+    @staticmethod
+    def of(specs: WireSpecs) -> "WireSet":
+        """The wires of a config."""
+        return WireSet(Wire.of(specs.forward), Wire.of(specs.backward, backward=True))
+
+
+EXACT = WireSet()
+
+
+def merged_jobs(wire: Wire, jobs: Iterable[Sequence[int]]) -> Ints:
+    """Jobs with neighbours joined, (source, target) in a matrix and in a message.
+
+    Each is (column, stride, byte, stride in bytes, rows, width).
+    """
+    merged: list[list[int]] = []
+    for column, stride, byte, pitch, rows, width in jobs:
+        last = merged[-1] if merged else None
+        if (
+            last
+            and last[0] + last[5] == column
+            and last[2] + wire.bytes(last[5]) == byte
+            and wire.joins(last[5])
+        ):
+            last[5] += width
+        elif width:
+            merged.append([column, stride, byte, pitch, rows, width])
+    return np.array(merged, np.int64).reshape(-1, 6)
+
+
+class WholeJobs:
+    """Counts in bytes, and jobs, of finished rows on a wire for one batch size; their gradients
+    take the way back.
+
+    ranks : entries of all ranks. me : this rank. cuts : rank q's samples are [cuts[q], cuts[q+1]).
+    columns : of E.
+    """
+
+    def __init__(
+        self, wire: Wire, ranks: Sequence[RankEntries], me: int, cuts: Ints, columns: int
+    ) -> None:
+        sizes = np.diff(cuts)
+        samples = int(sizes[me])
+        pitches = [_bytes_of(wire, r.whole) for r in ranks]
+        self.sends = sizes * pitches[me]
+        self.recvs = samples * np.array(pitches, np.int64)
+        # of all ranks, [sender, receiver]
+        self.table = np.multiply.outer(np.array(pitches, np.int64), sizes)
+        entries = ranks[me].whole
+        # a matrix [B, C] of my entries and the messages that hold its rows
+        self.rows = merged_jobs(
+            wire, _jobs(wire, entries, entries.column, entries.columns, 0, int(cuts[-1]))
+        )
+        home: list[tuple[int, ...]] = []
+        base = 0
+        for rank, pitch in zip(ranks, pitches):
+            home += _jobs(wire, rank.whole, rank.whole.home, columns, base, samples)
+            base += samples * pitch
+        # columns of E and the messages of all ranks, one after the other
+        self.columns = merged_jobs(wire, home)
+
+
+def _bytes_of(wire: Wire, entries: RoutedEntries) -> int:
+    """Bytes of one sample of some entries."""
+    return int(wire.spec.bytes(entries.width).sum())
+
+
+def _jobs(
+    wire: Wire, entries: RoutedEntries, columns: Ints, stride: int, base: int, rows: int
+) -> list[tuple[int, ...]]:
+    sizes = wire.spec.bytes(entries.width)
+    starts = base + np.cumsum(sizes) - sizes
+    pitch = int(sizes.sum())
+    return [
+        (column, stride, start, pitch, rows, width)
+        for column, start, width in zip(columns.tolist(), starts.tolist(), entries.width.tolist())
+    ]
+
+
+def reversed_jobs(jobs: Ints) -> Ints:
+    """The same jobs from target to source."""
+    return np.ascontiguousarray(jobs[:, [2, 3, 0, 1, 4, 5]])
+
+
+class Rounding:
+    """Columns of E, or of its gradient, that stay at home: rounded as if they had travelled.
+
+    homes, widths : i64[n], runs of columns, each whole blocks of one key. columns : of E.
+    """
+
+    def __init__(self, wire: Wire, homes: Ints, widths: Ints, columns: int) -> None:
+        self._wire = wire
+        self._columns = columns
+        spans: list[list[int]] = []
+        for home, width in sorted(zip(homes.tolist(), widths.tolist())):
+            last = spans[-1] if spans else None
+            if last and last[0] + last[1] == home and wire.joins(last[1]):
+                last[1] += width
+            else:
+                spans.append([home, width])
+        self._spans = spans
+        self._jobs: dict[int, Ints] = {}
+
+    def __call__(self, source: Floats, target: Floats) -> None:
+        """source f32[b, columns] into target, which may be the source; other columns are left."""
+        samples = len(source)
+        if samples not in self._jobs:
+            columns = self._columns
+            jobs = [(at, columns, at, columns, samples, width) for at, width in self._spans]
+            self._jobs[samples] = np.array(jobs, np.int64).reshape(-1, 6)
+        if samples:
+            self._wire.round(source, target, self._jobs[samples])

@@ -1,0 +1,1 @@
+"""Which rank holds which rectangle of which table?"""

@@ -1,0 +1,278 @@
+"""How does a job of many ranks end when one fails, or is asked to stop? At once, everywhere, and
+with one message.
+
+`guard` catches what `main` lets through. The first rank of a host to claim the job's marker file
+prints; then the job is aborted with the error's exit status, so no rank waits for one that is gone.
+An error raised by `comm.agree` is printed only by the rank it came from. `StopSignal` turns SIGTERM
+and Ctrl-C into a flag that training looks at.
+"""
+
+import errno
+import hashlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from neocpu.core.errors import NeocpuError
+
+PATIENCE = 5.0  # seconds that a rank with nothing to say gives the one that speaks
+# errors of the system that are no bugs, and what helps
+REMEDIES = {
+    errno.EMFILE: "raise the limit of open files of this process (`ulimit -n`)",
+    errno.ENFILE: "this host has too many open files; end other programs",
+    errno.ENOSPC: "make room on that disk",
+    errno.EROFS: "nothing can be written there; mount it for writing, or choose another folder",
+    errno.EIO: "the disk fails; look at the system's log, and use another one",
+    errno.EDQUOT: "make room: the quota on that disk is used up",
+}
+_STARTED = time.time()  # of this process, nearly
+_job: dict[str, Any] = {"token": None, "rank": None, "abort": None}
+
+
+def join_job(token: str, rank: int, abort: Callable[[int], None]) -> None:
+    """Tell the guard which job this process belongs to: a token that all ranks share, its rank, how
+    to end the job.
+    """
+    _job.update(token=token, rank=rank, abort=abort)
+
+
+def leave_job() -> None:
+    """Forget the job (tests)."""
+    _job.update(token=None, rank=None, abort=None)
+
+
+def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = None) -> int:
+    """Exit status of `main`; if it fails, print once for the whole job and end all ranks.
+
+    abort : ends the job before `join_job` was called, for a rank that fails while others already
+        wait for it.
+
+    A NeocpuError is printed without traceback and sets its own status; Ctrl-C gives 130; what the
+    machine lacks (`REMEDIES`) is one line and status 1; anything else is a bug and is printed with
+    traceback and rank, status 1. All ranks are expected to leave together, and nothing is aborted,
+    after SystemExit, and after a NeocpuError with a status above 128: a run that a signal stopped.
+    """
+    try:
+        return main() or 0
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        return _end_job(NeocpuError(str(stop.code)), str(stop.code), 1, abort)
+    except KeyboardInterrupt as error:
+        return _end_job(error, "neocpu: interrupted", 128 + signal.SIGINT, abort)
+    except NeocpuError as error:
+        if error.exit_status > 128:
+            return _leave_together(f"neocpu: {_one_line(error)}", error.exit_status)
+        return _end_job(error, f"neocpu: error: {_one_line(error)}", error.exit_status, abort)
+    except BaseException as error:
+        if lack := _what_lacks(error):
+            return _end_job(error, f"neocpu: error: {lack}", 1, abort)
+        rank = _job["rank"]
+        where = "" if rank is None else f" on rank {rank}"
+        text = (
+            "".join(traceback.format_exception(error))
+            + f"neocpu: unexpected {type(error).__name__}{where}: {error}"
+        )
+        return _end_job(error, text, 1, abort)
+
+
+def _what_lacks(error: BaseException) -> str:
+    """What the machine lacks, and what helps, where that is what an error of the system says."""
+    if not isinstance(error, OSError) or error.errno not in REMEDIES:
+        return ""
+    file = f"{error.filename}: " if error.filename else ""
+    return f"{file}{error.strerror}; {REMEDIES[error.errno]}"
+
+
+def _end_job(
+    error: BaseException, text: str, status: int, abort: Callable[[int], None] | None
+) -> int:
+    abort = _job["abort"] or abort
+    if abort is None:
+        _print(text)
+        return status
+    marker = _marker()
+    speaker = getattr(error, "spoken_by", _job["rank"])
+    if speaker == _job["rank"] and _claim(marker):
+        _print(text)
+        with suppress(OSError):
+            marker.write_text("done")
+        time.sleep(0.2)  # the launcher still has to read what was printed
+    else:
+        _wait_for(marker)
+    abort(status)
+    return status
+
+
+def _leave_together(text: str, status: int) -> int:
+    if _job["abort"] is None or _claim(_marker()):
+        _print(text)
+    return status
+
+
+def _marker() -> Path:
+    return Path(tempfile.gettempdir()) / f"neocpu-{_job['token'] or launch_token()}.said"
+
+
+def _print(text: str) -> None:
+    """Say it on stderr; the exit status says enough where that cannot be written."""
+    for stream, words in ((sys.stdout, ""), (sys.stderr, text.rstrip("\n") + "\n")):
+        with suppress(OSError, ValueError, AttributeError):  # full, closed, or none
+            stream.write(words)
+            stream.flush()
+
+
+def _one_line(error: BaseException) -> str:
+    """Its message without line ends, as those that HDF5 writes."""
+    return " ".join(line.strip() for line in str(error).splitlines())
+
+
+def _claim(marker: Path) -> bool:
+    """Did this process create the marker? If the folder cannot be written, everybody speaks.
+
+    A marker from before this process started is of an earlier one with the same parent, a shell.
+    """
+    with suppress(OSError):  # another user's, or just removed by another rank
+        for old in marker.parent.glob("neocpu-*.said"):
+            written = old.stat().st_mtime
+            if time.time() - written > 86400 or (old == marker and written < _STARTED - 1.0):
+                old.unlink()
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _wait_for(marker: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            if marker.read_text() == "done":
+                time.sleep(0.3)
+                return
+        except OSError:
+            pass
+        time.sleep(0.05)
+
+
+def launch_token() -> str:
+    """A name that ranks of one job and host share before they can talk: their launcher's process
+    and job numbers.
+    """
+    parent = os.getppid()
+    try:
+        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = ""
+    names = (
+        "SLURM_JOB_ID",
+        "SLURM_STEP_ID",
+        "PMIX_NAMESPACE",
+        "PALS_APID",
+        "FLUX_JOB_ID",
+        "LSB_JOBID",
+    )
+    parts = [str(parent), started, *(os.environ.get(name, "") for name in names)]
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
+
+
+class StopSignal:
+    """From now until `restore`, SIGTERM, SIGUSR1, SIGUSR2 and, once `started`, SIGINT only set
+    `number`, so that a run can end with a checkpoint.
+
+    Launchers pass them on from mpiexec to the ranks, except that Open MPI's kills the ranks soon
+    after a SIGTERM or SIGINT: there, and as Slurm's early warning (`--signal=USR1@120`), SIGUSR1 is
+    the one to send.
+
+    Ranks get the signal at different steps: agree on it with `comm.largest(stop.number)`. Until the
+    run has started there is nothing to lose, so Ctrl-C is a KeyboardInterrupt; afterwards a second
+    one is, more than a second after the first. One within another begins with what the outer one
+    holds already (`held_signals`). Outside the main thread, which alone has signals, it does
+    nothing.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    held = 0  # that came before this process had a run
+
+    def __init__(self, started: bool = True) -> None:
+        self.number = StopSignal.held
+        self.started = started
+        self._when = time.monotonic()
+        self._before: dict[signal.Signals, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+
+    def start(self) -> None:
+        """The run has started: Ctrl-C is held from now on."""
+        self.started = True
+
+    def restore(self) -> None:
+        """Give the signals back to whoever had them before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.restore()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        # a terminal's Ctrl-C may come twice within a moment: to the process group, and passed on by
+        # mpiexec
+        again = self.number and time.monotonic() - self._when > 1.0
+        if number == signal.SIGINT and (again or not self.started):
+            raise KeyboardInterrupt
+        if not self.number:
+            self.number = number
+            self._when = time.monotonic()
+
+    @staticmethod
+    def exit_status(number: int) -> int:
+        """Exit status of a run that a signal stopped, as shells count: 128 + signal."""
+        return 128 + number
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Hold the signals of `StopSignal`, but Ctrl-C: a run within looks at them when it begins, and
+    one that comes after its last step changes nothing.
+    """
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        StopSignal.held = StopSignal.held or number
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = set(StopSignal.SIGNALS) - {signal.SIGINT}
+        before = {number: signal.signal(number, hold) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        StopSignal.held = 0
+
+
+def let_finish() -> None:
+    """The work of this process is done: signals that ask it to stop cannot spoil its status."""
+    for number in set(StopSignal.SIGNALS) - {signal.SIGINT}:
+        signal.signal(number, signal.SIG_IGN)

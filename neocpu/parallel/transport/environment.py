@@ -1,0 +1,89 @@
+"""Can kernels run in the environment of this process? Asked before anything is compiled.
+
+`check_variables` and `check_threads` come before numba is imported, which reads its variables then;
+`check_kernels` after it. What is wrong is told at once, with what to change; it would otherwise be
+a traceback from inside Numba, minutes of compilation, or a crash.
+"""
+
+import os
+import threading
+from collections.abc import Mapping
+
+from neocpu.core.errors import EnvironmentProblem
+
+LAYERS = ("default", "threadsafe", "forksafe", "safe", "tbb", "omp", "workqueue")
+
+
+def check_variables(variables: Mapping[str, str] = os.environ) -> None:
+    """Raise EnvironmentProblem for a variable of Numba's with which no kernel could run."""
+    threads = variables.get("NUMBA_NUM_THREADS", "").strip()
+    if threads and not (threads.isascii() and threads.isdigit() and int(threads) > 0):
+        raise EnvironmentProblem(
+            f"NUMBA_NUM_THREADS={threads}: not a number of threads; give 1 or more, or unset it"
+        )
+    layer = variables.get("NUMBA_THREADING_LAYER", "").strip()
+    if layer and layer not in LAYERS:
+        raise EnvironmentProblem(
+            f"NUMBA_THREADING_LAYER={layer}: no such layer; choose one of {', '.join(LAYERS)}, or "
+            "unset it"
+        )
+    if variables.get("NUMBA_DISABLE_JIT", "").strip() not in ("", "0"):
+        raise EnvironmentProblem(
+            "NUMBA_DISABLE_JIT switches Numba's compiler off, without which kernels cannot run; "
+            "unset it"
+        )
+
+
+def check_threads(count: int) -> None:
+    """Raise EnvironmentProblem where this process cannot start so many threads.
+
+    They are started for a moment: limits of users, memory and containers all count, and Numba's
+    threads would end the process with a segmentation fault where one of them is reached.
+    """
+    most = _startable(count)
+    if most < count:
+        raise EnvironmentProblem(
+            f"training.threads or NUMBA_NUM_THREADS asks for {count} threads, but this process can "
+            f"start only {most} (`ulimit -u`, `ulimit -v`, or the pids limit of the container); "
+            "ask for fewer, or raise the limit"
+        )
+
+
+def _startable(count: int) -> int:
+    """How many of `count` threads this process can start."""
+    end = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=end.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except (RuntimeError, MemoryError):
+        pass
+    finally:
+        end.set()
+        for thread in started:
+            thread.join()
+    return len(started)
+
+
+def check_kernels() -> None:
+    """Raise EnvironmentProblem where kernels would not run, or not compile in reasonable time."""
+    from neocpu.kernels.compile.key import cpu_kind, has_fma
+    from neocpu.kernels.compile.threads import threading_layer
+
+    if not has_fma():
+        _, name, _ = cpu_kind()
+        raise EnvironmentProblem(
+            f"this CPU ({name}) has no fused multiply-add, which kernels need for equal bits; use "
+            "a CPU from 2013 or later, let the virtual machine pass its features on, or unset "
+            "NUMBA_CPU_NAME and NUMBA_CPU_FEATURES"
+        )
+    try:
+        threading_layer()
+    except (ValueError, ImportError) as error:
+        text = " ".join(str(error).split())
+        raise EnvironmentProblem(
+            f"Numba's threads cannot be started: {text}; unset NUMBA_THREADING_LAYER, or install "
+            "libgomp (Linux) or libomp (macOS)"
+        ) from error

@@ -1,0 +1,315 @@
+"""How can ranks be tested, debugged and taught without MPI? As threads of one process, behind the
+same verbs.
+
+One primitive carries every verb: all ranks deposit what they bring under the number of the call;
+whoever comes last moves the bytes of all; the others then go on. As in MPI, an exchange that all
+have started needs nobody's further help.
+
+`run_threads(ranks, body)` runs `body(comm)` once per rank. A rank that fails ends the others at
+their next verb.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.kernels.compile.threads import threading_layer, use_threads
+from neocpu.parallel.transport.checks import Counts
+from neocpu.parallel.transport.comm import Comm, nodes_of
+from neocpu.parallel.transport.sent import Traffic
+from neocpu.parallel.transport.started import Request
+
+T = TypeVar("T")
+
+
+class PeerFailed(RuntimeError):
+    """Another rank failed, so this one cannot go on."""
+
+
+@dataclass
+class Meeting:
+    """One call of a verb by all ranks: what each brought, and the outcome after the last call."""
+
+    verb: str
+    brought: dict[int, Any] = field(default_factory=dict)
+    over: bool = False
+    result: Any = None
+    left: int = 0
+
+
+class MeetingRoom:
+    """Where the ranks of one group meet. All rooms of a world share one lock, one failure flag and
+    one timeout.
+    """
+
+    def __init__(self, size: int, world: "ThreadWorld") -> None:
+        self.size = size
+        self.world = world
+        self._meetings: dict[int, Meeting] = {}
+
+    def bring(
+        self, number: int, rank: int, verb: str, gift: Any, move: Callable[[list[Any]], Any]
+    ) -> Meeting:
+        """Deposit `gift` in call `number`; the last rank to come calls `move` on all gifts in rank
+        order.
+        """
+        with self.world.changed:
+            self.world.check()
+            meeting = self._meetings.setdefault(number, Meeting(verb))
+            if meeting.verb != verb:
+                self.world.fail(
+                    RuntimeError(
+                        f"rank {rank} calls {verb} where another rank calls {meeting.verb}"
+                    )
+                )
+                self.world.check()
+            meeting.brought[rank] = gift
+            if len(meeting.brought) < self.size:
+                return meeting
+        try:
+            meeting.result = move([meeting.brought[r] for r in range(self.size)])
+        except BaseException as error:
+            with self.world.changed:
+                self.world.fail(error)
+            raise
+        with self.world.changed:
+            meeting.over = True
+            self.world.changed.notify_all()
+        return meeting
+
+    def wait(self, number: int, meeting: Meeting) -> Any:
+        """The result of a call, once every rank has come. Each rank waits once for each call."""
+        world = self.world
+        with world.resting(), world.changed:
+            if not world.changed.wait_for(
+                lambda: meeting.over or world.failure is not None, world.timeout
+            ):
+                missing = sorted(set(range(self.size)) - set(meeting.brought))
+                world.fail(
+                    TimeoutError(
+                        f"ranks {missing} did not call {meeting.verb} within {world.timeout:g} s"
+                    )
+                )
+            if not meeting.over:
+                world.check()
+            meeting.left += 1
+            if meeting.left == self.size:
+                self._meetings.pop(number, None)
+            return meeting.result
+
+
+class ThreadWorld:
+    """What all threads of one run share."""
+
+    def __init__(self, timeout: float, in_turn: bool) -> None:
+        self.changed = threading.Condition()
+        self._turn = threading.Lock() if in_turn else None
+        self.timeout = timeout
+        self.failure: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Remember the first failure and wake everybody; call with `changed` held."""
+        if self.failure is None:
+            self.failure = error
+        self.changed.notify_all()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """A rank's work; alone, if ranks take turns."""
+        with self._turn or nullcontext():
+            yield
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """A rank's wait for others, who may meanwhile take their turn."""
+        if self._turn is None:
+            yield
+            return
+        self._turn.release()
+        try:
+            yield
+        finally:
+            self._turn.acquire()
+
+    def check(self) -> None:
+        """Raise PeerFailed if any rank has failed."""
+        if self.failure is not None:
+            raise PeerFailed(f"another rank failed: {self.failure!r}")
+
+
+@dataclass
+class _Started:
+    room: MeetingRoom
+    number: int
+    meeting: Meeting
+    done: bool = False
+
+    def wait(self) -> None:
+        if not self.done:
+            self.room.wait(self.number, self.meeting)
+            self.done = True
+
+    def test(self) -> bool:
+        if not self.done and (self.meeting.over or self.room.world.failure is not None):
+            self.wait()
+        return self.done
+
+
+class ThreadComm(Comm):
+    """One rank among threads."""
+
+    def __init__(
+        self, room: MeetingRoom, rank: int, nodes: Counts, sent: Traffic | None = None
+    ) -> None:
+        super().__init__(rank, room.size, nodes, sent)
+        self._room = room
+        self._calls = 0
+
+    def _start(self, verb: str, gift: Any, move: Callable[[list[Any]], Any]) -> _Started:
+        self._calls += 1
+        return _Started(
+            self._room, self._calls, self._room.bring(self._calls, self.rank, verb, gift, move)
+        )
+
+    def _meet(self, verb: str, gift: Any, move: Callable[[list[Any]], Any]) -> Any:
+        started = self._start(verb, gift, move)
+        return self._room.wait(started.number, started.meeting)
+
+    def _exchange(
+        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+    ) -> Request:
+        return self._start("alltoallv", (send, send_counts, recv, recv_counts), _move_all)
+
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
+        return self._start("allgatherv", (send, recv, counts), _move_to_all)
+
+    def barrier(self) -> None:
+        """Return once every rank has called."""
+        self._meet("barrier", None, lambda gifts: None)
+
+    def quiet_barrier(self) -> None:
+        """Threads sleep in every barrier."""
+        self.barrier()
+
+    def rest(self, seconds: float) -> None:
+        """Sleep while others work."""
+        with self._room.world.resting():
+            time.sleep(seconds)
+
+    def split(self, color: int, key: int = 0) -> Comm:
+        """Comm of the threads that gave the same color, ordered by (key, rank)."""
+        groups = self._meet(
+            "split", (color, key, self.rank), lambda gifts: _groups(gifts, self._room.world)
+        )
+        room, members = groups[color]
+        part = ThreadComm(room, members.index(self.rank), self.nodes[members], self.sent)
+        part.world_ranks = self.world_ranks[members]
+        return part
+
+    def abort(self, status: int) -> None:
+        """End the other ranks at their next verb, and this one by SystemExit."""
+        error = SystemExit(status)
+        with self._room.world.changed:
+            self._room.world.fail(error)
+        raise error
+
+
+def _move_all(gifts: list[Any]) -> None:
+    starts = [(np.cumsum(sends) - sends, np.cumsum(recvs) - recvs) for _, sends, _, recvs in gifts]
+    for source, (send, send_counts, _, _) in enumerate(gifts):
+        for target, (_, _, recv, recv_counts) in enumerate(gifts):
+            count = int(send_counts[target])
+            if count != recv_counts[source] or send.dtype != recv.dtype:
+                raise RuntimeError(
+                    f"rank {source} sends {count} {send.dtype} to rank {target}, "
+                    f"which expects {recv_counts[source]} {recv.dtype}"
+                )
+            at = int(starts[source][0][target])
+            to = int(starts[target][1][source])
+            recv[to : to + count] = send[at : at + count]
+
+
+def _move_to_all(gifts: list[Any]) -> None:
+    for rank, (_, recv, counts) in enumerate(gifts):
+        parts = [send for send, _, _ in gifts]
+        if [p.size for p in parts] != counts.tolist() or any(p.dtype != recv.dtype for p in parts):
+            raise RuntimeError(
+                f"rank {rank} expects {counts.tolist()} {recv.dtype}, not {[p.size for p in parts]}"
+            )
+        recv[:] = np.concatenate(parts)
+
+
+def _groups(
+    gifts: list[tuple[int, int, int]], world: ThreadWorld
+) -> dict[int, tuple[MeetingRoom, list[int]]]:
+    members: dict[int, list[int]] = {}
+    for color, _, rank in sorted(gifts):
+        members.setdefault(color, []).append(rank)
+    return {color: (MeetingRoom(len(ranks), world), ranks) for color, ranks in members.items()}
+
+
+def run_threads(
+    ranks: int,
+    body: Callable[[Comm], T],
+    *,
+    ranks_per_node: int | None = None,
+    timeout: float = 300.0,
+    in_turn: bool = False,
+) -> list[T]:
+    """Results of `body(comm)` of every rank, in rank order; parallel kernels of each use one
+    thread.
+
+    ranks_per_node : for the comms' `nodes`; None puts all ranks on one node.
+    timeout : seconds that a rank waits for the others in one verb.
+    in_turn : only one rank works at a time, and the next when it waits, which any threading layer
+        allows.
+
+    Raises
+    ------
+    EnvironmentProblem : Numba's threading layer is not safe for several threads.
+    Whatever the first failing rank raised; TimeoutError when a rank never came.
+    """
+    if ranks > 1 and not in_turn and threading_layer() == "workqueue":
+        raise EnvironmentProblem(
+            "ranks as threads need Numba's omp or tbb threading layer, but this process has "
+            "workqueue, which aborts; "
+            "install a libgomp (Linux) or libomp (macOS), or `pip install tbb`, or unset "
+            "NUMBA_THREADING_LAYER"
+        )
+    world = ThreadWorld(timeout, in_turn)
+    room = MeetingRoom(ranks, world)
+    nodes = nodes_of(ranks, ranks_per_node)
+    results: list[Any] = [None] * ranks
+
+    def run(rank: int) -> None:
+        try:
+            with world.working():
+                use_threads(1)
+                results[rank] = body(ThreadComm(room, rank, nodes))
+        except BaseException as error:  # handed to the caller, who raises it
+            with world.changed:
+                world.fail(error)
+
+    _join(
+        [
+            threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True)
+            for rank in range(ranks)
+        ]
+    )
+    if world.failure is not None:
+        raise world.failure
+    return results
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,1 @@
+"""Which classes of FBGEMM stand here? Training and inference tables over our embedding."""

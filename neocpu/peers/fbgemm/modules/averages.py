@@ -1,0 +1,49 @@
+"""Which averages of rows do FBGEMM's optimizers take between updates, on whole tables?
+
+Before the lookup of a training step, counted from 1: EMAINPLACE_ROWWISE_ADAGRAD moves the second
+half of each row towards the first; ENSEMBLE_ROWWISE_ADAGRAD keeps a shadow of the rows and copies
+it back (formulas: docs/semantics.md §2).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from neocpu.core.errors import ConfigError
+
+
+def average_halves(weights: Sequence[Tensor], options: Any, step: int) -> None:
+    """Move the second half of each row [rows, columns] towards the first, where this step does so.
+
+    options : an EmainplaceModeDefinition. Raises ConfigError for an odd number of columns.
+    """
+    if step % int(options.step_ema) or step < int(options.step_start):
+        return
+    for table in weights:
+        if table.shape[1] % 2:
+            raise ConfigError(
+                f"dimension {table.shape[1]}: EMAINPLACE_ROWWISE_ADAGRAD needs an even number"
+            )
+        half = table.shape[1] // 2
+        table[:, half:].lerp_(table[:, :half], options.step_ema_coef)
+
+
+def average_shadows(
+    weights: Sequence[Tensor], shadows: Sequence[Tensor], options: Any, step: int
+) -> None:
+    """Average rows into their shadows and copy shadows to rows, where this step does so.
+
+    weights, shadows : [rows, columns] of each table, changed in place; averages are taken in the
+    shadows' dtype. options : an EnsembleModeDefinition.
+    """
+    average = step % int(options.step_ema) == 0
+    copy = step % int(options.step_swap) == 0
+    old_share = float(options.step_ema_coef) if step > int(options.step_start) else 0.0
+    for table, shadow in zip(weights, shadows):
+        if average:
+            shadow.lerp_(table.to(shadow.dtype), 1.0 - old_share)
+        if copy:
+            table.copy_(shadow)
+        if average and int(options.step_mode) == 0:
+            shadow.zero_()

@@ -1,0 +1,261 @@
+"""How do the modules take part in torch.compile? Each lookup is one operator of the graph.
+
+The operators of namespace `neocpu` name their module by a number (`handle`): it is a constant of
+the graph, and the module's rows and states never enter it. So a compiled update happens in the
+module's own memory, as an eager one does. It is not optimised away, because its result, the
+gradient of the module's placeholder, is one of the graph's.
+
+    tbe_check    bounds check; repairs indices and offsets in place
+    tbe_lookup   pooled output of a module with a fused optimizer; its gradient is
+    tbe_update   the update: gradients of the placeholder and of the per-sample weights
+    dense_lookup, dense_gradients   the same for rows with a dense gradient
+    nbit_lookup  pooled output of inference tables; repairs indices and offsets in place
+"""
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neocpu.peers.fbgemm.modules.autograd import features_with_gradient
+
+# Modules by their handle.
+_MODULES: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+_HANDLES = itertools.count(1)
+_LIBRARY = torch.library.Library("neocpu", "FRAGMENT")
+# Arguments that all lookups share: batch_sizes is [F, R] flat, or empty where all have one size.
+_BATCH = "Tensor indices, Tensor offsets, Tensor? features, SymInt[] batch_sizes, int handle"
+
+
+class Compilable(nn.Module):
+    """A module with a handle; copies and loaded modules get handles of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._take_handle()
+
+    def _take_handle(self) -> None:
+        self.handle = next(_HANDLES)
+        _MODULES[self.handle] = self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._take_handle()
+
+
+def sizes_of(batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None) -> list[int]:
+    """Batch sizes, flat; empty where all features have one size."""
+    return [size for sizes in batch_size_per_feature_per_rank or () for size in sizes]
+
+
+def output_shape(
+    indices: Tensor, offsets: Tensor, dims: Sequence[int], sizes: Sequence[int], pooled: bool
+) -> tuple[Any, ...]:
+    """The shape of a lookup's output; dims [F]: columns of each feature; sizes: `sizes_of`."""
+    if not pooled:
+        return indices.shape[0], dims[0]
+    if not sizes:
+        return (offsets.shape[0] - 1) // len(dims), sum(dims)
+    ranks = len(sizes) // len(dims)
+    return (sum(dim * sum(sizes[f * ranks : (f + 1) * ranks]) for f, dim in enumerate(dims)),)
+
+
+def _weighted_features(features: Tensor | None, weighted: bool) -> Tensor | None:
+    """Which features' weights get a gradient, as an operator's argument; bool[0]: none of them."""
+    return features if weighted else torch.zeros(0, dtype=torch.bool)
+
+
+def _flags(features: Tensor | None, module: Any) -> Any:
+    """`_weighted_features` as `update` and `gradients` take it: bool[F], or None."""
+    if features is not None and not features.numel():
+        return None
+    return features_with_gradient(features, len(module.feature_table_map))
+
+
+_LIBRARY.define(
+    "tbe_check(int handle, Tensor(a!) indices, Tensor(b!) offsets, Tensor? weights, "
+    "SymInt[] batch_sizes) -> ()"
+)
+_LIBRARY.define(
+    f"tbe_lookup(Tensor placeholder, Tensor? weights, {_BATCH}, SymInt[] shape, "
+    "ScalarType dtype) -> Tensor"
+)
+_LIBRARY.define(
+    f"tbe_update(Tensor grad, Tensor placeholder, Tensor? weights, {_BATCH}) -> (Tensor, Tensor)"
+)
+_LIBRARY.define(
+    f"dense_lookup(Tensor table, Tensor? weights, {_BATCH}, SymInt[] shape, "
+    "ScalarType dtype) -> Tensor"
+)
+_LIBRARY.define(
+    f"dense_gradients(Tensor grad, Tensor table, Tensor? weights, {_BATCH}, bool rows) "
+    "-> (Tensor, Tensor)"
+)
+_LIBRARY.define(
+    "nbit_lookup(Tensor(a!) indices, Tensor(b!) offsets, Tensor? weights, int handle, "
+    "SymInt[] shape, ScalarType dtype) -> Tensor"
+)
+
+
+def _check(handle: int, indices: Tensor, offsets: Tensor, weights: Any, sizes: Any) -> None:
+    _MODULES[handle].check_bounds(indices, offsets, weights, sizes)
+
+
+def _lookup(
+    rows: Tensor,
+    weights: Tensor | None,
+    indices: Tensor,
+    offsets: Tensor,
+    features: Tensor | None,
+    sizes: Sequence[int],
+    handle: int,
+    shape: Any,
+    dtype: Any,
+) -> Tensor:
+    module = _MODULES[handle]
+    out: Tensor = module.forward_pass(module.feature_batch(indices, offsets, weights, sizes))
+    return out
+
+
+def _update(
+    grad: Tensor,
+    placeholder: Tensor,
+    weights: Tensor | None,
+    indices: Tensor,
+    offsets: Tensor,
+    features: Tensor | None,
+    sizes: Sequence[int],
+    handle: int,
+) -> tuple[Tensor, Tensor]:
+    module = _MODULES[handle]
+    batch = module.feature_batch(indices, offsets, weights, sizes)
+    weight_gradient = module.update(batch, grad, _flags(features, module))
+    return torch.zeros(0), torch.zeros(0) if weight_gradient is None else weight_gradient
+
+
+def _dense_gradients(
+    grad: Tensor,
+    table: Tensor,
+    weights: Tensor | None,
+    indices: Tensor,
+    offsets: Tensor,
+    features: Tensor | None,
+    sizes: Sequence[int],
+    handle: int,
+    rows: bool,
+) -> tuple[Tensor, Tensor]:
+    module = _MODULES[handle]
+    batch = module.feature_batch(indices, offsets, weights, sizes)
+    gradients = module.gradients(batch, grad, rows, _flags(features, module))
+    row_gradient, weight_gradient = (torch.zeros(0) if g is None else g for g in gradients)
+    return row_gradient, weight_gradient
+
+
+def _nbit_lookup(
+    indices: Tensor, offsets: Tensor, weights: Tensor | None, handle: int, shape: Any, dtype: Any
+) -> Tensor:
+    out: Tensor = _MODULES[handle].look_up(indices, offsets, weights)
+    return out
+
+
+for _name, _function in (
+    ("tbe_check", _check),
+    ("tbe_lookup", _lookup),
+    ("tbe_update", _update),
+    ("dense_lookup", _lookup),
+    ("dense_gradients", _dense_gradients),
+    ("nbit_lookup", _nbit_lookup),
+):
+    _LIBRARY.impl(_name, _function, "CPU")
+
+
+# ---- shapes and dtypes ----
+
+
+@torch.library.register_fake("neocpu::tbe_check", lib=_LIBRARY)
+def _check_fake(*arguments: Any) -> None:
+    return None
+
+
+@torch.library.register_fake("neocpu::tbe_lookup", lib=_LIBRARY)
+@torch.library.register_fake("neocpu::dense_lookup", lib=_LIBRARY)
+def _lookup_fake(rows: Tensor, *arguments: Any) -> Tensor:
+    shape, dtype = arguments[-2:]
+    return rows.new_empty(shape, dtype=dtype)
+
+
+@torch.library.register_fake("neocpu::nbit_lookup", lib=_LIBRARY)
+def _nbit_lookup_fake(indices: Tensor, *arguments: Any) -> Tensor:
+    shape, dtype = arguments[-2:]
+    return indices.new_empty(shape, dtype=dtype)
+
+
+def _weight_gradient_fake(weights: Tensor | None, features: Tensor | None) -> Tensor:
+    if weights is None or (features is not None and features.shape[0] == 0):
+        return torch.empty(0)
+    return weights.new_empty(weights.shape)
+
+
+@torch.library.register_fake("neocpu::tbe_update", lib=_LIBRARY)
+def _update_fake(
+    grad: Tensor,
+    placeholder: Tensor,
+    weights: Tensor | None,
+    indices: Tensor,
+    offsets: Tensor,
+    features: Tensor | None,
+    *arguments: Any,
+) -> tuple[Tensor, Tensor]:
+    return placeholder.new_empty(0), _weight_gradient_fake(weights, features)
+
+
+@torch.library.register_fake("neocpu::dense_gradients", lib=_LIBRARY)
+def _dense_gradients_fake(
+    grad: Tensor,
+    table: Tensor,
+    weights: Tensor | None,
+    indices: Tensor,
+    offsets: Tensor,
+    features: Tensor | None,
+    sizes: Any,
+    handle: int,
+    rows: bool,
+) -> tuple[Tensor, Tensor]:
+    row_gradient = table.new_empty(table.shape if rows else (0,))
+    return row_gradient, _weight_gradient_fake(weights, features)
+
+
+# ---- gradients ----
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    rows, weights, indices, offsets, features, ctx.sizes, ctx.handle, _, _ = inputs
+    ctx.save_for_backward(rows, weights, indices, offsets, features)
+
+
+def _update_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    placeholder, weights, indices, offsets, features = ctx.saved_tensors
+    weighted = ctx.needs_input_grad[1]
+    features = _weighted_features(features, weighted)
+    batch = (weights, indices, offsets, features, ctx.sizes, ctx.handle)
+    gradients = torch.ops.neocpu.tbe_update(grad, placeholder, *batch)
+    return gradients[0], gradients[1] if weighted else None, *[None] * 7
+
+
+def _dense_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    table, weights, indices, offsets, features = ctx.saved_tensors
+    needs_rows, weighted = ctx.needs_input_grad[:2]
+    features = _weighted_features(features, weighted)
+    batch = (weights, indices, offsets, features, ctx.sizes, ctx.handle)
+    gradients = torch.ops.neocpu.dense_gradients(grad, table, *batch, needs_rows)
+    row_gradient = gradients[0] if needs_rows else None
+    return row_gradient, gradients[1] if weighted else None, *[None] * 7
+
+
+for _name, _backward in (("tbe_lookup", _update_backward), ("dense_lookup", _dense_backward)):
+    torch.library.register_autograd(
+        f"neocpu::{_name}", _backward, setup_context=_save, lib=_LIBRARY
+    )

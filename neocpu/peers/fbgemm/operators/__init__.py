@@ -1,0 +1,1 @@
+"""Which operators of FBGEMM stand here? One file for each family, and their registration."""

@@ -1,0 +1,76 @@
+"""How do rows of a narrow format become fp32 numbers and back? By the codecs of `docs/formats.md`.
+
+Rows are written back to nearest even, or stochastically by Philox
+(`docs/arithmetic.md` §9): the same seed, table, row and step give the same bits.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.formats import FORMATS
+from neocpu.kernels.compile.choice import backend_module
+from neocpu.kernels.twins.codecs.small_floats import CODECS, ROUNDINGS
+from neocpu.kernels.twins.numbers.philox import tensor_key
+
+# Purpose of the random keys of stochastic rounding, docs/arithmetic.md §9.
+STOCHASTIC = 2
+# Our name of each SparseType that tables may have.
+NAMES = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8", "nfp8": "fp8_e4m3"}
+
+
+def row_codes(form: str, columns: int) -> int:
+    """Elements of storage in one row."""
+    return FORMATS[form].row_codes(columns)
+
+
+def _call(
+    form: str, function: str, x: NDArray[Any], options: list[object], out: NDArray[Any]
+) -> NDArray[Any]:
+    getattr(backend_module(CODECS[form].module, "kernels"), function)(x, *options, out)
+    return out
+
+
+def decode(codes: NDArray[Any], form: str, columns: int) -> NDArray[np.float32]:
+    """Numbers f32[R, columns] of rows of codes [R, W]; fp32 rows are returned as they are."""
+    if form == "fp32":
+        return codes
+    codec = CODECS[form]
+    out = np.empty((codes.shape[0], columns), np.float32)
+    return _call(
+        form,
+        codec.dequantize,
+        np.ascontiguousarray(codes),
+        list(codec.dequantize_options.values()),
+        out,
+    )
+
+
+def encode(x: NDArray[np.float32], form: str) -> NDArray[Any]:
+    """Codes [R, W] of numbers f32[R, columns], to nearest even; fp32 rows as they are."""
+    if form == "fp32":
+        return x
+    codec = CODECS[form]
+    options = [
+        codec.choices[k][v] if isinstance(v, str) else v for k, v in codec.quantize_options.items()
+    ]
+    return _call(form, codec.quantize, np.ascontiguousarray(x), options, _room(x, form))
+
+
+def encode_randomly(
+    x: NDArray[np.float32], form: str, table: str, rows: NDArray[np.int64], step: int
+) -> NDArray[Any]:
+    """As `encode`, but rounded stochastically: codes of rows i64[R] of `table` at update `step`."""
+    codec = CODECS[form]
+    key = tensor_key(0, STOCHASTIC, table)
+    x = np.ascontiguousarray(x)
+    if codec.module == "codecs.small_floats":
+        options = [codec.quantize_options["layout"], ROUNDINGS["stochastic"], key, rows, 0, step]
+    else:
+        options = [FORMATS[form].bits, key, rows, step]
+    return _call(form, codec.randomly, x, options, _room(x, form))
+
+
+def _room(x: NDArray[np.float32], form: str) -> NDArray[Any]:
+    return np.empty((x.shape[0], row_codes(form, x.shape[1])), FORMATS[form].dtype)

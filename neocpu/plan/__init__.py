@@ -1,0 +1,1 @@
+"""Where should tables lie, and how long does a step take? On machines at hand or on paper."""

@@ -1,0 +1,1 @@
+"""What does a plan cost? Bytes, calls and seconds, phase by phase."""

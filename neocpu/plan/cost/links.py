@@ -1,0 +1,122 @@
+"""How many seconds do exchanges of pooled vectors take, a byte and a call, on a machine's links?
+
+A message to all ranks goes in part to ranks of its node, in part to other nodes, at the same time;
+what leaves a rack or a spine may share narrower uplinks. Rates are those at the size of message
+that is usual in a step, so that bytes of rectangles can be added.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from neocpu.core.errors import ConfigError
+from neocpu.plan.machines.machine import Machine
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks of a run: how many, how many on a node, and the route of partial sums."""
+
+    ranks: int
+    ranks_per_node: int
+    route: str = "direct"
+
+    @property
+    def nodes(self) -> int:
+        """Nodes, the last of which may have fewer ranks."""
+        return -(-self.ranks // self.ranks_per_node)
+
+
+class LinkSeconds:
+    """Seconds of exchanges among ranks.
+
+    Parameters
+    ----------
+    machine, layout : links, and ranks on them. message_bytes : that a rank sends in an exchange.
+
+    Raises ConfigError, when first asked, for ranks that the machine does not connect.
+    """
+
+    def __init__(self, machine: Machine, layout: Layout, message_bytes: float) -> None:
+        self.machine = machine
+        self.layout = layout
+        self.message_bytes = message_bytes
+
+    @cached_property
+    def shares(self) -> tuple[float, float]:
+        """Parts of a message to all ranks that go to the same node and to other nodes."""
+        ranks = self.layout.ranks
+        neighbours = min(self.layout.ranks_per_node, ranks)
+        return (neighbours - 1) / ranks, (ranks - neighbours) / ranks
+
+    @cached_property
+    def by_link(self) -> dict[str, tuple[float, float]]:
+        """(latency, seconds per byte) of an alltoallv by link class, at such messages."""
+        inside, between = self.shares
+        link_seconds = {}
+        for link, part in (("inside_node", inside), ("between_nodes", between)):
+            if not part:
+                link_seconds[link] = (0.0, 0.0)
+                continue
+            size = max(self.message_bytes * part, 1.0)
+            group = self.layout.ranks
+            if link == "inside_node":
+                group = min(self.layout.ranks_per_node, group)
+            near = self.machine.transfer_seconds("alltoallv", link, group, size / 2)
+            far = self.machine.transfer_seconds("alltoallv", link, group, 2 * size)
+            if far == float("inf"):
+                raise _no_link(self.machine, link, self.layout)
+            # A curve may be flat where latency rules: then nothing of it hangs on bytes.
+            slope = max(0.0, (far - near) / (1.5 * size))
+            link_seconds[link] = (max(0.0, near - slope * size / 2), slope)
+        return link_seconds
+
+    @cached_property
+    def _oversubscribed(self) -> float:
+        """How many times longer bytes between nodes take because uplinks are narrower."""
+        slowest = 1.0
+        _, between = self.shares
+        for level in (self.machine.rack, self.machine.spine):
+            if level.nodes and between:
+                below = min(level.nodes * self.layout.ranks_per_node, self.layout.ranks)
+                leaving = (self.layout.ranks - below) / self.layout.ranks
+                slowest = max(slowest, leaving / between * level.oversubscription)
+        return slowest
+
+    @cached_property
+    def byte_seconds(self) -> dict[str, float]:
+        """Seconds per byte: "all", to all ranks alike; "inside" and "between" one link each."""
+        inside, between = self.shares
+        inside_byte = self.by_link["inside_node"][1]
+        between_byte = self.by_link["between_nodes"][1] * self._oversubscribed
+        return {
+            "all": max(inside * inside_byte, between * between_byte),
+            "inside": inside_byte,
+            "between": between_byte,
+        }
+
+    @cached_property
+    def latency_seconds(self) -> float:
+        """Of one exchange of all ranks."""
+        return max(latency for latency, _ in self.by_link.values())
+
+    def partial_byte_seconds(self) -> float:
+        """Seconds of a holder per byte of a row-split rectangle's block [samples, columns]."""
+        cost = self.byte_seconds
+        nodes = self.layout.nodes
+        per_node = min(self.layout.ranks_per_node, self.layout.ranks)
+        if self.layout.route == "reduce_scatter":
+            return cost["between" if nodes > 1 else "inside"]
+        if self.layout.route == "two_level" and nodes > 1:
+            in_node = (per_node - 1) / per_node * cost["inside"]
+            return in_node + (nodes - 1) / nodes / per_node * cost["between"]
+        return cost["all"]
+
+
+def _no_link(machine: Machine, link: str, layout: Layout) -> ConfigError:
+    """The error for ranks that a machine does not connect."""
+    where = "ranks of one node" if link == "inside_node" else "nodes"
+    return ConfigError(
+        f"machine {machine.name}: it has no link between {where} ({link}), which {layout.ranks} "
+        f"ranks, {layout.ranks_per_node} on a node, would need; plan for another "
+        "parallel.ranks_per_node (--ranks-per-node), or give the machine this link"
+    )

@@ -1,0 +1,153 @@
+"""What do phases of our own step cost on a machine where they were measured?
+
+`neocpu calibrate` measures what a call, an entry, a bag, a lookup, a number and a row cost in each
+phase (`plan/machines/measure_phases.py`), on 1, 2, 4 ranks of this host. Where a machine has these
+costs, they take the place of what bandwidths alone would say.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload, touched
+from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
+from neocpu.plan.machines.measure_dense import dense_amounts, parameter_amounts, product_curves
+
+# phases of a step that are measured, in the order of `MeasuredPhases.phases`
+MEASURED = ("input", "lookup", "output", "gradient", "update", "replicas")
+Flags = NDArray[np.bool_]
+
+
+class Kinds(NamedTuple):
+    """What rectangles are, bool[n] each: copies, some rows of a table, some columns of one."""
+
+    copies: Flags
+    parts: Flags
+    narrow: Flags
+
+
+class Amounts(NamedTuple):
+    """What rectangles count in a phase, f64[n] each; see `zionex.machine.PhaseCosts`.
+
+    curve : seconds by the machine's rates of lookups or updates.
+    """
+
+    entries: Floats
+    bags: Floats
+    lookups: Floats
+    numbers: Floats
+    rows: Floats
+    row_numbers: Floats
+    curve: Floats
+
+
+class MeasuredPhases:
+    """Costs of phases on so many ranks of a node, of `all_ranks`.
+
+    Attributes: any, whether the machine has them for this number of ranks or fewer; crowding, ranks
+    for each rank that has a core of its own.
+    """
+
+    def __init__(self, machine: Machine, ranks: int, all_ranks: int) -> None:
+        self._machine = machine
+        self._all_ranks = all_ranks
+        self._ranks = ranks
+        self.any = bool(machine.phases)
+        self.crowding = max(1.0, ranks / machine.ranks_per_node) if self.any else 1.0
+
+    def costs(self, phase: str) -> PhaseCosts:
+        """Costs of a phase; none where it was not measured."""
+        return self._machine.phase_costs(phase, self._ranks) or PhaseCosts(phase)
+
+    def call_seconds(self, phase: str) -> float:
+        """Seconds of a phase that has nothing to do."""
+        return self.costs(phase).call_s
+
+    def seconds(self, phase: str, amounts: Amounts) -> Floats:
+        """Seconds of rectangles in a phase, without those of its calls: f64[n]."""
+        costs = self.costs(phase)
+        return (
+            costs.entry_s * amounts.entries
+            + costs.bag_s * amounts.bags
+            + costs.lookup_s * amounts.lookups
+            + costs.number_s * amounts.numbers
+            + costs.row_s * amounts.rows
+            + costs.row_number_s * amounts.row_numbers
+            + costs.curve * amounts.curve
+        )
+
+    def dense(self, node: Machine, step: Workload, ranks: int) -> dict[str, float]:
+        """Seconds of the dense phases of one of so many ranks, by name.
+
+        node : the machine with as many ranks on a node as there are here. Empty where nothing was
+        measured.
+        """
+        if not self.any:
+            return {}
+        work = step.dense
+        samples = -(-step.batch // ranks)
+        vectors = work.vectors
+        curves = product_curves(node, work.layers, samples)
+        amounts = {
+            name: dense_amounts(work.layers, samples, vectors, work.width, curves[name])
+            for name in ("dense_forward", "dense_backward")
+        }
+        for name in ("dense_exchange", "dense_update"):
+            amounts[name] = parameter_amounts(work.parameters)
+        return {
+            name: sum(getattr(self.costs(name), cost) * x for cost, x in zip(COUNTED, each))
+            for name, each in amounts.items()
+        }
+
+    def phases(
+        self,
+        kinds: Kinds,
+        rectangles: Rectangles,
+        tables: TableArrays,
+        lookups: Floats,
+        curves: Floats,
+        work: Workload,
+    ) -> Floats:
+        """Seconds of rectangles in the phases MEASURED, f64[n, 6].
+
+        tables, lookups : of each rectangle. curves : f64[n, 2] seconds by the rates of lookups and
+        of updates. work : of the step.
+        """
+        copies = kinds.copies
+        width = rectangles.width
+        bags = np.where(copies, tables.bags / self._all_ranks, tables.bags)
+        rows = np.minimum(touched(lookups, rectangles.rows), tables.distinct)
+        amounts = Amounts(
+            entries=tables.bags / work.batch,
+            bags=bags,
+            lookups=lookups,
+            numbers=bags * width,
+            rows=rows,
+            row_numbers=rows * width,
+            curve=curves[:, 0],
+        )
+        none = np.zeros(copies.size)
+        updates = amounts._replace(curve=curves[:, 1])
+        lookup = self._either("lookup", "lookup_words", amounts, kinds.parts)
+        update = self._either("update", "update_columns", updates, kinds.narrow)
+        if self._all_ranks == 1:
+            phases = [self.seconds("input", amounts), lookup, none, none, update, none]
+            return np.stack(phases, axis=1)
+        # Each rank sums some of the rows of all ranks, and updates every row that any looked up.
+        merged = rows + tables.distinct
+        sums = updates._replace(rows=merged, row_numbers=merged * width)
+        travelling = [
+            self.seconds("input", amounts),
+            lookup,
+            self._either("output", "output_words", amounts, kinds.parts),
+            self._either("gradient", "gradient_words", amounts, kinds.parts),
+            update,
+            none,
+        ]
+        copied = [none, lookup, none, none, none, self.seconds("replicas", sums)]
+        return np.where(copies[:, None], np.stack(copied, axis=1), np.stack(travelling, axis=1))
+
+    def _either(self, phase: str, other: str, amounts: Amounts, where: Flags) -> Floats:
+        """Seconds of rectangles in a phase, or in another where they are of that kind."""
+        return np.where(where, self.seconds(other, amounts), self.seconds(phase, amounts))

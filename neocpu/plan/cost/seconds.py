@@ -1,0 +1,318 @@
+"""How many seconds does a step take on a machine? Phase by phase and rank by rank.
+
+The ranks wait for each other in every exchange, so a step takes, beside what is the same for all
+plans, the sum over the phases of the time of the slowest rank:
+
+    step = fixed + sum over phases p of max over ranks r of load[r, p]
+
+A load is a sum over the rank's rectangles. With n lookups of a rectangle of h rows by d columns in
+a step, B samples, f features, p bytes per number of the table (`docs/zionex.md`):
+
+    input      n indices and the lengths of B f bags arrive
+    lookup     n p d bytes are read, at the machine's lookup rate for h rows of p d bytes
+    output     B f d numbers leave: pooled, or partial sums of row-split tables by their route
+    gradient   B f d numbers arrive
+    update     n p d bytes, at the machine's update rate
+    prefetch   rows that the fast memory lacks come up, and others go down
+    replicas   data_parallel: sums of touched rows are exchanged, every copy is updated
+
+Exchanges take bytes times seconds per byte; a call's latency is in the fixed part. Seconds per byte
+are those at the size of message that the tables together cause, so loads add up.
+
+Where our own step was measured on the machine (`plan/cost/measured.py`), phases take what was
+measured for each entry, bag, lookup, number and row instead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.schemes import SCHEMES
+from neocpu.plan.cost.links import Layout, LinkSeconds
+from neocpu.plan.cost.measured import MEASURED, Kinds, MeasuredPhases
+from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload, touched
+from neocpu.plan.machines.machine import Machine
+from neocpu.tables.specs.specs import TableSpec
+
+PHASES = ("input", "lookup", "output", "gradient", "update", "prefetch", "replicas")
+SCHEME_NAMES = tuple(SCHEMES)
+# Rows are cut over ranks: partial sums travel.
+ROW_SPLIT = np.array([name in ("row_wise", "table_row_wise", "grid_shard") for name in SCHEMES])
+COPIED = np.array([name == "data_parallel" for name in SCHEMES])
+# A cache that holds the share s of the rows hits s^HIT_POWER of the lookups
+# (`plan/tiers/tiers.py`).
+HIT_POWER = 0.25
+SWAPPED = 2.0  # rows moved by a miss: one comes up, one goes down
+BELOW = ("ddr", "ssd")
+
+
+class CostModel(Protocol):
+    """What the search asks of a model of costs.
+
+    phases : names of the columns of loads. synchronised : whether ranks wait for each other after
+    every phase (the step is the sum of the phases' maxima), or once (the maximum of the sums).
+    fixed_seconds : of every plan.
+    """
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """See above."""
+
+    @property
+    def synchronised(self) -> bool:
+        """See above."""
+
+    @property
+    def fixed_seconds(self) -> float:
+        """See above."""
+
+    def seconds(self, rectangles: Rectangles) -> Floats:
+        """Seconds of each rectangle on its rank in each phase, f64[n, phases]."""
+
+
+def rectangles_of(plan: Plan) -> Rectangles:
+    """The rectangles of a plan, whole in fast memory, in the order of `plan.shards`."""
+    number = {name: place for place, name in enumerate(SCHEME_NAMES)}
+    scheme = np.array([number[name] for name in plan.schemes], np.int64)
+    table = np.array([shard.table for shard in plan.shards], np.int64)
+    edges = np.array([(*shard.rows, *shard.cols) for shard in plan.shards], np.float64)
+    edges = edges.reshape(-1, 4)
+    return Rectangles(
+        table=table,
+        scheme=scheme[table],
+        rows=edges[:, 1] - edges[:, 0],
+        width=edges[:, 3] - edges[:, 2],
+        rank=np.array([shard.rank for shard in plan.shards], np.int64),
+        share=np.ones(table.size),
+        below=np.zeros(table.size, np.int64),
+    )
+
+
+def loads_of(model: CostModel, rectangles: Rectangles, ranks: int) -> Floats:
+    """Seconds of each rank in each phase, f64[ranks, phases]."""
+    loads = np.zeros((ranks, len(model.phases)))
+    np.add.at(loads, rectangles.rank, model.seconds(rectangles))
+    return loads
+
+
+def step_seconds(model: CostModel, loads: Floats) -> float:
+    """Seconds of a step: what is fixed, and the slowest ranks of the phases."""
+    if not model.synchronised:
+        return model.fixed_seconds + float(loads.sum(axis=1).max())
+    occasional = getattr(model, "occasional_seconds", np.zeros(len(model.phases)))
+    present = occasional * loads.any(axis=0)
+    slowest = slowest_seconds(loads, getattr(model, "crowding", 1.0))
+    return model.fixed_seconds + float((slowest + present).sum())
+
+
+def slowest_seconds(loads: Floats, crowding: float = 1.0) -> Floats:
+    """Seconds of the slowest rank in each phase, f64[phases]; crowding : ranks for each core.
+
+    Loads are those of ranks that all work; one that works alone on its core is faster.
+    """
+    slowest: Floats = loads.max(axis=0)
+    return np.maximum(slowest / crowding, loads.mean(axis=0)) if crowding > 1 else slowest
+
+
+class StepSeconds:
+    """The cost of steps of one model on one machine; a `CostModel`.
+
+    Parameters
+    ----------
+    machine : links and rates; its own numbers of nodes and ranks do not matter here.
+    tables, work, layout : the model, what a step does, and the ranks.
+    """
+
+    phases = PHASES
+    synchronised = True
+
+    def __init__(
+        self, machine: Machine, tables: Sequence[TableSpec], work: Workload, layout: Layout
+    ) -> None:
+        self.machine = machine
+        self.tables = tuple(tables)
+        self.work = work
+        self.layout = layout
+        self.arrays = TableArrays.of(tables, work, layout.ranks)
+        per_node = min(layout.ranks, layout.ranks_per_node)
+        # with rates and shares of as many ranks as a node has here
+        self._node = replace(machine, ranks_per_node=per_node)
+        message = float((4 * self.arrays.bags * self.arrays.dim).sum()) / layout.ranks
+        self.links = LinkSeconds(machine, layout, message)
+        self._measured = MeasuredPhases(machine, per_node, layout.ranks)
+        self.crowding = self._measured.crowding
+
+    # ---- rectangles ----
+
+    def seconds(self, rectangles: Rectangles) -> Floats:
+        """Seconds of each rectangle on its rank in each phase, f64[n, PHASES]."""
+        r = rectangles
+        tables = TableArrays(*(column[r.table] for column in self.arrays))
+        wires = self.work.wires
+        copied = COPIED[r.scheme]
+        part = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+        cut = r.rows / tables.rows
+        samples = np.where(copied, 1.0 / self.layout.ranks, 1.0)
+        lookups = tables.lookups * cut * samples
+        row_bytes = tables.lookup_bytes * r.width
+        bags = np.where(copied, 0.0, tables.bags)
+        travel = np.where(part, self.links.partial_byte_seconds(), self.links.byte_seconds["all"])
+        sent = np.where(part, *(wires.sample_bytes(n, r.width) for n in ("partial", "forward")))
+        arriving = tables.index_bytes * lookups + 4.0 * tables.bags
+
+        out = np.zeros((r.table.size, len(PHASES)))
+        out[:, 0] = np.where(copied, 0.0, arriving) * self.links.byte_seconds["all"]
+        out[:, 1] = lookups * row_bytes / self._rates("lookup", r.rows, row_bytes)
+        out[:, 2] = bags * sent * travel
+        out[:, 3] = bags * wires.sample_bytes("backward", r.width) * travel
+        out[:, 4] = lookups * row_bytes / self._rates("update", r.rows, row_bytes)
+        out[:, 5] = self._prefetch(r, tables, lookups)
+        out[:, 6] = np.where(copied, self._replicas(r, tables, lookups), 0.0)
+        if self._measured.any:
+            kinds = Kinds(copied, part, ~copied & (r.width < tables.dim))
+            places = [PHASES.index(phase) for phase in MEASURED]
+            curves = out[:, [1, 4]]
+            out[:, places] = self._measured.phases(kinds, r, tables, lookups, curves, self.work)
+        return out
+
+    @cached_property
+    def call_seconds(self) -> dict[str, float]:
+        """Measured seconds of each phase that has nothing to do, of those that every step has."""
+        names = MEASURED[:-1] if self.layout.ranks > 1 else ("input", "lookup", "update")
+        return {name: self._measured.call_seconds(name) for name in names}
+
+    @cached_property
+    def occasional_seconds(self) -> Floats:
+        """Measured seconds of calls that only some plans make, f64[PHASES]."""
+        together = np.array(PHASES) == "replicas" if self.layout.ranks > 1 else False
+        return np.where(together, self._measured.call_seconds("replicas"), np.zeros(len(PHASES)))
+
+    def phase_seconds(self, loads: Floats) -> dict[str, float]:
+        """Seconds of a step by phase, dense parts among them; loads as `loads_of` gives them."""
+        slowest = slowest_seconds(loads, self.crowding) + self.occasional_seconds * loads.any(
+            axis=0
+        )
+        seconds = dict(zip(PHASES, slowest.tolist()))
+        seconds |= {name: fixed for name, fixed in self.fixed.items() if name != "calls"}
+        for name, fixed in self.call_seconds.items():
+            seconds[name] += fixed
+        return seconds
+
+    def _rates(self, work: str, rows: Floats, row_bytes: Floats) -> Floats:
+        """Bytes a second of lookups or updates, f64[n]; each size of a row is asked once."""
+        rates = np.empty(rows.size)
+        sizes, place = np.unique(row_bytes, return_inverse=True)
+        by_size = np.argsort(place, kind="stable")
+        ends = np.searchsorted(place[by_size], np.arange(sizes.size + 1))
+        log_rows = np.log(np.maximum(np.floor(rows), 1.0))
+        for number, size in enumerate(sizes.tolist()):
+            curve = self._node.embedding_curve(work, size)
+            same = by_size[ends[number] : ends[number + 1]]
+            log_rates = np.interp(log_rows[same], np.log(curve.sizes), np.log(curve.rates))
+            rates[same] = np.exp(log_rates)
+        return rates
+
+    def _prefetch(self, r: Rectangles, tables: TableArrays, lookups: Floats) -> Floats:
+        """Seconds to bring missing rows up, and others down."""
+        seconds = np.zeros(r.table.size)
+        missing = r.share < 1.0
+        if not missing.any():
+            return seconds
+        distinct = np.minimum(tables.distinct * r.rows / tables.rows, lookups)
+        misses = distinct * (1.0 - np.maximum(r.share, 0.0) ** HIT_POWER)
+        record = (
+            tables.lookup_bytes + tables.state_bytes_of_number
+        ) * r.width + tables.state_bytes_of_row
+        for place, memory in enumerate(BELOW):
+            for i in np.flatnonzero(missing & (r.below == place)).tolist():
+                count = max(int(misses[i] * SWAPPED / 2), 1)
+                up = self._node.move_seconds(memory, "read", count, float(record[i]))
+                down = self._node.move_seconds(memory, "write", count, float(record[i]))
+                seconds[i] = up + down
+        return seconds
+
+    def _replicas(self, r: Rectangles, tables: TableArrays, lookups: Floats) -> Floats:
+        """Seconds to sum the touched rows of copies on their owners, share and apply the sums."""
+        ranks = self.layout.ranks
+        if ranks == 1:
+            return np.zeros(r.table.size)
+        touched_here = np.minimum(touched(lookups, tables.rows), lookups)
+        touched_anywhere = np.maximum(tables.distinct, touched_here)
+        words = 8.0 * (r.width + 1.0) * touched_here
+        sums = (4.0 * r.width + 8.0) * touched_anywhere
+        row_bytes = tables.lookup_bytes * r.width
+        applied = (touched_anywhere - touched_here) * row_bytes
+        return (words + sums) * self.links.byte_seconds["all"] + applied / self._rates(
+            "update", r.rows, row_bytes
+        )
+
+    # ---- what is the same for all plans ----
+
+    @cached_property
+    def fixed(self) -> dict[str, float]:
+        """Seconds of a rank beside its rectangles, by name."""
+        exchanges = 5 if self.layout.ranks > 1 and not self._measured.any else 0
+        forward, backward = self._products
+        memory = self._node.hbm if self._node.hbm.capacity_bytes else self._node.ddr
+        bandwidth = self._node.share(memory.bandwidth_bytes_per_s, memory)
+        parameters = self.work.dense.parameters
+        fixed = {
+            "latency": exchanges * self.links.latency_seconds,
+            "calls": sum(self.call_seconds.values()),
+            "dense_forward": forward,
+            "dense_backward": backward,
+            "dense_exchange": self.dense_exchange_seconds,
+            # weights and one state are read and written, gradients read
+            "dense_update": 20.0 * parameters / bandwidth if bandwidth else 0.0,
+        }
+        return fixed | self._measured.dense(self._node, self.work, self.layout.ranks)
+
+    @cached_property
+    def fixed_seconds(self) -> float:
+        """All of `fixed`."""
+        return sum(self.fixed.values())
+
+    @cached_property
+    def _products(self) -> tuple[float, float]:
+        """Seconds of a rank's dense products: (forward, backward)."""
+        dense = self.work.dense
+        samples = -(-self.work.batch // self.layout.ranks)
+        machine = self._node
+        forward = 0.0
+        backward = 0.0
+        for inputs, outputs in dense.layers:
+            forward += machine.product_seconds(samples, outputs, inputs, dense.precision)
+            backward += machine.product_seconds(
+                samples, inputs, outputs, dense.precision, "input_gradient"
+            )
+            backward += machine.product_seconds(
+                outputs, inputs, samples, dense.precision, "weight_gradient"
+            )
+        if dense.vectors:
+            # Each sample's pairs are a small product, which moves more than it computes.
+            memory = machine.hbm if machine.hbm.capacity_bytes else machine.ddr
+            bandwidth = machine.share(memory.bandwidth_bytes_per_s, memory)
+            moved = 4.0 * samples * dense.vectors * (dense.width + dense.vectors / 2)
+            forward += moved / bandwidth
+            backward += 2.0 * moved / bandwidth
+        return forward, backward
+
+    @cached_property
+    def dense_exchange_seconds(self) -> float:
+        """Seconds to sum the dense gradients over all ranks."""
+        ranks = self.layout.ranks
+        size = self.work.wires.number_bytes("dense") * self.work.dense.parameters
+        if ranks == 1 or not size:
+            return 0.0
+        link = "between_nodes" if self.layout.nodes > 1 else "inside_node"
+        machine = self.machine
+        if any(rates.operation == "allreduce" for rates in machine.transfers):
+            return machine.transfer_seconds("allreduce", link, ranks, size)
+        # ours: slices to their owners, sums to all
+        half = size * (ranks - 1) / ranks
+        slices = machine.transfer_seconds("alltoallv", link, ranks, half)
+        return slices + machine.transfer_seconds("allgatherv", link, ranks, half)

@@ -1,0 +1,277 @@
+"""What will a training step send? Every call of every verb, its bytes by sender and receiver.
+
+    step = StepShape(batch, leaves, parameters)
+    demand = MeanDemand(plan.tables, pooling, sample_cuts(plan.ranks, batch, leaves))
+    calls = step_traffic(plan, step, demand)
+
+With a `CountedDemand` of the step's batch these are, call by call, the bytes that
+`parallel/transport/comm.py` counts; with a `MeanDemand` they are expected ones. Calls stand in the
+order in which a step makes them that is not pipelined (`core/stages.py`); other steps make the same
+calls in another order, and those for inputs a step earlier. W ranks, K entries of the receiver, b
+samples of the sender:
+
+    input lengths       i32, a status number and the bags of each entry and sample        [1 + K b]
+                        (a number for each shard too, where equal rows travel once)
+    input rows          i64, one for each lookup; or unique rows and positions
+                        (`parallel/exchange/message_sizes.py`)
+    input weights       f32, likewise, if any table is weighted
+    pooled output       f32, columns of whole entries for each sample
+    words               f64, columns of row-split entries; calls by route (`traffic_routes.py`)
+    further counts      i64, 2 to each rank: how many words need more than one f64
+    pooled gradients    f32, the way back of the pooled output
+    word gradients      f32, the way back of words
+    replica counts      i64, replicated tables to each rank: rows that follow
+    replica rows        i64, rows that the sender's samples touched, to the rank that sums them
+    replica words       f64, their gradients
+    gathered counts     i64, replicated tables to each rank
+    gathered rows       i64, touched rows, from the rank that summed them to all
+    gathered gradients  f32, their gradients
+    dense slices        f32, P/W parameters of each aligned node of the sender's leaves
+    dense gather        f32, finished slices to all; both for each bucket of P parameters
+    row scalars         f32, sums over columns of touched rows, for each phase that reads any
+
+Pooled output, gradients and dense slices are codes where the step has wires
+(`parallel/exchange/wire_formats.py`).
+
+Not predicted, because only the numbers themselves decide it: words that do not fit one f64. They
+travel in one more call after `further counts`, or as further replica words. Nearly always there are
+none.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neocpu.core.trees import aligned_nodes, rank_leaves
+from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.plan.cost.collectives import Collective
+from neocpu.plan.cost.demand import Demand, Numbers, sample_cuts
+from neocpu.plan.cost.shard_columns import Ints, ShardColumns
+from neocpu.plan.cost.traffic_routes import ROUTE_CALLS, groups_of
+from neocpu.plan.cost.traffic_two_level import Levels, two_level_calls
+
+INDEX = 8  # bytes of a row index, and of a count
+LENGTH = 4  # of a bag's length
+NUMBER = 4  # of an fp32 number
+WORD = 8  # of an fp64 word
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What decides a step's messages besides its plan and its lookups.
+
+    batch : samples of the global batch. leaves : of the batch tree. parameters : dense ones.
+    buckets : parameters whose gradients are summed together, in their order; (): all are.
+    route : of row-split tables, a name in `parallel.routes.ROUTES`.
+    alltoall : "direct" or "two_level", as in `ParallelConfig`.
+    row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
+        `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
+    counts : the sparse optimizer reads how often each row is looked up, so replicas add that up.
+    unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
+    wires : formats of pooled vectors, their gradients and dense gradients.
+    """
+
+    batch: int
+    leaves: int
+    parameters: int = 0
+    route: str = "direct"
+    row_scalars: tuple[int, ...] = ()
+    counts: bool = False
+    unique_rows: str = "off"
+    alltoall: str = "direct"
+    buckets: tuple[int, ...] = ()
+    wires: WireSpecs = FP32
+
+
+def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
+    """The calls of one training step, in their order. Raises KeyError for an unknown route.
+
+    With two-level exchanges, stages of calls that are under way together may change places.
+    """
+    calls = _direct_traffic(plan, step, demand)
+    nodes = np.arange(plan.ranks, dtype=np.int64) // plan.ranks_per_node
+    if step.alltoall == "direct" or plan.ranks_per_node == 1 or not nodes.any():
+        return calls
+    levels = Levels(nodes)
+    if not levels.reduces or not step.wires.dense.exact:
+        return tuple(two_level_calls(calls, nodes))
+    others = [call for call in calls if not call.name.startswith("dense ")]
+    dense = [
+        call
+        for parameters in step.buckets or (step.parameters,)
+        for call in levels.dense(parameters, step.leaves)
+    ]
+    return (*two_level_calls(others, nodes), *dense)
+
+
+def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
+    """The calls of a step whose exchanges are direct."""
+    rectangles = ShardColumns.of(plan)
+    dense = dense_traffic(plan.ranks, step)
+    if _alone(rectangles, step):
+        return tuple(dense)
+    samples = np.diff(sample_cuts(plan.ranks, step.batch, step.leaves))
+    words: list[Collective] = []
+    gradients: list[Collective] = []
+    if rectangles.parts.any():
+        words_of, gradients_of = ROUTE_CALLS[step.route]
+        words = words_of(groups_of(rectangles, samples, plan.ranks_per_node))
+        back = step.wires.backward
+        gradients = gradients_of(groups_of(rectangles, samples, plan.ranks_per_node, back))
+        words.append(_equal("further counts", plan.ranks, 2 * INDEX))
+    pooled, pooled_gradients = _whole(rectangles, samples, step.wires)
+    replicas = _replicas(plan, demand, step.counts)
+    return (
+        *_input(plan, rectangles, samples, demand, step.unique_rows),
+        *pooled,
+        *words,
+        *pooled_gradients,
+        *gradients,
+        *replicas,
+        *dense,
+        *_row_scalars(plan, step, demand, rectangles),
+    )
+
+
+def dense_traffic(ranks: int, step: StepShape) -> list[Collective]:
+    """The two calls of the dense reduction of each bucket: slices to their owners, finished slices
+    to all.
+    """
+    if ranks == 1:
+        return []
+    nodes = [
+        sum(1 for _ in aligned_nodes(*rank_leaves(rank, ranks, step.leaves)))
+        for rank in range(ranks)
+    ]
+    calls = []
+    for parameters in step.buckets or (step.parameters,):
+        widths = np.diff(np.arange(ranks + 1, dtype=np.int64) * parameters // ranks)
+        sizes = step.wires.dense.bytes(widths)
+        slices = np.array(nodes, np.int64)[:, None] * sizes
+        finished = np.broadcast_to(sizes[:, None], (ranks, ranks))
+        calls.append(Collective("dense slices", "alltoallv", slices))
+        calls.append(Collective("dense gather", "allgatherv", finished))
+    return calls
+
+
+def _alone(rectangles: ShardColumns, step: StepShape) -> bool:
+    """One rank that holds every table whole: lookups are used where they are."""
+    cut = rectangles.copies | rectangles.parts
+    if any(step.row_scalars):
+        cut = cut | rectangles.narrow
+    pieces = np.bincount(rectangles.table) if rectangles.table.size else np.zeros(0, np.int64)
+    return rectangles.ranks == 1 and not cut.any() and not (pieces > 1).any()
+
+
+def _equal(name: str, ranks: int, size: int) -> Collective:
+    """An alltoallv of equal messages."""
+    return Collective(name, "alltoallv", np.full((ranks, ranks), size, np.int64))
+
+
+def _input(
+    plan: Plan, rectangles: ShardColumns, samples: Ints, demand: Demand, unique_rows: str
+) -> list[Collective]:
+    """The calls of the input distribution."""
+    entries = rectangles.sum_by_rank(rectangles.keys, ~rectangles.copies)
+    lookups = demand.lookups(rectangles)
+    heads = np.ones(plan.ranks, np.int64)
+    if unique_rows != "off":
+        shards = np.ones(rectangles.table.size, np.int64)
+        heads += rectangles.sum_by_rank(shards, ~rectangles.copies)
+    lengths = LENGTH * (heads + samples[:, None] * entries)
+    calls = [
+        Collective("input lengths", "alltoallv", lengths),
+        Collective("input rows", "alltoallv", INDEX * demand.row_words(rectangles, unique_rows)),
+    ]
+    if any(table.weighted for table in plan.tables):
+        calls.append(Collective("input weights", "alltoallv", NUMBER * lookups))
+    return calls
+
+
+def _whole(
+    rectangles: ShardColumns, samples: Ints, wires: WireSpecs
+) -> tuple[list[Collective], list[Collective]]:
+    """The calls of pooled output and of its gradients."""
+    whole = ~rectangles.copies & ~rectangles.parts
+    if not whole.any():
+        return [], []
+    forward, backward = (
+        rectangles.sum_by_rank(rectangles.wire_bytes(wire), whole)[:, None] * samples
+        for wire in (wires.forward, wires.backward)
+    )
+    output = Collective("pooled output", "alltoallv", forward)
+    back = np.ascontiguousarray(backward.T)
+    return [output], [Collective("pooled gradients", "alltoallv", back)]
+
+
+def _replicas(plan: Plan, demand: Demand, counted: bool) -> list[Collective]:
+    """The calls of replicated tables (`parallel/embeddings/replicas.py`)."""
+    tables = [table for table in range(len(plan.tables)) if plan.replicated(table)]
+    if not tables:
+        return []
+    ranks = plan.ranks
+    ones = np.ones(len(tables), np.int64)
+    widths = np.array([plan.tables[table].dim + counted for table in tables], np.int64)
+    counts = INDEX * len(tables)
+    rows = INDEX * demand.replica_rows(tables, ones)
+    words = WORD * demand.replica_rows(tables, widths)
+    sums = INDEX * demand.replica_sums(tables, ones)
+    gradients = NUMBER * demand.replica_sums(tables, widths)
+    everywhere = (ranks, ranks)
+    return [
+        _equal("replica counts", ranks, counts),
+        Collective("replica rows", "alltoallv", rows),
+        Collective("replica words", "alltoallv", words),
+        _equal("gathered counts", ranks, counts),
+        Collective("gathered rows", "allgatherv", np.broadcast_to(sums[:, None], everywhere)),
+        Collective(
+            "gathered gradients", "allgatherv", np.broadcast_to(gradients[:, None], everywhere)
+        ),
+    ]
+
+
+def _row_scalars(
+    plan: Plan, step: StepShape, demand: Demand, rectangles: ShardColumns
+) -> list[Collective]:
+    """The calls that share row scalars between rectangles of the same rows
+    (`parallel/embeddings/scalars.py`).
+
+    A rectangle sends the maximal aligned nodes of its columns to each that has others.
+    """
+    if not any(step.row_scalars) or not rectangles.narrow.any():
+        return []
+    narrow = rectangles.select(np.flatnonzero(rectangles.narrow))
+    amounts: Numbers = np.zeros((plan.ranks, plan.ranks), np.int64)
+    order = np.argsort(narrow.table, kind="stable")
+    ends = np.flatnonzero(np.diff(narrow.table[order], append=-1)) + 1
+    for places in np.split(order, ends[:-1]):
+        number = int(narrow.table[places[0]])
+        table = narrow.select(places)
+        dim = plan.tables[number].dim
+        lo = np.maximum(table.lo[:, None], table.lo)
+        hi = np.minimum(table.hi[:, None], table.hi)
+        others = (table.left[:, None] != table.left) | (table.right[:, None] != table.right)
+        source, target = np.nonzero(others & (lo < hi))
+        nodes = _column_nodes(table, dim)
+        rows = demand.unique(number, lo[source, target], hi[source, target])
+        sums = np.bincount(
+            table.rank[source] * plan.ranks + table.rank[target],
+            nodes[source] * rows,
+            plan.ranks**2,
+        ).reshape(amounts.shape)
+        amounts = amounts + sums.astype(rows.dtype)
+    return [
+        Collective("row scalars", "alltoallv", NUMBER * scalars * amounts, hop=phase)
+        for phase, scalars in enumerate(step.row_scalars, 1)
+        if scalars
+    ]
+
+
+def _column_nodes(table: ShardColumns, dim: int) -> Ints:
+    """Maximal aligned nodes of the column tree that each rectangle of one table sends: i64[S]."""
+    root = 1 << (dim - 1).bit_length()
+    spans = np.stack([table.left, np.where(table.right == dim, root, table.right)], axis=1)
+    distinct, place = np.unique(spans, axis=0, return_inverse=True)
+    counts = [sum(1 for _ in aligned_nodes(lo, hi)) for lo, hi in distinct.tolist()]
+    return np.array(counts, np.int64)[place]

@@ -1,0 +1,206 @@
+"""What does a step do, for a planner? Lookups of each table, the dense layers, and the wires.
+
+Everything is a mean or a shape; nothing depends on where tables are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.parallel.exchange.message_sizes import segment_words
+from neocpu.parallel.exchange.wire_formats import BLOCK, WIRE_FORMATS, WireSpec, WireSpecs
+from neocpu.tables.specs.specs import TableSpec
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+WIRE_NAMES = ("fp64", *WIRE_FORMATS)
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Formats of numbers that travel, names in WIRE_NAMES.
+
+    forward : pooled vectors. backward : their gradients. partial : sums of row-split tables (ours
+    are exact fp64 words). dense : gradients of the dense parameters. block : columns that fp8,
+    int8 and int4 encode together.
+    """
+
+    forward: str = "fp32"
+    backward: str = "fp32"
+    partial: str = "fp64"
+    dense: str = "fp32"
+    block: int = BLOCK
+
+    @property
+    def specs(self) -> WireSpecs:
+        """Those of a run, whose partial sums are exact words."""
+        forward, backward, dense = (
+            WireSpec("fp32" if name == "fp64" else name, self.block)
+            for name in (self.forward, self.backward, self.dense)
+        )
+        return WireSpecs(forward, backward, dense)
+
+    @property
+    def column_block(self) -> int:
+        """Columns of a table may be cut at multiples of it."""
+        specs = self.specs
+        return self.block if specs.forward.blocks or specs.backward.blocks else 1
+
+    def number_bytes(self, name: str) -> float:
+        """Mean bytes of a number, of whole blocks; name : "forward", "backward", "partial" or
+        "dense".
+        """
+        form = getattr(self, name)
+        return 8.0 if form == "fp64" else WireSpec(form, self.block).number_bytes
+
+    def sample_bytes(self, name: str, widths: Floats) -> Floats:
+        """Bytes of so many columns of a sample: f64[n] of f64[n]."""
+        form = getattr(self, name)
+        if form == "fp64":
+            return 8.0 * widths
+        sizes: Ints = WireSpec(form, self.block).bytes(widths.astype(np.int64))
+        return sizes.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class DenseWork:
+    """The dense part of a model.
+
+    layers : (inputs, outputs) of each, bottom MLP first. vectors : that the dot interaction
+    multiplies in pairs (0: they are concatenated). width : of these vectors. precision : of the
+    products, one of `zionex.machine.PRECISIONS`.
+    """
+
+    layers: tuple[tuple[int, int], ...] = ()
+    vectors: int = 0
+    width: int = 0
+    precision: str = "fp32"
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases of all layers."""
+        return sum((inputs + 1) * outputs for inputs, outputs in self.layers)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step does.
+
+    batch : samples of the global batch.
+    pooling : mean lookups per bag by table name (default 1).
+    state_floats : optimizer floats per element and per row.
+    distinct : distinct rows that a step looks up, by table name, where they were measured (default:
+        as many as uniform lookups would touch).
+    dense, wires : the dense part, and formats of what travels.
+    unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
+    """
+
+    batch: int = 2048
+    pooling: Mapping[str, float] = field(default_factory=dict)
+    state_floats: tuple[int, int] = (0, 1)
+    distinct: Mapping[str, float] = field(default_factory=dict)
+    dense: DenseWork = field(default_factory=DenseWork)
+    wires: Wires = field(default_factory=Wires)
+    unique_rows: str = "off"
+
+
+class TableArrays(NamedTuple):
+    """Tables side by side, f64[tables] each.
+
+    lookups : of a step, by all samples and features. bags : of a step. lookup_bytes : of a number
+    that a lookup reads. index_bytes : of a lookup that travels, with its weight if it has one.
+    state_bytes_of_number, state_bytes_of_row : optimizer state.
+    """
+
+    rows: Floats
+    dim: Floats
+    bags: Floats
+    lookups: Floats
+    distinct: Floats
+    lookup_bytes: Floats
+    index_bytes: Floats
+    state_bytes_of_number: Floats
+    state_bytes_of_row: Floats
+
+    @classmethod
+    def of(cls, tables: Sequence[TableSpec], work: Workload, ranks: int = 1) -> "TableArrays":
+        """The tables under a workload; ranks : among which lookups travel."""
+        rows = np.array([float(table.rows) for table in tables])
+        bags = np.array([float(work.batch * len(table.features)) for table in tables])
+        lookups = bags * np.array([work.pooling.get(table.name, 1.0) for table in tables])
+        # without pooling every lookup is a bag of its own
+        bags = np.where([table.pooling == "none" for table in tables], lookups, bags)
+        measured = np.array([work.distinct.get(table.name, np.nan) for table in tables])
+        # many codes may share few rows, by a hash or as parts of tables of kinds
+        measured = np.minimum(measured, rows)
+        distinct = np.where(np.isnan(measured), touched(lookups, rows), measured)
+        per_number, per_row = work.state_floats
+        return cls(
+            rows=rows,
+            dim=np.array([float(table.dim) for table in tables]),
+            bags=bags,
+            lookups=lookups,
+            distinct=np.minimum(distinct, rows),
+            lookup_bytes=np.array([float(table.lookup_bytes) for table in tables]),
+            index_bytes=row_index_bytes(tables, work, ranks)
+            + np.array([4.0 * table.weighted for table in tables]),
+            state_bytes_of_number=np.full(len(tables), 4.0 * per_number),
+            state_bytes_of_row=np.full(len(tables), 4.0 * per_row),
+        )
+
+
+def touched(lookups: Floats, rows: Floats) -> Floats:
+    """Expected distinct rows of so many uniform lookups: h (1 - (1 - 1/h)^n)."""
+    return -rows * np.expm1(lookups * np.log1p(-1.0 / np.maximum(rows, 2.0)))
+
+
+def alike_rows(lookups: Floats, rows: Floats, distinct: Floats) -> Floats:
+    """How many rows, each looked up alike, have so many distinct ones among so many lookups: at
+    most `rows`, which they are where `distinct` is NaN.
+    """
+    low = np.minimum(np.ones_like(rows), rows)
+    high = rows.copy()
+    for _ in range(60):
+        middle = np.sqrt(low * high)
+        few = touched(lookups, np.maximum(middle, 2.0)) < distinct
+        low = np.where(few, middle, low)
+        high = np.where(few, high, middle)
+    return np.where(np.isnan(distinct), rows, np.minimum(np.maximum(high, 1.0), rows))
+
+
+def row_index_bytes(tables: Sequence[TableSpec], work: Workload, ranks: int) -> Floats:
+    """Bytes in which the row of a lookup travels, of each table: f64[tables].
+
+    8, or fewer where equal rows of the samples of one of so many ranks travel once.
+    """
+    if work.unique_rows == "off":
+        return np.full(len(tables), 8.0)
+    rows = np.array([float(table.rows) for table in tables])
+    bags = np.array([float(work.batch * len(table.features)) for table in tables])
+    lookups = bags * np.array([work.pooling.get(table.name, 1.0) for table in tables])
+    measured = np.array([work.distinct.get(table.name, np.nan) for table in tables])
+    alike = alike_rows(lookups, rows, measured)
+    of_rank = lookups / ranks
+    words = segment_words(of_rank, touched(of_rank, alike), work.unique_rows)
+    return 8.0 * words / np.maximum(of_rank, 1e-9)
+
+
+class Rectangles(NamedTuple):
+    """Rectangles of tables side by side, [n] each; a data_parallel table has one for each rank.
+
+    table : its number. scheme : its number in the order of `sharding.SCHEMES`. rows, width :
+    of the rectangle. rank : that holds it. share : of its rows that the fast memory holds; 1 where
+    all are. below : where the others are, 0 for DDR and 1 for SSD.
+    """
+
+    table: Ints
+    scheme: Ints
+    rows: Floats
+    width: Floats
+    rank: Ints
+    share: Floats
+    below: Ints

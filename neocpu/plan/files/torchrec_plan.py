@@ -1,0 +1,123 @@
+"""How does a plan of TorchRec become ours? By way of a description in JSON, without pickles.
+
+Where TorchRec is installed, its plan is described and saved:
+
+    json.dump(describe(sharding_plan), open("torchrec.json", "w"))
+
+    {"format": "torchrec plan", "tables": {
+        "t1": {"sharding_type": "row_wise", "compute_kernel": "fused", "ranks": [0, 1],
+               "shards": [{"offsets": [0, 0], "sizes": [500, 64], "rank": 0}, ...]}}}
+
+`describe` asks the plan for its attributes only, so neither TorchRec nor torch is imported here.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from neocpu.core.errors import ConfigError
+from neocpu.plan.files import plan_file
+from neocpu.plan.files.plan_file import PlanFile
+
+FORMAT = "torchrec plan"
+# Where TorchRec's kernels keep rows.
+PLACEMENTS = {
+    "fused": "hbm",
+    "dense": "hbm",
+    "quant": "hbm",
+    "fused_uvm": "ddr",
+    "fused_uvm_caching": "hbm_over_ddr",
+    "key_value": "ddr_over_ssd",
+}
+
+
+def describe(sharding_plan: Any) -> dict[str, Any]:
+    """A `torchrec.distributed.types.ShardingPlan` as JSON-able data.
+
+    Tables of all sharded modules stand side by side; ConfigError where two have one name.
+    """
+    tables: dict[str, Any] = {}
+    for module, parameters in sharding_plan.plan.items():
+        for name, sharding in parameters.items():
+            if name in tables:
+                raise ConfigError(f"table {name!r} is in {module!r} and in another module")
+            spec = getattr(sharding.sharding_spec, "shards", None) or ()
+            tables[name] = {
+                "sharding_type": sharding.sharding_type,
+                "compute_kernel": sharding.compute_kernel,
+                "ranks": sharding.ranks and list(sharding.ranks),
+                "shards": [
+                    {
+                        "offsets": list(shard.shard_offsets),
+                        "sizes": list(shard.shard_sizes),
+                        "rank": _rank_of(shard.placement),
+                    }
+                    for shard in spec
+                ],
+            }
+    return {"format": FORMAT, "tables": tables}
+
+
+def _rank_of(placement: Any) -> int:
+    """The rank of "rank:3/cuda:3"."""
+    digits = re.match(r"rank:(\d+)/", str(placement))
+    if digits is None:
+        raise ConfigError(f"a shard is on {str(placement)!r}, which names no rank")
+    return int(digits[1])
+
+
+def loads(content: str, source: str, ranks: int) -> PlanFile:
+    """A plan file from what `describe` gave, for so many ranks.
+
+    Raises ConfigError where it is no such description, or its shards are none of ours.
+    """
+    try:
+        tree = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"{source}: not valid JSON: {why}") from error
+    if not isinstance(tree, dict) or tree.get("format") != FORMAT:
+        raise ConfigError(
+            f'{source}: this is no plan of TorchRec, which has "format": "{FORMAT}"; '
+            "docs/planner.md says how to write one"
+        )
+    try:
+        tables = [_entry(name, entry) for name, entry in tree["tables"].items()]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{source}: this is no plan of TorchRec: {type(error).__name__} {error}"
+        ) from error
+    ours = {
+        "format": plan_file.FORMAT,
+        "version": plan_file.VERSION,
+        "made_for": {"planner": "torchrec"},
+        "ranks": ranks,
+        "tables": tables,
+    }
+    return plan_file.loads(json.dumps(ours), source)
+
+
+def _entry(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A table as our files have it."""
+    scheme = entry["sharding_type"]
+    ours: dict[str, Any] = {"name": name, "scheme": scheme}
+    placement = PLACEMENTS.get(entry.get("compute_kernel") or "")
+    if placement and placement != "hbm":
+        ours["placement"] = placement
+    if scheme == "data_parallel":
+        return ours
+    rectangles = []
+    for shard in entry["shards"]:
+        (row, column) = shard["offsets"]
+        (rows, columns) = shard["sizes"]
+        # TorchRec keeps empty shards where a table has fewer rows than ranks
+        if rows and columns:
+            rectangles.append(
+                {
+                    "rank": shard["rank"],
+                    "rows": [row, row + rows],
+                    "columns": [column, column + columns],
+                }
+            )
+    return ours | {"rectangles": rectangles}

@@ -1,0 +1,1 @@
+"""What do networks learn of plans? NeuroShard, AutoShard and DreamShard."""

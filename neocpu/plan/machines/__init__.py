@@ -1,0 +1,1 @@
+"""What is a machine? Peaks, achieved rates as curves, presets, calibration."""

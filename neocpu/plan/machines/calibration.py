@@ -1,0 +1,338 @@
+"""How does what was measured become a machine? Jobs of 1, 2, 4 ranks, their curves in one file."""
+
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from neocpu import __version__
+from neocpu.core.cores import available
+from neocpu.core.errors import ConfigError, EnvironmentProblem
+from neocpu.parallel.transport.launch import core_quota, find_mpiexec, launched, mpiexec_command
+from neocpu.plan.machines import machine_file
+from neocpu.plan.machines.machine import (
+    COLUMNS,
+    EMBEDDING_WORK,
+    ComputePeak,
+    EmbeddingRates,
+    LinkPeak,
+    Machine,
+    MemoryPeak,
+    MoveRates,
+    PhaseCosts,
+    ProductRates,
+    TransferRates,
+)
+
+JOB = "neocpu.plan.machines.measure"
+RANKS = (2, 4)  # of the jobs under mpiexec
+FIRST_LIMIT = 600.0  # seconds of the job that compiles kernels
+LIMIT = 300.0  # seconds of each other job
+PATIENCE = 5.0  # seconds from asking a job to end until it is killed
+TOPICS = 5  # that a job tells
+# tell(ranks of the job, topic)
+Tell = Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one job measured: the fields of its curves by kind, and facts."""
+
+    curves: dict[str, list[Any]]
+    facts: dict[str, float]
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the job."""
+        return int(self.facts["ranks"])
+
+
+def calibrate(
+    effort: str = "full",
+    ranks: Sequence[int] = RANKS,
+    folder: Path | None = None,
+    tell: Tell = lambda ranks, topic: None,
+) -> str:
+    """Measure this machine; the text of its file.
+
+    effort : "full" or "quick". ranks : of the jobs under mpiexec, besides a job of one; none where
+        there is no MPI. folder : on the disk that plays the SSD (None: the current one).
+
+    Raises ConfigError inside an MPI job, and for a folder that cannot be used, EnvironmentProblem
+    for a job that failed or took too long.
+    """
+    folder = folder or Path()
+    jobs = run_jobs(effort, (1, *ranks), folder, tell)
+    disk = shutil.disk_usage(folder).free
+    return _text(assemble(jobs, _memory(), disk, _cores()), jobs)
+
+
+def run_jobs(
+    effort: str, ranks: Sequence[int], folder: Path, tell: Tell, module: str = JOB
+) -> list[Measured]:
+    """What jobs of so many ranks measured, one rank alone where there is no MPI.
+
+    module : of the job; it takes the arguments of `neocpu.plan.machines.measure`. Errors as of
+    `calibrate`.
+    """
+    if launched():
+        raise ConfigError("calibrate starts its ranks itself; run it without mpiexec or srun")
+    try:
+        place = tempfile.mkdtemp(prefix=".neocpu-calibrate-", dir=folder)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: no file can be written there ({error.strerror}); choose another --folder, "
+            "on the disk that would play the SSD"
+        ) from error
+    try:
+        jobs: list[Measured] = []
+        for count in sorted(set(ranks)) if _has_mpi() else (1,):
+            limit = LIMIT if jobs else FIRST_LIMIT
+            jobs.append(_job(count, effort, Path(place), limit, tell, module))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return jobs
+
+
+def _has_mpi() -> bool:
+    try:
+        find_mpiexec()
+    except EnvironmentProblem:
+        return False
+    return True
+
+
+def _job(
+    ranks: int, effort: str, place: Path, limit: float, tell: Tell, module: str = JOB
+) -> Measured:
+    """Run one job to its end, or kill it after `limit` seconds."""
+    result = place / f"result-{ranks}.json"
+    arguments = ["-m", module, str(result), str(place), effort]
+    command = [sys.executable, *arguments]
+    environment = dict(os.environ)
+    if ranks > 1:
+        command, environment = mpiexec_command(ranks, arguments)
+    errors = place / f"errors-{ranks}.txt"
+    with open(errors, "wb") as stderr:
+        job = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
+    assert job.stdout is not None
+    lines = job.stdout
+
+    def listen() -> None:
+        for line in lines:
+            tell(ranks, line.strip())
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    who = f"the measurement on {ranks} rank(s)"
+    try:
+        status = job.wait(limit)
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentProblem(
+            f"{who} did not end within {limit:.0f} s and was stopped; `neocpu doctor` looks for "
+            "what may be wrong, and --ranks chooses other numbers of ranks"
+        ) from error
+    finally:
+        _end(job)
+        listener.join(PATIENCE)
+        lines.close()
+    if status or not result.exists():
+        said = errors.read_text(errors="replace").strip().splitlines()
+        why = said[-1] if said else f"exit status {status}"
+        raise EnvironmentProblem(f"{who} failed: {why}")
+    measured = json.loads(result.read_text(encoding="utf-8"))
+    facts = measured.pop("facts")
+    return Measured(measured, facts)
+
+
+def _end(job: "subprocess.Popen[str]") -> None:
+    """End a job that still runs, and all its ranks; politely first, as mpiexec passes it on."""
+    if job.poll() is not None:
+        return
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            job.wait(PATIENCE)
+
+
+# ---- the machine ----
+
+
+def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Machine:
+    """The machine whose ranks jobs measured; peaks are the best rates that were achieved.
+
+    memory, disk : bytes of this host. cores : that may be used; the machine has as many ranks as
+        the largest job without two ranks on a core.
+    """
+    fitting = [job.ranks for job in jobs if job.ranks <= cores]
+    ranks = max(fitting, default=1)
+    machine = Machine(
+        name=machine_file.THIS_MACHINE,
+        origin=f"measured {datetime.now(UTC):%Y-%m-%d} by neocpu {__version__}: {cpu_name()}",
+        nodes=1,
+        ranks_per_node=ranks,
+        products=_collect(ProductRates, jobs, "products"),
+        embeddings=_collect(EmbeddingRates, jobs, "embeddings"),
+        transfers=_collect(TransferRates, jobs, "transfers"),
+        moves=_collect(MoveRates, jobs, "moves"),
+        phases=tuple(PhaseCosts(**costs) for job in jobs for costs in job.curves.get("phases", ())),
+    )
+    copies = [t for t in machine.transfers if t.operation == "copy"]
+    reads = [m for m in machine.moves if (m.memory, m.operation) == ("ssd", "read")]
+    copy = next(t for t in copies if t.ranks == ranks)
+    exchanges = [t for t in machine.transfers if t.operation == "alltoallv"]
+    inside = LinkPeak()
+    if ranks > 1:
+        exchange = next(t for t in exchanges if t.ranks == ranks)
+        inside = LinkPeak(
+            max(max(t.bytes_per_s) for t in exchanges),
+            _rounded(exchange.message_bytes[0] / exchange.bytes_per_s[0]),
+        )
+    products = [p for p in machine.products if p.ranks == ranks]
+    first = next(job for job in jobs if job.ranks == ranks)
+    return replace(
+        machine,
+        hbm=MemoryPeak(
+            capacity_bytes=memory,
+            bandwidth_bytes_per_s=_rounded(max(2 * t.ranks * t.bytes_per_s[-1] for t in copies)),
+            shared="node",
+        ),
+        ssd=MemoryPeak(
+            capacity_bytes=disk,
+            bandwidth_bytes_per_s=_rounded(max(m.ranks * max(m.bytes_per_s) for m in reads)),
+            operations_per_s=_rounded(
+                max(m.ranks * m.bytes_per_s[-1] / m.record_bytes[-1] for m in reads)
+            ),
+            latency_s=_rounded(jobs[0].facts["ssd_latency_s"]),
+            shared="node",
+        ),
+        host_device=LinkPeak(
+            max(copy.bytes_per_s), _rounded(copy.message_bytes[0] / copy.bytes_per_s[0])
+        ),
+        inside_node=inside,
+        compute=ComputePeak(
+            launch_s=_rounded(first.facts["launch_s"]),
+            fp32_flops_per_s=max(max(p.flops_per_s) for p in products),
+        ),
+    )
+
+
+def _collect(kind: type, jobs: Sequence[Measured], name: str) -> tuple[Any, ...]:
+    """The curves of one kind from all jobs, their rates rounded."""
+    sizes, rates = COLUMNS[kind]
+    curves = []
+    for job in jobs:
+        for curve in job.curves[name]:
+            columns = {sizes: tuple(curve[sizes]), rates: tuple(map(_rounded, curve[rates]))}
+            curves.append(kind(**(curve | columns)))
+    return tuple(curves)
+
+
+def _rounded(value: float) -> float:
+    """Four digits, which is more than a measurement has."""
+    return float(f"{value:.4g}")
+
+
+def _text(machine: Machine, jobs: Sequence[Measured]) -> str:
+    """The file of a machine that was measured. Raises ConfigError if it could not be read again."""
+    threads = ", ".join(f"{job.ranks} of {job.facts['threads']:.0f} thread(s)" for job in jobs)
+    heading = [
+        "This machine, as `neocpu calibrate` measured it: least times of several tries, each the",
+        f"slowest rank's. Ranks that ran together: {threads}.",
+        "Peaks are the best rates achieved. docs/zionex.md of neocpu describes the format.",
+    ]
+    notes = {
+        "hbm": "DRAM plays HBM and DDR",
+        "hbm.capacity_bytes": "all memory of this host",
+        "hbm.bandwidth_bytes_per_s": "large copies of all ranks, each byte read and written",
+        "ddr": "in the same memory as hbm; [[moves]] tell what moving rows costs",
+        "ssd.capacity_bytes": "was free on its disk",
+        "ssd.operations_per_s": "records of the largest size, which share no page",
+        "ssd.latency_s": "one record that is not in the page cache",
+        "host_device": "copies in memory",
+        "inside_node": "alltoallv between processes",
+        "between_nodes": "not measured: one host",
+    }
+    text = machine_file.text(machine, heading, notes)
+    machine_file.loads(text, machine_file.THIS_MACHINE)
+    return text
+
+
+# ---- this host ----
+
+
+def _cores() -> int:
+    """Cores that ranks may use, at most what the container's share of time amounts to."""
+    return max(1, int(min(len(available()), core_quota())))
+
+
+def _memory() -> int:
+    """Bytes of memory of this host, or of its container."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return memory
+    return min(memory, int(limit)) if limit.isdigit() else memory
+
+
+def cpu_name() -> str:
+    """The processor's name as Linux tells it, else its architecture."""
+    try:
+        match = re.search(
+            r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        )
+    except OSError:
+        match = None
+    name = match.group(1).strip() if match else platform.machine()
+    return f"{name}, {_cores()} core(s)"
+
+
+# ---- what a person wants to see ----
+
+
+def figures(machine: Machine) -> list[tuple[str, str]]:
+    """(what, how much) of the main figures of a machine, of one rank while all ranks work."""
+    rows = max((rates.rows for rates in machine.embeddings), default=1_000_000)
+    side = int(max((p.smallest_side[-1] for p in machine.products), default=1024))
+    shown = [("products", f"{_short(machine.product_flops_per_s(side, side, side) / 1e9)} GFLOP/s")]
+    for work in EMBEDDING_WORK:
+        rate = machine.embedding_bytes_per_s(work, rows, 512)
+        shown.append((f"{work}s of 512-byte rows", f"{_short(rate / 1e9)} GB/s"))
+    for link, ranks, where in (
+        ("inside_node", machine.ranks_per_node, "inside a node"),
+        ("between_nodes", machine.ranks, "between nodes"),
+    ):
+        if getattr(machine, link).bandwidth_bytes_per_s and ranks > 1:
+            seconds = machine.transfer_seconds("alltoallv", link, ranks, 1 << 20)
+            shown.append((f"1 MiB alltoallv {where}", f"{_short(seconds * 1e6)} us"))
+    if machine.ssd.capacity_bytes:
+        records = 1000 / machine.move_seconds("ssd", "read", 1000, 512)
+        shown.append(("512-byte records from SSD", f"{_short(records / 1e6)} M/s"))
+    return shown
+
+
+def _short(value: float) -> str:
+    """Three digits, and no exponent: 14,000."""
+    return f"{float(f'{value:.3g}'):,.12g}"

@@ -1,0 +1,349 @@
+"""What do the parts of our own step cost beside bytes? Calls, entries, bags, lookups, rows.
+
+Phases are timed within steps, as a run has them: one after the other, in caches that the others
+filled, for a few designed workloads: few and many tables, short and long bags,
+narrow and wide rows, all tables sharded alike so that all ranks do the same. Then
+
+    seconds = call_s + entry_s entries + bag_s bags + ... + curve (seconds by the measured rates)
+
+is fitted to the times of the phase: least squares of relative errors, no cost below 0. These
+workloads serve nothing else; models and plans that are predicted later play no part.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.parallel.transport.comm import Comm
+from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
+from neocpu.plan.machines.measure_dense import DENSE_DESIGNS, DenseBench
+
+Floats = NDArray[np.float64]
+T = TypeVar("T")
+LEAVES = 16
+# that take turns, so that rows are not all in the processor's cache
+BATCHES = 3
+# steps that do not count, and steps of which the fastest counts, phase by phase
+COLD = 2
+STEPS = 10
+FEWEST_STEPS = 4
+# seconds of a workload after which no more than the fewest steps are made
+BUDGET = 0.2
+# over all workloads, so that a slow moment of the machine spoils one at most
+PASSES = 2
+# bytes that are touched between two phases, as many as E of 1,024 samples with 2,000 columns has
+ELSEWHERE = 8 << 20
+# of weighing errors anew
+ROUNDS = 10
+# errors below are as good as none
+LEAST_ERROR = 0.03
+# what may enter the costs of a phase
+TERMS = {
+    "input": ("call_s", "entry_s", "bag_s", "lookup_s"),
+    "lookup": ("call_s", "entry_s", "bag_s", "lookup_s", "number_s", "curve"),
+    "lookup_words": ("call_s", "entry_s", "bag_s", "lookup_s", "number_s", "curve"),
+    "output": ("call_s", "entry_s", "bag_s", "number_s"),
+    "output_words": ("call_s", "entry_s", "bag_s", "number_s"),
+    "gradient": ("call_s", "entry_s", "bag_s", "number_s"),
+    "gradient_words": ("call_s", "entry_s", "bag_s", "number_s"),
+    "update": ("call_s", "entry_s", "lookup_s", "row_s", "row_number_s", "curve"),
+    "update_columns": ("call_s", "entry_s", "lookup_s", "row_s", "row_number_s", "curve"),
+    "dense_forward": ("call_s", "entry_s", "bag_s", "number_s", "row_s", "row_number_s", "curve"),
+    "dense_backward": ("call_s", "entry_s", "bag_s", "number_s", "row_s", "row_number_s", "curve"),
+    "dense_exchange": ("call_s", "row_s"),
+    "dense_update": ("call_s", "row_s"),
+    "replicas": ("call_s", "entry_s", "lookup_s", "row_s", "row_number_s", "curve"),
+}
+
+
+@dataclass(frozen=True)
+class Design:
+    """A workload: tables of one shape under one scheme, bags of one length."""
+
+    scheme: str
+    tables: int
+    rows: int
+    dim: int
+    length: int
+    batch: int
+
+
+SHAPES = (
+    # tables, rows, dim, length, batch
+    (4, 2_000, 16, 1, 256),
+    (64, 2_000, 16, 1, 256),
+    (8, 20_000, 16, 1, 4096),
+    (32, 20_000, 32, 1, 1024),
+    (8, 20_000, 128, 2, 1024),
+    (8, 20_000, 32, 16, 1024),
+    (4, 20_000, 256, 4, 1024),
+    (8, 1_000, 64, 16, 1024),
+    (4, 100_000, 64, 16, 1024),
+)
+SCHEMES = ("table_wise", "row_wise", "column_wise", "data_parallel")
+
+
+def designs(ranks: int) -> list[Design]:
+    """All workloads of a job; a rank alone has whole tables only."""
+    schemes = SCHEMES if ranks > 1 else SCHEMES[:1]
+    return [Design(scheme, *shape) for scheme in schemes for shape in SHAPES]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One phase of one workload: amounts on a rank, in the order of COUNTED, and seconds."""
+
+    phase: str
+    amounts: tuple[float, ...]
+    seconds: float
+
+
+class PhaseClock:
+    """Least seconds of each phase over several steps, on the slowest rank. Collective."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        self._step: dict[str, int] = {}
+        self.least: dict[str, float] = {}
+        self.spent = 0.0
+        # what a step touches between two phases, which find little of theirs in the caches
+        self._elsewhere = np.zeros(ELSEWHERE // 8)
+
+    def __call__(self, phase: str, work: Callable[[], T]) -> T:
+        """Do the work of a phase, all ranks beginning together."""
+        self._elsewhere += 1.0
+        self._comm.barrier()
+        begin = time.perf_counter_ns()
+        result = work()
+        self._step[phase] = time.perf_counter_ns() - begin
+        return result
+
+    def end_step(self, warm: bool) -> None:
+        """A step is over; it counts if it was `warm`."""
+        for phase, elapsed in self._step.items():
+            seconds = max(self._comm.largest(elapsed), 1) * 1e-9
+            self.spent += seconds
+            if warm:
+                self.least[phase] = min(seconds, self.least.get(phase, seconds))
+
+    def steps(self, run: Callable[[int], None]) -> dict[str, float]:
+        """Call `run(step)` for steps until enough were timed; the least seconds of each phase."""
+        for step in range(COLD + STEPS):
+            # all ranks see the same times, so they stop together
+            if step >= COLD + FEWEST_STEPS and self.spent > BUDGET:
+                break
+            run(step)
+            self.end_step(step >= COLD)
+        return self.least
+
+
+class Workbench:
+    """The exchanges and tables of one workload on this rank, for a few batches."""
+
+    def __init__(self, design: Design, comm: Comm, machine: Machine) -> None:
+        from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+        from neocpu.parallel.sharding.plan import place
+        from neocpu.tables.specs.optimizers import SparseOptimizer
+        from neocpu.tables.specs.specs import TableSpec
+
+        self._design = design
+        self._comm = comm
+        self._machine = machine
+        specs = tuple(
+            TableSpec(f"t{t}", design.rows, design.dim, (f"f{t}",)) for t in range(design.tables)
+        )
+        plan = place(specs, [design.scheme] * design.tables, comm.size)
+        optimizer = SparseOptimizer(name="exact_rowwise_adagrad", learning_rate=0.01)
+        self._tables = ShardedEmbedding(plan, comm, optimizer, 1, LEAVES)
+        lo, hi = rank_samples(comm.rank, comm.size, design.batch, LEAVES)
+        rng = np.random.default_rng(comm.rank)
+        lengths = np.full((design.tables, hi - lo), design.length, np.int32)
+        self._batches = [
+            KJT(self._tables.keys, lengths, rng.integers(0, design.rows, int(lengths.sum())))
+            for _ in range(BATCHES)
+        ]
+        self._gradient = rng.standard_normal((hi - lo, self._tables.columns), np.float32)
+        self._out = np.zeros_like(self._gradient)
+        self._step = 0
+
+    def close(self) -> None:
+        """Free the tables."""
+        self._tables.tbe.close()
+
+    def measure(self) -> dict[str, float]:
+        """Seconds of each phase of a step. Collective."""
+        clock = PhaseClock(self._comm)
+
+        def run(step: int) -> None:
+            self._step += 1
+            self._run(clock, self._batches[step % BATCHES])
+
+        return clock.steps(run)
+
+    def _run(self, clock: PhaseClock, kjt: KJT) -> None:
+        """The phases of a step, one by one (`parallel/embeddings/sharded.py`)."""
+        tables = self._tables
+        tbe = tables.tbe
+        exchange = tables.exchange
+        coming = clock("input", lambda: tables.start(kjt, self._design.batch).wait())
+        if exchange.alone:
+            lookups = coming.classes[0]
+            assert lookups is not None
+            clock("lookup", lambda: tbe.forward(tables._home, lookups, self._out))
+            clock("update", lambda: tbe.backward(tables._home, lookups, self._gradient, self._step))
+        elif coming.copies is not None:
+            copies = coming.copies
+            clock("lookup", lambda: tbe.forward(tables._copies, copies, self._out))
+            clock("replicas", lambda: self._reduce(coming))
+        else:
+            self._exchange(clock, coming)
+        exchange.release(coming)
+
+    def _exchange(self, clock: PhaseClock, coming: Any) -> None:
+        tables = self._tables
+        exchange = tables.exchange
+        shape = coming.shape
+        words = "_words" if self._design.scheme == "row_wise" else ""
+        columns = "_columns" if self._design.scheme == "column_wise" else ""
+        pooled = clock(f"lookup{words}", lambda: tables._lookup(coming, tables._all))
+        clock(f"output{words}", lambda: exchange.start_output(shape, *pooled).finish(self._out))
+        gradients = clock(
+            f"gradient{words}", lambda: exchange.start_gradients(shape, self._gradient).wait()
+        )
+        clock(f"update{columns}", lambda: self._update(coming, gradients))
+
+    def _update(self, batch_input: Any, gradients: tuple[Any, Any]) -> None:
+        from neocpu.parallel.transport.started import Started
+
+        tables = self._tables
+        for i, block in ((0, gradients[0]), (3, gradients[1])):
+            lookups = batch_input.classes[i]
+            if lookups is not None:
+                tables.tbe.backward(tables._classes[i], lookups, block, self._step)
+        if tables._any_scalars:
+            Started(tables._share(batch_input, *gradients, self._step)).wait()
+
+    def _reduce(self, batch_input: Any) -> None:
+        from neocpu.parallel.embeddings.replicas import RowWords
+        from neocpu.parallel.transport.started import Started
+
+        tables = self._tables
+        assert tables._replicas is not None
+        copies = tables.tbe.merge_words(tables._copies, batch_input.copies, self._gradient)
+        words = [RowWords(*pair) for pair in copies]
+        merged = Started(tables._replicas.reduce(words)).wait()
+        tables.tbe.apply_tables(tables._copied, merged, self._step)
+
+    def amounts(self, phase: str) -> tuple[float, ...]:
+        """What a phase counts on each rank, in the order of COUNTED."""
+        d = self._design
+        ranks = self._comm.size
+        copies = d.scheme == "data_parallel"
+        cut_rows = ranks if d.scheme == "row_wise" else 1
+        cut_columns = ranks if d.scheme == "column_wise" else 1
+        entries = d.tables / ranks * cut_rows * cut_columns
+        bags = entries * d.batch
+        if copies:
+            entries = float(d.tables)
+            bags = entries * d.batch / ranks
+        lookups = bags * d.length / cut_rows
+        width = d.dim / cut_columns
+        height = d.rows // cut_rows
+        each = lookups / entries
+        rows = entries * unique_rows(each, height)
+        if phase == "replicas":
+            rows += entries * unique_rows(each * ranks, height)
+        work = "lookup" if phase.startswith("lookup") else "update"
+        rate = self._machine.embedding_bytes_per_s(work, height, 4 * width)
+        curve = lookups * 4 * width / rate
+        return (1.0, entries, bags, lookups, bags * width, rows, rows * width, curve)
+
+
+def unique_rows(lookups: float, rows: float) -> float:
+    """Expected unique rows of uniform lookups in a table."""
+    return float(-rows * np.expm1(lookups * np.log1p(-1.0 / max(rows, 2.0))))
+
+
+def measure_phases(comm: Comm, machine: Machine) -> list[Any]:
+    """Costs of all phases on this job's ranks. Collective.
+
+    machine : with the rates of embeddings and products that the job measured.
+    """
+    best: dict[tuple[int, str], Timed] = {}
+    for _ in range(PASSES):
+        for number, (bench, seconds) in enumerate(_all_workloads(comm, machine)):
+            for name, least in seconds.items():
+                before = best.get((number, name))
+                if before is None or least < before.seconds:
+                    best[number, name] = Timed(name, bench.amounts(name), least)
+    timed = list(best.values())
+    names = dict.fromkeys(each.phase for each in timed)
+    return [
+        PhaseCosts(name, comm.size, **fit(name, [t for t in timed if t.phase == name]))
+        for name in names
+        if name in TERMS
+    ]
+
+
+def _all_workloads(
+    comm: Comm, machine: Machine
+) -> Iterator[tuple[DenseBench | Workbench, dict[str, float]]]:
+    """Every workload, and the least seconds of its phases in a few steps. Collective."""
+    for dense in DENSE_DESIGNS:
+        model = DenseBench(dense, comm, machine)
+        clock = PhaseClock(comm)
+        yield model, clock.steps(partial(model.run, clock))
+    for design in designs(comm.size):
+        bench = Workbench(design, comm, machine)
+        yield bench, bench.measure()
+        bench.close()
+
+
+def fit(phase: str, timed: list[Timed]) -> dict[str, float]:
+    """Costs of a phase: least relative errors, the costs below 0 left out one by one.
+
+    Noise only makes times longer, so errors count less the larger they are.
+    """
+    seconds = np.array([each.seconds for each in timed])
+    amounts = np.array([each.amounts for each in timed]) / seconds[:, None]
+    terms = [COUNTED.index(term) for term in TERMS[phase]]
+    while terms:
+        costs = _least_errors(amounts[:, terms])
+        if costs.min() >= 0:
+            return {COUNTED[term]: float(cost) for term, cost in zip(terms, costs)}
+        worst = int(np.argmin(costs * amounts[:, terms].max(axis=0)))
+        terms.pop(worst)
+    return {}
+
+
+def _least_errors(columns: Floats) -> Floats:
+    """x with columns @ x near 1, by least squares that are weighted again and again."""
+    scale = columns.max(axis=0)
+    scale[scale == 0] = 1.0
+    weights = np.ones(len(columns))
+    x = np.zeros(columns.shape[1])
+    for _ in range(ROUNDS):
+        target = weights
+        x = np.linalg.lstsq(columns / scale * weights[:, None], target, rcond=None)[0]
+        errors = np.abs(columns / scale @ x - 1.0)
+        weights = 1.0 / np.sqrt(np.maximum(errors, LEAST_ERROR))
+    result: Floats = x / scale
+    return result
+
+
+def as_values(costs: list[PhaseCosts]) -> list[dict[str, Any]]:
+    """Costs as JSON values, four digits each."""
+    return [
+        {
+            name: float(f"{value:.4g}") if isinstance(value, float) else value
+            for name, value in asdict(cost).items()
+        }
+        for cost in costs
+    ]

@@ -1,0 +1,1 @@
+"""Which plan takes the fewest seconds?"""

@@ -1,0 +1,58 @@
+"""What does a planner answer? A plan, its cost, and what each table's alternatives cost."""
+
+from dataclasses import dataclass, field
+
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import CostModel
+from neocpu.plan.cost.work import Floats, Ints, Rectangles, Workload
+from neocpu.plan.tiers.placements import Capacity
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way to shard one table, the others staying where they are.
+
+    scheme, columns : how it is cut; columns of its widest rectangle. placement : of its rows, as
+    `memory.placement` names it. home : its first rank. seconds : of a step with it. missing_bytes :
+    that the fullest rank lacks for it; 0 where it fits.
+    """
+
+    scheme: str
+    columns: int
+    placement: str
+    home: int
+    seconds: float
+    missing_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A plan and its price.
+
+    model, work, layout : what it was made for. rectangles : of the plan, with the shares of rows
+    that fast memory holds. loads : f64[ranks, phases] in s. memory : i64[ranks, 3], bytes in hbm,
+    ddr and ssd. capacity : i64[3] of a rank, 0 for no limit. placements : by table. seconds : of a
+    step. bound : seconds that no plan can stay below under this model. planner : its name. budget :
+    what `capacity` is part of, and which placements tables may have.
+    """
+
+    plan: Plan
+    placements: tuple[str, ...]
+    model: CostModel
+    work: Workload
+    layout: Layout
+    rectangles: Rectangles
+    loads: Floats
+    memory: Ints
+    capacity: Ints
+    seconds: float
+    bound: float
+    planner: str = "search"
+    notes: tuple[str, ...] = field(default=())
+    budget: Capacity = field(default_factory=Capacity)
+
+    @property
+    def above_bound(self) -> float:
+        """By which part the step is longer than the bound: 0.05 for 5 %."""
+        return self.seconds / self.bound - 1.0 if self.bound else 0.0

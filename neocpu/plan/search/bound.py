@@ -1,0 +1,131 @@
+"""Below how many seconds can no plan stay? A bound for all plans that are made of the candidates.
+
+Let a plan take T seconds beside what is fixed, on R ranks, with the candidate c(t) for table t.
+Candidate c has s(c, p) seconds in phase p in all, q(c, p) of its dearest rectangle in that phase,
+q(c) of its dearest rectangle in all phases, and m(c, k) bytes of memory k, of which a rank has
+M(k). The slowest rank of phase p takes M_p seconds, and T is the sum of M_p over the phases.
+
+1. M_p >= mean load of the phase = (1/R) sum over t of s(c(t), p): a maximum is at least the mean.
+2. M_p >= q(c(t), p) for every t: some rank has that rectangle. (Where ranks share cores the model
+   divides the slowest rank's seconds by their crowding, but never below the mean; then q is divided
+   likewise, here and in 5.)
+3. So for weights w(t, p) >= 0 with z(p) = 1 - sum over t of w(t, p) >= 0, as M_p is at least every
+   weighted mean of these,
+       T >= sum over t of [ sum over p of z(p) s(c(t), p) / R + w(t, p) q(c(t), p) ]
+   and at least the same with each table's candidate chosen so that its bracket is least.
+4. Memory: sum over t of m(c(t), k) <= R M(k). So for prices u(k) >= 0 the bracket may hold
+   sum over k of u(k) m(c(t), k) as well, if sum over k of u(k) R M(k) is subtracted from the whole
+   (Lagrange). A candidate with a rectangle larger than M(k) is in no plan at all.
+5. T >= q(c(t)) for every t: the rank of that rectangle has its load in every phase. So no table of
+   the plan has a candidate with q(c) > T.
+
+Let f(x) be the bound of 3 and 4 with candidates of q(c) <= x only. By 5 every plan has T >= f(T). f
+does not rise with x, so T is at least max(x, f(x)) for the first x, among the values of q, for
+which f(x) is below the next of them. Any weights and prices give a bound; those used are found by
+multiplicative updates, as for a game between the maxima and the tables (Freund and Schapire 1999).
+Where ranks wait once a step, its only phase is the sum of all.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.work import Floats, Ints
+from neocpu.plan.search.options import Options
+from neocpu.plan.search.prices import cheapest, memory_prices
+
+# Updates of the weights, and their rate.
+UPDATES = 100
+RATE = 1.0
+# Updates before which the tables' choices are kept.
+CHOICES = (5, 15, 40, 99)
+# Weight of all tables together before the first update.
+FIRST = 0.1
+# Sums of floats in different orders may differ by such a part: the bound is lowered by it.
+ROUNDING = 1e-9
+
+
+class Bound(NamedTuple):
+    """seconds : that no plan can stay below, beside what is fixed. choices : i64[tables] each, what
+    the tables chose in some rounds of the game, which a search may start from.
+    """
+
+    seconds: float
+    choices: list[Ints]
+
+
+def lower_bound(options: Options, layout: Layout, limits: Floats) -> float:
+    """Seconds, beside what is fixed, that no plan of these candidates can stay below.
+
+    limits : f64[memories], bytes of a rank. Infinite where no candidate of a table fits a rank.
+    """
+    return bounded(options, layout, limits).seconds
+
+
+def bounded(options: Options, layout: Layout, limits: Floats) -> Bound:
+    """The lower bound, and choices on the way to it."""
+    possible = (options.peak_bytes <= limits).all(axis=1)
+    heads = options.start[:-1]
+    if not np.logical_or.reduceat(possible, heads).all():
+        return Bound(float("inf"), [])
+    budgets = limits * layout.ranks
+    seconds = np.where(possible, options.seconds.sum(axis=1), np.inf)
+    prices = memory_prices(options, seconds, budgets)
+    limited = np.isfinite(budgets)
+    saved = float(prices[limited] @ budgets[limited]) / layout.ranks
+    priced = np.where(possible, options.bytes @ prices / layout.ranks, np.inf)
+    brackets, choices = _play(options, layout, priced)
+    dearest = options.peak / options.crowding
+
+    def bound_of(peak: float) -> float:
+        """f(peak)."""
+        least = np.minimum.reduceat(np.where(dearest <= peak, brackets, np.inf), heads)
+        return float(least.sum()) - saved
+
+    peaks = np.unique(dearest[possible])
+    # the first interval [peaks[i], peaks[i + 1]) that can hold the seconds of a plan
+    low = 0
+    high = peaks.size - 1
+    while low < high:
+        middle = (low + high) // 2
+        if bound_of(peaks[middle]) < peaks[middle + 1]:
+            high = middle
+        else:
+            low = middle + 1
+    bound = max(float(peaks[low]), bound_of(peaks[low]), 0.0)
+    return Bound(bound * (1.0 - ROUNDING), choices)
+
+
+def _play(options: Options, layout: Layout, priced: Floats) -> tuple[Floats, list[Ints]]:
+    """The brackets of 3 and 4 under the best weights found, f64[candidates], and some choices.
+
+    priced : f64[candidates], seconds for bytes; infinite for candidates that are in no plan.
+    """
+    heads = options.start[:-1]
+    tables = heads.size
+    mean = options.seconds / layout.ranks
+    peak = np.maximum.reduceat(options.piece_seconds, options.piece[:-1]) / options.crowding
+    # weights of the mean, and of each table's dearest rectangle, by phase; each column's sum is 1
+    gains = np.zeros((tables + 1, mean.shape[1]))
+    gains[1:] = np.log(FIRST / tables)
+    best = np.zeros(0)
+    best_value = -np.inf
+    choices: list[Ints] = []
+    for update in range(UPDATES):
+        weights = np.exp(gains - gains.max(axis=0))
+        weights /= weights.sum(axis=0)
+        if update == 0:
+            weights[:] = 0.0
+            weights[0] = 1.0
+        brackets = mean @ weights[0] + (peak * weights[1:][options.table]).sum(axis=1) + priced
+        choice = cheapest(options, brackets)
+        value = float(brackets[choice].sum())
+        if value > best_value:
+            best_value = value
+            best = brackets
+        if update in CHOICES and not any((choice == earlier).all() for earlier in choices):
+            choices.append(choice)
+        payoff = np.concatenate([mean[choice].sum(axis=0)[None], peak[choice]])
+        gains += RATE * payoff / np.maximum(payoff.max(axis=0), 1e-300)
+    return best, choices

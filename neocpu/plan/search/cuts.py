@@ -1,0 +1,215 @@
+"""In which ways can tables be cut into rectangles? Many tables at once, as arrays.
+
+A way is a scheme with a number of column blocks. Its rectangles are of few kinds, the *pieces*:
+equal rows and columns. Where they may go is the way's kind of home:
+
+    RANK   each rectangle on any rank          table_wise, column_wise
+    NODE   all on the ranks of one node        table_row_wise, table_column_wise
+    ALL    as the scheme puts them             row_wise, data_parallel, grid_shard
+
+Column cuts have 2, 4, 8, ... blocks down to `MIN_WIDTH` columns, and as many as there are ranks.
+Row-scaled formats are never cut by columns, and narrow rows below wider caches never copied.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.parallel.sharding.plan import AUTO
+from neocpu.parallel.sharding.schemes import COLUMN_STEP, column_blocks
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.work import Ints
+from neocpu.tables.specs.specs import TableSpec
+
+RANK = 0
+NODE = 1
+ALL = 2
+# Least columns of a block, but where there are as many blocks as ranks. TorchRec stops at 32.
+MIN_WIDTH = 8
+
+
+@dataclass
+class Cuts:
+    """One way to cut several tables: i64[n] each, pieces i64[n, kinds of pieces]."""
+
+    table: Ints
+    scheme: str
+    parts: Ints
+    home: int
+    rows: Ints
+    width: Ints
+    count: Ints
+    nodes: tuple[int, int] = (0, 0)
+
+
+def ways_to_cut(
+    tables: Sequence[TableSpec], schemes: Sequence[str], layout: Layout, block: int = 1
+) -> list[Cuts]:
+    """All ways to cut the tables, way after way.
+
+    block : of tables whose scheme is free, columns are cut at its multiples only.
+    """
+    shapes = np.array([(table.rows, table.dim) for table in tables], np.int64).reshape(-1, 2)
+    rows = shapes[:, 0]
+    dim = shapes[:, 1]
+    free = np.array([name == AUTO for name in schemes], bool)
+    named = np.array(schemes, object)
+    cuttable = np.array([not table.unfit(cut=True) for table in tables], bool)
+    copyable = np.array([not table.unfit(copied=True) for table in tables], bool)
+    ranks = layout.ranks
+    per_node = min(layout.ranks_per_node, ranks)
+    units = -(-dim // COLUMN_STEP)
+    many = ranks > 1
+
+    def select(scheme: str, useful: NDArray[np.bool_]) -> Ints:
+        return np.flatnonzero((free & useful) | (named == scheme))
+
+    cuts = [_whole(select("table_wise", np.ones(rows.size, bool)), rows, dim, "table_wise", 1)]
+    cuts.append(_whole(select("data_parallel", copyable & many), rows, dim, "data_parallel", ranks))
+    cuts.append(_by_rows(select("row_wise", (rows > 1) & many), rows, dim, ranks))
+    parts = 2
+    while many and parts < ranks and (dim >= parts * MIN_WIDTH).any():
+        at = np.flatnonzero(free & cuttable & (dim >= parts * MIN_WIDTH))
+        cuts.append(_by_columns(at, rows, dim, parts, "column_wise", RANK))
+        parts *= 2
+    at = select("column_wise", cuttable & (units > 1) & many)
+    cuts.append(_by_columns(at, rows, dim, ranks, "column_wise", RANK))
+    for first, last, size in _node_sizes(layout):
+        several = (layout.nodes > 1) & (size > 1)
+        at = select("table_row_wise", (rows > 1) & several)
+        cuts.append(_by_rows(at, rows, dim, size, "table_row_wise", (first, last)))
+        at = select("table_column_wise", cuttable & (units > 1) & several)
+        cuts.append(_by_columns(at, rows, dim, size, "table_column_wise", NODE, (first, last)))
+    grid = cuttable & (units > 1) & (layout.nodes > 1) & (per_node > 1)
+    cuts.append(_grid(select("grid_shard", grid), rows, dim, layout))
+    if block > 1:
+        cuts = [_at_blocks(cut, dim, free, block) for cut in cuts]
+    return [cut for cut in cuts if cut.table.size]
+
+
+def _at_blocks(cut: Cuts, dim: Ints, free: NDArray[np.bool_], block: int) -> Cuts:
+    """A way without the tables that it would cut inside a block of columns."""
+
+    def whole(table: int, parts: int) -> bool:
+        return all(left % block == 0 for left, _ in column_blocks(int(dim[table]), parts))
+
+    pairs = zip(cut.table.tolist(), cut.parts.tolist())
+    kept = np.array([not free[table] or whole(table, parts) for table, parts in pairs], bool)
+    columns = {name: getattr(cut, name)[kept] for name in ("table", "parts")}
+    pieces = {name: getattr(cut, name)[kept] for name in ("rows", "width", "count")}
+    return replace(cut, **columns, **pieces)
+
+
+def _node_sizes(layout: Layout) -> list[tuple[int, int, int]]:
+    """(first node, node behind the last, ranks of each) of nodes of one size."""
+    full, rest = divmod(layout.ranks, min(layout.ranks_per_node, layout.ranks))
+    sizes = [(0, full, min(layout.ranks_per_node, layout.ranks))]
+    if rest:
+        sizes.append((full, full + 1, rest))
+    return sizes
+
+
+def _whole(at: Ints, rows: Ints, dim: Ints, scheme: str, copies: int) -> Cuts:
+    return Cuts(
+        table=at,
+        scheme=scheme,
+        parts=np.ones(at.size, np.int64),
+        home=RANK if scheme == "table_wise" else ALL,
+        rows=rows[at, None],
+        width=dim[at, None],
+        count=np.full((at.size, 1), copies),
+    )
+
+
+def _row_pieces(rows: Ints, blocks: int) -> tuple[Ints, Ints]:
+    """(rows, how many) of the full blocks and of the last one, i64[n, 2] each (`row_blocks`)."""
+    step = -(-rows // blocks)
+    full = rows // step
+    rest = rows - full * step
+    return np.stack([step, rest], axis=1), np.stack([full, (rest > 0).astype(np.int64)], axis=1)
+
+
+def _column_pieces(dim: Ints, blocks: int) -> tuple[Ints, Ints, Ints]:
+    """(blocks i64[n], widths i64[n, 3], how many i64[n, 3]), in the order of `column_blocks`."""
+    units = -(-dim // COLUMN_STEP)
+    parts = np.minimum(blocks, units)
+    small = units // parts
+    larger = units % parts
+    # the last block, always one of the small ones, ends with the table
+    excess = units * COLUMN_STEP - dim
+    tail = small * COLUMN_STEP - excess
+    widths = np.stack([(small + 1) * COLUMN_STEP, small * COLUMN_STEP, tail], axis=1)
+    counts = np.stack([larger, parts - larger - 1, np.ones_like(parts)], axis=1)
+    return parts, widths, counts
+
+
+def _by_rows(
+    at: Ints,
+    rows: Ints,
+    dim: Ints,
+    blocks: int,
+    scheme: str = "row_wise",
+    nodes: tuple[int, int] = (0, 0),
+) -> Cuts:
+    heights, counts = _row_pieces(rows[at], blocks)
+    return Cuts(
+        table=at,
+        scheme=scheme,
+        parts=np.ones(at.size, np.int64),
+        home=ALL if scheme == "row_wise" else NODE,
+        rows=heights,
+        width=np.repeat(dim[at, None], 2, axis=1),
+        count=counts,
+        nodes=nodes,
+    )
+
+
+def _by_columns(
+    at: Ints,
+    rows: Ints,
+    dim: Ints,
+    blocks: int,
+    scheme: str,
+    home: int,
+    nodes: tuple[int, int] = (0, 0),
+) -> Cuts:
+    parts, widths, counts = _column_pieces(dim[at], blocks)
+    return Cuts(
+        table=at,
+        scheme=scheme,
+        parts=parts,
+        home=home,
+        rows=np.repeat(rows[at, None], 3, axis=1),
+        width=widths,
+        count=counts,
+        nodes=nodes,
+    )
+
+
+def _grid(at: Ints, rows: Ints, dim: Ints, layout: Layout) -> Cuts:
+    """Column blocks over the nodes, each block's rows over the ranks of its node."""
+    parts, widths, nodes = _column_pieces(dim[at], layout.nodes)
+    sizes = _node_sizes(layout)
+    # the smaller last node gets the last block where there are as many blocks as nodes
+    ragged = (parts == layout.nodes) & (len(sizes) > 1)
+    heights = []
+    counts = []
+    columns = []
+    for kind in range(3):
+        block_rows, blocks = _row_pieces(rows[at], sizes[0][2])
+        tail_rows, tail_blocks = _row_pieces(rows[at], sizes[-1][2])
+        shorter = ragged & (kind == 2)
+        heights.append(np.where(shorter[:, None], tail_rows, block_rows))
+        counts.append(np.where(shorter[:, None], tail_blocks, blocks) * nodes[:, kind, None])
+        columns.append(np.repeat(widths[:, kind, None], 2, axis=1))
+    return Cuts(
+        table=at,
+        scheme="grid_shard",
+        parts=parts,
+        home=ALL,
+        rows=np.concatenate(heights, axis=1),
+        width=np.concatenate(columns, axis=1),
+        count=np.concatenate(counts, axis=1),
+    )

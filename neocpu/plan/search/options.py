@@ -1,0 +1,276 @@
+"""In which ways can each table be cut and kept? Its candidates, as arrays, with their cost.
+
+A candidate is a way to cut a table (`cuts.py`) and a placement of its rows (`placements.py`).
+Everything is priced once, piece by piece: a search only adds up.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowest_seconds
+from neocpu.plan.cost.work import Floats, Ints, Rectangles, Workload
+from neocpu.plan.machines.machine import MEMORIES
+from neocpu.plan.search.cuts import Cuts, ways_to_cut
+from neocpu.plan.tiers.placements import Capacity, Variant
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.tiers.placement import LINE_BYTES
+
+# Part of the fast memory that tables must leave free for caches to be left out.
+ROOMY = 0.5
+CODES = {name: code for code, name in enumerate(SCHEME_NAMES)}
+
+
+class Options(NamedTuple):
+    """Options of all tables, the candidates of a table side by side.
+
+    table_rows, table_dim : i64[tables]. start : i64[tables + 1], first candidate of each table.
+
+    Of candidates, [n] each: table, scheme, parts (column blocks), home. first_node, last_node :
+    homes that a NODE candidate may have, the last one excluded. variant : its placement, an index
+    into `variants`. piece : i64[n + 1], its first piece. seconds, bytes : of all its rectangles.
+    peak, peak_bytes : of the largest: seconds of all phases f64[n], bytes f64[n, memories].
+
+    Of pieces: rows, width, copies (rectangles of this kind). piece_phases : f64[pieces, phases] in
+    s. active : phases that take any time. piece_seconds : what ranks wait for: these phases, or
+    the sum f64[pieces, 1] of all where the model is not synchronised. piece_bytes : f64[pieces,
+    memories], in hbm, ddr, ssd, and of all rows once. crowding, occasional : of the model, see
+    `seconds.step_seconds`; occasional f64 by column of piece_seconds.
+    """
+
+    table_rows: Ints
+    table_dim: Ints
+    start: Ints
+    table: Ints
+    scheme: Ints
+    parts: Ints
+    home: Ints
+    first_node: Ints
+    last_node: Ints
+    variant: Ints
+    variants: tuple[Variant, ...]
+    piece: Ints
+    rows: Floats
+    width: Floats
+    copies: Ints
+    active: Ints
+    crowding: float
+    occasional: Floats
+    piece_phases: Floats
+    piece_seconds: Floats
+    piece_bytes: Floats
+    seconds: Floats
+    bytes: Floats
+    peak: Floats
+    peak_bytes: Floats
+
+    def objective(self, seconds: Floats) -> float:
+        """Seconds of a step beside what is fixed; f64[ranks, k] as columns of `piece_seconds`.
+
+        The sum over the phases of the slowest ranks; of a model whose ranks wait once a step there
+        is one phase.
+        """
+        slowest = slowest_seconds(seconds, self.crowding)
+        return float((slowest + self.occasional * seconds.any(axis=0)).sum())
+
+    def pieces(self, candidate: int) -> slice:
+        """The pieces of a candidate."""
+        return slice(int(self.piece[candidate]), int(self.piece[candidate + 1]))
+
+    def repeated(self, candidate: int) -> Ints:
+        """The piece of each rectangle of a RANK candidate, or of the others from rank to rank."""
+        pieces = np.arange(self.piece[candidate], self.piece[candidate + 1])
+        return np.repeat(pieces, self.copies[pieces])
+
+    def of_table(self, table: int) -> range:
+        """The candidates of a table."""
+        return range(int(self.start[table]), int(self.start[table + 1]))
+
+    def placement(self, candidate: int) -> str:
+        """Name of its placement, as `memory.placement` has it."""
+        return self.variants[int(self.variant[candidate])].name
+
+
+def options_of(
+    tables: Sequence[TableSpec],
+    schemes: Sequence[str],
+    layout: Layout,
+    model: CostModel,
+    work: Workload,
+    capacity: Capacity,
+) -> Options:
+    """All candidates of some tables.
+
+    schemes : of each table, or `auto` for any.
+    """
+    cuts = list(ways_to_cut(tables, schemes, layout, work.wires.column_block))
+    variants, allowed = capacity.variants([table.name for table in tables])
+    allowed = _worth_trying(tables, variants, allowed, layout, work, capacity)
+    return _priced(tables, cuts, variants, allowed, model, work)
+
+
+def _worth_trying(
+    tables: Sequence[TableSpec],
+    variants: Sequence[Variant],
+    allowed: NDArray[np.bool_],
+    layout: Layout,
+    work: Workload,
+    capacity: Capacity,
+) -> NDArray[np.bool_]:
+    """The variants of `allowed` bool[tables, variants] that may be of use.
+
+    Where all tables together leave `ROOMY` of the fast memory free, those that leave as much of a
+    rank's are whole in it: nothing is faster.
+    """
+    if len(variants) == 1:
+        return allowed
+    memory = MEMORIES.index("hbm" if "hbm" in capacity.memories else "ddr")
+    room = capacity.limits[memory] * (1.0 - ROOMY)
+    sizes = np.array(
+        [table.rows * table.row_bytes(table.dim, work.state_floats) for table in tables], float
+    )
+    if sizes.sum() > room * layout.ranks:
+        return allowed
+    whole = np.array([variant.share == 1.0 for variant in variants])
+    small = (sizes <= room) & (allowed & whole).any(axis=1)
+    return allowed & (whole | ~small[:, None])
+
+
+def _priced(
+    tables: Sequence[TableSpec],
+    cuts: Sequence[Cuts],
+    variants: tuple[Variant, ...],
+    allowed: NDArray[np.bool_],
+    model: CostModel,
+    work: Workload,
+) -> Options:
+    """Options from cuts and placements: allowed bool[tables, variants]."""
+    columns, pieces = _side_by_side(cuts, allowed)
+    owner = pieces["owner"]
+    variant = columns["variant"][owner]
+    rectangles = Rectangles(
+        table=columns["table"][owner],
+        scheme=columns["scheme"][owner],
+        rows=pieces["rows"].astype(np.float64),
+        width=pieces["width"].astype(np.float64),
+        rank=np.zeros(owner.size, np.int64),
+        share=np.ones(owner.size),
+        below=np.zeros(owner.size, np.int64),
+    )
+    rectangles = with_variants(rectangles, variants, variant)
+    phases = model.seconds(rectangles)
+    active = np.flatnonzero(phases.any(axis=0))
+    seconds = phases.sum(axis=1, keepdims=True)
+    crowding = 1.0
+    occasional = np.zeros(1)
+    if model.synchronised and active.size:
+        seconds = np.ascontiguousarray(phases[:, active])
+        crowding = getattr(model, "crowding", 1.0)
+        occasional = getattr(model, "occasional_seconds", np.zeros(len(model.phases)))[active]
+    size_bytes = bytes_of(tables, rectangles, variants, variant, work)
+    first = np.searchsorted(owner, np.arange(columns["table"].size + 1))
+    heads = first[:-1]
+    copies = pieces["copies"]
+    return Options(
+        table_rows=np.array([table.rows for table in tables], np.int64),
+        table_dim=np.array([table.dim for table in tables], np.int64),
+        start=np.searchsorted(columns["table"], np.arange(len(tables) + 1)),
+        variants=variants,
+        piece=first,
+        rows=rectangles.rows,
+        width=rectangles.width,
+        copies=copies,
+        active=active,
+        crowding=crowding,
+        occasional=occasional,
+        piece_phases=phases,
+        piece_seconds=seconds,
+        piece_bytes=size_bytes,
+        seconds=np.add.reduceat(seconds * copies[:, None], heads),
+        bytes=np.add.reduceat(size_bytes * copies[:, None], heads),
+        peak=np.maximum.reduceat(seconds.sum(axis=1), heads),
+        peak_bytes=np.maximum.reduceat(size_bytes, heads),
+        **columns,
+    )
+
+
+def _side_by_side(
+    cuts: Sequence[Cuts], allowed: NDArray[np.bool_]
+) -> tuple[dict[str, Ints], dict[str, Ints]]:
+    """(columns of candidates, columns of their pieces), in the order of tables, cuts, variants.
+
+    The pieces' column "owner" has the numbers of their candidates.
+    """
+    columns: dict[str, list[Ints]] = {}
+    piece_columns: dict[str, list[Ints]] = {}
+    candidates = 0
+    for cut in cuts:
+        place, variant = np.nonzero(allowed[cut.table])
+        size = place.size
+        number = candidates + np.arange(size)
+        candidates += size
+        for name, values in (
+            ("table", cut.table[place]),
+            ("scheme", np.full(size, CODES[cut.scheme])),
+            ("parts", cut.parts[place]),
+            ("home", np.full(size, cut.home)),
+            ("first_node", np.full(size, cut.nodes[0])),
+            ("last_node", np.full(size, cut.nodes[1])),
+            ("variant", variant),
+        ):
+            columns.setdefault(name, []).append(values)
+        used, kind = np.nonzero(cut.count[place] > 0)
+        for name, values in (
+            ("owner", number[used]),
+            ("rows", cut.rows[place[used], kind]),
+            ("width", cut.width[place[used], kind]),
+            ("copies", cut.count[place[used], kind]),
+        ):
+            piece_columns.setdefault(name, []).append(values)
+    flat = {name: np.concatenate(parts) for name, parts in columns.items()}
+    pieces = {name: np.concatenate(parts) for name, parts in piece_columns.items()}
+
+    by_table = np.argsort(flat["table"], kind="stable")
+    new_number = np.empty(by_table.size, np.int64)
+    new_number[by_table] = np.arange(by_table.size)
+    pieces["owner"] = new_number[pieces["owner"]]
+    by_owner = np.argsort(pieces["owner"], kind="stable")
+    return (
+        {name: values[by_table] for name, values in flat.items()},
+        {name: values[by_owner] for name, values in pieces.items()},
+    )
+
+
+def with_variants(rectangles: Rectangles, variants: Sequence[Variant], variant: Ints) -> Rectangles:
+    """The rectangles with their rows placed by variants, of number `variant` i64[n]."""
+    return rectangles._replace(
+        share=np.array([v.share for v in variants])[variant],
+        below=np.array([v.below for v in variants])[variant],
+    )
+
+
+def bytes_of(
+    tables: Sequence[TableSpec],
+    rectangles: Rectangles,
+    variants: Sequence[Variant],
+    variant: Ints,
+    work: Workload,
+) -> Floats:
+    """Bytes of each rectangle in hbm, ddr and ssd, and all its rows, f64[n, 4]."""
+    widths, place = np.unique(
+        np.stack([rectangles.table, rectangles.width.astype(np.int64)], axis=1),
+        axis=0,
+        return_inverse=True,
+    )
+    home = [tables[t].row_bytes(width, work.state_floats) for t, width in widths.tolist()]
+    line = [tables[t].cached.row_bytes(width, work.state_floats) for t, width in widths.tolist()]
+    place = place.reshape(-1)
+    home_bytes = np.array(home, np.float64)[place] * rectangles.rows
+    line_bytes = (np.array(line, np.float64)[place] + LINE_BYTES) * rectangles.rows
+    whole = np.array([v.whole for v in variants])[variant]
+    cached = np.array([v.cached for v in variants])[variant]
+    size = home_bytes[:, None] * whole + np.ceil(line_bytes[:, None] * cached)
+    return np.concatenate([size, home_bytes[:, None]], axis=1)

@@ -1,0 +1,37 @@
+"""Which planners are there? `parallel.planner` names one of these.
+
+To add one: write a function with the arguments of `search.plan_tables` and put its place into
+`PLANNERS`. A planner is imported when it is asked for: a run loads its own only, its config none.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neocpu.parallel.sharding.plan import PlanSpec
+    from neocpu.plan.cost.links import Layout
+    from neocpu.plan.cost.seconds import CostModel
+    from neocpu.plan.cost.work import Workload
+    from neocpu.plan.search.answer import Answer
+    from neocpu.plan.tiers.placements import Capacity
+    from neocpu.tables.specs.specs import TableSpec
+
+    Planner = Callable[
+        [Sequence[TableSpec], PlanSpec, Layout, CostModel, Workload, Capacity | None], Answer
+    ]
+
+# name -> module, function
+PLANNERS = {
+    "greedy": ("neocpu.plan.search.counted", "greedy"),
+    "search": ("neocpu.plan.search.search", "plan_tables"),
+    "neuroshard": ("neocpu.plan.learned.plans", "neuroshard_plan"),
+    "autoshard": ("neocpu.plan.learned.plans", "autoshard_plan"),
+}
+
+
+def planner_of(name: str) -> "Planner":
+    """The planner of a name in `PLANNERS`."""
+    module, function = PLANNERS[name]
+    plan_tables: Planner = getattr(import_module(module), function)
+    return plan_tables

@@ -1,0 +1,212 @@
+"""From a draft to a plan with its price, and from any plan to its price."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec, choose_schemes
+from neocpu.parallel.sharding.schemes import SCHEMES, Shard, column_blocks
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import (
+    SCHEME_NAMES,
+    CostModel,
+    loads_of,
+    rectangles_of,
+    step_seconds,
+)
+from neocpu.plan.cost.work import Floats, Ints, Rectangles, Workload
+from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.bound import lower_bound
+from neocpu.plan.search.cuts import NODE, RANK
+from neocpu.plan.search.drafts import PlanDraft, Spread, rank_layout, sums_by_rank
+from neocpu.plan.search.options import CODES, Options, bytes_of, options_of, with_variants
+from neocpu.plan.tiers.placements import Capacity
+from neocpu.tables.specs.specs import TableSpec
+
+
+def answer_of(
+    draft: PlanDraft,
+    tables: Sequence[TableSpec],
+    model: CostModel,
+    work: Workload,
+    capacity: Capacity,
+    bound: float | None = None,
+    planner: str = "search",
+) -> Answer:
+    """The plan of a draft, and its price; bound : of `lower_bound`, if it is known."""
+    options = draft.options
+    layout = draft.layout
+    if bound is None:
+        bound = lower_bound(options, layout, draft.limits)
+    shards, pieces = _shards(draft, tables)
+    ranks = np.array([shard.rank for shard in shards], np.int64)
+    table = np.array([shard.table for shard in shards], np.int64)
+    chosen = draft.choice[table]
+    rectangles = Rectangles(
+        table=table,
+        scheme=options.scheme[chosen],
+        rows=options.rows[pieces],
+        width=options.width[pieces],
+        rank=ranks,
+        share=np.ones(table.size),
+        below=np.zeros(table.size, np.int64),
+    )
+    rectangles = with_variants(rectangles, options.variants, options.variant[chosen])
+    loads = sums_by_rank(options.piece_phases, pieces, ranks, layout.ranks)
+    size = sums_by_rank(options.piece_bytes, pieces, ranks, layout.ranks)
+    schemes = tuple(SCHEME_NAMES[code] for code in options.scheme[draft.choice].tolist())
+    plan = Plan(
+        tables=tuple(tables),
+        schemes=schemes,
+        shards=tuple(shards),
+        ranks=layout.ranks,
+        ranks_per_node=rank_layout(layout).ranks_per_node,
+    )
+    return Answer(
+        plan=plan.check(),
+        placements=tuple(options.placement(c) for c in draft.choice.tolist()),
+        model=model,
+        work=work,
+        layout=layout,
+        rectangles=rectangles,
+        loads=loads,
+        memory=size[:, :3].astype(np.int64),
+        capacity=capacity.bytes,
+        seconds=step_seconds(model, loads),
+        bound=model.fixed_seconds + bound,
+        planner=planner,
+        budget=capacity,
+    )
+
+
+def answer_of_plan(
+    plan: Plan,
+    layout: Layout,
+    model: CostModel,
+    work: Workload,
+    capacity: Capacity | None = None,
+    spec: PlanSpec = AUTO,
+    planner: str = "",
+) -> Answer:
+    """The price of any plan, and the bound of all plans for `spec`.
+
+    Rows are placed as `capacity` names it; where it leaves the choice, in the fastest memory.
+    """
+    capacity = capacity or Capacity()
+    variants, allowed = capacity.variants([table.name for table in plan.tables])
+    first = allowed.argmax(axis=1)
+    rectangles = rectangles_of(plan)
+    variant = first[rectangles.table]
+    rectangles = with_variants(rectangles, variants, variant)
+    loads = loads_of(model, rectangles, layout.ranks)
+    each = bytes_of(plan.tables, rectangles, variants, variant, work)
+    pieces = np.arange(rectangles.table.size)
+    size = sums_by_rank(each, pieces, rectangles.rank, layout.ranks)
+    schemes = choose_schemes(plan.tables, spec)
+    options = options_of(plan.tables, schemes, layout, model, work, capacity)
+    return Answer(
+        plan=plan,
+        placements=tuple(variants[v].name for v in first.tolist()),
+        model=model,
+        work=work,
+        layout=layout,
+        rectangles=rectangles,
+        loads=loads,
+        memory=size[:, :3].astype(np.int64),
+        capacity=capacity.bytes,
+        seconds=step_seconds(model, loads),
+        bound=model.fixed_seconds + lower_bound(options, layout, capacity.limits),
+        planner=planner,
+        budget=capacity,
+    )
+
+
+def draft_of(options: Options, plan: Plan, layout: Layout, limits: Floats) -> PlanDraft | None:
+    """The draft of a plan whose schemes are among the candidates; None where one is not.
+
+    Rows are placed as the first variant of each candidate has them.
+    """
+    choice = np.zeros(len(plan.tables), np.int64)
+    node = np.zeros(len(plan.tables), np.int64)
+    tables: list[Ints] = []
+    pieces: list[Ints] = []
+    ranks: list[Ints] = []
+    by_table: list[list[Shard]] = [[] for _ in plan.tables]
+    for shard in plan.shards:
+        by_table[shard.table].append(shard)
+    for table, shards in enumerate(by_table):
+        shards.sort()
+        candidate = _candidate_of(options, plan.schemes[table], table, shards, layout)
+        if candidate is None:
+            return None
+        choice[table] = candidate
+        node[table] = shards[0].rank // layout.ranks_per_node
+        if options.home[candidate] == RANK:
+            tables.append(np.full(len(shards), table))
+            pieces.append(options.repeated(candidate))
+            ranks.append(np.array([shard.rank for shard in shards], np.int64))
+    empty = np.zeros(0, np.int64)
+    draft = PlanDraft(
+        options=options,
+        layout=layout,
+        limits=limits,
+        choice=choice,
+        node=node,
+        item_table=np.concatenate([empty, *tables]),
+        item_piece=np.concatenate([empty, *pieces]),
+        item_rank=np.concatenate([empty, *ranks]),
+        seconds=np.zeros((layout.ranks, options.piece_seconds.shape[1])),
+        bytes=np.zeros((layout.ranks, options.piece_bytes.shape[1])),
+    )
+    draft.recount()
+    return draft
+
+
+def _candidate_of(
+    options: Options, scheme: str, table: int, shards: Sequence[Shard], layout: Layout
+) -> int | None:
+    """The first candidate that cuts a table into these rectangles; None where there is none."""
+    blocks = len({shard.cols for shard in shards})
+    for candidate in options.of_table(table):
+        if (
+            options.scheme[candidate] != CODES[scheme]
+            or options.parts[candidate] != blocks
+            or options.repeated(candidate).size != len(shards)
+        ):
+            continue
+        node = shards[0].rank // layout.ranks_per_node
+        if options.home[candidate] == NODE and not (
+            options.first_node[candidate] <= node < options.last_node[candidate]
+        ):
+            continue
+        return candidate
+    return None
+
+
+def _shards(draft: PlanDraft, tables: Sequence[TableSpec]) -> tuple[list[Shard], Ints]:
+    """(shards in order, their pieces i64[n])."""
+    options = draft.options
+    layout = rank_layout(draft.layout)
+    shards: list[Shard] = []
+    pieces: list[Ints] = []
+    table_of, everything = draft.all_rectangles()
+    edges = np.searchsorted(table_of, np.arange(len(tables) + 1)).tolist()
+    for number, table in enumerate(tables):
+        candidate = int(draft.choice[number])
+        part = Spread(*(column[edges[number] : edges[number + 1]] for column in everything))
+        if options.home[candidate] == RANK:
+            blocks = column_blocks(table.dim, int(options.parts[candidate]))
+            cut = [
+                Shard(number, (0, table.rows), cols, rank)
+                for cols, rank in zip(blocks, part.ranks.tolist())
+            ]
+        else:
+            scheme = SCHEMES[SCHEME_NAMES[int(options.scheme[candidate])]]
+            cut = scheme.cut(number, table.rows, table.dim, layout, int(draft.node[number]))
+        if options.scheme[candidate] == CODES["grid_shard"]:
+            order = sorted(range(len(cut)), key=cut.__getitem__)
+            cut = [cut[i] for i in order]
+            part = Spread(part.ranks[order], part.pieces[order])
+        shards.extend(cut)
+        pieces.append(part.pieces)
+    return shards, np.concatenate(pieces)

@@ -1,0 +1,66 @@
+"""What is a planner asked? Tables and a workload, on so many ranks of a machine.
+
+A question can be asked again with something changed: more ranks, other rows, a faster link. That is
+how explanations and remedies are computed (`explain.py`, `remedies.py`).
+"""
+
+from dataclasses import dataclass, field
+
+from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.models import ModelFactory
+from neocpu.plan.cost.seconds import CostModel, StepSeconds
+from neocpu.plan.cost.work import Workload
+from neocpu.plan.machines.machine import Machine
+from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.planners import planner_of
+from neocpu.plan.search.pricing import answer_of_plan
+from neocpu.plan.tiers.placements import Capacity
+from neocpu.tables.specs.specs import TableSpec
+
+
+@dataclass(frozen=True)
+class PlanQuestion:
+    """Tables, a workload, ranks of a machine, and who is asked.
+
+    spec : `parallel.plan`, schemes or `auto`. placements : of each table, or one for all ("auto":
+    the planner chooses). planner : a key of PLANNERS. make_model : the cost model.
+    """
+
+    tables: tuple[TableSpec, ...]
+    work: Workload
+    layout: Layout
+    machine: Machine
+    spec: PlanSpec = AUTO
+    placements: tuple[str, ...] = (AUTO,)
+    planner: str = "search"
+    cost_model: str = "neo"
+    make_model: ModelFactory = field(default=StepSeconds)
+
+    @property
+    def model(self) -> CostModel:
+        """The cost model, made anew."""
+        return self.make_model(self.machine, self.tables, self.work, self.layout)
+
+    @property
+    def capacity(self) -> Capacity:
+        """What the machine's memories leave for tables."""
+        return Capacity.of_machine(self.machine, self.placements)
+
+    def answer(self) -> Answer:
+        """The planner's answer. Raises ConfigError for schemes, PlanError for what does not fit."""
+        plan_tables = planner_of(self.planner)
+        return plan_tables(
+            self.tables, self.spec, self.layout, self.model, self.work, self.capacity
+        )
+
+    def price(self, plan: Plan, planner: str = "file") -> Answer:
+        """The price of a plan that is given."""
+        return answer_of_plan(
+            plan, self.layout, self.model, self.work, self.capacity, AUTO, planner
+        )
+
+
+def any_plan(question: PlanQuestion) -> str:
+    """Which plans the bound of its answer holds for."""
+    return "any plan" if question.spec == AUTO else "any plan of the schemes named"

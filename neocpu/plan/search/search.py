@@ -1,0 +1,198 @@
+"""Which plan takes the fewest seconds? A search over schemes, column widths, memories and homes.
+
+    candidates   every way to cut and keep each table, with its cost          options.py
+    proposals    one candidate for each table: the cheapest whose largest rectangle stays below a
+                 part of a rank's fair share; where memory is short, bytes have a price
+    partition    homes for the proposals' rectangles, by every partitioner    partition.py
+    bound        what no plan of these candidates can stay below              bound.py
+
+What does not fit is proposed again with smaller rectangles and dearer memory. Nothing depends on a
+clock or on chance, so every rank finds the same plan.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from neocpu.core.errors import PlanError
+from neocpu.parallel.sharding.plan import PlanSpec, choose_schemes
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import CostModel
+from neocpu.plan.cost.work import Floats, Ints, Workload
+from neocpu.plan.search import auto
+from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.bound import bounded
+from neocpu.plan.search.cuts import RANK
+from neocpu.plan.search.drafts import PlanDraft, build, lay
+from neocpu.plan.search.local_search import improve
+from neocpu.plan.search.options import Options, options_of
+from neocpu.plan.search.partition import PARTITIONERS
+from neocpu.plan.search.prices import cheapest, memory_prices
+from neocpu.plan.search.pricing import answer_of, draft_of
+from neocpu.plan.tiers.placements import Capacity
+from neocpu.tables.specs.specs import TableSpec
+
+# Work of the local search for a table and rank (see `local_search.Budget`), and its limits.
+WORK = 20.0
+LEAST_WORK = 1e6
+MOST_WORK = 2e8
+# Tables times ranks for which the planner that counts bytes is asked too.
+MOST_FOR_AUTO = 4096
+# Largest rectangles of a proposal, as parts of a rank's fair share.
+PEAKS = (np.inf, 1.0, 0.5, 0.25, 0.125)
+# Where memory is short: (part of all memory that a proposal may take, part of a rank's memory that
+# one rectangle may), tried in this order.
+TIGHTER = ((0.98, 1.0), (0.95, 0.5), (0.9, 0.25), (0.85, 0.125), (0.8, 0.06), (0.9, 1e-9))
+
+
+def plan_tables(
+    tables: Sequence[TableSpec],
+    spec: PlanSpec,
+    layout: Layout,
+    model: CostModel,
+    work: Workload,
+    capacity: Capacity | None = None,
+) -> Answer:
+    """The plan of fewest seconds that the search finds, and its price.
+
+    spec : a scheme for all tables, or {pattern: scheme}; `auto` tables may have any.
+
+    Raises
+    ------
+    ConfigError : unknown scheme, or a pattern that matches no table.
+    PlanError : the tables do not fit the capacity; the message says how much they need.
+    """
+    capacity = capacity or Capacity()
+    schemes = choose_schemes(tables, spec)
+    options = options_of(tables, schemes, layout, model, work, capacity)
+    bound = bounded(options, layout, capacity.limits)
+    drafts = list(starts(options, layout, capacity.limits, bound.choices))
+    drafts += _byte_counting(tables, spec, layout, work, capacity, options)
+    if not drafts:
+        raise _does_not_fit(tables, options, layout, capacity)
+    total = min(max(WORK * len(tables) * layout.ranks, LEAST_WORK), MOST_WORK)
+    best = improve(min(drafts, key=lambda draft: draft.value), total)
+    return answer_of(best, tables, model, work, capacity, bound.seconds)
+
+
+# ---- proposals ----
+
+
+def affordable(options: Options, peak: float, peak_bytes: Floats) -> Floats:
+    """Seconds f64[candidates] of those whose largest rectangle is small enough, else infinite.
+
+    peak : seconds that it may take. peak_bytes : f64[memories]. A table whose candidates are all
+    too large keeps those that exceed these limits least.
+    """
+    excess = np.maximum(options.peak / peak, 1.0)
+    limited = np.isfinite(peak_bytes)
+    if limited.any():
+        parts = options.peak_bytes[:, limited] / np.maximum(peak_bytes[limited], 1.0)
+        excess = np.maximum(excess, parts.max(axis=1))
+    least = np.minimum.reduceat(excess, options.start[:-1])
+    return np.where(excess <= least[options.table], options.seconds.sum(axis=1), np.inf)
+
+
+def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list[Ints]]:
+    """Lists of choices i64[tables], each list tighter in memory than the one before."""
+    least = cheapest(options, options.seconds.sum(axis=1))
+    fair = float(options.seconds[least].sum()) / layout.ranks
+    for full, largest in TIGHTER if np.isfinite(limits).any() else TIGHTER[:1]:
+        choices: list[Ints] = []
+        for part in PEAKS:
+            cost = affordable(options, max(part * fair, 1e-300), _part(limits, largest))
+            prices = memory_prices(options, cost, limits * layout.ranks * full)
+            choice = cheapest(options, cost + options.bytes @ prices)
+            if not any((choice == earlier).all() for earlier in choices):
+                choices.append(choice)
+        yield choices
+
+
+def _part(limits: Floats, part: float) -> Floats:
+    """A part of each limit; what has none keeps none."""
+    return np.where(np.isfinite(limits), part * np.nan_to_num(limits, posinf=0.0), np.inf)
+
+
+def starts(
+    options: Options, layout: Layout, limits: Floats, choices_of_bound: Sequence[Ints]
+) -> Iterator[PlanDraft]:
+    """Drafts that fit: the proposals, and choices on the way to the bound, partitioned.
+
+    All are partitioned by phases, the best of them and whole tables by every partitioner.
+    """
+
+    def drafts(choices: Sequence[Ints], names: Sequence[str]) -> Iterator[PlanDraft]:
+        for choice in choices:
+            laid = lay(options, layout, limits, choice)
+            if laid is None:
+                continue
+            for name in names:
+                draft = build(options, layout, limits, laid, PARTITIONERS[name])
+                if draft is not None:
+                    yield draft
+
+    yield from drafts([_whole_tables(options)], tuple(PARTITIONERS))
+    fitting = list(drafts(choices_of_bound, ["greedy_phases"]))
+    for choices in proposals(options, layout, limits):
+        fitting += drafts(choices, ["greedy_phases"])
+        yield from fitting
+        best = min(fitting, key=lambda draft: draft.value, default=None)
+        # where that one fails, another partitioner may fit
+        thorough = list(drafts([best.choice] if best else choices, tuple(PARTITIONERS)))
+        yield from thorough
+        if best or thorough:
+            return
+
+
+def _byte_counting(
+    tables: Sequence[TableSpec],
+    spec: PlanSpec,
+    layout: Layout,
+    work: Workload,
+    capacity: Capacity,
+    options: Options,
+) -> list[PlanDraft]:
+    """The draft of `auto.make_plan`'s plan, if it fits; none where making it would take long."""
+    if len(tables) * layout.ranks > MOST_FOR_AUTO:
+        return []
+    try:
+        plan = auto.make_plan(
+            tables, spec, layout.ranks, layout.ranks_per_node, work, capacity.total or None
+        )
+    except PlanError:
+        return []
+    draft = draft_of(options, plan, layout, capacity.limits)
+    return [draft] if draft is not None and draft.fits else []
+
+
+def _whole_tables(options: Options) -> Ints:
+    """The cheapest uncut candidate of each table on one rank; any where there is none."""
+    cost = options.seconds.sum(axis=1)
+    uncut = (options.home == RANK) & (options.parts == 1)
+    return cheapest(options, np.where(uncut, cost, cost.sum() + cost))
+
+
+def _does_not_fit(
+    tables: Sequence[TableSpec], options: Options, layout: Layout, capacity: Capacity
+) -> PlanError:
+    """The error that names the table that needs most of a rank, and what all of them need."""
+    limits = capacity.limits
+    parts = (options.peak_bytes / np.where(np.isfinite(limits), limits, np.inf)).max(axis=1)
+    smallest = cheapest(options, parts)
+    worst = int(smallest[parts[smallest].argmax()])
+    table = tables[int(options.table[worst])]
+    need = options.peak_bytes[worst]
+    total = options.bytes[smallest].sum(axis=0)
+    names = ("hbm", "ddr", "ssd", "all memories")
+    limited = [i for i in range(limits.size) if np.isfinite(limits[i])]
+    room = ", ".join(
+        f"{int(total[i]):,} bytes in {names[i]} of {int(limits[i] * layout.ranks):,}"
+        for i in limited
+    )
+    bytes_needed = int(max((need[i] for i in limited), default=0))
+    return PlanError(
+        f"no plan was found that fits: cut finest, all tables take {room}; table {table.name!r} "
+        f"({table.rows:,} rows x {table.dim}) needs {bytes_needed:,} on a rank; use more ranks, "
+        "fewer rows or columns, row_wise for the large tables, memories below (memory.placement), "
+        "or an optimizer with less state (exact_rowwise_adagrad, exact_sgd)"
+    )

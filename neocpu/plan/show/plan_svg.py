@@ -1,0 +1,360 @@
+"""What does a plan look like? Ranks by phase, memories by tier, and traffic, in one SVG file.
+
+top      a bar for each rank, its parts the phases of a step; above 64 ranks one for each node,
+         its slowest rank. The dashed line is the step beside what every plan takes: ranks wait
+         for the slowest in every phase, so it lies above the highest bar.
+middle   bytes of each memory that holds any, with the line of a rank's capacity
+bottom   bytes that ranks (or nodes) send each other in a step, and what bounds a step
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neocpu.core import svg
+from neocpu.core.units import bytes_text, count_text, seconds_text
+from neocpu.plan.cost.collectives import total
+from neocpu.plan.cost.demand import MeanDemand, sample_cuts
+from neocpu.plan.cost.traffic import StepShape, step_traffic
+from neocpu.plan.cost.work import Floats, Ints
+from neocpu.plan.machines.machine import MEMORIES
+from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.question import PlanQuestion, any_plan
+from neocpu.plan.search.resources import bounding
+
+# Bars and cells that are drawn one for each rank; of more ranks, one for each node.
+MOST_RANKS = 64
+# Rows of the heat map; of more nodes several share one.
+MOST_CELLS = 64
+WIDTH = 1180.0
+LEFT = 92.0
+PLOT = 900.0
+LEGEND = 1012.0
+MOST_BAR = 64.0
+LOAD_HEIGHT = 250.0
+MEMORY_HEIGHT = 84.0
+HEAT_SIZE = 420.0
+COLOURS = {
+    "input": "#e9b83f",
+    "lookup": "#1f5a99",
+    "output": "#e07b39",
+    "gradient": "#a83a2a",
+    "update": "#2b7a5b",
+    "prefetch": "#6b6b6b",
+    "replicas": "#c877a5",
+}
+SPARE = ("#4a90c4", "#7cc4a1", "#8a4f9e", "#9c9c9c", "#c2a06b")
+TIERS = {"hbm": "#1f5a99", "ddr": "#2b7a5b", "ssd": "#8a6d3b"}
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What each bar shows: seconds f64[bars, phases], bytes f64[bars, memories], their names."""
+
+    names: tuple[str, ...]
+    kind: str
+    seconds: Floats
+    bytes: Floats
+
+
+def plan_svg(question: PlanQuestion, answer: Answer, title: str, leaves: int) -> str:
+    """The picture of a plan as SVG text.
+
+    leaves : of the batch tree; as many as there are ranks are used at least.
+    """
+    bars = _bars(answer)
+    layout = answer.layout
+    heading = f"{title} on {layout.ranks} ranks of {question.machine.name}"
+    rate = answer.work.batch / answer.seconds if answer.seconds else 0.0
+    bound = ""
+    if 0 < answer.bound < float("inf"):
+        bound = f"; {any_plan(question)} takes at least {seconds_text(answer.bound)}"
+    summary = (
+        f"{len(answer.plan.tables):,} tables, {answer.work.batch:,} samples a step: "
+        f"{seconds_text(answer.seconds)}, {count_text(rate)} samples/s{bound}; planner "
+        f"{answer.planner}, cost model {question.cost_model}"
+    )
+    body = [svg.text(32, 38, heading, 20, bold=True), svg.text(32, 60, summary, 13, "#555555")]
+    body += _loads(answer, bars, 104.0)
+    top = 104.0 + LOAD_HEIGHT + 78.0
+    used = [m for m in range(len(MEMORIES)) if answer.memory[:, m].any()]
+    for memory in used:
+        last = memory == used[-1]
+        body += _memory(answer, bars, memory, top, memory == used[0], last)
+        top += MEMORY_HEIGHT + 26.0
+    top += 62.0
+    body += _traffic(answer, top, leaves)
+    body += _bounds(answer, top)
+    height = top + HEAT_SIZE + 74.0
+    return svg.document(WIDTH, height, heading, _words(answer, summary), body)
+
+
+def _words(answer: Answer, summary: str) -> str:
+    """The picture in words."""
+    slowest = answer.loads.max(axis=0)
+    mean = answer.loads.mean(axis=0)
+    phases = [
+        f"{phase} {seconds_text(float(most))} on the slowest rank, "
+        f"{float(most / average):.2f} times the mean"
+        for phase, most, average in zip(answer.model.phases, slowest, mean)
+        if most > 0
+    ]
+    fullest = [
+        f"{MEMORIES[m]} {bytes_text(int(answer.memory[:, m].max()))} on the fullest rank"
+        for m in range(len(MEMORIES))
+        if answer.memory[:, m].any()
+    ]
+    bounds = ", ".join(bounding(answer))
+    return f"{summary}. {'; '.join(phases)}. {'; '.join(fullest)}. What bounds it: {bounds}."
+
+
+def _bars(answer: Answer) -> Bars:
+    """Ranks, or the slowest rank and the fullest memory of each node."""
+    layout = answer.layout
+    if layout.ranks <= MOST_RANKS:
+        names = tuple(str(rank) for rank in range(layout.ranks))
+        return Bars(names, "rank", answer.loads, answer.memory.astype(np.float64))
+    first = np.arange(0, layout.ranks, layout.ranks_per_node)
+    work = answer.loads.sum(axis=1)
+    slowest = [
+        int(start + work[start : start + layout.ranks_per_node].argmax())
+        for start in first.tolist()
+    ]
+    return Bars(
+        names=tuple(str(node) for node in range(first.size)),
+        kind="node",
+        seconds=answer.loads[slowest],
+        bytes=np.maximum.reduceat(answer.memory, first).astype(np.float64),
+    )
+
+
+def _colour(phases: Sequence[str], number: int) -> str:
+    return COLOURS.get(phases[number]) or SPARE[number % len(SPARE)]
+
+
+# ---- bars ----
+
+
+def _axis(top: float, height: float, values: Sequence[float], labels: Sequence[str]) -> list[str]:
+    """Horizontal lines with their labels, from 0 at the bottom."""
+    parts = []
+    for value, label in zip(values, labels):
+        y = top + height * (1 - value / values[-1])
+        parts.append(svg.line(LEFT, y, LEFT + PLOT, y))
+        parts.append(svg.text(LEFT - 8, y + 4, label, 11, "#444444", "end"))
+    return parts
+
+
+def _names(bars: Bars, y: float) -> Iterator[str]:
+    """Numbers below bars, as many as there is room for, and what they count."""
+    slot = PLOT / len(bars.names)
+    step = svg.label_step(len(bars.names), slot)
+    for place in range(0, len(bars.names), step):
+        x = LEFT + slot * (place + 0.5)
+        yield svg.text(x, y + 16, bars.names[place], 11, "#444444", "middle")
+    yield svg.text(LEFT + PLOT / 2, y + 36, bars.kind, 12, "#444444", "middle")
+
+
+def _loads(answer: Answer, bars: Bars, top: float) -> Iterator[str]:
+    """Stacked bars of phases."""
+    phases = answer.model.phases
+    if answer.model.synchronised:
+        step = float(answer.loads.max(axis=0).sum())
+    else:
+        step = float(answer.loads.sum(axis=1).max())
+    values = svg.ticks(max(step, float(bars.seconds.sum(axis=1).max())))
+    whose = "each rank" if bars.kind == "rank" else "the slowest rank of each node"
+    yield svg.text(LEFT, top - 16, f"seconds of {whose} in a step, by phase", 13, bold=True)
+    yield from _axis(top, LOAD_HEIGHT, values, [seconds_text(value) for value in values])
+    bottom = top + LOAD_HEIGHT
+    for place, name in enumerate(bars.names):
+        left, width = _bar(place, len(bars.names))
+        y = bottom
+        for number, seconds in enumerate(bars.seconds[place].tolist()):
+            size = LOAD_HEIGHT * seconds / values[-1]
+            if size < 0.02:
+                continue
+            y -= size
+            tip = f"{bars.kind} {name}, {phases[number]}: {seconds_text(seconds)}"
+            colour = _colour(phases, number)
+            yield svg.box(left, y, width, size, colour, tip)
+    yield from _names(bars, bottom)
+    mean = float(answer.loads.sum(axis=1).mean())
+    yield from _level(bottom - LOAD_HEIGHT * step / values[-1], "#222222", "6 4")
+    yield from _level(bottom - LOAD_HEIGHT * mean / values[-1], "#777777", "2 3")
+    y = top + 4
+    for number in range(len(phases) - 1, -1, -1):
+        if bars.seconds[:, number].any():
+            yield svg.box(LEGEND, y, 13, 13, _colour(phases, number))
+            yield svg.text(LEGEND + 20, y + 11, phases[number])
+            y += 20
+    y += 8
+    wait = "with waiting" if answer.model.synchronised else "the slowest"
+    for dashes, colour, words in (
+        ("6 4", "#222222", f"{wait}: {seconds_text(step)}"),
+        ("2 3", "#777777", f"mean rank: {seconds_text(mean)}"),
+    ):
+        yield svg.line(LEGEND, y, LEGEND + 16, y, colour, dashes)
+        yield svg.text(LEGEND + 20, y + 4, words)
+        y += 20
+    fixed = seconds_text(answer.model.fixed_seconds)
+    yield svg.text(LEGEND, y + 8, "dense part and latency,", 11, "#555555")
+    yield svg.text(LEGEND, y + 22, f"not drawn: {fixed}", 11, "#555555")
+
+
+def _short(size: float) -> str:
+    """Bytes without needless zeros: '300 MB'."""
+    number, _, unit = bytes_text(int(size)).partition(" ")
+    return f"{float(number):.3g} {unit}"
+
+
+def _bar(place: int, count: int) -> tuple[float, float]:
+    """(left edge, width) of a bar."""
+    slot = PLOT / count
+    width = min(0.8 * slot, MOST_BAR)
+    return LEFT + slot * (place + 0.5) - width / 2, width
+
+
+def _level(y: float, colour: str, dashes: str) -> Iterator[str]:
+    yield svg.line(LEFT, y, LEFT + PLOT, y, colour, dashes)
+
+
+def _memory(
+    answer: Answer, bars: Bars, memory: int, top: float, first: bool, last: bool
+) -> Iterator[str]:
+    """Bars of one memory, and the line of its capacity."""
+    name = MEMORIES[memory]
+    size = bars.bytes[:, memory]
+    capacity = float(answer.capacity[memory])
+    # a capacity far above what is used would flatten the bars
+    near = 0 < capacity <= 4 * size.max()
+    values = svg.ticks(max(float(size.max()), capacity if near else 0.0), 3)
+    if first:
+        whose = "each rank" if bars.kind == "rank" else "the fullest rank of each node"
+        yield svg.text(LEFT, top - 16, f"bytes of {whose}, by memory", 13, bold=True)
+    yield from _axis(top, MEMORY_HEIGHT, values, [_short(value) for value in values])
+    bottom = top + MEMORY_HEIGHT
+    for place, amount in enumerate(size.tolist()):
+        high = MEMORY_HEIGHT * amount / values[-1]
+        if high >= 0.02:
+            tip = f"{bars.kind} {bars.names[place]}, {name}: {bytes_text(int(amount))}"
+            x, width = _bar(place, len(bars.names))
+            yield svg.box(x, bottom - high, width, high, TIERS[name], tip)
+    yield svg.box(LEGEND, top + 4, 13, 13, TIERS[name])
+    yield svg.text(LEGEND + 20, top + 15, name)
+    if near:
+        yield from _level(bottom - MEMORY_HEIGHT * capacity / values[-1], "#a83a2a", "6 4")
+    if capacity:
+        colour = "#a83a2a" if near else "#555555"
+        yield svg.text(LEGEND, top + 36, "capacity", 11, colour)
+        yield svg.text(LEGEND, top + 50, bytes_text(int(capacity)), 11, colour)
+    if last:
+        yield from _names(bars, bottom)
+
+
+# ---- traffic ----
+
+
+def traffic_matrix(answer: Answer, leaves: int) -> Floats:
+    """Expected bytes of a step by sender and receiver, f64[ranks, ranks] (`traffic.py`)."""
+    ranks = answer.layout.ranks
+    while leaves < ranks:
+        leaves *= 2
+    batch = answer.work.batch
+    shape = StepShape(
+        batch=batch,
+        leaves=leaves,
+        parameters=answer.work.dense.parameters,
+        route=answer.layout.route,
+        unique_rows=answer.work.unique_rows,
+        wires=answer.work.wires.specs,
+    )
+    tables = answer.plan.tables
+    work = answer.work
+    demand = MeanDemand(tables, work.pooling, sample_cuts(ranks, batch, leaves), work.distinct)
+    matrix: Floats = total(step_traffic(answer.plan, shape, demand), ranks).astype(np.float64)
+    return matrix
+
+
+def _grouped(answer: Answer, matrix: Floats) -> tuple[Floats, str]:
+    """The matrix by rank, by node, or by several nodes; and what a row is."""
+    layout = answer.layout
+    if layout.ranks <= MOST_RANKS:
+        np.fill_diagonal(matrix, 0.0)
+        return matrix, "rank"
+    together = -(-layout.nodes // MOST_CELLS)
+    step = layout.ranks_per_node * together
+    first: Ints = np.arange(0, layout.ranks, step)
+    by_sender = np.add.reduceat(matrix, first, axis=0)
+    grouped: Floats = np.add.reduceat(by_sender, first, axis=1)
+    return grouped, "node" if together == 1 else f"group of {together} nodes"
+
+
+def _traffic(answer: Answer, top: float, leaves: int) -> Iterator[str]:
+    """Who sends how many bytes to whom."""
+    matrix, kind = _grouped(answer, traffic_matrix(answer, leaves))
+    count = len(matrix)
+    cell = HEAT_SIZE / count
+    most = float(matrix.max()) or 1.0
+    yield svg.text(LEFT, top - 16, f"bytes from {kind} to {kind} in a step", 13, bold=True)
+    yield '<g shape-rendering="crispEdges">'
+    yield svg.box(LEFT, top, HEAT_SIZE, HEAT_SIZE, svg.shade(0.0))
+    for row in range(count):
+        for column in range(count):
+            size = float(matrix[row, column])
+            if size:
+                x = LEFT + column * cell
+                y = top + row * cell
+                tip = ""
+                if count <= MOST_RANKS // 2:
+                    tip = f"{kind} {row} to {column}: {bytes_text(int(size))}"
+                yield svg.box(x, y, cell + 0.05, cell + 0.05, svg.shade(size / most), tip)
+    yield "</g>"
+    per_node = answer.layout.ranks_per_node
+    if kind == "rank" and 1 < per_node < count:
+        for edge in range(per_node, count, per_node):
+            at = edge * cell
+            yield svg.line(LEFT + at, top, LEFT + at, top + HEAT_SIZE, "#ffffff")
+            yield svg.line(LEFT, top + at, LEFT + HEAT_SIZE, top + at, "#ffffff")
+    step = svg.label_step(count, cell)
+    for place in range(0, count, step):
+        at = cell * (place + 0.5)
+        label = str(place)
+        yield svg.text(LEFT + at, top + HEAT_SIZE + 16, label, 11, "#444444", "middle")
+        yield svg.text(LEFT - 8, top + at + 4, label, 11, "#444444", "end")
+    middle = HEAT_SIZE / 2
+    yield svg.text(LEFT + middle, top + HEAT_SIZE + 36, f"to {kind}", 12, "#444444", "middle")
+    yield svg.text(LEFT - 44, top + middle, f"from {kind}", 12, "#444444", "middle", turned=True)
+    x = LEFT + HEAT_SIZE + 24
+    for part in range(40):
+        y = top + 160 * (1 - (part + 1) / 40)
+        yield svg.box(x, y, 14, 4.1, svg.shade(part / 39))
+    for level in (0.0, 0.5, 1.0):
+        yield svg.text(x + 20, top + 160 * (1 - level) + 4, _short(level * most), 11)
+    if kind != "rank":
+        yield svg.text(x, top + 188, "the diagonal is", 11, "#555555")
+        inside = "inside the node" if kind == "node" else "inside the group"
+        yield svg.text(x, top + 202, inside, 11, "#555555")
+    elif 1 < per_node < count:
+        yield svg.text(x, top + 188, "white lines:", 11, "#555555")
+        yield svg.text(x, top + 202, "nodes", 11, "#555555")
+
+
+def _bounds(answer: Answer, top: float) -> Iterator[str]:
+    """Bars of what a step's seconds are spent on."""
+    shares = bounding(answer)
+    whole = sum(shares.values()) or 1.0
+    left = LEFT + HEAT_SIZE + 170
+    width = WIDTH - left - 130
+    yield svg.text(left, top - 16, "what bounds a step", 13, bold=True)
+    y = top + 4
+    longest = max(shares.values(), default=1.0)
+    for name, seconds in shares.items():
+        yield svg.text(left, y + 10, name)
+        yield svg.box(left, y + 17, max(width * seconds / longest, 0.5), 14, "#1f5a99")
+        share = f"{seconds_text(seconds)}, {100 * seconds / whole:.0f} %"
+        yield svg.text(left + width * seconds / longest + 8, y + 29, share, 11, "#444444")
+        y += 46
+    yield svg.text(left, y + 10, "the slowest rank of each phase,", 11, "#555555")
+    yield svg.text(left, y + 24, "dense part and latency among them", 11, "#555555")

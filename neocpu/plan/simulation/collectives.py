@@ -1,0 +1,197 @@
+"""How long does a collective take by an algorithm? Rounds on links: latency + bytes / bandwidth.
+
+An algorithm is a list of rounds. In each, a rank sends parts of its buffer over one or more link
+classes at the same time; a round takes the latency and bytes of the slowest of them. With W ranks,
+L of them on each of N nodes, latencies a and bandwidths B of the links, and a buffer of m bytes:
+
+    alltoall    pairwise      (L-1) (a_in + m/W/B_in) + (W-L) (a_out + m/W/B_out)
+                ring          (W-1) rounds in which m/2 (on average) moves on to the next rank
+                tree          Bruck: log2 L rounds inside, log2 N rounds between, m/2 each
+                hierarchical  (L-1) rounds of m/L inside, then (N-1) rounds of m/N between
+    allreduce   pairwise      slices to owners and back: twice the pairwise alltoall
+                ring          2 (W-1) rounds of m/W
+                tree          up and down: 2 log2 L rounds inside, 2 log2 N between, of m
+                hierarchical  (L-1) of m/L inside, 2 (N-1) of m/L/N between, (L-1) of m/L inside
+
+There are as many rings as ranks on a node, each of which leaves the node by another NIC, so a NIC
+carries 1/L of what the rings carry. Bandwidths are the peaks of the links: an algorithm is at best
+that fast. What a machine achieves are its curves, the algorithm "measured".
+
+What leaves a rack or a spine shares the uplinks of all nodes below it, which are oversubscribed:
+o bytes-times as slow as the NICs together. In an exchange of all with all, the part of it that
+leaves is that of the ranks elsewhere; rings and trees leave by one node of each.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.machines.machine import Machine
+
+MEASURED = "measured"
+ALGORITHMS = (MEASURED, "pairwise", "ring", "tree", "hierarchical")
+INSIDE = "inside_node"
+BETWEEN = "between_nodes"
+
+
+class LinkCost(NamedTuple):
+    """A link class of a rank."""
+
+    latency_s: float
+    byte_seconds: float
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """So many rounds, in each of which parts of the buffer go over links at the same time.
+
+    spread : between nodes, do ranks send to all others alike? Else to a neighbour.
+    """
+
+    count: int
+    parts: Mapping[str, float]
+    spread: bool = True
+
+
+class Price(NamedTuple):
+    """Of a collective: seconds = latency + bytes of the buffer x byte_seconds.
+
+    uses : seconds per byte that each link class is busy, at most byte_seconds.
+    """
+
+    latency: float
+    byte_seconds: float
+    uses: Mapping[str, float]
+
+
+class Network:
+    """The links that the ranks of a run have."""
+
+    def __init__(self, machine: Machine, layout: Layout) -> None:
+        self.ranks = layout.ranks
+        self.per_node = min(layout.ranks_per_node, layout.ranks)
+        self.nodes = layout.nodes
+        self.links = {name: _link(machine, name) for name in (INSIDE, BETWEEN)}
+        self.spread: dict[str, float] = {}
+        self.neighbour: dict[str, float] = {}
+        self.uplink_latency = 0.0
+        for level in ("rack", "spine"):
+            switch = getattr(machine, level)
+            below = min(switch.nodes, self.nodes)
+            if not switch.nodes or below == self.nodes:
+                continue
+            slower = switch.oversubscription * self.links[BETWEEN].byte_seconds
+            leaving = self.ranks - below * self.per_node
+            self.spread[level] = slower * leaving / (self.ranks - self.per_node)
+            self.neighbour[level] = slower / below
+            self.uplink_latency += switch.latency_s
+
+    def price(self, operation: str, algorithm: str) -> Price:
+        """Of "alltoall" or "allreduce" by one of ALGORITHMS but "measured"; 0 on one rank."""
+        return self.priced(ROUNDS[operation, algorithm](self))
+
+    def priced(self, rounds: Sequence[Rounds]) -> Price:
+        """The price of some rounds, one after the other."""
+        latency = 0.0
+        byte_seconds = 0.0
+        uses: dict[str, float] = {}
+        for group in rounds:
+            busy = {
+                name: part * self.links[name].byte_seconds for name, part in group.parts.items()
+            }
+            start = max((self.links[name].latency_s for name in group.parts), default=0.0)
+            if group.parts.get(BETWEEN):
+                uplinks = self.spread if group.spread else self.neighbour
+                busy |= {name: group.parts[BETWEEN] * cost for name, cost in uplinks.items()}
+                start += self.uplink_latency
+            latency += group.count * start
+            byte_seconds += group.count * max(busy.values(), default=0.0)
+            for name, seconds in busy.items():
+                uses[name] = uses.get(name, 0.0) + group.count * seconds
+        return Price(latency, byte_seconds, uses)
+
+
+def _link(machine: Machine, name: str) -> LinkCost:
+    peak = getattr(machine, name)
+    bandwidth = peak.bandwidth_bytes_per_s
+    return LinkCost(peak.latency_s, 1.0 / bandwidth if bandwidth else math.inf)
+
+
+def _levels(count: int) -> int:
+    """Rounds of a binary tree over so many."""
+    return math.ceil(math.log2(count)) if count > 1 else 0
+
+
+def _kept(*rounds: Rounds) -> list[Rounds]:
+    return [group for group in rounds if group.count > 0]
+
+
+def _pairwise_alltoall(net: Network) -> list[Rounds]:
+    return _kept(
+        Rounds(net.per_node - 1, {INSIDE: 1 / net.ranks}),
+        Rounds(net.ranks - net.per_node, {BETWEEN: 1 / net.ranks}),
+    )
+
+
+def _rings(net: Network, count: int, part: float) -> list[Rounds]:
+    """Rounds in which a part moves on along rings through all ranks."""
+    if net.nodes == 1:
+        return _kept(Rounds(count, {INSIDE: part}))
+    parts = {BETWEEN: part / net.per_node}
+    if net.per_node > 1:
+        parts[INSIDE] = part * (net.per_node - 1) / net.per_node
+    return _kept(Rounds(count, parts, spread=False))
+
+
+def _ring_alltoall(net: Network) -> list[Rounds]:
+    return _rings(net, net.ranks - 1, 0.5)
+
+
+def _tree_alltoall(net: Network) -> list[Rounds]:
+    return _kept(
+        Rounds(_levels(net.per_node), {INSIDE: 0.5}), Rounds(_levels(net.nodes), {BETWEEN: 0.5})
+    )
+
+
+def _hierarchical_alltoall(net: Network) -> list[Rounds]:
+    return _kept(
+        Rounds(net.per_node - 1, {INSIDE: 1 / net.per_node}),
+        Rounds(net.nodes - 1, {BETWEEN: 1 / net.nodes}),
+    )
+
+
+def _pairwise_allreduce(net: Network) -> list[Rounds]:
+    return 2 * _pairwise_alltoall(net)
+
+
+def _ring_allreduce(net: Network) -> list[Rounds]:
+    return _rings(net, 2 * (net.ranks - 1), 1 / net.ranks)
+
+
+def _tree_allreduce(net: Network) -> list[Rounds]:
+    return _kept(
+        Rounds(2 * _levels(net.per_node), {INSIDE: 1.0}),
+        Rounds(2 * _levels(net.nodes), {BETWEEN: 1.0}, spread=False),
+    )
+
+
+def _hierarchical_allreduce(net: Network) -> list[Rounds]:
+    part = 1 / net.per_node
+    return _kept(
+        Rounds(2 * (net.per_node - 1), {INSIDE: part}),
+        Rounds(2 * (net.nodes - 1), {BETWEEN: part / net.nodes}, spread=False),
+    )
+
+
+ROUNDS = {
+    ("alltoall", "pairwise"): _pairwise_alltoall,
+    ("alltoall", "ring"): _ring_alltoall,
+    ("alltoall", "tree"): _tree_alltoall,
+    ("alltoall", "hierarchical"): _hierarchical_alltoall,
+    ("allreduce", "pairwise"): _pairwise_allreduce,
+    ("allreduce", "ring"): _ring_allreduce,
+    ("allreduce", "tree"): _tree_allreduce,
+    ("allreduce", "hierarchical"): _hierarchical_allreduce,
+}

@@ -1,0 +1,127 @@
+"""What does a simulation say? Step time, QPS, the breakdown, and what limits the step, as lines."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from neocpu.plan.machines.scaling import scaled
+from neocpu.plan.simulation.scenario import Simulated, simulate
+
+# What a machine might do better: (quantity, factor, in words); {} is the precision of products.
+PARTS = (
+    ("nic", 2.0, "twice the bandwidth between nodes"),
+    ("between_nodes.latency", 0.5, "half the latency between nodes"),
+    ("nvlink", 2.0, "twice the bandwidth inside a node"),
+    ("inside_node.latency", 0.5, "half the latency inside a node"),
+    ("pcie", 2.0, "twice the bandwidth to the host"),
+    ("hbm.bandwidth", 2.0, "twice the HBM bandwidth"),
+    ("ddr.bandwidth", 2.0, "twice the DDR bandwidth"),
+    ("compute.{}_flops", 2.0, "twice the FLOP rate"),
+)
+
+
+class Gain(NamedTuple):
+    """How many times as fast a step is with a better part."""
+
+    part: str
+    gain: float
+
+
+def gains(outcome: Simulated) -> list[Gain]:
+    """What each better part of the machine would bring, largest first; the plan stays."""
+    scenario = outcome.scenario
+    result = []
+    for key, factor, words in PARTS:
+        quantity = key.format(scenario.work.dense.precision)
+        machine = scaled(scenario.machine, quantity, factor)
+        faster = simulate(replace(scenario, machine=machine), outcome.placed)
+        result.append(Gain(words, outcome.step / faster.step))
+    return sorted(result, key=lambda gain: -gain.gain)
+
+
+def report_lines(outcome: Simulated) -> Iterator[str]:
+    """Everything, as lines of text."""
+    scenario = outcome.scenario
+    parts = outcome.breakdown
+    options = scenario.options
+    sums = f", dense sums {options.sums}" if options.sums else ""
+    yield (
+        f"{scenario.machine.name}: {scenario.ranks} ranks on {scenario.layout.nodes} node(s), "
+        f"{scenario.work.batch:,} samples a step, pipeline {scenario.pipeline}, "
+        f"exchanges {options.algorithm}{sums}"
+    )
+    yield (
+        f"plan by {outcome.placed.planner}: imbalance {outcome.imbalance:.2f} (loads of the "
+        f"fullest rank / mean), {outcome.placed.memory / 1e9:,.1f} GB on the fullest rank"
+    )
+    if outcome.placed.bound:
+        above = outcome.planned_step / outcome.placed.bound - 1
+        yield (
+            f"without overlap its step takes {seconds(outcome.planned_step)}, within {above:.1%} "
+            "of what any plan could reach"
+        )
+    yield ""
+    yield f"step   {seconds(outcome.step)}"
+    yield f"QPS    {outcome.samples_per_s:,.0f} samples/s"
+    yield ""
+    yield f"{'phase':30}{'serialised':>12}{'exposed':>12}{'of the step':>13}{'longest path':>14}"
+    for share in parts.shares:
+        if not share.serialised:
+            continue
+        yield (
+            f"{share.phase:30}{seconds(share.serialised):>12}{seconds(share.exposed):>12}"
+            f"{share.exposed / parts.step:>12.1%}{seconds(parts.path[share.phase]):>15}"
+        )
+    rest = {"waiting for slower ranks": parts.waiting, "nothing under way": parts.idle}
+    for name, value in rest.items():
+        if value > 1e-9 * parts.step:
+            yield f"{name:42}{seconds(value):>12}{value / parts.step:>12.1%}"
+    yield f"{'step':42}{seconds(parts.step):>12}"
+    yield ""
+    yield from bound_lines(outcome)
+
+
+def bound_lines(outcome: Simulated) -> Iterator[str]:
+    """What limits the step: the busiest stream, the longest path, what more would bring."""
+    parts = outcome.breakdown
+    busiest = max(parts.busy, key=lambda name: parts.busy[name])
+    part = parts.busy[busiest] / parts.step
+    yield f"busiest stream: {busiest}, {part:.0%} of the step; no overlap makes the step shorter"
+    links = [
+        f"{name.replace('_', ' ')} {busy / parts.step:.0%}"
+        for name, busy in sorted(parts.links.items(), key=lambda item: -item[1])
+    ]
+    if links:
+        yield f"links, of what their peaks would carry: {', '.join(links)}"
+    longest = max(parts.path, key=lambda name: parts.path[name])
+    yield f"longest path: mostly {longest}, {parts.path[longest] / parts.step:.0%} of the step"
+    useful = [f"{gain.part} {gain.gain:.2f}x" for gain in gains(outcome) if gain.gain > 1.005]
+    yield f"what makes it faster: {', '.join(useful) or 'no single part of the machine'}"
+
+
+def seconds(value: float) -> str:
+    """A time in the unit that suits it."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.2g} us" if value else "0"
+
+
+def sweep_lines(outcomes: Sequence[Simulated]) -> Iterator[str]:
+    """A row for each number of ranks."""
+    first = outcomes[0].scenario
+    yield f"{first.work.batch // first.ranks:,} samples per rank"
+    yield f"{'ranks':>6}{'step':>12}{'QPS':>14}{'efficiency':>12}{'imbalance':>11}  mostly"
+    for outcome, efficiency in zip(outcomes, efficiencies(outcomes)):
+        path = outcome.breakdown.path
+        yield (
+            f"{outcome.scenario.ranks:>6}{seconds(outcome.step):>12}"
+            f"{outcome.samples_per_s:>14,.0f}{efficiency:>11.0%} {outcome.imbalance:>11.2f}"
+            f"  {max(path, key=lambda name: path[name])}"
+        )
+
+
+def efficiencies(outcomes: Sequence[Simulated]) -> list[float]:
+    """QPS per rank over that of the first."""
+    per_rank = [outcome.samples_per_s / outcome.scenario.ranks for outcome in outcomes]
+    return [value / per_rank[0] for value in per_rank]

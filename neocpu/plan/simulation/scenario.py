@@ -1,0 +1,177 @@
+"""What is simulated? A model, a machine, and how its step goes; and what comes of it.
+
+    Scenario ──► placed: a plan and its loads ──► stage_works ──► engine.run ──► Simulated
+
+The plan is the planner's; scenarios that differ in pipelining or algorithm share one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from neocpu.core.errors import ConfigError
+from neocpu.core.stages import PIPELINES, Stage, pipelined
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import (
+    StepSeconds,
+    loads_of,
+    rectangles_of,
+    step_seconds,
+)
+from neocpu.plan.cost.work import Floats, Rectangles, Workload
+from neocpu.plan.machines.machine import Machine
+from neocpu.plan.simulation.breakdown import Breakdown, breakdown
+from neocpu.plan.simulation.collectives import ALGORITHMS
+from neocpu.plan.simulation.costs import StageOptions, stage_works
+from neocpu.plan.simulation.engine import Timeline, run, unrolled
+from neocpu.tables.specs.specs import TableSpec
+
+# Batches simulated before those that are measured: until the pipeline is full.
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A training step to simulate.
+
+    machine, ranks : where; the machine's own number of nodes does not matter. tables, work : the
+    model and its global batch. route : of partial sums. pipeline : one of `schedule.PIPELINES`.
+    options : how costs are put on stages. steps : that are measured, after a warm-up.
+    cache_share : part of all rows that fast memory holds; None: as much as fits.
+    """
+
+    machine: Machine
+    ranks: int
+    tables: tuple[TableSpec, ...]
+    work: Workload
+    route: str = "direct"
+    pipeline: str = "full"
+    options: StageOptions = field(default_factory=StageOptions)
+    steps: int = 4
+    cache_share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.pipeline not in PIPELINES:
+            known = ", ".join(PIPELINES)
+            raise ConfigError(f"pipeline: {self.pipeline!r} is unknown; choose one of {known}")
+        for name in (self.options.algorithm, self.options.sums or self.options.algorithm):
+            if name not in ALGORITHMS:
+                known = ", ".join(ALGORITHMS)
+                raise ConfigError(f"algorithm: {name!r} is unknown; choose one of {known}")
+
+    @property
+    def layout(self) -> Layout:
+        """Ranks on nodes; on one, where they may share cores, if nodes have no link."""
+        linked = self.machine.between_nodes.bandwidth_bytes_per_s
+        per_node = self.machine.ranks_per_node if linked else self.ranks
+        return Layout(self.ranks, min(per_node, self.ranks), self.route)
+
+    @property
+    def model(self) -> StepSeconds:
+        """The planner's cost of this step."""
+        return StepSeconds(self.machine, self.tables, self.work, self.layout)
+
+    def on(self, ranks: int) -> "Scenario":
+        """The same step on other ranks, with as many samples for each (weak scaling)."""
+        samples = self.work.batch // self.ranks
+        return replace(self, ranks=ranks, work=replace(self.work, batch=samples * ranks))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Tables on the ranks of a scenario.
+
+    rectangles : of the plan, with the shares of rows that fast memory holds. memory : bytes of
+    tables and state on the fullest rank. planner : its name. bound : seconds that no plan stays
+    below under the planner's model; 0 where that is not known.
+    """
+
+    rectangles: Rectangles
+    memory: float
+    planner: str = ""
+    bound: float = 0.0
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulation gives; times in seconds."""
+
+    scenario: Scenario
+    placed: Placed
+    loads: Floats
+    timeline: Timeline
+    breakdown: Breakdown
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step in the steady state."""
+        return self.breakdown.step
+
+    @property
+    def samples_per_s(self) -> float:
+        """QPS: samples of all ranks a second."""
+        return self.scenario.work.batch / self.step if self.step else float("inf")
+
+    @property
+    def planned_step(self) -> float:
+        """Seconds of a step by the planner's model, in which nothing overlaps."""
+        return step_seconds(self.scenario.model, self.loads)
+
+    @property
+    def imbalance(self) -> float:
+        """Loads of the fullest rank over their mean, all phases together."""
+        sums = self.loads.sum(axis=1)
+        return float(sums.max() / sums.mean()) if sums.any() else 1.0
+
+
+def simulate(
+    scenario: Scenario, placed: Placed, schedule: Sequence[Stage] | None = None
+) -> Simulated:
+    """Run the steps of a scenario; `schedule`: instead of that of its pipeline.
+
+    Raises ConfigError where the machine lacks what the step needs.
+    """
+    model = scenario.model
+    loads = loads_of(model, placed.rectangles, scenario.ranks)
+    works = stage_works(model, loads, scenario.options)
+    stages = pipelined(scenario.pipeline) if schedule is None else schedule
+    for name, work in works.items():
+        if not np.isfinite(work.seconds).all():
+            raise ConfigError(
+                f"{scenario.machine.name}: {name} would never end; the machine lacks a link, a "
+                "memory or a precision that the step needs"
+            )
+    line = run(unrolled(stages, works, WARM_UP + scenario.steps), scenario.ranks)
+    parts = breakdown(line, WARM_UP - 1, WARM_UP + scenario.steps - 1)
+    return Simulated(scenario, placed, loads, line, parts)
+
+
+def placed_by(scenario: Scenario, plan: Plan, planner: str = "") -> Placed:
+    """A plan of the scenario's tables, with the rows that fit in fast memory.
+
+    What is above the capacity of a rank's HBM lies in its DDR, of all its rectangles alike.
+    """
+    rectangles = rectangles_of(plan)
+    sizes = _bytes(scenario, rectangles)
+    used = np.bincount(rectangles.rank, weights=sizes, minlength=scenario.ranks)
+    share = np.ones(rectangles.table.size)
+    if scenario.cache_share is not None:
+        share = np.full(rectangles.table.size, scenario.cache_share)
+    elif capacity := scenario.machine.hbm.capacity_bytes:
+        share = np.minimum(1.0, capacity / np.maximum(used, 1.0))[rectangles.rank]
+    return Placed(rectangles._replace(share=share), float(used.max(initial=0.0)), planner)
+
+
+def _bytes(scenario: Scenario, rectangles: Rectangles) -> Floats:
+    """Bytes of each rectangle's rows and their state, f64[n]."""
+    row_bytes: dict[tuple[int, float], float] = {}
+    sizes = np.zeros(rectangles.table.size)
+    for i, key in enumerate(zip(rectangles.table.tolist(), rectangles.width.tolist())):
+        if key not in row_bytes:
+            table, width = key
+            state = scenario.work.state_floats
+            row_bytes[key] = float(scenario.tables[table].row_bytes(int(width), state))
+        sizes[i] = row_bytes[key]
+    return sizes * rectangles.rows

@@ -1,0 +1,120 @@
+"""What is different from the config and the machine file? Keys of `--set` that only we know.
+
+    machine.QUANTITY        2x, or a number: see zionex.scaling (machine.nic=2x)
+    wires.forward           format of pooled vectors that travel; also .backward, .partial, .dense
+    work.pooling            mean lookups per bag of all tables
+    work.precision          of the dense products
+    work.dense_features     numbers of a sample besides its lookups
+    work.samples_per_rank   of a step; without it the config's training.batch_size over the ranks
+    cache.share             part of all rows that fast memory holds, instead of what fits
+    readers.per_rank        samples a second that arrive for a rank
+    readers.per_node        or for all ranks of a node
+
+All other keys are the config's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from neocpu.core.errors import ConfigError
+from neocpu.plan.cost.work import WIRE_NAMES, Wires
+from neocpu.plan.machines.machine import PRECISIONS, Machine
+from neocpu.plan.machines.machine_file import loads
+from neocpu.plan.machines.machine_file import text as machine_text
+from neocpu.plan.machines.scaling import changed
+
+WIRES = ("forward", "backward", "partial", "dense")
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What keys said.
+
+    machine : (key, text) pairs. config : overrides that are the config's. wires : (direction,
+    format) pairs. 0 or "": not said.
+    """
+
+    machine: tuple[tuple[str, str], ...] = ()
+    config: tuple[str, ...] = ()
+    wires: tuple[tuple[str, Any], ...] = ()
+    pooling: float = 0.0
+    precision: str = ""
+    dense_features: int = 0
+    samples_per_rank: int = 0
+    cache_share: float | None = None
+    readers_per_rank: float = 0.0
+    readers_per_node: float = 0.0
+
+    def of_wires(self, wires: Wires) -> Wires:
+        """The config's wires with their changes."""
+        changed_formats: dict[str, Any] = dict(self.wires)
+        return replace(wires, **changed_formats)
+
+    def of_machine(self, machine: Machine) -> Machine:
+        """The machine with its changes; ConfigError for what a machine cannot be."""
+        for key, text in self.machine:
+            machine = changed(machine, key, text)
+        # read back, so that it is checked as a file is
+        return loads(machine_text(machine), "--set machine") if self.machine else machine
+
+
+def changes(overrides: Sequence[str]) -> WhatIf:
+    """The changes of `key=value` texts; ConfigError names the key and what is allowed."""
+    result = WhatIf()
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        key = key.strip()
+        text = text.strip().strip("\"'")
+        if not equals:
+            raise ConfigError(f"--set {override}: expected KEY=VALUE")
+        part, _, name = key.partition(".")
+        if part == "machine":
+            result = replace(result, machine=(*result.machine, (name, text)))
+        elif part == "wires" and name != "block":
+            if name not in WIRES:
+                known = ", wires.".join((*WIRES, "block"))
+                raise ConfigError(f"--set {key}: unknown; choose one of wires.{known}")
+            pair = (name, _one_of(key, text, WIRE_NAMES))
+            result = replace(result, wires=(*result.wires, pair))
+        elif key in _NUMBERS:
+            attribute, kind, least = _NUMBERS[key]
+            number: Any = _number(key, text, kind, least)
+            result = replace(result, **{attribute: number})
+        elif key == "work.precision":
+            result = replace(result, precision=_one_of(key, text, PRECISIONS))
+        elif part in ("work", "cache", "readers"):
+            known = ", ".join([*_NUMBERS, "work.precision"])
+            raise ConfigError(f"--set {key}: unknown; keys of the simulator are {known}")
+        else:
+            result = replace(result, config=(*result.config, override))
+    return result
+
+
+# key -> field of WhatIf, type, least value
+_NUMBERS: dict[str, tuple[str, type, float]] = {
+    "work.pooling": ("pooling", float, 0.001),
+    "work.dense_features": ("dense_features", int, 1),
+    "work.samples_per_rank": ("samples_per_rank", int, 1),
+    "cache.share": ("cache_share", float, 0.0),
+    "readers.per_rank": ("readers_per_rank", float, 0.0),
+    "readers.per_node": ("readers_per_node", float, 0.0),
+}
+
+
+def _one_of(key: str, text: str, allowed: tuple[str, ...]) -> str:
+    if text not in allowed:
+        raise ConfigError(f"--set {key}: {text!r} is not allowed; one of {', '.join(allowed)}")
+    return text
+
+
+def _number(key: str, text: str, kind: type, least: float) -> float:
+    try:
+        value: float = kind(text)
+    except ValueError:
+        raise ConfigError(f"--set {key}: {text!r} is not a number") from None
+    most = 1.0 if key == "cache.share" else float("inf")
+    if not least <= value <= most or value == float("inf"):
+        limit = f"from {least:g} to {most:g}" if most == 1.0 else f"at least {least:g}"
+        raise ConfigError(f"--set {key}: {text} must be {limit}")
+    return value

@@ -1,0 +1,1 @@
+"""Which table goes into which memory?"""

@@ -1,0 +1,1 @@
+"""Which features form a tower, and which node holds it?"""

@@ -1,0 +1,1 @@
+"""What is a trained model used for?"""

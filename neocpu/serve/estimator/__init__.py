@@ -1,0 +1,1 @@
+"""How does one train from Python as with scikit-learn?"""

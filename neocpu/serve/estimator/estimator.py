@@ -1,0 +1,308 @@
+"""How does one train from Python as with scikit-learn? `DLRM(...).fit(frame, y)`
+
+It writes what `neocpu train` would read: the rows as Parquet and a config by the advice of
+`neocpu init`, in a folder of results. So the same bits come of both, and the folder is used as any
+other run's. scikit-learn is not needed, and finds its conventions where it is there.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import CheckpointError, DataError
+from neocpu.serve.estimator.keys import overrides_of, run_overrides
+from neocpu.serve.scoring.model import Model
+from neocpu.train.checkpoint.folder import FOLDER
+
+if TYPE_CHECKING:
+    from neocpu.serve.estimator.data import LabelledFrame
+
+F32 = NDArray[np.float32]
+Callback = Callable[[dict[str, Any]], Any]
+Rows = tuple[Any, Any]  # X and y
+NOTE = "estimator.json"  # what a folder of results lacks to be an estimator again
+OWN = ("out", "numbers", "categories", "verbose")
+
+
+class DLRM:
+    """A deep learning recommendation model with the interface of scikit-learn's estimators.
+
+    out : folder of results, which must not have any (None: a temporary one, removed with the
+        estimator).
+    numbers, categories : names of columns whose kind is not to be guessed. Otherwise columns of
+        floats are numbers, and those of texts, whole numbers and lists are categories.
+    verbose : whether lines of the run are printed.
+    keys : of a config, with "__" for the dots: `training__batch_size=128`. The last name is enough
+        where it is unique: `batch_size=128`, `embedding_dim=16`, `epochs=2`, `loss="mse"`;
+        `learning_rate` is that of tables and dense layers. All others are as `neocpu init`
+        advises for the data.
+
+    Attributes after `fit`: model_ (as `neocpu.load` gives it), classes_ (of a classifier), history_
+    (the lines of metrics.jsonl), summary_ (run.json), out_, overrides_, feature_names_in_,
+    n_features_in_.
+    """
+
+    def __init__(
+        self,
+        *,
+        out: str | Path | None = None,
+        numbers: Sequence[str] | None = None,
+        categories: Sequence[str] | None = None,
+        verbose: bool = False,
+        **keys: Any,
+    ) -> None:
+        self.out = out
+        self.numbers = numbers
+        self.categories = categories
+        self.verbose = verbose
+        self._keys = keys
+        overrides_of(keys)
+
+    # ---- parameters, by scikit-learn's conventions ----
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """What the estimator was made with."""
+        return {name: getattr(self, name) for name in OWN} | self._keys
+
+    def set_params(self, **params: Any) -> Self:
+        """Change some of these. Raises ConfigError for a key that no config has."""
+        keys = {name: value for name, value in params.items() if name not in OWN}
+        overrides_of(self._keys | keys)
+        self._keys = self._keys | keys
+        for name in OWN:
+            if name in params:
+                setattr(self, name, params[name])
+        return self
+
+    @property
+    def _estimator_type(self) -> str:
+        return "regressor" if self._regresses else "classifier"
+
+    @property
+    def _regresses(self) -> bool:
+        return "mse" in (self._keys.get("loss"), self._keys.get("model__loss"))
+
+    def __sklearn_tags__(self) -> Any:
+        """Tags that scikit-learn asks for."""
+        from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type=self._estimator_type,
+            target_tags=TargetTags(required=True),
+            classifier_tags=None if self._regresses else ClassifierTags(multi_class=False),
+            regressor_tags=RegressorTags() if self._regresses else None,
+            input_tags=InputTags(categorical=True, string=True, allow_nan=True),
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __repr__(self) -> str:
+        params = self.get_params().items()
+        return f"DLRM({', '.join(f'{k}={v!r}' for k, v in params if v not in (None, False))})"
+
+    # ---- training ----
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        eval_set: Rows | Sequence[Rows] | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Self:
+        """Train on rows X and their labels y, as `neocpu train` does on the same rows.
+
+        X : a polars or pandas frame, an Arrow table, a mapping of columns, or an array
+            [n, columns]. y : two classes of any kind; numbers where the loss is "mse".
+        eval_set : (X, y), or a list of them: measured now and then, which early stopping
+            (`patience=`) and the best checkpoint need.
+        callbacks : each is called with every line of metrics.jsonl, a dict of step, samples, split
+            and metrics; one that returns True ends the training well after this step.
+
+        Raises DataError and ConfigError for what cannot be trained on, TrainingError for a loss
+        that is not finite.
+        """
+        from neocpu.serve.estimator.data import feature_frame, write_run
+
+        valid = [] if eval_set is None else eval_set
+        pairs: Sequence[Rows] = [valid] if isinstance(valid, tuple) else valid
+        features = feature_frame(X)
+        if not self._regresses:
+            self.classes_ = self._two_classes(y)
+        train = self._labelled(features, y)
+        valid_frames = [self._labelled(feature_frame(rows), labels) for rows, labels in pairs]
+        folder = self._new_folder()
+        config = write_run(folder, train, valid_frames, self.numbers or (), self.categories or ())
+        self.out_ = folder
+        self.overrides_ = run_overrides(config, self._keys)
+        self.feature_names_in_ = np.array(features.columns, object)
+        self.n_features_in_ = features.width
+        self._train(config, callbacks)
+        self._note()
+        self.model_ = Model(folder)
+        return self
+
+    def _train(self, config: Path, callbacks: Sequence[Callback]) -> None:
+        """Run the training of a config."""
+        from neocpu.parallel.transport.comm import SingleComm
+        from neocpu.parallel.transport.launch import prepare_threads
+        from neocpu.train.config import config as configs
+
+        settings = configs.load(config, self.overrides_)
+        if "numba" not in sys.modules:
+            prepare_threads(SingleComm(), settings.training.threads or None)
+        from neocpu.train.run.trainer import Trainer
+        from neocpu.train.watch.results import RunReport
+
+        self.history_: list[dict[str, Any]] = []
+        report = RunReport(
+            self.out_,
+            0,
+            tell=print if self.verbose else None,
+            listeners=(self.history_.append, *callbacks),
+        )
+        self.summary_ = Trainer(settings, None, self.out_, report=report).run()
+
+    def _new_folder(self) -> Path:
+        """The folder of the results of one training; a temporary one goes with the estimator."""
+        if hasattr(self, "model_"):
+            self.model_.close()
+        return _temporary_folder(self) if self.out is None else Path(self.out)
+
+    def _two_classes(self, y: Any) -> NDArray[Any]:
+        classes: NDArray[Any] = np.unique(np.asarray(y))
+        if classes.size != 2:
+            raise DataError(
+                f"y has {classes.size} classes, and a click is one of two; for numbers, set "
+                'loss="mse"'
+            )
+        return classes
+
+    def _labelled(self, features: Any, y: Any) -> "LabelledFrame":
+        """Rows with their labels as the model has them: numbers, or 0 and 1."""
+        from neocpu.serve.estimator.data import LabelledFrame
+
+        labels = np.asarray(y)
+        if self._regresses:
+            return LabelledFrame(features, labels.astype(np.float64))
+        other = labels[~np.isin(labels, self.classes_)]
+        if other.size:
+            raise DataError(
+                f"y of eval_set has the class {other.tolist()[0]!r}, which fit's y lacks"
+            )
+        return LabelledFrame(features, (labels == self.classes_[1]).astype(np.int8))
+
+    # ---- use ----
+
+    def predict_proba(self, X: Any) -> F32:
+        """Probabilities f32[n, 2] of the classes. Raises DataError for a regressor."""
+        if self._regresses:
+            raise DataError('a model with loss="mse" predicts numbers, no probabilities')
+        clicks = self._scores(X)
+        return np.column_stack([np.float32(1) - clicks, clicks])
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The more probable class of each row; numbers f32[n] where the loss is "mse"."""
+        scores = self._scores(X)
+        return scores if self._regresses else self.classes_[(scores >= 0.5).astype(int)]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Accuracy; R squared where the loss is "mse"."""
+        labels = np.asarray(y)
+        predicted = self.predict(X)
+        if not self._regresses:
+            return float(np.mean(predicted == labels))
+        rest = float(np.sum((labels - predicted.astype(np.float64)) ** 2))
+        return 1.0 - rest / float(np.sum((labels - labels.mean()) ** 2))
+
+    def _scores(self, X: Any) -> F32:
+        from neocpu.serve.estimator.data import feature_frame
+
+        self._require_fit()
+        return self.model_.predict(feature_frame(X))
+
+    def _require_fit(self) -> None:
+        """Raise DataError before `fit`."""
+        if not hasattr(self, "model_"):
+            raise DataError("this estimator is not fitted yet; call fit(X, y) first")
+
+    # ---- files ----
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the model travels as the bytes of its checkpoint."""
+        state = dict(self.__dict__)
+        if "model_" in state:
+            state["model_"] = (self.model_.path.name, self.model_.path.read_bytes())
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+        if "model_" in state:
+            name, content = state["model_"]
+            self.out_ = _temporary_folder(self)
+            path = self.out_ / FOLDER / name
+            path.parent.mkdir()
+            path.write_bytes(content)
+            self._note()
+            self.model_ = Model(path)
+
+    def save(self, folder: str | Path) -> Path:
+        """Copy what a fitted estimator needs to a folder, which `DLRM.load` and `neocpu` take."""
+        self._require_fit()
+        data = shutil.ignore_patterns("*.parquet", "*.converted.h5", "lock")
+        try:
+            return Path(shutil.copytree(self.out_, folder, ignore=data))
+        except OSError as error:
+            raise DataError(f"{folder}: cannot be written: {error}") from error
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """A fitted estimator from the folder of its results. Raises CheckpointError for others."""
+        folder = Path(folder)
+        try:
+            note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+            model = cls(**note["params"])
+            model.summary_ = note["summary"]
+            model.history_ = note["history"]
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"{folder}: no estimator: {error}; `neocpu.load` takes the folders of other runs"
+            ) from error
+        model.out_ = folder
+        model.overrides_ = note["overrides"]
+        model.feature_names_in_ = np.array(note["features"], object)
+        model.n_features_in_ = len(note["features"])
+        if note["classes"] is not None:
+            model.classes_ = np.array(note["classes"])
+        model.model_ = Model(folder)
+        return model
+
+    def _note(self) -> None:
+        """Write what `load` needs besides the run."""
+        from neocpu.train.watch.results import write_json
+
+        params = self.get_params() | {"out": None}
+        note = {
+            "params": json.loads(json.dumps(params, default=str)),
+            "overrides": self.overrides_,
+            "classes": None if self._regresses else self.classes_.tolist(),
+            "features": self.feature_names_in_.tolist(),
+            "summary": self.summary_,
+            "history": self.history_,
+        }
+        write_json(self.out_ / NOTE, note)
+
+
+def _temporary_folder(owner: DLRM) -> Path:
+    """A folder that goes with its owner."""
+    folder = Path(tempfile.mkdtemp(prefix="neocpu-dlrm-"))
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,0 +1,103 @@
+"""How is a graph of ONNX put together? Node by node, each with one output that it names itself."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import EnvironmentProblem
+
+OPSET = 18
+ML_OPSET = 3  # of ai.onnx.ml, whose LabelEncoder maps codes to rows
+IR_VERSION = 9
+
+
+def onnx_library() -> Any:
+    """The module onnx. Raises EnvironmentProblem that says how to install it."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise EnvironmentProblem(
+            ".onnx files need the onnx library: pip install 'neocpu[export]'"
+        ) from error
+    return onnx
+
+
+class Graph:
+    """A graph that grows; `model` closes it. Names of values are numbered."""
+
+    def __init__(self) -> None:
+        self.onnx = onnx_library()
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._inputs: list[Any] = []
+        self._shared: dict[tuple[str, bytes], str] = {}
+
+    def input(self, name: str, dtype: Any, shape: Sequence[int | str]) -> str:
+        """An input of the graph; texts among the sizes are free."""
+        kind = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        self._inputs.append(self.onnx.helper.make_tensor_value_info(name, kind, list(shape)))
+        return name
+
+    def constant(self, values: Any, dtype: Any = np.int64) -> str:
+        """A small constant, there once."""
+        array = np.asarray(values, dtype)
+        key = (f"{array.dtype}{array.shape}", array.tobytes())
+        if key not in self._shared:
+            self._shared[key] = self.tensor(f"constant_{len(self._shared)}", array)
+        return self._shared[key]
+
+    def tensor(self, name: str, array: NDArray[Any], kind: str = "") -> str:
+        """A parameter; `kind`: ONNX's type of its elements, where it is not that of the dtype."""
+        types = self.onnx.TensorProto
+        number = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        self._constants.append(
+            types(
+                name=name,
+                dims=array.shape,
+                data_type=getattr(types, kind) if kind else number,
+                raw_data=np.ascontiguousarray(array).tobytes(),
+            )
+        )
+        return name
+
+    def node(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """An operator's only output."""
+        output = f"{operator.lower()}_{len(self._nodes)}"
+        self._nodes.append(
+            self.onnx.helper.make_node(
+                operator, list(inputs), [output], domain=domain, **attributes
+            )
+        )
+        return output
+
+    def split(self, value: str, sizes: Sequence[int]) -> list[str]:
+        """Parts of a matrix, side by side."""
+        if len(sizes) == 1:
+            return [value]
+        outputs = [f"part_{len(self._nodes)}_{i}" for i in range(len(sizes))]
+        self._nodes.append(
+            self.onnx.helper.make_node("Split", [value, self.constant(sizes)], outputs, axis=1)
+        )
+        return outputs
+
+    def cast(self, value: str, dtype: Any) -> str:
+        """The value as another type."""
+        kind = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.node("Cast", value, to=kind)
+
+    def model(self, output: str, name: str, metadata: dict[str, str]) -> Any:
+        """The checked model, whose output f32[batch] gets a name."""
+        helper = self.onnx.helper
+        self._nodes.append(helper.make_node("Identity", [output], [name]))
+        kind = self.onnx.TensorProto.FLOAT
+        result = helper.make_tensor_value_info(name, kind, ["batch"])
+        graph = helper.make_graph(self._nodes, "neocpu", self._inputs, [result], self._constants)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+        model = helper.make_model(
+            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="neocpu"
+        )
+        helper.set_model_props(model, metadata)
+        self.onnx.checker.check_model(model)
+        return model

@@ -1,0 +1,1 @@
+"""What is told of runs? One HTML page, and boards that follow a run."""

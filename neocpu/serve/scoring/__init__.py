@@ -1,0 +1,1 @@
+"""What does a model predict, in this process or in a file?"""

@@ -1,0 +1,65 @@
+"""Does a raw log have its label column? Told from its columns, before anything is converted.
+
+Published test files lack it: a Criteo log has then 39 columns in place of 40, and a header does not
+name it.
+"""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from neocpu.ingest.formats.readers import first_block, kind_of
+from neocpu.ingest.formats.schema import Schema
+
+
+def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
+    """Is the label the only column that the raw files among these lack?
+
+    schema : of the log with its label. Converted files know themselves. Raises DataError for a file
+    that cannot be read.
+    """
+    if schema.label is None:
+        return False
+    raw = [Path(path) for path in paths if kind_of(Path(path)) != "hdf5"]
+    return bool(raw) and all(_lacks(path, schema, schema.label.column) for path in raw)
+
+
+def _lacks(path: Path, schema: Schema, label: str) -> bool:
+    if kind_of(path) == "parquet":
+        from neocpu.ingest.formats.parquet import Parquet  # and polars
+
+        return _names_lack(list(Parquet(path).types), schema, label)
+    first = _first_line(path)
+    if not first:
+        return False
+    try:
+        fields = schema.split_line(first)
+    except (csv.Error, TypeError, ValueError):
+        return False  # whoever converts it says what is wrong
+    if schema.header and not schema.columns:
+        return _names_lack(fields, schema, label)
+    expected = len(schema.without_labels().columns)
+    return label in schema.columns and len(fields) == expected < len(schema.columns)
+
+
+def _names_lack(names: Sequence[str], schema: Schema, label: str) -> bool:
+    """Do named columns have all that the schema uses but the label?
+
+    Parquet files may have the schema's columns under other names, by position.
+    """
+    if label in names:
+        return False
+    unlabelled = schema.without_labels()
+    complete = set(unlabelled.used) <= set(names)
+    return complete or 0 < len(names) == len(unlabelled.columns) < len(schema.columns)
+
+
+def _first_line(path: Path) -> str:
+    """The first line of a text file; "" where there is none."""
+    start = first_block(path, 1 << 16)
+    if start is None:
+        return ""
+    cut = int(np.flatnonzero(start.text == ord("\n"))[0])
+    return start.text[:cut].tobytes().decode("utf-8", "replace").rstrip("\r")

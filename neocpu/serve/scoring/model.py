@@ -1,0 +1,94 @@
+"""What is a trained model good for in Python? Predictions, metrics, and a look at its rows.
+
+model = neocpu.load("runs/a")                # a run's folder, or a checkpoint file
+model.predict(frame)                         # float32[n], of a table in memory or of files
+model.evaluate("test.tsv")                   # {"logloss": ..., "auc": ..., ...}
+model.tables["C1"].neighbours("68fd1e64")    # rows with similar vectors
+
+Loading needs neither Numba nor MPI; the first prediction builds the model and compiles what it
+needs, and the next ones are fast.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.serve.scoring.inspect import TrainedModel
+from neocpu.serve.scoring.tables import ComposedValueTable, ValueRows, ValueTable
+from neocpu.serve.scoring.values import open_values
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.checkpoint.best import checkpoint_of
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.model.composition_layout import CompositionLayout
+
+if TYPE_CHECKING:
+    from neocpu.serve.scoring.scorer import LocalScorer
+
+
+class Model(TrainedModel):
+    """A trained model: that of a checkpoint, read-only.
+
+    path : a checkpoint, or a run's folder. overrides : of keys of its config, `key=value` texts.
+
+    Attributes: path, step, digest, config; tables, `ValueTable` by name; physical_tables, those in
+    which the rows of tables of kinds are kept; dense, f32 array by parameter; values, how raw
+    values become rows.
+    """
+
+    tables: Mapping[str, ValueRows]
+
+    def __init__(self, path: str | Path, overrides: Sequence[str] = ()) -> None:
+        path = checkpoint_of(path)
+        self.values = open_values(path, overrides)
+        self._scorer: LocalScorer | None = None
+        super().__init__(path, overrides)
+
+    def _table(self, file: CheckpointFile, spec: TableSpec) -> ValueTable:
+        return ValueTable(file, spec, self.config, self.values)
+
+    def _composed(self, spec: TableSpec, layout: CompositionLayout) -> ValueRows:
+        return ComposedValueTable(spec, self, layout, self.values)
+
+    def predict(self, data: Any) -> NDArray[np.float32]:
+        """Predictions f32[n] in the order of the rows: click probabilities (mse: the numbers).
+
+        data : a table in memory with the columns of the log, a polars or pandas frame, an Arrow
+        table, or a mapping of names to arrays; or files, a path or a list of paths of raw logs or
+        converted .h5 ones. It needs no label column. The bits are those of `neocpu predict`.
+
+        Raises DataError where columns are missing or values cannot be used, naming all of them;
+        CheckpointError for a damaged file.
+        """
+        return self._loaded.predict(data)
+
+    def evaluate(self, data: Any) -> dict[str, Any]:
+        """Metrics on labelled data, by name, among them `samples`; `data` as for `predict`."""
+        return self._loaded.evaluate(data)
+
+    def close(self) -> None:
+        """Free what predictions need; the next one builds it again."""
+        if self._scorer is not None:
+            self._scorer.close()
+            self._scorer = None
+
+    @property
+    def _loaded(self) -> "LocalScorer":
+        if self._scorer is None:
+            from neocpu.serve.scoring.scorer import LocalScorer
+
+            self._scorer = LocalScorer(self.path, self.config, self.values)
+        return self._scorer
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Model:
+    """Open a trained model: that of a checkpoint, or of a run's folder.
+
+    overrides : of keys of its config, `key=value` texts.
+
+    Raises CheckpointError if it is missing or broken. Values are mapped from the file and not
+    verified; predictions verify them, as does `neocpu checkpoint digest`.
+    """
+    return Model(path, overrides)

@@ -1,0 +1,102 @@
+"""How are predictions written to a file? As CSV, Parquet or NumPy, as its name says.
+
+    NAME.parquet    the columns row (from 0), key columns of the data, prediction (float32)
+    NAME.npy        float32[n], the predictions alone
+    any other name  CSV with the columns of Parquet; a number has the fewest digits that give the
+                    same fp32 back
+
+A file gets its name once it is complete.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+F32 = NDArray[np.float32]
+
+
+class ScoreFile:
+    """A file of predictions in the making: `write` them in order, then `finish`.
+
+    keys : columns to stand beside the predictions, with a row for each of them (None: none).
+
+    All methods but `discard` raise DataError where the file cannot be written.
+    """
+
+    def __init__(self, path: Path, keys: "pl.DataFrame | None" = None) -> None:
+        self.path = path
+        self._keys = keys
+        self._samples = 0
+        self._parts = [np.empty(0, np.float32)]  # not written yet
+        self._partial = path.with_name(f".{path.name}.partial")
+        # long CSV files are written as predictions come
+        self._streams = keys is None and path.suffix not in (".parquet", ".npy")
+        with self._explained():
+            self._file = open(self._partial, "wb")  # noqa: SIM115
+            if self._streams:
+                self._file.write(b"row,prediction\n")
+
+    def write(self, predictions: F32) -> None:
+        """Append predictions f32[n]."""
+        if self._streams:
+            numbered = enumerate(predictions, self._samples)
+            lines = [f"{sample},{value!s}\n" for sample, value in numbered]
+            with self._explained():
+                self._file.write("".join(lines).encode())
+        else:
+            self._parts.append(predictions.copy())
+        self._samples += predictions.size
+
+    def finish(self) -> None:
+        """Give the file its name. Raises DataError unless each prediction has its key row."""
+        if self._keys is not None and self._keys.height != self._samples:
+            raise DataError(
+                f"{self.path}: the data have {self._keys.height} rows with key columns, but "
+                f"{self._samples} predictions; were faulty lines skipped?"
+            )
+        with self._explained():
+            if not self._streams:
+                self._write_all(np.concatenate(self._parts))
+            self._file.close()
+            os.replace(self._partial, self.path)
+
+    def discard(self) -> None:
+        """Remove the file unless `finish` gave it its name."""
+        with suppress(OSError):  # what could not be written is not wanted any more
+            self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+    def _write_all(self, predictions: F32) -> None:
+        """Write a file at once."""
+        if self.path.suffix == ".npy":
+            np.save(self._file, predictions)
+            return
+        import polars as pl
+
+        rows = pl.Series("row", np.arange(predictions.size, dtype=np.int64))
+        keys = [] if self._keys is None else self._keys.get_columns()
+        if self.path.suffix == ".parquet":
+            pl.DataFrame([rows, *keys, pl.Series("prediction", predictions)]).write_parquet(
+                self._file
+            )
+            return
+        texts = pl.Series("prediction", [str(value) for value in predictions], pl.String)
+        pl.DataFrame([rows, *keys, texts]).write_csv(self._file)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn what a full disk raises into a DataError."""
+        try:
+            yield
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,126 @@
+"""How does a model score samples in this process? With a run's objects, built once and kept."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.floats import keep_subnormals
+from neocpu.core.presets import log_path
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.formats.frames import as_frame
+from neocpu.ingest.loader import Loader
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.environment import check_kernels
+from neocpu.parallel.transport.launch import prepare_threads
+from neocpu.serve.scoring.frames import is_paths, parsed
+from neocpu.serve.scoring.samples import ParsedDataset
+from neocpu.serve.scoring.values import ValueMap
+from neocpu.train.before.datasets import SPLITS, open_paths
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.config.config import Config
+from neocpu.train.run.evaluate import evaluate, predict
+from neocpu.train.run.scoring import restore_world, without_plan_file
+from neocpu.train.watch.results import silent
+
+SPLIT = SPLITS[-1]
+BATCH = 4096  # samples scored at a time; of no influence on their scores
+
+
+class LocalScorer:
+    """A model of a checkpoint in memory, on this process alone; safe to call from several threads.
+
+    path, config : of the checkpoint; config maybe with overrides. values : how it maps raw values.
+    """
+
+    def __init__(self, path: Path, config: Config, values: ValueMap) -> None:
+        if "numba" not in sys.modules:
+            prepare_threads(SingleComm(), config.training.threads or None)
+        keep_subnormals()
+        check_kernels()
+        self._path = path
+        self._values = values
+        self.config = without_plan_file(config)
+        with CheckpointFile(path) as file:
+            self._dense_features = file.dense_features
+        comm = SingleComm()
+        self._world = restore_world(path, comm, self.config, self._dense_features, pooling={})
+        self._loader: Loader | None = None
+        self._lock = threading.Lock()
+
+    def predict(self, data: Any) -> NDArray[np.float32]:
+        """Predictions f32[n] of all samples, in order; `data` as for `Model.predict`."""
+        dataset = self._dataset(data, labelled=False)
+        parts = [np.empty(0, np.float32)]
+        if dataset.rows:
+            with self._locked():
+                batches = self._batches(dataset, labelled=False)
+                predict(self._world, batches, lambda part: parts.append(part.copy()))
+        return np.concatenate(parts)
+
+    def evaluate(self, data: Any) -> dict[str, Any]:
+        """Metrics of all samples. Raises DataError where they have no labels."""
+        dataset = self._dataset(data, labelled=True)
+        with self._locked():
+            batches = self._batches(dataset, labelled=True)
+            return evaluate(self._world, batches).to_dict()
+
+    def _dataset(self, data: Any, labelled: bool) -> Dataset:
+        """The samples of a table in memory, or of files."""
+        if is_paths(data):
+            paths = [data] if isinstance(data, str | Path) else data
+            return self._files(tuple(log_path(str(path)) for path in paths), labelled)
+        schema = self._values.schema if labelled else self._values.schema.without_labels()
+        return ParsedDataset(parsed(as_frame(data), schema), schema)
+
+    def _files(self, paths: tuple[str, ...], labelled: bool) -> Dataset:
+        """The dataset of files; copies of raw ones go beside them, else beside the checkpoint."""
+        has_label = labelled or not self._values.lacks_label(paths)
+        splits = open_paths(
+            self.config,
+            SingleComm(),
+            self._path.parent,
+            silent,
+            {SPLIT: paths},
+            labelled=has_label,
+        )
+        return splits.datasets[SPLIT]
+
+    def close(self) -> None:
+        """Free the tables."""
+        self._world.embedding.tbe.close()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One thread at a time, which computes with subnormal numbers."""
+        with self._lock:
+            keep_subnormals()
+            yield
+
+    def _batches(self, dataset: Dataset, labelled: bool) -> Iterator[Any]:
+        """Batches of a dataset; the maps of vocabularies are made once."""
+        if self._loader is None:
+            self._loader = self._new_loader(dataset, labelled)
+        else:
+            self._loader = self._loader.over(dataset, self._dense_features, labelled)
+        return self._loader.batches()
+
+    def _new_loader(self, dataset: Dataset, labelled: bool) -> Loader:
+        config = self.config
+        return Loader(
+            dataset,
+            config.tables,
+            batch_size=max(config.training.batch_size, BATCH),
+            leaves=config.training.leaves,
+            seed=config.training.seed,
+            rows_by=config.data.rows_by,
+            vocabularies=self._values.vocabularies_for(dataset),
+            dense=self._dense_features,
+            labelled=labelled,
+            depth=0,
+        )

@@ -1,0 +1,1 @@
+"""What is an embedding table, and where do its rows live?"""

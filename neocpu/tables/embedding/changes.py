@@ -1,0 +1,78 @@
+"""Which rows were updated since the last checkpoint? Marks, where each row has a byte anyway; else
+lists of row numbers.
+
+The rows of a step arrive ascending and distinct. A list is sorted and its repeats are dropped once
+the rows that were added outnumber those of the last sort: a row that is updated often costs a few
+bytes for a while and a sort now and then.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.kernels.records import Segments
+from neocpu.tables.embedding.lookups import Ints
+
+EXISTS = 1  # mark of a row that exists
+CHANGED = 3  # mark of a row that exists and was updated
+MANY = 1 << 16  # rows that are added to a list before it is sorted again, at least
+
+
+class Changes:
+    """Rows of each shard noted since `track` or `clear`; marks[h]: a byte u8[rows] for each row of
+    shard h, or None.
+    """
+
+    def __init__(self, marks: Sequence[NDArray[np.uint8] | None]) -> None:
+        self.marks = list(marks)
+        self._on = False
+        # of each shard: the first list is ascending and distinct, the others were added since
+        self._parts: list[list[Ints]] = [[] for _ in marks]
+        self._waiting = [0 for _ in marks]
+
+    def track(self) -> None:
+        """Note rows from now on."""
+        self._on = True
+
+    def note(self, segments: Segments) -> None:
+        """The unique rows of the segments are about to change."""
+        if not self._on:
+            return
+        for h, lo, hi in segments.spans():
+            self.note_rows(h, segments.unique[lo:hi])
+
+    def note_rows(self, shard: int, rows: Ints) -> None:
+        """Rows i64[n] of a shard, ascending and distinct, change."""
+        if not self._on:
+            return
+        marks = self.marks[shard]
+        if marks is not None:
+            marks[rows] = CHANGED
+            return
+        self._parts[shard].append(rows.copy())
+        self._waiting[shard] += rows.size
+        if self._waiting[shard] > max(MANY, self._parts[shard][0].size):
+            self.rows(shard)
+
+    def rows(self, shard: int) -> Ints:
+        """Rows i64[n] of a shard that were noted, ascending."""
+        marks = self.marks[shard]
+        if marks is not None:
+            return np.flatnonzero(marks == CHANGED)
+        if len(self._parts[shard]) != 1 or self._waiting[shard]:
+            self._parts[shard] = [
+                np.unique(np.concatenate([np.empty(0, np.int64), *self._parts[shard]]))
+            ]
+            self._waiting[shard] = 0
+        return self._parts[shard][0]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        if not self._on:
+            return
+        for shard, marks in enumerate(self.marks):
+            if marks is not None:
+                marks[self.rows(shard)] = EXISTS
+            self._parts[shard] = []
+            self._waiting[shard] = 0

@@ -1,0 +1,99 @@
+"""How do the dense parameters learn? By one elementwise rule over one flat array.
+
+Runs of parameters may have rates of their own (`optimizer_groups.py`), and beside the states of the
+rule a moving average of the parameters may be kept, which is what is then evaluated.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.tables.specs.optimizer_groups import ParameterRun
+from neocpu.tables.specs.optimizers import SparseOptimizer
+
+AVERAGE = "ema"  # among the states, and so in checkpoints
+Floats = NDArray[np.float32]
+
+
+class DenseOptimizer:
+    """Updates the dense parameters, one flat f32[P] array, in place; elementwise rules only.
+
+    optimizer : the rule and its numbers. runs : of parameters with other numbers of that rule; they
+    cover all of them ((): there are none). ema : beta of the average of the parameters (0: there is
+    none), which starts at what they are now.
+
+    `state`: name as torch has it -> f32[P]; the average among them.
+    """
+
+    def __init__(
+        self,
+        optimizer: SparseOptimizer,
+        parameters: Floats,
+        runs: Sequence[ParameterRun] = (),
+        ema: float = 0.0,
+    ) -> None:
+        self.optimizer = optimizer
+        self.parameters = parameters
+        self._runs = tuple(runs) or (ParameterRun(0, parameters.size, optimizer),)
+        rule = optimizer.rule
+        self.state = {
+            name: np.full(
+                parameters.size,
+                optimizer.initial_accumulator_value if name == rule.accumulator else 0.0,
+                np.float32,
+            )
+            for name in rule.element_state
+        }
+        self._ema = np.float32(ema)
+        self._rest = np.float32(1.0 - ema)
+        if ema:
+            self.state[AVERAGE] = parameters.copy()
+        self._scratch = np.empty(parameters.size, np.float32)
+
+    def step(self, gradient: Floats, step: int, part: slice = slice(None)) -> None:
+        """One update of a part of the parameters from its gradient (not modified); `step` counts
+        from 1.
+        """
+        first, end, _ = part.indices(self.parameters.size)
+        for run in self._runs:
+            lo = max(first, run.first)
+            hi = min(end, run.end)
+            if lo < hi:
+                self._update(gradient[lo - first : hi - first], run.optimizer, step, slice(lo, hi))
+
+    def _update(self, gradient: Floats, optimizer: SparseOptimizer, step: int, part: slice) -> None:
+        """One update of parameters that have one optimizer."""
+        # compiled code is only needed once training starts
+        from neocpu.kernels.rows.update import elementwise
+
+        scratch = self._scratch[part]
+        parameters = self.parameters[part]
+        np.copyto(scratch, gradient)
+        rule = self.optimizer.rule
+        states = rule.element_record(*(self.state[name][part] for name in rule.element_state))
+        elementwise(rule)(parameters, states, scratch, optimizer.hyper(step))
+        if self._ema:
+            average = self.state[AVERAGE][part]
+            np.multiply(parameters, self._rest, out=scratch)
+            average *= self._ema
+            average += scratch
+
+    def restart_average(self) -> None:
+        """The parameters are those of another model: their average starts from them."""
+        if self._ema:
+            self.state[AVERAGE][...] = self.parameters
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The parameters are their average within the block, bit by bit as before after it."""
+        if not self._ema:
+            yield
+            return
+        trained = self.parameters.copy()
+        self.parameters[...] = self.state[AVERAGE]
+        try:
+            yield
+        finally:
+            self.parameters[...] = trained

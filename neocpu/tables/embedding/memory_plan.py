@@ -1,0 +1,77 @@
+"""Where do the tables of a run live, and how much memory does each shard get? What the config says
+of memory, as a rank uses it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from neocpu.kernels.twins.tiers.policies import DEFAULT
+from neocpu.tables.embedding.lookups import Rectangle
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.tiers import placement
+from neocpu.tables.tiers.placement import PLACEMENTS, Room, make_room
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """Where the tables of a run live (`config.MemoryConfig`); built by name.
+
+    placements : name of each table's placement (`tables/tiers/placement.py`).
+    hbm, ddr, ssd : budgets of a rank in bytes, `ssd` for its file (0: no limit).
+    policy : of the caches.
+    folder : for SSD files, which last as long as the run.
+    demands : bytes that a step moves per byte of each table, if any placement was chosen by it.
+    ddr_bandwidth, ssd_bandwidth, ssd_iops : speeds of slower devices to imitate (0: as fast as this
+        machine), in bytes and operations per second.
+    prefetch : batches whose rows are brought up before their turn.
+    """
+
+    placements: tuple[str, ...]
+    hbm: int = 0
+    ddr: int = 0
+    policy: str = DEFAULT
+    folder: Path | None = None
+    demands: tuple[float, ...] = ()
+    ddr_bandwidth: float = 0.0
+    ssd_bandwidth: float = 0.0
+    ssd_iops: float = 0.0
+    prefetch: int = 0
+    ssd: int = 0
+
+    def rooms(
+        self,
+        tables: Sequence[TableSpec],
+        shards: Sequence[Rectangle],
+        state_floats: tuple[int, int],
+    ) -> list[Room]:
+        """Room of every shard of a rank.
+
+        state_floats : optimizer floats per element and per row.
+
+        Raises TrainingError if a budget is too small.
+        """
+        placed_shards = []
+        for shard in shards:
+            table = tables[shard.table]
+            width = shard.cols[1] - shard.cols[0]
+            placed_shards.append(
+                placement.PlacedShard(
+                    table=table.name,
+                    rows=shard.rows[1] - shard.rows[0],
+                    row_bytes=table.cached.row_bytes(width, state_floats),
+                    placement=self.placements[shard.table],
+                    narrow=table.row_bytes(width, state_floats) if table.cache_format else 0,
+                )
+            )
+        return make_room(placed_shards, self.hbm, self.ddr)
+
+    @property
+    def over_ssd(self) -> bool:
+        """Is any table over SSD?"""
+        return any(PLACEMENTS[name].ssd for name in self.placements)
+
+    @property
+    def plain(self) -> bool:
+        """Are all tables whole in memory?"""
+        return not any(PLACEMENTS[name].caches for name in self.placements)

@@ -1,0 +1,33 @@
+"""Which number of a format is nearest to a number? Asked of whole rows, by the functions that write
+and read rows of codes.
+"""
+
+from types import ModuleType
+
+import numpy as np
+
+from neocpu.core.formats import table_format
+from neocpu.kernels.records import CodedTable, one_by_one, whole_table
+from neocpu.kernels.twins.codecs.small_floats import LAYOUTS
+from neocpu.tables.embedding.lookups import Floats
+
+NO_HALVES = np.empty(0, np.uint16)
+
+
+def rounded(numbers: Floats, form: str, narrow: ModuleType) -> Floats:
+    """Numbers f32[n, D], each the nearest one of a format, by `kernels.narrow` or its twin."""
+    record = table_format(form)
+    if record.exact:
+        return numbers
+    count, width = numbers.shape
+    codes = np.empty(numbers.size, record.dtype)
+    out = np.empty(numbers.size, np.float32)
+    rows = np.arange(count, dtype=np.int64)
+    table = CodedTable(codes, NO_HALVES, LAYOUTS[form], rounding=0, step=0, rows=rows)
+    places = whole_table(width)
+    segments = one_by_one(0, rows, rows)
+    offsets = rows * width
+    flat = np.ascontiguousarray(numbers, np.float32).reshape(-1)
+    narrow.close_rows(table, places, segments, offsets, flat)
+    narrow.open_rows(table, places, segments, offsets, out)
+    return out.reshape(count, width)

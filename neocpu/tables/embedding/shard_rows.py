@@ -1,0 +1,275 @@
+"""Which rows of its shards does a rank have in memory, and what is in them?
+
+    shards     rectangles of tables: rows lo:hi, columns lo:hi
+    stores     arrays of the rows of one format, shard after shard: shard h begins at base[h]
+    slots      rows of a shard that there is room for: all, unless it is a cache (`tiered.py`)
+
+A row is made with its initial values when it is first looked up. The object owns memory and order;
+arithmetic is in `kernels/`, and the formats of rows are in `rows.py`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import TrainingError
+from neocpu.kernels.numbers.philox import uniform_rows
+from neocpu.kernels.records import InitialValues, ShardPlaces
+from neocpu.kernels.rows import touch
+from neocpu.kernels.twins.numbers.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
+from neocpu.kernels.twins.rows.rules import HyperParameters
+from neocpu.tables.embedding.changes import Changes
+from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups, Rectangle
+from neocpu.tables.embedding.rows import RowStore, runs
+from neocpu.tables.embedding.shelves import allocate, shelve
+from neocpu.tables.embedding.sorting import Scratch, cut
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec
+
+# A shard of at least LARGE rows gets all of them once the MANYth part of them exists.
+MANY = 4
+LARGE = 4096
+PIECE = 1 << 16  # rows whose initial values are made at a time, where they must be rounded
+
+
+class ShardRows:
+    """The rows of some shards, with their optimizer state.
+
+    Parameters
+    ----------
+    tables, shards : specs, and rectangles of them; shard i of every method is shards[i].
+    optimizer, seed : update rule; the seed of initial values.
+    budget : bytes that rows and states may take (0: no limit). Raises TrainingError where they do
+        not fit.
+    huge : ask for huge pages: faster, but then a touched row may cost two mebibytes.
+    slots : rows of every shard that there is room for, i64[H]; None: all. With fewer, a subclass
+        decides which rows are in them.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableSpec],
+        shards: Iterable[Rectangle],
+        optimizer: SparseOptimizer,
+        seed: int,
+        budget: int = 0,
+        huge: bool = True,
+        slots: Ints | None = None,
+    ) -> None:
+        self.tables = tuple(tables)
+        self.shards = tuple(shards)
+        self.optimizer = optimizer
+        self.rule = optimizer.rule
+        self.rounds = optimizer.rounds
+        self._hyper_of: int | None = None  # the step of `_numbers`
+        self._numbers: list[HyperParameters] = []  # of each of `_optimizers`
+        self._optimizers: tuple[SparseOptimizer, ...] = (
+            optimizer,
+        )  # whose numbers shard i learns with: that of _group_of[i]
+        self.heights = np.array([s.rows[1] - s.rows[0] for s in self.shards], np.int64)
+        self.width = np.array([s.cols[1] - s.cols[0] for s in self.shards], np.int64)
+        self._group_of = np.zeros(len(self.shards), np.int64)
+        self.slots = self.heights if slots is None else slots
+        specs = [tables[s.table] for s in self.shards]
+        self._store_of, self.base, kinds, elements = shelve(specs, self.slots * self.width)
+        self._places = ShardPlaces(
+            base=self.base,
+            width=self.width,
+            full_width=np.array([spec.dim for spec in specs], np.int64),
+            row_base=np.cumsum(self.slots) - self.slots,
+            row0=np.array([s.rows[0] for s in self.shards], np.int64),
+            column0=np.array([s.cols[0] for s in self.shards], np.int64),
+            key=_keys(seed, STOCHASTIC_ROUNDING, specs),
+        )
+        starts = [spec.initial for spec in specs]
+        self._initial = InitialValues(
+            key=_keys(seed, INIT, specs),
+            scale=np.array([start.bound for start in starts], np.float32),
+            mean=np.array([start.mean for start in starts], np.float32),
+            states=self._state_starts(self.rule.element_state),
+            row_states=self._state_starts(self.rule.row_state),
+        )
+        self._allocate(kinds, elements, int(self.slots.sum()), budget, huge)
+        self._row_counts = np.zeros(len(self.shards), np.int64)  # rows of each shard that exist
+        self._scratch = Scratch()
+        self.changes = Changes([*map(self.touched, range(len(self.shards)))])
+
+    def _allocate(
+        self,
+        kinds: Sequence[TableSpec],
+        elements: Sequence[int],
+        rows: int,
+        budget: int,
+        huge: bool,
+    ) -> None:
+        per_element = len(self.rule.element_state)
+        per_row = len(self.rule.row_state)
+        # the states of a row side by side; a byte for each row that says whether it exists
+        others = [(rows * per_row, "f4"), (rows, "u1")]
+        self._stores, (self._row_state, self._touched) = allocate(
+            kinds, elements, per_element, others, budget, huge
+        )
+
+    def _state_starts(self, names: Sequence[str]) -> Floats:
+        """What these states of a new row are."""
+        start = self.optimizer.initial_accumulator_value
+        return np.array([start if n == self.rule.accumulator else 0.0 for n in names], np.float32)
+
+    def _store(self, shard: int) -> RowStore:
+        return self._stores[self._store_of[shard]]
+
+    # ---- rows come into being ----
+
+    def create(self, layout: EntryLayout, lookups: Lookups) -> None:
+        """Make the rows that do not exist yet; shards that have all their rows cost nothing."""
+        shard = layout.shard
+        if (self._row_counts[shard] == self.slots[shard]).all():
+            return
+        chunks = cut(layout, lookups)
+        owner = chunks.shards[chunks.owner]
+        complete = self._row_counts[owner] == self.slots[owner]
+        origin = np.where(complete, -1, self._places.row_base[owner])
+        fresh = self._scratch.take("fresh", lookups.rows.size)
+        count = np.zeros(owner.size, np.int64)
+        touch.find_untouched(lookups.rows, chunks.start, origin, self._touched, fresh, count)
+        if count.any():
+            claimed = touch.claim_rows(chunks.start, count, self._touched, fresh)
+            self._make(fresh[:claimed])
+            self._complete()
+
+    def _complete(self) -> None:
+        """Make all rows of large shards of which many exist: their pages are in use already, and
+        no step has to look for missing rows again.
+        """
+        many = self._row_counts >= self.slots / MANY
+        missing = self._row_counts < self.slots
+        for shard in np.flatnonzero(many & missing & (self.slots >= LARGE)).tolist():
+            touched = self.touched(shard)
+            rows = np.flatnonzero(touched == 0)
+            touched[rows] = 1
+            self._make(rows + self._places.row_base[shard])
+
+    def _make(self, fresh: Ints) -> None:
+        """Initial values of rows, by their numbers among those of all shards."""
+        fresh = np.sort(fresh, kind="stable")
+        bounds = np.append(self._places.row_base, self._touched.size)
+        first = np.searchsorted(fresh, bounds).tolist()
+        for number, lo, hi in runs(self._store_of):
+            rows = fresh[first[lo] : first[hi]]
+            if not rows.size:
+                continue
+            store = self._stores[number]
+            if not store.coded:
+                states = self.rule.element_record(*store.element_states)
+                touch.make_rows(
+                    rows, self._places, self._initial, store.table, states, self._row_state
+                )
+                continue
+            for shard in range(lo, hi):
+                local = fresh[first[shard] : first[shard + 1]] - self._places.row_base[shard]
+                for at in range(0, local.size, PIECE):
+                    piece = local[at : at + PIECE]
+                    self._set(shard, piece, self._start(shard, piece))
+        self._row_counts += np.diff(first)
+
+    # ---- state ----
+
+    def state(self, shard: int) -> dict[str, Floats]:
+        """Views of a shard's slots: "weight" f32[slots, width], element states likewise, row states
+        f32[slots], strided.
+
+        The weights of a shard of codes are decoded where they are asked for, `weight[rows]`; they
+        are no view.
+        """
+        height = int(self.slots[shard])
+        row = int(self._places.row_base[shard])
+        store = self._store(shard)
+        views = {"weight": store.numbers(self._places, shard, height)}
+        views |= zip(self.rule.element_state, store.states(self._places, shard, height))
+        per_row = len(self.rule.row_state)
+        for i, name in enumerate(self.rule.row_state):
+            views[name] = self._row_state.reshape(-1, per_row)[row : row + height, i]
+        return views
+
+    def touched(self, shard: int) -> NDArray[np.uint8]:
+        """Which slots of a shard have a row: u8[slots]."""
+        row = int(self._places.row_base[shard])
+        return self._touched[row : row + int(self.slots[shard])]
+
+    def existing(self, shard: int, lo: int, hi: int) -> Ints:
+        """Local rows lo <= i64[n] < hi of a shard that exist, ascending."""
+        return np.flatnonzero(self.touched(shard)[lo:hi]) + lo
+
+    def values(self, shard: int, rows: Ints) -> dict[str, Floats]:
+        """Values of rows i64[n] that exist, as `state` names them."""
+        return {name: values[rows] for name, values in self.state(shard).items()}
+
+    def initial(self, shard: int, rows: Ints) -> dict[str, Floats]:
+        """Initial values of local rows i64[n]: as `state`, n rows."""
+        values = self._start(shard, rows)
+        return values | {"weight": self._store(shard).rounded(values["weight"])}
+
+    def _start(self, shard: int, rows: Ints) -> dict[str, Floats]:
+        """Initial values before they are rounded to the format of the shard."""
+        width = int(self.width[shard])
+        weight = np.empty((rows.size, width), np.float32)
+        uniform_rows(
+            self._initial.key[shard],
+            self._places.row0[shard] + rows,
+            self._places.column0[shard],
+            self._initial.scale[shard],
+            weight,
+        )
+        if self._initial.mean[shard]:
+            weight += self._initial.mean[shard]
+        values: dict[str, Floats] = {"weight": weight}
+        for name, start in zip(self.rule.element_state, self._initial.states):
+            values[name] = np.full((rows.size, width), start, np.float32)
+        for name, start in zip(self.rule.row_state, self._initial.row_states):
+            values[name] = np.full(rows.size, start, np.float32)
+        return values
+
+    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
+        """Set local rows i64[n] and their states (as `state` names them); the rows exist from now
+        on.
+
+        Raises TrainingError for a weight that the format of the table does not have.
+        """
+        touched = self.touched(shard)
+        self._set(shard, rows, values)
+        self._row_counts[shard] += int((touched[rows] == 0).sum())
+        touched[rows] = 1
+        if self._store(shard).coded and "weight" in values:
+            self._check_loaded(shard, rows, values["weight"], rows)
+
+    def _set(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
+        state = self.state(shard)
+        for name, array in values.items():
+            if name == "weight":
+                height = int(self.slots[shard])
+                self._store(shard).write(self._places, shard, height, rows, array)
+            else:
+                state[name][rows] = array
+
+    def _check_loaded(self, shard: int, slots: Ints, weight: Floats, rows: Ints) -> None:
+        """Raise TrainingError if the weights of rows that were put into `slots` were rounded."""
+        stored = self.state(shard)["weight"][slots]
+        weight = np.ascontiguousarray(weight, np.float32)
+        differ = stored.view(np.uint32) != weight.view(np.uint32)
+        moved = np.argwhere(differ & ~(np.isnan(stored) & np.isnan(weight)))
+        if moved.size:
+            i, c = moved[0]
+            table = self.tables[self.shards[shard].table]
+            row = int(self._places.row0[shard] + rows[i])
+            column = int(self._places.column0[shard] + c)
+            raise TrainingError(
+                f"table {table.name}, row {row}, column {column}: {weight[i, c]!s} is no "
+                f"{table.format} number"
+            )
+
+
+def _keys(seed: int, purpose: int, specs: Sequence[TableSpec]) -> NDArray[np.uint64]:
+    """Key of the random words of each shard's table."""
+    return np.array([tensor_key(seed, purpose, spec.name) for spec in specs], np.uint64)

@@ -1,0 +1,373 @@
+"""What does one rank do with its rows? Look them up and update them, all tables in one call
+(table-batched embedding, TBE).
+
+    ShardRows    the rows of the rank's shards, their formats and states           (shard_rows.py)
+    Layout       which shard each of K entries reads, where its columns go         (lookups.py)
+    Lookups      bags of LOCAL rows, bag k*S + s; -1 reads nothing
+
+Arithmetic is in `kernels/`. Shards of one format share a store, and kernels are called once for
+each run of neighbours in one store. The object knows nothing of ranks: it gives finished sums
+(`forward`), exact words for row-split tables (`forward_words`), the fused update (`backward`), and
+the halves of an update for shards whose row scalars or gradients are summed over ranks.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from neocpu.core.errors import TrainingError
+from neocpu.core.trees import Node, aligned_nodes
+from neocpu.kernels.records import Segments, one_by_one
+from neocpu.kernels.rows import update
+from neocpu.kernels.twins.rows.rules import RULES, HyperParameters, Rule
+from neocpu.tables.embedding import words
+from neocpu.tables.embedding.lookups import (
+    EntryLayout,
+    ExtraWords,
+    Floats,
+    Ints,
+    Lookups,
+    Merged,
+    Words,
+)
+from neocpu.tables.embedding.rows import NONE, RowStore, runs
+from neocpu.tables.embedding.shard_rows import ShardRows
+from neocpu.tables.embedding.sorting import sort
+from neocpu.tables.specs.optimizers import SparseOptimizer
+
+__all__ = ["EntryLayout", "ExtraWords", "Lookups", "Merged", "TableBatchedEmbedding"]
+# The gradient is packed where its lines are a multiple of APART bytes apart, and a line is read
+# more than OFTEN times on average.
+APART = 2048
+OFTEN = 4
+
+
+class TableBatchedEmbedding(ShardRows):
+    """Lookups and updates of the rows of some shards; parameters as of `ShardRows`."""
+
+    # ---- forward ----
+
+    def forward(self, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
+        """Pool: out f32[S, C], columns column[k] on, = the exact sum of bag k*S + s, rounded."""
+        lookups = self._ready(layout, lookups)
+        for store, entries, bags in self._runs(layout, lookups):
+            offsets = lookups.offsets[bags]
+            store_lookups = Lookups(offsets, lookups.rows, lookups.weights, lookups.samples)
+            store_layout = EntryLayout(layout.shard[entries], layout.column[entries])
+            store.pool(self._places, store_layout, store_lookups, out)
+
+    def _runs(
+        self, layout: EntryLayout, lookups: Lookups
+    ) -> Iterator[tuple[RowStore, slice, slice]]:
+        """(store, entries, offsets of their bags) for runs of entries whose shards are in one
+        store.
+        """
+        samples = lookups.samples
+        for number, lo, hi in runs(self._store_of[layout.shard]):
+            yield self._stores[number], slice(lo, hi), slice(lo * samples, hi * samples + 1)
+
+    def forward_words(self, layout: EntryLayout, lookups: Lookups, out: Words) -> ExtraWords:
+        """Pool row-split shards: first words of the exact sums into out f64[S, C], the rare further
+        words returned.
+        """
+        lookups = self._ready(layout, lookups)
+        extra_words = [
+            words.pool(
+                store.table, self._places, layout, entries, bags, lookups, self._scratch, out
+            )
+            for store, entries, bags in self._runs(layout, lookups)
+        ]
+        return ExtraWords.concatenated(extra_words)
+
+    def _ready(self, layout: EntryLayout, lookups: Lookups) -> Lookups:
+        """Make sure that the rows are in memory; the lookups by the slots that they are in."""
+        self.create(layout, lookups)
+        return lookups
+
+    # ---- backward ----
+
+    def backward(self, layout: EntryLayout, lookups: Lookups, grad: Floats, step: int) -> None:
+        """Fused update from the gradient f32[S, C] of the pooled rows; `step` counts updates from
+        1, evaluation does not.
+
+        Shards must hold whole rows, unless no phase of the rule reads row scalars. Raises
+        TrainingError for the rule `none`.
+        """
+        gradient = self._clipped(grad)
+        stride: int | Ints = grad.shape[1]
+        apart = 4 * grad.shape[1]
+        reads = lookups.rows.size
+        if apart % APART == 0 and reads > OFTEN * layout.shard.size * lookups.samples:
+            layout, gradient, stride = self._packed(layout, gradient.reshape(grad.shape))
+        self._update(self._sort(layout, lookups, stride), gradient, step)
+
+    def _packed(self, layout: EntryLayout, grad: Floats) -> tuple[EntryLayout, Floats, Ints]:
+        """The gradient with the lines of an entry side by side, and where they are: apart by a
+        power of two, all would fall on the same few sets of the processor's cache, which each table
+        then reads many times from memory.
+        """
+        width = self.width[layout.shard]
+        start = grad.shape[0] * (np.cumsum(width) - width)
+        out = self._scratch.take("packed", grad.shape[0] * int(width.sum()), np.float32)
+        update.pack(grad, layout.column, width, start, out)
+        return EntryLayout(layout.shard, start), out, width
+
+    def give_rates(self, optimizers: Sequence[SparseOptimizer]) -> None:
+        """Let shard i learn with the numbers of optimizers[i], which are of one rule."""
+        self._optimizers = tuple(dict.fromkeys(optimizers)) or self._optimizers
+        numbers = {optimizer: number for number, optimizer in enumerate(self._optimizers)}
+        self._group_of = np.array([numbers[optimizer] for optimizer in optimizers], np.int64)
+        self._hyper_of = None
+
+    def _hyper(self, step: int, group: int = 0) -> HyperParameters:
+        """What the rule reads at `step`, worked out once for the shards of a group."""
+        if self._hyper_of != step:
+            self._numbers = [optimizer.hyper(step) for optimizer in self._optimizers]
+            self._hyper_of = step
+        return self._numbers[group]
+
+    def _kernel_calls(self, shards: Ints) -> Iterator[tuple[int, int, int, int]]:
+        """(store, group, first, last): runs of shards that one call of a kernel updates."""
+        groups = len(self._optimizers)
+        for number, lo, hi in runs(self._store_of[shards] * groups + self._group_of[shards]):
+            yield *divmod(number, groups), lo, hi
+
+    def _update(self, segments: Segments, gradient: Floats, step: int) -> None:
+        rule = self.rule
+        if not rule.updates:
+            raise TrainingError(
+                f"optimizer {rule.name!r} updates nothing: take the rows and values of "
+                "unique_gradient"
+            )
+        limited = self.optimizer.max_norm > 0
+        self.changes.note(segments)
+        located = self._located(segments)
+        for number, group, lo, hi in self._kernel_calls(segments.shards):
+            self._stores[number].update(
+                rule,
+                limited,
+                self._row_state,
+                self._places,
+                located.part(lo, hi),
+                gradient,
+                self._hyper(step, group),
+                step,
+                segments.part(lo, hi).unique,
+            )
+
+    def _located(self, segments: Segments) -> Segments:
+        """The same, with slots in place of rows that are about to change."""
+        return segments
+
+    def _slots_of(self, shard: int, rows: Ints) -> Ints:
+        """Slots of local rows that `_located` has seen in this step."""
+        return rows
+
+    def _sort(self, layout: EntryLayout, lookups: Lookups, stride: int | Ints) -> Segments:
+        return sort(layout, lookups, self.heights, stride, self._scratch)
+
+    def _clipped(self, grad: Floats) -> Floats:
+        """The gradient, flat, each number within max_gradient."""
+        flat = grad.reshape(-1)
+        limit = self.optimizer.max_gradient
+        if not limit:
+            return flat
+        out = self._scratch.take("clipped", flat.size, np.float32)
+        update.clip(flat, np.float32(limit), out)
+        return out
+
+    # ---- the halves of an update, between which row scalars are summed over column shards ----
+
+    def merge(self, layout: EntryLayout, lookups: Lookups, grad: Floats, step: int) -> Merged:
+        """Unique rows with merged gradients, prepared by the rule (which may update element
+        states), no step yet.
+        """
+        return self._merge(self.rule, layout, lookups, grad, partial(self._hyper, step))
+
+    def unique_gradient(
+        self, layout: EntryLayout, lookups: Lookups, grad: Floats
+    ) -> dict[int, tuple[Ints, Floats]]:
+        """For each shard of the layout its looked-up rows i64[U], local, ascending, and their
+        merged gradients f32[U, D].
+
+        Clipped by max_gradient first, without weight decay; nothing is updated. FBGEMM: the
+        optimizer `none`.
+        """
+        plain = SparseOptimizer().hyper(1)
+        merged = self._merge(RULES["none"], layout, lookups, grad, lambda group: plain)
+        gradients = {}
+        for shard, first in merged.first.items():
+            last = merged.last[shard]
+            numbers = merged.gradient[merged.start[first] : merged.start[last]]
+            gradients[shard] = merged.rows[first:last], numbers.reshape(-1, int(self.width[shard]))
+        return gradients
+
+    def _merge(
+        self,
+        rule: Rule,
+        layout: EntryLayout,
+        lookups: Lookups,
+        grad: Floats,
+        hyper_of: Callable[[int], HyperParameters],
+    ) -> Merged:
+        """`merge` with another rule; hyper_of : what it reads in the shards of a group."""
+        segments = self._sort(layout, lookups, grad.shape[1])
+        rows = segments.unique.copy()
+        self.changes.note(segments)
+        segments = self._located(segments)
+        widths = np.repeat(self.width[segments.shards], np.diff(segments.first))
+        start = np.append(0, np.cumsum(widths))
+        gradient = np.empty(int(start[-1]), np.float32)
+        clipped = self._clipped(grad)
+        stores = self._store_of[segments.shards]
+        decode = rule.updates and any(self._stores[number].coded for number in stores)
+        weights = np.empty(gradient.size if decode else 0, np.float32)
+        for number, group, lo, hi in self._kernel_calls(segments.shards):
+            store = self._stores[number]
+            part = segments.part(lo, hi)
+            offsets = start[segments.first[lo] : segments.first[hi]]
+            opened = store.coded and decode
+            table = NONE  # nothing reads it where codes are not decoded
+            if opened or not store.coded:
+                table = store.open(self._places, part, offsets, weights)
+            states = rule.element_record(*store.element_states[: len(rule.element_state)])
+            update.merged(rule, opened)(
+                table, states, self._places, part, clipped, hyper_of(group), offsets, gradient
+            )
+        spans = segments.spans()
+        return Merged(
+            first={shard: lo for shard, lo, _ in spans},
+            last={shard: hi for shard, _, hi in spans},
+            rows=rows,
+            start=start,
+            gradient=gradient,
+            weights=weights,
+            counts=np.diff(segments.starts),
+        )
+
+    def row_terms(self, merged: Merged, shard: int, of: Sequence[str]) -> dict[Node, Floats]:
+        """Sums of squares of a round (`rounds[i].of`) on the aligned nodes of the column tree that
+        this shard's columns cover: {(lo, size): f32[U, len(of)]}.
+        """
+        lo, hi = self.shards[shard].cols
+        dim = int(self._places.full_width[shard])
+        first = merged.first[shard]
+        last = merged.last[shard]
+        width = int(self.width[shard])
+        elements = slice(merged.start[first], merged.start[last])
+        values = {"g": merged.gradient[elements]}
+        if "w" in of and self._store(shard).coded:
+            values["w"] = merged.weights[elements]
+        elif "w" in of:
+            slots = self._slots_of(shard, merged.rows[first:last])
+            values["w"] = self.state(shard)["weight"][slots].reshape(-1)
+        nodes: dict[Node, Floats] = {}
+        for node in aligned_nodes(lo, 1 << (dim - 1).bit_length() if hi == dim else hi):
+            sums = np.empty((len(of), last - first), np.float32)
+            for i, name in enumerate(of):
+                update.square_nodes(values[name], width, node[0] - lo, node[1], sums[i])
+            nodes[node] = np.ascontiguousarray(sums.T)
+        return nodes
+
+    def apply(self, merged: Merged, shard: int, number: int, scalars: Floats, step: int) -> None:
+        """Round `number` of the update of a merged shard, given its row scalars f32[U,
+        len(rounds[number].of)]; the lookups of its rows are known here.
+        """
+        first = merged.first[shard]
+        last = merged.last[shard]
+        store = self._store(shard)
+        offsets = merged.start[first:last]
+        rows = merged.rows[first:last]
+        segments = one_by_one(shard, self._slots_of(shard, rows), offsets)
+        if self.rounds[number].counts:
+            scalars = np.column_stack([scalars, merged.counts[first:last].astype(np.float32)])
+        stepped = update.stepped(self.rule, self.rounds[number].phase, store.coded)
+        stepped(
+            merged.weights if store.coded else store.table,
+            self.rule.element_record(*store.element_states),
+            self._row_state,
+            self._places,
+            segments,
+            offsets,
+            merged.gradient,
+            np.ascontiguousarray(scalars).reshape(-1),
+            self._hyper(step, int(self._group_of[shard])),
+        )
+        if number == len(self.rounds) - 1:
+            store.close(self._places, segments, offsets, merged.weights, step, rows)
+
+    def merge_words(
+        self, layout: EntryLayout, lookups: Lookups, grad: Floats
+    ) -> list[tuple[Ints, Words]]:
+        """Exact merged gradients of replicated shards: for each shard of the layout, rows i64[M]
+        (ascending, repeated for further words) and words f64[M, D]; f64[M, D+1] with the lookups of
+        the row behind them where the rule reads these.
+        """
+        segments = self._sort(layout, lookups, grad.shape[1])
+        merged = words.merge(segments, grad.reshape(-1), self.width)
+        return words.with_counts(segments, merged) if self.rule.counts else merged
+
+    def apply_rows(self, shard: int, rows: Ints, gradient: Floats, step: int) -> None:
+        """Update rows i64[U] (unique, local) of a whole-width shard from merged, rounded gradients
+        f32[U, D], or f32[U, D+1] where the rule reads lookups (`merge_words`).
+        """
+        layout = EntryLayout(np.array([shard]), np.zeros(1, np.int64))
+        self.apply_tables(layout, [(rows, gradient)], step)
+
+    def apply_tables(
+        self, layout: EntryLayout, gradients: Sequence[tuple[Ints, Floats]], step: int
+    ) -> None:
+        """`apply_rows` of several shards together: (rows, gradient) of each entry of `layout`."""
+        first = np.cumsum([0, *(rows.size for rows, _ in gradients)])
+        rows = np.concatenate([rows for rows, _ in gradients])
+        self._ready(layout, Lookups(first, rows, NONE, 1))
+        if self.rule.counts:
+            counts = np.concatenate([gradient[:, -1] for _, gradient in gradients])
+            gradients = [(rows_of_shard, gradient[:, :-1]) for rows_of_shard, gradient in gradients]
+        flat = np.concatenate([gradient.reshape(-1) for _, gradient in gradients])
+        width = np.repeat(self.width[layout.shard], np.diff(first))
+        segments = Segments(
+            shards=layout.shard,
+            first=first,
+            unique=rows,
+            starts=np.arange(rows.size + 1, dtype=np.int64),
+            place=np.cumsum(width) - width,
+            weights=NONE,
+        )
+        if self.rule.counts:
+            segments, flat = words.as_lookups(segments, flat, counts, int(width.max(initial=0)))
+        self._update(segments, flat, step)
+
+    # ---- levels of memory: there is one; `tiered.py` has more ----
+
+    def know(self, layout: EntryLayout, lookups: Lookups) -> None:
+        """A coming batch, after those that are known, has these lookups."""
+
+    def prefetch(self, lookups: Lookups) -> None:
+        """Begin to bring up the rows of a batch that is known."""
+
+    def settle(self) -> None:
+        """The batch is done: all its updates are made."""
+
+    def flush(self) -> None:
+        """Bring every row to where `existing` and `values` see it: all are there."""
+
+    def seal(self, note: bytes) -> Callable[[], None] | None:
+        """After `flush`: the function that makes the rows on the disk durable, with a note; any
+        thread may call it. None, since no row is on the disk.
+        """
+        return None
+
+    def close(self) -> None:
+        """Release files and threads: there are none."""
+
+    @property
+    def stalled(self) -> float:
+        """Seconds that steps have waited for rows to be brought into memory."""
+        return 0.0
+
+    def tiers(self) -> dict[str, list[dict[str, Any]]]:
+        """Counts of the levels of shards that live in several memories, by table: there is none."""
+        return {}

@@ -1,0 +1,134 @@
+"""Which tables and dense parameters learn at rates of their own? Those of `[optimizer.groups]`.
+
+    [optimizer.groups.rare]
+    tables = ["C3", "C1*"]        names or shell patterns of tables
+    dense = ["top.*"]             names or shell patterns of dense parameters
+    learning_rate = 0.1           times that of their section
+
+A group changes numbers of `optimizer.sparse` and `optimizer.dense`, never their rules, so it needs
+no kernel of its own: hyper-parameters are arguments of the kernels (`docs/arithmetic.md` §5).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from neocpu.core.errors import ConfigError
+from neocpu.tables.specs.optimizers import SparseOptimizer
+
+AS_SECTION = -1  # of warmup_steps
+
+
+@dataclass(frozen=True)
+class OptimizerGroup:
+    """Tables and dense parameters with a learning rate, a weight decay and a warm-up of their own.
+
+    tables : names of tables, or shell patterns of them ("C1*"). dense : of dense parameters
+    ("top.*", "bottom.0.weight"). learning_rate : factor on the rate of `optimizer.sparse` or
+    `optimizer.dense`, its `end_learning_rate` included. weight_decay : factor on their weight
+    decay. warmup_steps : in which the rate grows from 0, in place of those of the section (-1: as
+    the section says; 0: none).
+    """
+
+    tables: tuple[str, ...] = ()
+    dense: tuple[str, ...] = ()
+    learning_rate: float = 1.0
+    weight_decay: float = 1.0
+    warmup_steps: int = AS_SECTION
+
+    def optimizer(self, section: SparseOptimizer) -> SparseOptimizer:
+        """The section's optimizer with the numbers of this group."""
+        schedule = section.schedule
+        end = schedule.end_learning_rate * self.learning_rate
+        warmup = schedule.warmup_steps if self.warmup_steps == AS_SECTION else self.warmup_steps
+        return replace(
+            section,
+            learning_rate=section.learning_rate * self.learning_rate,
+            weight_decay=section.weight_decay * self.weight_decay,
+            schedule=replace(schedule, warmup_steps=warmup, end_learning_rate=end),
+        )
+
+
+Groups = Mapping[str, OptimizerGroup]
+
+
+class ParameterRun(NamedTuple):
+    """Dense parameters [first, end) of the flat array, and their optimizer."""
+
+    first: int
+    end: int
+    optimizer: SparseOptimizer
+
+
+def group_names(
+    aliases: Mapping[str, Sequence[str]], patterns: Mapping[str, Sequence[str]], what: str
+) -> dict[str, str]:
+    """The group of each name that is in one.
+
+    aliases : what each name goes by. patterns : of each group. what : they are names of.
+
+    Raises ConfigError for a pattern that matches nothing, and a name that two groups match.
+    """
+    group_of: dict[str, str] = {}
+    for group, group_patterns in patterns.items():
+        key = f"optimizer.groups.{group}.{what}"
+        for pattern in group_patterns:
+            matches = [
+                name
+                for name, others in aliases.items()
+                if any(fnmatchcase(other, pattern) for other in others)
+            ]
+            if not matches:
+                raise ConfigError(f"{key}: nothing matches {pattern!r} of {', '.join(aliases)}")
+            for name in matches:
+                if group_of.setdefault(name, group) != group:
+                    raise ConfigError(f"{key}: {name} is in group {group_of[name]} already")
+    return group_of
+
+
+def table_optimizers(
+    aliases: Mapping[str, Sequence[str]], section: SparseOptimizer, groups: Groups
+) -> dict[str, SparseOptimizer]:
+    """The optimizer of every table; aliases : what each goes by.
+
+    Raises ConfigError as `group_names`, and for a group without anything in it.
+    """
+    for key, group in groups.items():
+        if not (group.tables or group.dense):
+            raise ConfigError(f"optimizer.groups.{key}: name its tables, or dense parameters")
+    tables = {key: group.tables for key, group in groups.items()}
+    group_of = group_names(aliases, tables, "tables")
+    optimizers = {key: group.optimizer(section) for key, group in groups.items()}
+    return {name: optimizers.get(group_of.get(name, ""), section) for name in aliases}
+
+
+def dense_runs(
+    sizes: Mapping[str, int], section: SparseOptimizer, groups: Groups
+) -> tuple[ParameterRun, ...]:
+    """Runs of dense parameters with one optimizer; sizes : of the parameters in their order.
+
+    Raises ConfigError as `group_names`.
+    """
+    dense = {key: group.dense for key, group in groups.items()}
+    group_of = group_names({name: (name,) for name in sizes}, dense, "dense")
+    optimizers = {key: group.optimizer(section) for key, group in groups.items()}
+    runs: list[ParameterRun] = []
+    first = 0
+    for name, size in sizes.items():
+        optimizer = optimizers.get(group_of.get(name, ""), section)
+        if runs and runs[-1].optimizer == optimizer:
+            runs[-1] = runs[-1]._replace(end=first + size)
+        else:
+            runs.append(ParameterRun(first, first + size, optimizer))
+        first += size
+    return tuple(runs)
+
+
+def header_of(groups: Groups) -> dict[str, Any]:
+    """What decides the bits: keys that are at their defaults are left out."""
+    defaults = asdict(OptimizerGroup())
+    return {
+        name: {key: value for key, value in asdict(group).items() if value != defaults[key]}
+        for name, group in groups.items()
+    }

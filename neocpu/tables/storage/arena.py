@@ -1,0 +1,77 @@
+"""Where do rows live in memory? In regions of one lazily committed mapping.
+
+With NEOCPU_GUARD_PAGES=1 every region ends at a page that nobody may touch, so that an index beyond
+a table ends the process there and then, instead of reading the rows of the next one: a check for
+those who change kernels.
+"""
+
+import ctypes
+import mmap
+import os
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from neocpu.core.errors import TrainingError
+
+HUGE = 2 << 20  # bytes of a huge page
+# Promise no memory for rows that may never be touched (the constant is new in Python 3.13).
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+LINE = 64  # bytes of a cache line: regions begin on one
+GUARDED = os.environ.get("NEOCPU_GUARD_PAGES", "0") not in ("", "0")
+_PAGE = mmap.PAGESIZE
+
+
+class Arena:
+    """One anonymous mapping with regions cut from it; a page takes memory once it is touched.
+
+    `budget`: bytes it may hold (0: no limit). `huge`: request huge pages, which spare the processor
+    most page walks; then memory is taken two mebibytes at a time.
+    """
+
+    def __init__(self, size: int, budget: int = 0, huge: bool = True) -> None:
+        if budget and size > budget:
+            raise TrainingError(
+                f"the tables of this rank take {size} bytes, but its memory budget is {budget}; "
+                "raise parallel.memory, use more ranks, or shard the largest table "
+                "(parallel.plan=row_wise)"
+            )
+        self.size = size
+        self._used = 0
+        try:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
+            self._map = mmap.mmap(-1, max(size, 1) + LINE, flags=flags)
+        except OSError as error:
+            raise TrainingError(
+                f"cannot map {size} bytes for tables ({error.strerror}); use more hosts or "
+                "smaller tables"
+            ) from error
+        if huge and size >= 4 * HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+
+    @staticmethod
+    def space(count: int, dtype: DTypeLike) -> int:
+        """Bytes that a region of `count` elements takes."""
+        size = -(-count * np.dtype(dtype).itemsize // LINE) * LINE
+        return (-(-size // _PAGE) + 1) * _PAGE if GUARDED else size
+
+    def take(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
+        """The next region: `count` zeros, aligned to a cache line."""
+        start = self._used
+        self._used += self.space(count, dtype)
+        if GUARDED:
+            start = self._guard(count * np.dtype(dtype).itemsize)
+        return np.frombuffer(self._map, dtype, count, start)
+
+    def _guard(self, size: int) -> int:
+        """Forbid the last page of the newest region; returns where its `size` bytes begin.
+
+        They end right before that page, but for the rest of a cache line.
+        """
+        guard = self._used - _PAGE
+        address = np.frombuffer(self._map, np.uint8).ctypes.data + guard
+        if ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(address), _PAGE, 0):
+            raise OSError(ctypes.get_errno(), "a page cannot be guarded")
+        return guard - -(-size // LINE) * LINE

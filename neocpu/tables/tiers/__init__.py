@@ -1,0 +1,1 @@
+"""Which memory holds which row? Caches in front of homes, and the moves between them."""

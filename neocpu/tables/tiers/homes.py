@@ -1,0 +1,244 @@
+"""Where does every row have a place, below all caches? In a slot, or as a record of bytes.
+
+    Memory             slots for all rows
+    RecordHome         records of the rows that were written, packed and unpacked by a `Border`
+      FileRecords      in a table of an SSD file
+      MemoryRecords    in memory
+
+A `Border` says what a row is in a record: all its bytes, or fewer (`narrow_home.py`). Rows that are
+not narrowed and stay in memory need no records: in slots they can be used where they are.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.tables.storage.arena import Arena
+from neocpu.tables.storage.device import Device
+from neocpu.tables.storage.row_file import RowFile
+from neocpu.tables.tiers.levels import Bytes, Ints, Slots
+
+Bools = NDArray[np.bool_]
+Create = Callable[[Ints, Ints], None]
+PIECE = 1 << 16  # rows whose records are packed at a time
+
+
+class Memory:
+    """All rows in slots [first, first + rows); `device`: how fast rows move to and from above."""
+
+    def __init__(
+        self,
+        name: str,
+        slots: Slots,
+        first: int,
+        rows: int,
+        create: Create,
+        device: Device | None = None,
+    ) -> None:
+        self._device = device or Device()
+        self.name = name
+        self._slots = slots
+        self._first = first
+        self._create = create
+        self._present = np.zeros(rows, np.uint8)
+        self._moved = [0, 0]
+
+    def read(self, rows: Ints, slots: Ints) -> None:
+        begun = self._device.begin()
+        self.place(rows)
+        self._slots.copy(rows + self._first, slots)
+        self._moved[0] += rows.size
+        self._device.pay(begun, rows.size, rows.size * self._slots.record)
+
+    def write(self, rows: Ints, slots: Ints) -> None:
+        begun = self._device.begin()
+        self._slots.copy(slots, rows + self._first)
+        self._present[rows] = 1
+        self._moved[1] += rows.size
+        self._device.pay(begun, rows.size, rows.size * self._slots.record)
+
+    def slots_of(self, rows: Ints) -> Ints:
+        """The slots of rows that are used where they are, once `place` has initialised them."""
+        return rows + self._first
+
+    def place(self, rows: Ints) -> None:
+        """Initialise rows that do not exist yet."""
+        fresh = rows[self._present[rows] == 0]
+        self._create(fresh, fresh + self._first)
+        self._present[fresh] = 1
+
+    def flush(self) -> None:
+        pass
+
+    def rows(self) -> Ints:
+        return np.flatnonzero(self._present)
+
+    def peek(self, rows: Ints) -> Bytes:
+        return self._slots.pack(rows + self._first)
+
+    def load(self, rows: Ints, records: Bytes) -> None:
+        self._slots.unpack(rows + self._first, records)
+        self._present[rows] = 1
+
+    def stats(self) -> list[dict[str, Any]]:
+        rows = int(np.count_nonzero(self._present))
+        read, written = self._moved
+        return [
+            {
+                "tier": self.name,
+                "rows": rows,
+                "bytes": rows * self._slots.record,
+                "read": read,
+                "written": written,
+            }
+        ]
+
+
+class Records(Protocol):
+    """Records of bytes by row; a row has none until it is written.
+
+    tier: the memory that they are in.
+    """
+
+    tier: str
+
+    def read(self, rows: Ints, out: Bytes) -> Bools:
+        """Read records of rows i64[n] into out u8[n, record]; returns which exist, bool[n]."""
+
+    def write(self, rows: Ints, records: Bytes) -> None:
+        """Set the records of distinct rows."""
+
+    def rows(self) -> Ints:
+        """Rows that have a record, ascending."""
+
+    def stats(self) -> dict[str, int]:
+        """The number of rows that have a record ("rows"), and further counts."""
+
+
+class MemoryRecords:
+    """Records in memory; a page takes memory once one of its records is written."""
+
+    def __init__(self, tier: str, rows: int, record: int, huge: bool = True) -> None:
+        self.tier = tier
+        arena = Arena(Arena.space(rows * record, np.uint8), huge=huge)
+        self._records = arena.take(rows * record, np.uint8).reshape(rows, record)
+        self._present = np.zeros(rows, np.bool_)
+
+    def read(self, rows: Ints, out: Bytes) -> Bools:
+        present = self._present[rows]
+        out[present] = self._records[rows[present]]
+        return present
+
+    def write(self, rows: Ints, records: Bytes) -> None:
+        self._records[rows] = records
+        self._present[rows] = True
+
+    def rows(self) -> Ints:
+        return np.flatnonzero(self._present)
+
+    def stats(self) -> dict[str, int]:
+        return {"rows": int(np.count_nonzero(self._present))}
+
+
+class FileRecords:
+    """Records of one table of an SSD file."""
+
+    tier = "ssd"
+
+    def __init__(self, file: RowFile, table: int) -> None:
+        self._file = file
+        self._table = table
+
+    def read(self, rows: Ints, out: Bytes) -> Bools:
+        return self._file.read(self._table, rows, out)
+
+    def write(self, rows: Ints, records: Bytes) -> None:
+        self._file.write(self._table, rows, records)
+
+    def rows(self) -> Ints:
+        return np.concatenate([np.empty(0, np.int64), *self._file.rows(self._table)])
+
+    def stats(self) -> dict[str, int]:
+        rows = sum(part.size for part in self._file.rows(self._table))
+        return {"rows": rows, "index_bytes": self._file.index_bytes(self._table)}
+
+
+class Border:
+    """Packs rows into records and back: all bytes of a slot. `record`: bytes of a record."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self.record = slots.record
+
+    def pack(self, rows: Ints, slots: Ints) -> Bytes:
+        """Records u8[n, record] of rows i64[n] that are in slots i64[n]."""
+        return self._slots.pack(slots)
+
+    def unpack(self, slots: Ints, records: Bytes) -> None:
+        """Put records into slots, distinct ones."""
+        self._slots.unpack(slots, records)
+
+
+class RecordHome:
+    """Rows as records behind a border.
+
+    `device`: how fast they move, unless the records limit that themselves.
+    """
+
+    def __init__(
+        self, records: Records, border: Border, create: Create, device: Device | None = None
+    ) -> None:
+        self._records = records
+        self._border = border
+        self._create = create
+        self._device = device or Device()
+        self._moved = [0, 0]
+
+    def read(self, rows: Ints, slots: Ints) -> None:
+        begun = self._device.begin()
+        for at in range(0, rows.size, PIECE):
+            piece = rows[at : at + PIECE]
+            targets = slots[at : at + PIECE]
+            data = np.empty((piece.size, self._border.record), np.uint8)
+            present = self._records.read(piece, data)
+            self._border.unpack(targets[present], data[present])
+            self._create(piece[~present], targets[~present])
+            self._moved[0] += int(present.sum())
+        self._device.pay(begun, rows.size, rows.size * self._border.record)
+
+    def write(self, rows: Ints, slots: Ints) -> None:
+        begun = self._device.begin()
+        for at in range(0, rows.size, PIECE):
+            piece = rows[at : at + PIECE]
+            self._records.write(piece, self._border.pack(piece, slots[at : at + PIECE]))
+            self._moved[1] += piece.size
+        self._device.pay(begun, rows.size, rows.size * self._border.record)
+
+    def flush(self) -> None:
+        pass
+
+    def rows(self) -> Ints:
+        return self._records.rows()
+
+    def peek(self, rows: Ints) -> Bytes:
+        data = np.empty((rows.size, self._border.record), np.uint8)
+        self._records.read(rows, data)
+        return data
+
+    def load(self, rows: Ints, records: Bytes) -> None:
+        self._records.write(rows, records)
+
+    def stats(self) -> list[dict[str, Any]]:
+        counts = self._records.stats()
+        read, written = self._moved
+        return [
+            {
+                "tier": self._records.tier,
+                **counts,
+                "bytes": counts["rows"] * self._border.record,
+                "read": read,
+                "written": written,
+            }
+        ]

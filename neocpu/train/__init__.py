@@ -1,0 +1,1 @@
+"""How does a run go from a config to a digest?"""

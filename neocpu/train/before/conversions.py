@@ -1,0 +1,107 @@
+"""How do the raw logs of a run become datasets? Once, by its config, with room for them looked at.
+
+A split whose schema takes numbers from data gets those of the train data.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.dataset.convert import ConvertOptions, expected_bytes
+from neocpu.ingest.dataset.copies import ensure_dataset, missing_copies
+from neocpu.train.before.preflight import check_conversions
+from neocpu.train.config.config import Config
+
+
+def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions:
+    """How the raw files of a split are converted."""
+    data = config.data
+    trained = name.startswith("train")
+    makes_vocabulary = trained and data.rows_by == "vocabulary" and not data.vocabulary
+    makes_vocabulary = makes_vocabulary and not data.split  # it is that of the train part
+    return ConvertOptions(
+        dense_transform=data.dense_transform,
+        on_error=data.on_error,
+        labelled=labelled,
+        header=data.header,
+        min_count=data.min_count if makes_vocabulary else 0,
+        schema=data.schema_source,
+        frequencies=config.memory.warm and trained,
+    )
+
+
+def check_disk(
+    config: Config,
+    sources: dict[str, tuple[str, ...]],
+    out: Path,
+    tell: Callable[[str], None],
+    labelled: bool,
+) -> None:
+    """Will the converted copies of all splits fit?"""
+    kind = config.data.format
+    needs = []
+    first = first_train(sources)
+    train = _train_copy(config, first, sources.get(first, ()), out)
+    for name, paths in sources.items():
+        options = convert_options(config, name, labelled)
+        if name != first and options.unfitted:
+            options = replace(options, fitted=train)
+        for raw_files, copy in missing_copies(paths, kind, options, out):
+            needs.append((copy, expected_bytes(raw_files, kind, options)))
+    check_conversions(needs, tell)
+
+
+def first_train(sources: Iterable[str]) -> str:
+    """The split whose data a schema takes its numbers from; "": there is none.
+
+    An online run has several train splits, one for each file: "train 1", "train 2", ….
+    """
+    return next((name for name in sources if name.partition(" ")[0] == "train"), "")
+
+
+def _train_copy(config: Config, name: str, paths: tuple[str, ...], out: Path) -> Path | None:
+    """The converted copy of the train data; None: there is none yet."""
+    if not paths:
+        return None
+    with suppress(DataError):
+        options = convert_options(config, name, True)
+        return ensure_dataset(paths, config.data.format, options, out, make=False)[0]
+    return None
+
+
+def ensure(
+    config: Config,
+    name: str,
+    paths: tuple[str, ...],
+    out: Path,
+    tell: Callable[[str], None],
+    labelled: bool,
+    fitted: Path | None,
+) -> list[Path]:
+    """Converted files of a split, made where they are missing.
+
+    fitted : the dataset with the numbers that the schema takes from data; None: from the train
+        data, which these are.
+    """
+    shown: int | None = None  # bytes done when progress was shown last
+
+    def progress(done: int, total: int, samples: int) -> None:
+        nonlocal shown
+        if shown is None or done - shown > total / 10:
+            tell(f"{name}: converting {', '.join(paths)}, once: {100 * done / max(total, 1):.0f} %")
+            shown = done
+
+    options = convert_options(config, name, labelled)
+    if fitted is not None and options.unfitted:
+        options = replace(options, fitted=fitted)
+    elif not first_train([name]) and options.unfitted:
+        raise ConfigError(
+            f"data.{name}: the schema takes numbers from the train data, and there are none"
+        )
+    files = ensure_dataset(paths, config.data.format, options, out, progress)
+    for path, source in zip(files, paths):
+        if str(path) != source:
+            tell(f"{name}: {source} is read as {path}")
+    return files

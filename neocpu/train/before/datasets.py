@@ -1,0 +1,363 @@
+"""Which datasets does a run read? Those of its config.
+
+Raw logs are converted once, by rank 0; then every rank maps the converted files.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import ConfigError, DataError, NeocpuError
+from neocpu.ingest.dataset.copies import ensure_dataset
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.vocabulary import fit_vocabularies
+from neocpu.ingest.loader import Loader
+from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.specs.batch_scaling import scaling_text
+from neocpu.tables.specs.feature_groups import key_groups
+from neocpu.train.before.conversions import check_disk, convert_options, ensure, first_train
+from neocpu.train.config.config import Config
+from neocpu.train.state.identity import describe
+
+SPLITS = ("train", "valid", "test")
+# Samples from which mean bag lengths and the skew of lookups are estimated.
+LOOKED_AT = 4096
+
+
+class Splits:
+    """The opened datasets of a run, by split name; those without a path are absent.
+
+    config : the run's, with a batch size for its train data where it named none. rates : values of
+    keys that `optimizer.scaling` derived for them.
+    """
+
+    def __init__(self, config: Config, comm: Comm, datasets: dict[str, Dataset]) -> None:
+        train = datasets.get("train")
+        self.config = config.for_samples(train.rows) if train else config
+        derived = self.config.chosen.items() - config.chosen.items()
+        self.rates = {key: value for key, value in derived if key.startswith("optimizer.")}
+        self.comm = comm
+        self.datasets = datasets
+        self._vocabularies: dict[str, Any] | None = None
+        self._estimates: dict[str, dict[str, float]] = {}
+        if config.data.rows_by == "vocabulary":
+            self._vocabularies = _vocabularies(config, datasets)
+
+    @property
+    def vocabularies(self) -> dict[str, Any]:
+        """Codes of each feature whose rows are chosen by a vocabulary; {} where none is known."""
+        if self.config.data.rows_by != "vocabulary":
+            return {}
+        return dict(self._vocabularies or {})
+
+    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+        """Choose rows by these vocabularies, and not by those of the data."""
+        self._vocabularies = dict(vocabularies)
+
+    @property
+    def dense_features(self) -> int:
+        """Dense columns of the data."""
+        return len(next(iter(self.datasets.values())).dense_columns)
+
+    def has(self, name: str) -> bool:
+        """Whether the config gives this split."""
+        return name in self.datasets
+
+    def description(self) -> dict[str, Any]:
+        """What a checkpoint notes of the data (`identity.py`)."""
+        vocabularies = self._vocabularies
+        if vocabularies is None:
+            vocabularies = next(iter(self.datasets.values())).vocabularies
+        return describe(self.datasets, self.config.data.rows_by, vocabularies)
+
+    def loader(self, name: str, *, labelled: bool = True) -> Loader:
+        """Batches of a split for this rank; only training is shuffled."""
+        shuffle = self.config.data.shuffle and name == "train"
+        data = self.datasets[name]
+        loader = self.loader_of(data, shuffle, self._vocabularies, labelled=labelled)
+        if name == "train":
+            loader.weigh(self.config.data.sample_weight)
+        return loader
+
+    def loader_of(
+        self,
+        data: Dataset,
+        shuffle: bool,
+        vocabularies: Mapping[str, Any] | None,
+        *,
+        labelled: bool = True,
+    ) -> Loader:
+        """Batches of a dataset for this rank, whose rows these vocabularies choose."""
+        config = self.config
+        return Loader(
+            data,
+            config.tables,
+            batch_size=config.training.batch_size,
+            leaves=config.training.leaves,
+            rank=self.comm.rank,
+            ranks=self.comm.size,
+            seed=config.training.seed,
+            shuffle=shuffle,
+            rows_by=config.data.rows_by,
+            vocabularies=vocabularies,
+            dense=self.dense_features,
+            labelled=labelled,
+            depth=config.data.read_ahead,
+            shuffle_run=config.data.shuffle_run,
+            groups=key_groups(config.tables, config.data.deduplicate),
+            heads=head_labels(config),
+        )
+
+    def touchable_rows(self, samples: int) -> dict[str, int]:
+        """Rows of each table that training on so many samples can touch, at most."""
+        data = self.datasets["train"]
+        touchable = {}
+        for table in self.config.tables:
+            lookups = 0
+            for feature in table.features:
+                # another epoch looks up the same rows again, so one pass over the data is the limit
+                whole = data.lookups(feature)
+                lookups += min(whole, samples * (data.features[feature].hotness or whole))
+            touchable[table.name] = min(table.rows, lookups)
+        return touchable
+
+    def pooling_factors(self) -> dict[str, float]:
+        """Mean lookups per sample of each table. Collective when first called."""
+        return self._estimated("pooling", self._estimate_pooling)
+
+    def distinct_rows(self) -> dict[str, float]:
+        """Distinct codes that a batch looks up in each table. Collective when first called.
+
+        Rows may be fewer, where codes share one.
+        """
+        return self._estimated("distinct", self._estimate_distinct)
+
+    def _estimated(self, name: str, estimate: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """An estimate by table, from the first samples of one split, which rank 0 reads for all."""
+        if name not in self._estimates:
+            message = self.comm.on_first_rank(lambda: json.dumps(estimate()).encode())
+            self._estimates[name] = json.loads(message)
+        return self._estimates[name]
+
+    def _estimate_pooling(self) -> dict[str, float]:
+        lookups = {name: codes.size for name, codes in self._first_codes()}
+        samples = max(self._samples_looked_at, 1)
+        return {
+            table.name: sum(lookups[name] for name in table.features) / samples
+            for table in self.config.tables
+        }
+
+    def _estimate_distinct(self) -> dict[str, float]:
+        share = self.config.training.batch_size / max(self._samples_looked_at, 1)
+        distinct = {
+            name: distinct_codes(codes, share * codes.size) for name, codes in self._first_codes()
+        }
+        return {
+            table.name: sum(distinct[name] for name in table.features)
+            for table in self.config.tables
+        }
+
+    @property
+    def _samples_looked_at(self) -> int:
+        return min(LOOKED_AT, next(iter(self.datasets.values())).rows)
+
+    def _first_codes(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Each feature, once, with its codes in the first samples of one split.
+
+        One at a time: together they may be too much for memory.
+        """
+        data = next(iter(self.datasets.values()))
+        samples = np.arange(self._samples_looked_at, dtype=np.int64)
+        for name in {name for table in self.config.tables for name in table.features}:
+            yield name, data.take(samples, [name]).features[name].codes
+
+
+def distinct_codes(codes: NDArray[Any], lookups: float) -> float:
+    """Distinct codes among so many lookups, of which `codes` are the first.
+
+    More lookups than there are codes find new ones as the second half of the codes did: distinct
+    codes grow as a power of lookups (Heaps' law).
+    """
+    if lookups <= codes.size:
+        return float(np.unique(codes[: round(lookups)]).size)
+    all_codes = np.unique(codes).size
+    half = np.unique(codes[: codes.size // 2]).size
+    if not half:
+        return lookups
+    power = min(math.log2(all_codes / half), 1.0)
+    return float(all_codes * (lookups / codes.size) ** power)
+
+
+def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:
+    """Open the config's train, valid and test data, converting what is raw. Collective.
+
+    out : folder for converted copies. tell : is given lines about what is converted, and about
+    rates that follow from the train data.
+
+    Raises on every rank DataError: a missing, malformed or foreign file; ConfigError: no train
+    data.
+    """
+    missing = ConfigError(
+        f"{config.source}: data.train: a file to train on is missing; --set data.train=train.txt.gz"
+    )
+    comm.agree(None if config.data.train else missing)
+    paths = {name: getattr(config.data, name) for name in SPLITS}
+    splits = open_paths(
+        config, comm, out, tell, {name: files for name, files in paths.items() if files}
+    )
+    if splits.rates:
+        tell(scaling_text(splits.config.training.batch_size, splits.rates))
+    return splits
+
+
+def open_paths(
+    config: Config,
+    comm: Comm,
+    out: Path,
+    tell: Callable[[str], None],
+    sources: dict[str, tuple[str, ...]],
+    *,
+    labelled: bool = True,
+) -> Splits:
+    """`open_splits` for other files than the config's.
+
+    sources : raw or converted files of each split. labelled : do raw logs have labels?
+    """
+    error: NeocpuError | None = None
+    converted_files: dict[str, list[str]] = {}
+    if comm.rank == 0:
+        try:
+            check_disk(config, sources, out, tell, labelled)
+            fitted: Path | None = None
+            for name, paths in sources.items():
+                files = ensure(config, name, paths, out, tell, labelled, fitted)
+                converted_files[name] = [str(path) for path in files]
+                if name == first_train(sources):
+                    fitted = files[0]
+        except NeocpuError as problem:
+            error = problem
+    comm.agree(error)  # the others wait here for rank 0's conversion
+    message = comm.allgather_bytes(json.dumps(converted_files).encode())[0]
+    datasets: dict[str, Dataset] = {}
+    try:
+        label = config.data.label
+        more = more_labels(config)
+        datasets = {
+            name: Dataset(files, label, more) for name, files in json.loads(message).items()
+        }
+        _check_alike(datasets)
+        if comm.rank == 0:
+            _check_labels(config, datasets)
+    except NeocpuError as problem:
+        error = problem
+    comm.agree(error)
+    for name, data in datasets.items():
+        for path, source, count in zip(data.paths, sources[name], data.skipped):
+            if count:
+                tell(
+                    f"{name}: {count:,} malformed lines of {source} were skipped; the first are "
+                    f"in {path}.errors.txt"
+                )
+    return Splits(config, comm, _parts(config, datasets))
+
+
+def head_labels(config: Config) -> tuple[str, ...]:
+    """Labels of the model's further heads."""
+    return tuple(head.label for head in config.model.heads.values())
+
+
+def more_labels(config: Config) -> tuple[str, ...]:
+    """Labels that are read besides the first: of heads, and the samples' weights."""
+    weight = config.data.sample_weight
+    return tuple(dict.fromkeys([*head_labels(config), *([weight] if weight else [])]))
+
+
+def _parts(config: Config, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
+    """The parts of the train data that `data.split` makes of them, in the log's order."""
+    whole = datasets.get("train")
+    if whole is None or not config.data.split:
+        return datasets
+    ends = [0]
+    total = 0.0
+    for share in config.data.split:
+        total += share
+        ends.append(min(round(total * whole.rows), whole.rows))
+    return {
+        name: whole.part(first, last)
+        for name, first, last in zip(SPLITS, ends, ends[1:])
+        if last > first
+    }
+
+
+def _vocabularies(config: Config, datasets: dict[str, Dataset]) -> dict[str, Any] | None:
+    """Vocabularies of the run: of `data.vocabulary`, else of the train data, counted or stored."""
+    data = config.data
+    if data.vocabulary:
+        return Dataset(data.vocabulary).vocabularies
+    train = datasets.get("train")
+    if train is None:
+        return None
+    if data.split and data.min_count:
+        return dict(fit_vocabularies(train, data.min_count))
+    return train.vocabularies
+
+
+def converted(config: Config, comm: Comm) -> Splits | None:
+    """The train data, if it is converted already; None on all ranks otherwise. Collective."""
+    data = config.data
+    splits = None
+    if data.train:
+        options = convert_options(config, "train", True)
+        with suppress(NeocpuError, OSError):
+            files = ensure_dataset(data.train, data.format, options, make=False)
+            train = {"train": Dataset(files, config.data.label, more_labels(config))}
+            splits = Splits(config, comm, _parts(config, train))
+    return None if comm.largest(int(splits is None)) else splits
+
+
+def _check_alike(datasets: dict[str, Dataset]) -> None:
+    """Raise DataError unless dense inputs mean the same in every split."""
+    (first_name, first), *rest = datasets.items()
+    for name, data in rest:
+        if difference := first.other_dense(data):
+            raise DataError(
+                f"data.{name} does not go with data.{first_name}: {difference}; convert both alike"
+            )
+
+
+def _check_labels(config: Config, datasets: dict[str, Dataset]) -> None:
+    """Raise DataError for labels that a loss "bce" does not take, and for negative weights."""
+    for name, data in datasets.items():
+        if not data.labelled or data.attributes.get("log") in ("criteo", "avazu"):
+            continue
+        if config.model.loss == "bce":
+            _check_clicks(f"data.{name}: labels", data.label_range(), "model")
+        for head, keys in config.model.heads.items():
+            if keys.loss == "bce" and keys.label in data.more_labels:
+                subject = f"data.{name}: labels {keys.label!r}"
+                _check_clicks(subject, data.more_range(keys.label), f"model.heads.{head}")
+        weight = config.data.sample_weight
+        if weight in data.more_labels:
+            low, high = data.more_range(weight)
+            if not (low >= 0.0 and math.isfinite(high)):
+                raise DataError(
+                    f"data.{name}: sample weights {weight!r} are from {low:g} to {high:g}; they "
+                    "must be finite and at least 0"
+                )
+
+
+def _check_clicks(subject: str, values: tuple[float, float], section: str) -> None:
+    """Raise DataError for labels outside [0, 1]; section : of the config, whose loss is "bce"."""
+    low, high = values
+    if not (low >= 0.0 and high <= 1.0):
+        raise DataError(
+            f"{subject} are from {low:g} to {high:g}, but {section}.loss = "
+            f'"bce" takes labels from 0 to 1; set {section}.loss = "mse", or make clicks of them: '
+            "[label] threshold = NUMBER in the schema"
+        )

@@ -1,0 +1,105 @@
+"""What does a config ask of a planner on a machine? Its tables, dense layers, batch and wires."""
+
+from collections.abc import Iterable, Mapping
+
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.sharding.plan import AUTO, Plan, is_plan_file
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.models import COST_MODELS
+from neocpu.plan.cost.work import Workload
+from neocpu.plan.machines.machine import Machine
+from neocpu.plan.search.planners import PLANNERS
+from neocpu.plan.search.question import PlanQuestion
+from neocpu.plan.tiers.placements import Capacity
+from neocpu.tables.tiers.placement import PLACEMENTS, choose_placements
+from neocpu.train.before.plans import workload
+from neocpu.train.before.scenario import DENSE_FEATURES, dense_work, refuse_towers
+from neocpu.train.config.config import Config
+from neocpu.train.config.settings import MemoryConfig
+
+
+def question_of(
+    config: Config,
+    machine: Machine,
+    ranks: int,
+    ranks_per_node: int | None = None,
+    pooling: Mapping[str, float] | None = None,
+    distinct: Mapping[str, float] | None = None,
+    dense_features: int | None = None,
+    planner: str = "search",
+    cost_model: str = "neo",
+) -> PlanQuestion:
+    """The question of a config.
+
+    ranks_per_node : None: the config's, else the machine's. pooling : mean lookups per sample of
+    each table. distinct : distinct rows that a step looks up in it. dense_features : of the data.
+    All three where the data was looked at.
+
+    Raises ConfigError for an unknown planner or cost model, memories that the machine lacks, and
+    towers on their nodes.
+    """
+    for name, known, option in (
+        (planner, PLANNERS, "--planner"),
+        (cost_model, COST_MODELS, "--cost-model"),
+    ):
+        if name not in known:
+            raise ConfigError(f"{option}: {name!r} is unknown; choose one of {', '.join(known)}")
+    refuse_towers(config)
+    per_node = ranks_per_node or config.parallel.ranks_per_node or machine.ranks_per_node
+    layout = Layout(ranks, min(per_node, ranks), config.parallel.route)
+    features = dense_features or DENSE_FEATURES.get(config.data.format, 1)
+    lookups = workload(config, pooling or {}, distinct)
+    spec = config.parallel.plan
+    placements = _placements(config)
+    _check_memories(machine, placements)
+    return PlanQuestion(
+        tables=config.tables,
+        work=Workload(
+            batch=lookups.batch,
+            pooling=lookups.pooling,
+            state_floats=lookups.state_floats,
+            distinct=lookups.distinct,
+            dense=dense_work(config, features, "fp32"),
+            unique_rows=lookups.unique_rows,
+            wires=lookups.wires,
+        ),
+        layout=layout,
+        machine=machine,
+        spec=AUTO if is_plan_file(spec) else spec,
+        placements=placements,
+        planner=planner,
+        cost_model=cost_model,
+        make_model=COST_MODELS[cost_model],
+    )
+
+
+def placed_as(plan: Plan, capacity: Capacity) -> tuple[str, ...]:
+    """Placements under which a given plan is priced: its own, else those of the capacity."""
+    placements = capacity.placements
+    if len(placements) == 1:
+        placements = placements * len(plan.tables)
+    planned = plan.placements or ("",) * len(plan.tables)
+    return tuple(name or default for name, default in zip(planned, placements))
+
+
+def _placements(config: Config) -> tuple[str, ...]:
+    """Placement of each table; where the config leaves `memory.placement` alone, any."""
+    placement = config.memory.placement
+    if placement == MemoryConfig().placement:
+        return (AUTO,)
+    return choose_placements([table.name for table in config.tables], placement)
+
+
+def _check_memories(machine: Machine, placements: Iterable[str]) -> None:
+    """Raise ConfigError for a placement in memories that a machine lacks."""
+    for name in sorted(set(placements) - {AUTO}):
+        placement = PLACEMENTS[name]
+        needed = [placement.whole, *placement.caches, "ssd" * placement.ssd]
+        lacking = [
+            memory for memory in needed if memory and not getattr(machine, memory).capacity_bytes
+        ]
+        if lacking:
+            raise ConfigError(
+                f"memory.placement: {name!r} needs {' and '.join(lacking)}, which "
+                f"{machine.name} lacks; let the planner choose: --set memory.placement=auto"
+            )

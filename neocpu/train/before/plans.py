@@ -1,0 +1,248 @@
+"""Where do the tables of a run go: to which ranks, and into which memories?
+
+The run's config, put as the questions that `planner/` answers. Every rank gets the same answers.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from neocpu.core.errors import ConfigError
+from neocpu.core.records import choose
+from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
+from neocpu.parallel.sharding.plan import Plan, choose_schemes, is_plan_file
+from neocpu.parallel.sharding.shared_plan import plan_on_first_rank
+from neocpu.parallel.transport.comm import Comm
+from neocpu.plan.cost.capacity import placement_lines
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import StepSeconds
+from neocpu.plan.cost.work import Workload
+from neocpu.plan.files import plan_file
+from neocpu.plan.files.bound_plan import bind
+from neocpu.plan.files.plan_file import PlanFile
+from neocpu.plan.machines import machine_file
+from neocpu.plan.machines.generic import GENERIC
+from neocpu.plan.machines.machine import Machine
+from neocpu.plan.search import auto
+from neocpu.plan.search.planners import planner_of
+from neocpu.plan.tiers.placements import Capacity
+from neocpu.plan.tiers.tiers import SPEEDS, demands, place_tables
+from neocpu.plan.towers.tower_plan import plan_by_nodes
+from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.tiers.placement import AUTO, PLACEMENTS, choose_placements
+from neocpu.train.advice.kinds import kind_lines
+from neocpu.train.before.scenario import wires_of
+from neocpu.train.config.config import Config
+from neocpu.train.config.settings import MemoryConfig
+
+
+def make_plan(
+    config: Config,
+    comm: Comm,
+    pooling: Mapping[str, float],
+    ranks: int | None = None,
+    distinct: Mapping[str, float] | None = None,
+) -> Plan:
+    """Which rank holds which rectangle of which table. Collective.
+
+    pooling : mean lookups per sample of each table (1 where a table is missing).
+    ranks : of a run that is only planned for; None: those of `comm`.
+    distinct : distinct rows that a step looks up in each table, where they were measured.
+    """
+    per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
+    work = workload(config, pooling, distinct)
+    count = ranks or comm.size
+    return plan_on_first_rank(comm, config.tables, lambda: _checked(config, count, per_node, work))
+
+
+def plans_in_seconds(config: Config) -> bool:
+    """Does the run's planner minimise seconds, of which distinct rows decide some, or bytes?"""
+    return config.parallel.planner != "greedy"
+
+
+def _checked(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan, which the config's wires allow."""
+    plan = _plan(config, ranks, per_node, work)
+    refuse_cut_blocks(plan, config.wires.specs)
+    return plan
+
+
+def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan of a file, or one that is made."""
+    budget = config.parallel.memory or None
+    spec = config.parallel.plan
+    if not (isinstance(spec, str) and is_plan_file(spec)):
+        if config.parallel.towers:
+            return _plan_by_nodes(config, ranks, per_node or ranks, work)
+        if plans_in_seconds(config):
+            return _planned(config, ranks, per_node, work)
+        return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
+    file = plan_file.loads(plan_file.read_text(spec), spec)
+    return plan_of_file(config, file, ranks, per_node, work)
+
+
+def _plan_by_nodes(config: Config, ranks: int, per_node: int, work: Workload) -> Plan:
+    """The plan in which each tower's tables lie on one node, whose ranks are planned as a run of
+    their own.
+    """
+    tables = config.tables
+    layout = config.layout(1)
+    names = [table.name for table in tables]
+    placements = dict(zip(names, choose_placements(names, config.memory.placement)))
+
+    def plan_node(numbers: Sequence[int], schemes: Sequence[str]) -> Plan:
+        node_tables = tuple(tables[number] for number in numbers)
+        by_name = dict(zip((table.name for table in node_tables), schemes))
+        parallel = replace(config.parallel, plan=by_name, towers=False)
+        memory = replace(config.memory, placement={t.name: placements[t.name] for t in node_tables})
+        node_config = replace(config, tables=node_tables, parallel=parallel, memory=memory)
+        return _plan(node_config, per_node, per_node, work)
+
+    schemes = choose_schemes(tables, config.parallel.plan)
+    towers = [tower.keys for tower in layout.towers]
+    return plan_by_nodes(tables, schemes, towers, ranks, min(per_node, ranks), plan_node)
+
+
+def plan_of_file(
+    config: Config, file: PlanFile, ranks: int, per_node: int | None, work: Workload
+) -> Plan:
+    """The plan of a file for a run; the planner completes what the file leaves open.
+
+    Raises ConfigError and PlanError as `bind` does, and PlanError for what does not fit.
+    """
+    planned = bind(file, config.tables, ranks)
+    # every table by its own name: no name is a pattern for others
+    schemes = dict(zip((table.name for table in config.tables), planned.schemes))
+    budget = config.parallel.memory or None
+    plan = auto.make_plan(config.tables, schemes, ranks, per_node, work, budget, planned.fixed)
+    return replace(plan, placements=planned.placements)
+
+
+def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan of the planner that the config names; rows are placed by `memory_plan`, under it."""
+    layout = Layout(ranks, min(per_node or ranks, ranks), config.parallel.route)
+    machine = _with_all_memories(planning_machine(config))
+    model = StepSeconds(machine, config.tables, work, layout)
+    propose = planner_of(config.parallel.planner)
+    return propose(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
+
+
+def planning_machine(config: Config) -> Machine:
+    """The machine of `parallel.machine`; without a name a generic one.
+
+    Raises ConfigError where its file cannot be read.
+    """
+    name = config.parallel.machine
+    return machine_file.load(name) if name else GENERIC
+
+
+def _with_all_memories(machine: Machine) -> Machine:
+    """The machine with the generic DDR and SSD where it has none: the config may use them here."""
+    return replace(
+        machine,
+        ddr=machine.ddr if machine.ddr.capacity_bytes else GENERIC.ddr,
+        ssd=machine.ssd if machine.ssd.capacity_bytes else GENERIC.ssd,
+    )
+
+
+def capacity(config: Config) -> Capacity:
+    """The config's budgets of a rank; without any there is no limit.
+
+    As in `plan/tiers/tiers.py`: with memory.ddr alone nothing is in HBM, with memory.hbm alone
+    nothing on SSD.
+    """
+    memory = config.memory
+    present = {"hbm": not memory.ddr or memory.hbm, "ddr": True, "ssd": memory.ddr}
+    return Capacity(
+        hbm=memory.hbm,
+        ddr=memory.ddr,
+        ssd=memory.ssd,
+        total=config.parallel.memory,
+        memories=tuple(name for name, there in present.items() if there),
+        placements=choose_placements([t.name for t in config.tables], memory.placement),
+    )
+
+
+def placements_of(config: Config, plan: Plan) -> tuple[str, ...]:
+    """Placement of each table, which may be `auto`: what the config names, else what the plan does.
+
+    The config names one for all tables if `memory.placement` is another than its default, or for
+    those that its patterns match.
+
+    Raises ConfigError where a plan file would decide what is in caches of another format.
+    """
+    names = [table.name for table in config.tables]
+    spec = config.memory.placement
+    configured = choose_placements(names, spec)
+    if not any(plan.placements):
+        return configured
+    if isinstance(spec, str):
+        chosen = ("" if spec == MemoryConfig().placement else spec,) * len(names)
+    else:
+        chosen = choose("memory.placement", "placement", names, spec, (*PLACEMENTS, AUTO), "")
+    placements = tuple(
+        name or planned or default
+        for name, planned, default in zip(chosen, plan.placements, configured)
+    )
+    for table, placement, default in zip(names, placements, configured):
+        if config.memory.cache_format and placement != default:
+            raise ConfigError(
+                f"{config.parallel.plan}: table {table!r} is placed in {placement}, but with "
+                "memory.cache_format the placement decides bits; say so in memory.placement"
+            )
+    return placements
+
+
+def workload(
+    config: Config, pooling: Mapping[str, float], distinct: Mapping[str, float] | None = None
+) -> Workload:
+    """What a step does to the tables; `pooling` and `distinct` as for `make_plan`."""
+    lookups_per_bag = {
+        table.name: pooling[table.name] / len(table.features)
+        for table in config.tables
+        if table.name in pooling
+    }
+    return Workload(
+        batch=config.training.batch_size,
+        pooling=lookups_per_bag,
+        state_floats=config.optimizer.sparse.state_floats,
+        distinct=distinct or {},
+        unique_rows=config.parallel.unique_rows,
+        wires=wires_of(config),
+    )
+
+
+def memory_plan(
+    config: Config, plan: Plan, pooling: Mapping[str, float], folder: Path = Path()
+) -> MemoryPlan:
+    """Which memory each table lives in, under the config's budgets.
+
+    pooling : as for `make_plan`. folder : for SSD files, unless the config names one.
+
+    Raises TrainingError where placements are to be chosen and none fits.
+    """
+    memory = config.memory
+    work = workload(config, pooling)
+    placements = placements_of(config, plan)
+    slower = {"ddr": memory.ddr_bandwidth, "ssd": memory.ssd_bandwidth}
+    speeds = SPEEDS | {name: speed for name, speed in slower.items() if speed}
+    return MemoryPlan(
+        placements=place_tables(plan, placements, work, memory.hbm, memory.ddr, speeds),
+        hbm=memory.hbm,
+        ddr=memory.ddr,
+        ssd=memory.ssd,
+        policy=memory.policy,
+        folder=Path(memory.folder or folder),
+        demands=demands(plan, work) if AUTO in placements else (),
+        ddr_bandwidth=memory.ddr_bandwidth,
+        ssd_bandwidth=memory.ssd_bandwidth,
+        ssd_iops=memory.ssd_iops,
+        prefetch=memory.prefetch,
+    )
+
+
+def table_lines(config: Config, plan: Plan, memory: MemoryPlan) -> Iterator[str]:
+    """What there is to say of the tables beside the plan: their kinds, and chosen memories."""
+    yield from kind_lines(config)
+    if memory.demands:
+        yield from placement_lines(plan, memory, config.optimizer.sparse.state_floats)

@@ -1,0 +1,176 @@
+"""Has this machine room for a run?
+
+What the run needs, by `preflight.py`, against its memory and disks, on every rank before anything
+is allocated.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from neocpu.core.errors import NeocpuError, TrainingError
+from neocpu.kernels.compile.cache import cannot_write
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.storage.arena import HUGE
+from neocpu.tables.tiers.placement import PLACEMENTS
+from neocpu.train.before import preflight
+from neocpu.train.before.datasets import Splits
+from neocpu.train.before.warmup import is_ready
+from neocpu.train.checkpoint import checkpoints
+from neocpu.train.config.config import Config
+from neocpu.train.step.dynamic_kinds import memory_of
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What decides how much room a run takes; `out` is the folder of its results."""
+
+    config: Config
+    plan: Plan
+    memory: MemoryPlan
+    splits: Splits
+    steps: int
+    out: Path
+
+    @property
+    def samples(self) -> int:
+        """Samples that it trains on, at most."""
+        return self.steps * self.config.training.batch_size
+
+    @property
+    def saves(self) -> int:
+        """Checkpoints that it writes."""
+        interval = self.config.checkpoint.every_steps
+        return -(-self.steps // interval) if interval else 1
+
+    @property
+    def state_floats(self) -> tuple[int, int]:
+        """Optimizer floats of a table: per element, per row."""
+        return self.config.optimizer.sparse.state_floats
+
+
+class RankNeeds(NamedTuple):
+    """What a rank needs: bytes of its tables on huge pages and on small ones, largest first, and
+    besides tables.
+    """
+
+    huge: list[preflight.Need]
+    small: list[preflight.Need]
+    working: int
+
+
+def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool:
+    """Check memory on every rank, and disks on rank 0.
+
+    Returns whether tables fit on huge pages. Collective.
+
+    Raises TrainingError on all ranks where the run cannot fit; `tell` is given a line where it may
+    not fit.
+    """
+    error: NeocpuError | None = None
+    huge = False
+    warning = ""
+    try:
+        huge, warning = _check_memory(run, comm)
+        if comm.rank == 0:
+            _check_disks(run, comm.size, tell)
+    except NeocpuError as problem:
+        error = problem
+    comm.agree(error)
+    warnings = [text.decode() for text in comm.allgather_bytes(warning.encode()) if text]
+    if warnings:
+        tell(warnings[0])
+    return huge
+
+
+def _check_memory(run: PlannedRun, comm: Comm) -> tuple[bool, str]:
+    """(do this host's ranks fit with tables on huge pages, a warning that they fit with none).
+
+    Raises TrainingError if they do not even fit with small ones, unless the config insists.
+    """
+    needs = rank_needs(run, comm.rank)
+    host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
+    once = needs_once(run)
+    huge = preflight.fits(needs.huge, host_ranks, needs.working, once=once)
+    try:
+        tables = needs.huge if huge else needs.small
+        preflight.check_memory(tables, host_ranks, needs.working, once=once)
+    except TrainingError as problem:
+        if run.config.memory.check:
+            raise
+        return huge, f"warning: {problem}"
+    return huge, ""
+
+
+def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
+    """What a rank of a run needs of memory."""
+    pooling = run.splits.pooling_factors()
+    lookups = {name: int(run.samples * factor) + 1 for name, factor in pooling.items()}
+    rooms = run.memory.rooms(run.plan.tables, run.plan.local(rank), run.state_floats)
+    huge_needs, small_needs = (
+        preflight.table_needs(
+            run.plan,
+            rank,
+            run.state_floats,
+            lookups,
+            slots=[room.slots for room in rooms],
+            page=page,
+            beside=[room.narrow for room in rooms],
+        )
+        for page in (HUGE, preflight.PAGE)
+    )
+    working = preflight.working_memory(run.config, run.plan)
+    working += preflight.row_memory(run.config, run.plan, pooling)
+    # parameters with their state, and about as much for gradients
+    working += 2 * preflight.dense_bytes(run.config, run.splits.dense_features)
+    working += memory_of(run.config, pooling)[0]
+    # a snapshot holds copies of rows, and no more of them than there are
+    working += min(run.config.checkpoint.memory, sum(need.bytes for need in small_needs))
+    if cannot_write() and not is_ready(run.config, run.plan, run.memory.placements):
+        working += preflight.COMPILER  # each rank compiles for itself
+    return RankNeeds(huge_needs, small_needs, working)
+
+
+def needs_once(run: PlannedRun) -> int:
+    """Bytes that all ranks of a host need together, beside what each needs."""
+    if cannot_write() or is_ready(run.config, run.plan, run.memory.placements):
+        return preflight.SHARED
+    return preflight.SHARED + preflight.COMPILER
+
+
+def _check_disks(run: PlannedRun, ranks: int, tell: Callable[[str], None]) -> None:
+    """Will the SSD files and the checkpoints of all ranks fit?"""
+    config = run.config
+    touched = run.splits.touchable_rows(run.samples)
+    over_ssd = [
+        table
+        for table, placement in zip(config.tables, run.memory.placements)
+        if PLACEMENTS[placement].ssd
+    ]
+    preflight.check_rows(
+        run.memory.folder or run.out,
+        preflight.row_file_needs(over_ssd, run.state_floats, touched, run.saves),
+        ranks,
+        run.memory.ssd,
+        tell,
+    )
+    preflight.check_checkpoints(run.out, checkpoint_room(run), tell)
+
+
+def checkpoint_room(run: PlannedRun) -> preflight.CheckpointNeeds:
+    """What the checkpoints of a run take."""
+    config = run.config
+    touched = run.splits.touchable_rows(run.samples)
+    # files of changes take together no more than two whole ones
+    based = min(config.checkpoint.files_until_full(run.memory.over_ssd) - 1, 2)
+    return preflight.CheckpointNeeds(
+        tables=preflight.checkpoint_needs(config.tables, run.state_floats, touched),
+        dense=preflight.dense_bytes(config, run.splits.dense_features) + memory_of(config, {})[1],
+        saves=run.saves,
+        keep=config.checkpoint.keep,
+        present=[path.stat().st_size for path in checkpoints(run.out)],
+        based=based,
+    )

@@ -1,0 +1,134 @@
+"""Which scenario does a config make? Its tables, its dense layers, and what `--set` changes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from neocpu.core.errors import ConfigError
+from neocpu.plan.cost.work import DenseWork, Wires, Workload
+from neocpu.plan.machines.machine import Machine
+from neocpu.plan.simulation.collectives import MEASURED
+from neocpu.plan.simulation.costs import StageOptions
+from neocpu.plan.simulation.scenario import Scenario
+from neocpu.plan.simulation.what_if import WhatIf
+from neocpu.tables.specs.compositions import Tensors
+from neocpu.train.config.config import Config
+from neocpu.train.model.layout import ModelLayout
+
+# Numbers of a sample of a click log, where the config names no data to look at.
+DENSE_FEATURES = {"criteo": 13}
+
+
+@dataclass(frozen=True)
+class Course:
+    """How steps go: one of schedule.PIPELINES, algorithms as in StageOptions, steps measured."""
+
+    pipeline: str = "full"
+    algorithm: str = MEASURED
+    sums: str = ""
+    steps: int = 4
+
+
+def refuse_towers(config: Config) -> None:
+    """Raise ConfigError where towers run on their nodes: no model of a step's cost knows that."""
+    if config.parallel.towers:
+        raise ConfigError(
+            "parallel.towers: what a step costs with towers on their nodes is not modelled; "
+            "--set parallel.towers=false asks about towers at home"
+        )
+
+
+def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork:
+    """The dense layers of a config's model."""
+    layout = config.layout(dense_features)
+    layers = [*pairwise(layout.sizes("bottom")), *pairwise(layout.sizes("top"))]
+    # what works once for each vector is counted once, as its parameters are
+    between = [
+        *layout.further_tensors(),
+        *(t for tower in layout.towers for t in tower.tensors()),
+        *_projections(layout),
+    ]
+    layers += [(shape[1], shape[0]) for _, shape in between if len(shape) == 2]
+    return DenseWork(
+        layers=tuple(layers),
+        vectors=layout.dot_vectors,
+        width=layout.first_column if layout.dot_vectors else 0,
+        precision=precision,
+    )
+
+
+def _projections(layout: ModelLayout) -> Tensors:
+    """Matrices that project pooled vectors (kind md), once for each key."""
+    parts = layout.composition.parts if layout.composition else ()
+    projected = [part for part in parts if part.operation == "project"]
+    return tuple(tensor for part in projected for tensor in part.tensors)
+
+
+def wires_of(config: Config) -> Wires:
+    """The formats in which a config's numbers travel."""
+    wires = config.wires
+    return Wires(wires.forward, wires.backward, dense=wires.dense, block=wires.block)
+
+
+def scenario_of(
+    config: Config, machine: Machine, ranks: int, changes: WhatIf, course: Course | None = None
+) -> Scenario:
+    """The scenario of a config on so many ranks of a machine; `changes` holds what `--set` says.
+
+    Raises ConfigError for a batch that has no sample for some rank, and units that a machine lacks.
+    """
+    refuse_towers(config)
+    course = course or Course()
+    machine = changes.of_machine(machine)
+    features = changes.dense_features or DENSE_FEATURES.get(config.data.format, 1)
+    precision = changes.precision or "fp32"
+    if not getattr(machine.compute, f"{precision}_flops_per_s"):
+        raise ConfigError(f"work.precision: {machine.name} has no units for {precision}")
+    batch = changes.samples_per_rank * ranks or config.training.batch_size
+    if batch < ranks:
+        raise ConfigError(
+            f"training.batch_size: {batch} samples are too few for {ranks} ranks; set it, or "
+            "work.samples_per_rank"
+        )
+    work = Workload(
+        batch=batch,
+        pooling=_pooling(config, changes),
+        state_floats=config.optimizer.sparse.state_floats,
+        dense=dense_work(config, features, precision),
+        wires=changes.of_wires(wires_of(config)),
+        unique_rows=config.parallel.unique_rows,
+    )
+    readers = changes.readers_per_rank
+    if changes.readers_per_node:
+        share = changes.readers_per_node / min(machine.ranks_per_node, ranks)
+        readers = min(readers, share) if readers else share
+    return Scenario(
+        machine=machine,
+        ranks=ranks,
+        tables=config.tables,
+        work=work,
+        route=config.parallel.route,
+        pipeline=course.pipeline,
+        options=StageOptions(
+            algorithm=course.algorithm,
+            sums=course.sums,
+            bottom_layers=len(config.model.bottom),
+            dense_features=features,
+            readers=readers,
+        ),
+        steps=course.steps,
+        cache_share=changes.cache_share,
+    )
+
+
+def with_pooling(scenario: Scenario, pooling: Mapping[str, float]) -> Scenario:
+    """The scenario with mean lookups per bag by table name, unless there are some already."""
+    if scenario.work.pooling:
+        return scenario
+    return replace(scenario, work=replace(scenario.work, pooling=dict(pooling)))
+
+
+def _pooling(config: Config, changes: WhatIf) -> dict[str, float]:
+    if not changes.pooling:
+        return {}
+    return {table.name: changes.pooling for table in config.tables}

@@ -1,0 +1,392 @@
+"""Who compiles the kernels? One rank per kind of CPU, by training a miniature of the run; the
+others sleep.
+
+The miniature has one tiny table for each way a table of the real plan is cut, on a few ranks that
+are threads taking turns, so exactly the kernels that the run will use are compiled and land in the
+cache; those that move rows between memories come from a second one. Kernels take their sizes at run
+time, so those of the miniature are those of the run. A second process compiles the dense half
+meanwhile (`companion.py`). Then one rank per node loads them (or compiles, where the cache folder
+is not shared).
+
+A marker in the cache folder spares later runs the walk. It is named by the facts of the run that
+choose kernels and by the sources of this package, it stands in the folder of this compiler and CPU
+(`kernels/compile/cache.py`), and it lists the files of the kernels that were used: a run is warm if
+all of them exist. What was edited without effect on kernels costs one walk that compiles nothing.
+
+Where the cache cannot be written, ranks skip the walk: each would have to compile for itself
+anyway, and does so in its first step.
+"""
+
+import contextlib
+import functools
+import gc
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.ingest.loader import warm_up_reading
+from neocpu.kernels.compile.cache import (
+    ADVICE,
+    activity,
+    cache_folder,
+    cannot_write,
+    is_sound,
+    refusal,
+    remove_leftovers,
+    write,
+)
+from neocpu.kernels.compile.choice import family
+from neocpu.kernels.compile.key import PACKAGE, cpu_kind, source_digest
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.sharding.plan import Plan, place
+from neocpu.parallel.sharding.schemes import COLUMN_STEP
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.hot_sketch import warm_up_sketch
+from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.tables.tiers.placement import PLACEMENTS
+from neocpu.train.before.companion import Companion, companion
+from neocpu.train.before.plans import memory_plan
+from neocpu.train.config.config import Config
+from neocpu.train.model import composition as compositions
+from neocpu.train.model.search_settings import SearchConfig
+from neocpu.train.state.state import digest
+from neocpu.train.step.lookahead import ahead
+from neocpu.train.step.world import build
+from neocpu.train.watch.results import Compiled, Watch, unwatched
+
+# more rows of each shard than lines in a set: some stay outside
+ROWS = 160
+DIM = 8
+BATCH = 12
+BAG = 14
+RANKS = 4
+KERNELS = 44  # that a run with its tables in memory compiles, about
+MOVING_KERNELS = 28  # more of them where rows move between memories
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """A batch of made-up numbers."""
+
+    dense: NDArray[np.float32]
+    sparse: KJT
+    labels: NDArray[np.float32]
+    samples: int
+    head_labels: NDArray[np.float32] | None = None
+
+
+def signature(config: Config, plan: Plan) -> str:
+    """What decides which kernels a run needs that has all tables in memory."""
+    model = config.model
+    optimizer = config.optimizer
+    distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
+    distinct += ["repeated bags"] if config.data.deduplicate else []
+    distinct += ["hot rows"] if _rows_move(config) else []
+    return _hash(
+        [
+            *distinct,
+            *_operations(config),
+            family(),
+            _ways(plan),
+            plan.ranks > 1,
+            config.parallel.route,
+            model.interaction,
+            model.dhen.modules if "dhen" in model.interactions else (),
+            model.diagonal,
+            model.loss,
+            sorted({head.loss for head in model.heads.values()}),
+            optimizer.sparse.name,
+            optimizer.sparse.max_norm > 0,
+            optimizer.sparse.max_gradient > 0,
+            optimizer.dense.name,
+            sorted(config.wires.header()),
+        ]
+    )
+
+
+def memory_signature(config: Config, plan: Plan, placements: Collection[str]) -> str:
+    """What decides which kernels move rows between memories; "" where none do."""
+    if not any(PLACEMENTS[name].caches for name in placements):
+        return ""
+    return _hash(
+        [
+            family(),
+            _deepest(placements),
+            config.memory.policy,
+            _formats(plan),
+            config.optimizer.sparse.name,
+        ]
+    )
+
+
+def _operations(config: Config) -> list[Any]:
+    """Operations that compose tables of kinds, with what they are told; full tables have none."""
+    operations = {(part.operation, repr(part.options)) for part in config.compositions}
+    unpooled = ["rows"] * any(table.pooling == "none" for table in config.tables)
+    unpooled += sorted({keys.normalise for keys in config.model.attention.values()})
+    return [sorted(operations), *unpooled] if operations else []
+
+
+@functools.cache
+def _sources() -> str:
+    return source_digest(PACKAGE.parent)
+
+
+def _hash(facts: list[Any]) -> str:
+    text = json.dumps([*facts, _sources()])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _ways(plan: Plan) -> list[tuple[str, str]]:
+    """(scheme, format that kernels see) of which the plan has a table; rounding is decided at run
+    time.
+    """
+    return sorted(
+        {(scheme, table.cached.format) for scheme, table in zip(plan.schemes, plan.tables)}
+    )
+
+
+def _rows_move(config: Config) -> bool:
+    """Are there tables whose rows move in training?"""
+    return any(composition.dynamic is not None for composition in config.compositions)
+
+
+def _formats(plan: Plan) -> list[tuple[str, str]]:
+    """(format, format in caches) of which the plan has a table."""
+    return sorted({(table.format, table.cache_format) for table in plan.tables})
+
+
+def _deepest(placements: Collection[str]) -> str:
+    """The placement whose kernels are those of all placements of the run: the one with most below
+    it.
+    """
+    return max(
+        sorted(placements), key=lambda name: (PLACEMENTS[name].ssd, len(PLACEMENTS[name].caches))
+    )
+
+
+def is_warm(marker: Path) -> bool:
+    """Are the kernels that a marker lists all in its folder, whole and trusted?"""
+    try:
+        names = json.loads(marker.read_bytes()) if marker.is_file() and not refusal() else []
+    except (OSError, ValueError, RecursionError):
+        return False  # damaged: the walk writes it again
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return False
+    return bool(names) and all(is_sound(marker.parent / Path(name).name) for name in names)
+
+
+def is_ready(config: Config, plan: Plan, placements: Collection[str]) -> bool:
+    """Are all kernels of a run in the cache? Arguments as for `warm_up`."""
+    names = [signature(config, plan), memory_signature(config, plan, placements)]
+    return all(is_warm(cache_folder() / f"warm-{name}") for name in names if name)
+
+
+def warm_up(
+    config: Config,
+    plan: Plan,
+    comm: Comm,
+    tell: Callable[[str], None] | None = None,
+    placements: Collection[str] = ("hbm",),
+    watch: Watch = unwatched,
+) -> float:
+    """Bring all kernels of the run into the cache; returns the seconds it took. Collective.
+
+    tell : shows one line, where something must be compiled. placements : of the run's tables.
+    watch : shows how many kernels have been compiled.
+    """
+    started = time.perf_counter()
+    memory_name = memory_signature(config, plan, placements)
+    markers = [cache_folder() / f"warm-{name}" for name in (signature(config, plan), memory_name)]
+    kinds = comm.allgather_bytes("|".join(cpu_kind()).encode())
+    leader = kinds.index(kinds[comm.rank]) == comm.rank
+    node_leader = int(np.flatnonzero(comm.nodes == comm.nodes[comm.rank])[0]) == comm.rank
+    obstacle = ""
+    for responsible in (leader, node_leader and not leader):
+        train = responsible and not is_warm(markers[0])
+        move = responsible and bool(memory_name) and not is_warm(markers[1])
+        if comm.size > 1 and (train or move):
+            obstacle = cannot_write()
+            train = train and not obstacle
+            move = move and not obstacle
+        if comm.largest(int(train or move)):
+            about = KERNELS * train + MOVING_KERNELS * move
+            with _compiling(tell, watch, about) as helpers:
+                if train:
+                    with companion(config) as helper:
+                        helpers.append(helper)
+                        _train_miniature(config, plan, helper)
+                    _mark(markers[0])
+                if move:
+                    _move_rows(config, plan, _deepest(placements))
+                    _mark(markers[1])
+            comm.quiet_barrier()
+    obstacles = comm.allgather_bytes(obstacle.encode())
+    for rank, text in enumerate(obstacles):
+        # rank 0 speaks for itself when it compiles something that it cannot keep
+        if rank and text and tell:
+            tell(f"rank {rank} cannot write its kernel cache, {text.decode()}; {ADVICE}")
+    return time.perf_counter() - started
+
+
+@contextmanager
+def _compiling(
+    tell: Callable[[str], None] | None, watch: Watch, about: int
+) -> Iterator[list[Companion]]:
+    """Say that kernels are compiled when the first one is, and show how many of `about` until the
+    block ends; those that the companions in the list compile are counted too.
+
+    Garbage is not collected meanwhile: the collector would walk the compiler's many objects again
+    and again, a tenth of the time to compile.
+    """
+    helpers: list[Companion] = []
+    loaded = activity.loaded
+    collecting = gc.isenabled()
+    before = activity.compiled
+    shown = ExitStack()
+
+    def count() -> Compiled:
+        by_helpers = sum(helper.compiled() for helper in helpers)
+        done = activity.compiled - before + by_helpers
+        ready = max(activity.loaded - loaded - by_helpers, 0)  # in the cache from earlier runs
+        return Compiled(done, max(about - ready, done + 1))
+
+    def begin() -> None:
+        activity.on_compile = None
+        gc.disable()
+        if tell:
+            kept = "in memory" if cannot_write() else "(once; later runs load them from the cache)"
+            tell(f"compiling kernels {kept}")
+        shown.enter_context(watch(count))
+
+    activity.on_compile = begin
+    try:
+        with shown:
+            yield helpers
+    finally:
+        activity.on_compile = None
+        if collecting:
+            gc.enable()
+
+
+def _mark(marker: Path) -> None:
+    """Remember that the kernels that this process has used are in the cache, if they are."""
+    if not activity.trouble:
+        remove_leftovers()
+        with contextlib.suppress(OSError):
+            write(marker, json.dumps(sorted(activity.files)).encode())
+
+
+def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
+    """Two steps and a digest in memory; lookup and update come first, of no rows, while `helper`
+    compiles the rest.
+    """
+    ways = _ways(plan)
+    specs = [
+        TableSpec(f"mini-{scheme}-{form}", ROWS, DIM, (form + scheme,), "mean", format=form)
+        for scheme, form in ways
+    ]
+    if any(table.weighted for table in plan.tables):
+        specs[0] = replace(specs[0], weighted=True)
+    mini = _mini_config(config, specs, "hbm")
+    schemes = [scheme for scheme, _ in ways]
+
+    def body(comm: Comm) -> None:
+        world = build(mini, comm, place(mini.tables, schemes, comm.size, min(2, comm.size)), 3)
+        nothing = _mini_batch(mini, comm, 0)
+        batch = _mini_batch(mini, comm, 2)
+        E = np.zeros((batch.labels.size, world.model.columns), np.float32)
+        assert isinstance(world.embedding, ShardedEmbedding)  # towers stay at home here
+        world.embedding.forward(nothing.sparse, BATCH).finish(E)
+        world.embedding.backward(E, 1)
+        if _rows_move(config):
+            warm_up_sketch()
+        warm_up_reading()  # the last that the helper would compile
+        helper.wait()
+        for step in (1, 2):
+            world.step(batch, step)
+        digest(world, 2)
+
+    if plan.ranks == 1:
+        body(SingleComm())
+    else:
+        run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
+    # the miniature's tables are full
+    if composition := config.layout(3).composition:
+        compositions.warm_up(composition)
+
+
+def _move_rows(config: Config, plan: Plan, placement: str) -> None:
+    """Two steps and a digest over tables beyond their memory, on one rank."""
+    specs = [
+        TableSpec(f"mini-{i}", ROWS, DIM, (f"{i}",), "mean", format=form, cache_format=wider)
+        for i, (form, wider) in enumerate(_formats(plan))
+    ]
+    mini = _mini_config(config, specs, placement)
+    comm = SingleComm()
+    with tempfile.TemporaryDirectory() as folder:
+        whole = place(mini.tables, ["table_wise"] * len(specs), 1, 1)
+        world = build(mini, comm, whole, 3, memory=memory_plan(mini, whole, {}, Path(folder)))
+        batch = _mini_batch(mini, comm, BAG)
+        steps = world.step.over(iter([batch, batch]), 1, ahead(prefetch=0, known=1))
+        for _ in range(2):
+            steps.next()
+        digest(world, 2)
+        world.embedding.tbe.close()
+
+
+def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) -> Config:
+    # towers need no kernels of their own
+    model = replace(
+        config.model,
+        embedding_dim=DIM,
+        bottom=(DIM,),
+        top=(4, 1),
+        towers={},
+        wide=(),
+        attention={},
+    )
+    memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
+    wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
+    parallel = replace(config.parallel, towers=False)
+    groups = (("*",),) if config.data.deduplicate else ()
+    optimizer = replace(config.optimizer, groups={})  # rates are arguments of kernels
+    return replace(
+        config,
+        data=replace(config.data, deduplicate=groups),
+        model=model,
+        tables=tuple(tables),
+        logical=(),
+        compositions=(),
+        optimizer=optimizer,
+        memory=memory,
+        wires=wires,
+        parallel=parallel,
+        search=SearchConfig(),
+    )
+
+
+def _mini_batch(config: Config, comm: Comm, length: int) -> MiniBatch:
+    """Made-up samples whose bags have so many rows each."""
+    lo, hi = rank_samples(comm.rank, comm.size, BATCH, config.training.leaves)
+    keys = tuple(bag.key for bag in bags(config.tables))
+    b = hi - lo
+    lengths = np.full((len(keys), b), length, np.int32)
+    values = np.arange(lengths.sum(), dtype=np.int64) % ROWS
+    weights = np.ones(values.size, np.float32) if any(t.weighted for t in config.tables) else None
+    dense = np.linspace(0, 1, 3 * b, dtype=np.float32).reshape(b, 3)
+    labels = (np.arange(b) % 2).astype(np.float32)
+    head_labels = np.tile(labels, (len(config.model.heads), 1))
+    return MiniBatch(dense, KJT(keys, lengths, values, weights), labels, BATCH, head_labels)

@@ -1,0 +1,186 @@
+"""How does a run survive a crash? By checkpoints.
+
+Its state goes to DIR/checkpoints/step-%08d.h5, and comes back on any ranks and plan.
+
+Saving is `saving.py`; loading is here: every rank reads and verifies the blocks that its rectangles
+need.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neocpu.core.errors import CheckpointError, TrainingError
+from neocpu.parallel.transport.comm import Comm
+from neocpu.train.checkpoint.candidates import Rows, Tell, latest, sound
+from neocpu.train.checkpoint.folder import checkpoints
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.checkpoint.saving import save
+from neocpu.train.state.identity import refuse_other_data
+from neocpu.train.state.state import replicated_fields
+from neocpu.train.watch.results import silent
+
+__all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "resume", "save"]
+
+
+def resume(
+    out: Path, world: Any, data: Mapping[str, Any] | None = None, *, split: str, tell: Tell
+) -> tuple[Path, int] | None:
+    """Bring a world that was just built to the newest sound checkpoint of a folder of results.
+
+    Returns the checkpoint and its step; None where there is none, so that the run starts at step
+    0. One with a damaged block is passed over before any of its rows are in the world. Collective.
+
+    data, split, tell : as for `load`; `tell` is also given a line for each file that is passed
+        over.
+
+    Raises CheckpointError on all ranks as `load` does, and where there are checkpoints but none
+    that can be used.
+    """
+
+    def needed(file: CheckpointFile, comm: Comm) -> Iterator[Rows]:
+        # one of another config is refused when it is loaded, whatever its blocks hold
+        if not differences(file.header, world.config.header()):
+            yield from _needed(file, world)
+
+    path = sound(out, world.comm, needed, tell)
+    if path is None:
+        return None
+    return path, load(path, world, data, split=split, tell=tell)
+
+
+def _needed(file: CheckpointFile, world: Any) -> Iterator[Rows]:
+    """The tensors of a file that a rank loads, and which of their rows."""
+    for name in replicated_fields(world):
+        number = file.number(f"dense/{name}")
+        yield number, (0, file.tensors[number].rows)
+    for shard in world.plan.local(world.comm.rank):
+        yield file.number(f"tables/{world.plan.tables[shard.table].name}"), shard.rows
+
+
+def load(
+    path: Path,
+    world: Any,
+    data: Mapping[str, Any] | None = None,
+    *,
+    split: str | None = None,
+    tell: Tell = silent,
+) -> int:
+    """Bring a world that was just built to the state of a checkpoint, of any ranks and plan.
+
+    Returns the checkpoint's step. Collective.
+
+    data : description of the data (`identity.py`); vocabularies, and samples of `split`, must be
+        those of the checkpoint.
+    tell : for a run that goes on from here; is given a line that says so, and whether the run's
+        bits will differ because the checkpoint is rounded.
+
+    Raises CheckpointError on all ranks: broken file, other data, or a config that changes the bits
+    (it names the keys).
+    """
+    error: CheckpointError | None = None
+    step = 0
+    quantized = ""
+    try:
+        with CheckpointFile(path) as file:
+            refuse_changes(file, world.config.header())
+            if data is not None:
+                refuse_other_data(file.path, file.data(), data, split)
+            _load_dense(file, world)
+            _load_tables(file, world)
+            step = file.step
+            quantized = file.quantized
+    except CheckpointError as problem:
+        error = problem
+    except TrainingError as problem:  # a weight that the table's format does not have
+        error = CheckpointError(f"{path}: {problem}")
+    world.comm.agree(error)
+    caveat = ""
+    if quantized:
+        caveat = f"; it is rounded to {quantized}, so the bits will not be those of a run that "
+        caveat += "went on"
+    tell(f"resuming from {path.name}{caveat}")
+    return step
+
+
+def refuse_changes(file: CheckpointFile, header: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if a config changes keys of the checkpoint that decide the bits."""
+    changes = differences(file.header, header)
+    if changes:
+        shown = "; ".join(f"{key} was {before}, now {now}" for key, before, now in changes[:5])
+        more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
+        raise CheckpointError(
+            f"{file.path}: the config changed in keys that may not change on resume: "
+            f"{shown}{more}; restore them, or choose another --out, where training.init_from "
+            "starts with this model"
+        )
+
+
+def differences(old: Any, new: Any, key: str = "") -> list[tuple[str, str, str]]:
+    """(key, old value, new value) of all values in which two JSON trees differ.
+
+    A list whose entries have a "name" is compared by these names.
+    """
+    changes: list[tuple[str, str, str]] = []
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in dict.fromkeys([*old, *new]):
+            inner = f"{key}.{name}" if key else name
+            changes += differences(old.get(name), new.get(name), inner)
+    elif _has_names(old) and _has_names(new):
+        old_names = [entry["name"] for entry in old]
+        new_names = [entry["name"] for entry in new]
+        if old_names != new_names:
+            return [(key, json.dumps(old_names), json.dumps(new_names))]
+        for name, old_entry, new_entry in zip(old_names, old, new):
+            changes += differences(old_entry, new_entry, f"{key}.{name}")
+    elif old != new:
+        changes.append((key, _shown(old), _shown(new)))
+    return changes
+
+
+def _has_names(value: Any) -> bool:
+    """Whether a value is a list of objects with names."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(entry, Mapping) and "name" in entry for entry in value)
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is None else json.dumps(value)
+
+
+def _load_dense(file: CheckpointFile, world: Any) -> None:
+    """Copy dense parameters and their optimizer's state from a file, and where rows are."""
+    replicated = replicated_fields(world)
+    for name, fields in replicated.items():
+        number = file.number(f"dense/{name}")
+        tensor = file.tensors[number]
+        shapes = tuple((field, value.shape[1:]) for field, value in fields.items())
+        if (tensor.rows, tensor.fields) != (len(fields["value"]), shapes):
+            raise CheckpointError(
+                f"{file.path}: dense/{name} has another shape than the model; is it other data?"
+            )
+        for blocks in file.blocks(number):
+            for field, values in blocks.values.items():
+                fields[field][blocks.rows] = values
+    if getattr(world, "dynamic", None) is not None:
+        world.dynamic.load(replicated)
+
+
+def _load_tables(file: CheckpointFile, world: Any) -> None:
+    """Give this rank's shards their rows from a file."""
+    tbe = world.embedding.tbe
+    for i, shard in enumerate(world.plan.local(world.comm.rank)):
+        number = file.number(f"tables/{world.plan.tables[shard.table].name}")
+        cols = slice(*shard.cols)
+        for blocks in file.blocks(number, *shard.rows):
+            # a block may reach beyond the shard's rows
+            inside = slice(*np.searchsorted(blocks.rows, shard.rows))
+            values = {
+                field: value[inside, cols] if value.ndim == 2 else value[inside]
+                for field, value in blocks.values.items()
+            }
+            tbe.load_rows(i, blocks.rows[inside] - shard.rows[0], values)

@@ -1,0 +1,137 @@
+"""Which checkpoints does a folder hold, and which of them may go?
+
+The newest `keep` that can be read stay, and so do the one that is noted as the best, and every
+file that one of these is based on.
+"""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from neocpu.core.errors import CheckpointError
+from neocpu.train.checkpoint.links import base_of
+
+FOLDER = "checkpoints"
+PATTERN = "step-????????*.h5"
+NOTE = "best.json"  # names the best checkpoint (`best.py`)
+
+
+def checkpoints(out: Path) -> list[Path]:
+    """Checkpoints in a folder of results, oldest first.
+
+    Raises CheckpointError for a folder that cannot be listed.
+    """
+    folder = Path(out) / FOLDER
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be listed: {error.strerror}") from error
+    paths = [folder / name for name in names if Path(name).match(PATTERN)]
+    return sorted(paths, key=lambda path: (len(path.name), path.name))
+
+
+class Bases:
+    """What files are based on, each of them read once as long as it does not change."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, ...], str | None]] = {}
+
+    def of(self, path: Path) -> str | None:
+        """Name of the file that a file is based on; None for a whole one.
+
+        Raises CheckpointError for a file that cannot be read.
+        """
+        status = os.stat(path)
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if path not in self._known or self._known[path][0] != identity:
+            self._known[path] = (identity, base_of(path))
+        return self._known[path][1]
+
+
+def publish(partial: Path, path: Path, keep: int, bases: Bases) -> None:
+    """Give a complete file its name, and delete files that no longer matter. Raises OSError.
+
+    A file of that name that cannot be read (a newer version's, perhaps) becomes NAME.unusable.
+    """
+    _set_aside(path, bases)
+    os.replace(partial, path)
+    _sync(path.parent)
+    for old in _expired(path, keep, bases):
+        with contextlib.suppress(OSError):
+            old.unlink()
+
+
+def _set_aside(path: Path, bases: Bases) -> None:
+    """Keep a file that is in the way and cannot be read: somebody else may read it."""
+    try:
+        bases.of(path)
+    except FileNotFoundError:
+        return
+    except (CheckpointError, OSError):
+        os.replace(path, path.with_name(f"{path.name}.unusable"))
+
+
+def _expired(path: Path, keep: int, bases: Bases) -> list[Path]:
+    """Files that may be deleted, now that `path` is there.
+
+    One that cannot be read counts for nothing: it stays, and so does all that is older, which it
+    may be based on.
+    """
+    base_names: dict[Path, str | None] = {}
+    candidates: list[Path] = []
+    for each in checkpoints(path.parent.parent):
+        try:
+            base_names[each] = bases.of(each)
+            candidates.append(each)
+        except (CheckpointError, OSError):
+            candidates.clear()
+    older = [each for each in candidates if each != path]
+    readable = [each for each in base_names if each != path]
+    kept = {path, *readable[max(len(readable) - (keep - 1), 0) :]}
+    kept |= {each for each in readable if each.name == _noted(path.parent)}
+    needed = set(kept)
+    for each in kept:
+        base = base_names.get(each)
+        while base is not None and (based_on := each.with_name(base)) not in needed:
+            needed.add(based_on)
+            base = base_names.get(based_on)
+    return [each for each in older if each not in needed]
+
+
+def read_note(folder: Path) -> dict[str, Any]:
+    """What the note of the best checkpoint in a folder of checkpoints says; {} if there is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        if isinstance(note, dict):
+            return note
+    return {}
+
+
+def _noted(folder: Path) -> str:
+    """Name of the best checkpoint; "": none is noted."""
+    name = read_note(folder).get("file")
+    return name if isinstance(name, str) else ""
+
+
+def bases_in(folder: Path) -> list[Path]:
+    """Files of a folder that other checkpoints of it are based on."""
+    bases = []
+    for path in sorted(folder.glob("*.h5")):
+        with contextlib.suppress(CheckpointError, OSError):
+            base = base_of(path)
+            if base is not None:
+                bases.append(path.with_name(base))
+    return bases
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

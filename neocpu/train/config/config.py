@@ -1,0 +1,336 @@
+"""What does a run need to know? One TOML file, checked whole before anything starts.
+
+Records list all keys and their defaults: those of training, memory and checkpoints in
+`settings.py`, the others beside their owners (`ingest/settings.py`, `train/model/settings.py`,
+`tables/specs/specs.py`, `tables/specs/optimizers.py`, `parallel/settings.py`,
+`parallel/exchange/wire_formats.py`).
+Paths in the file are relative to its folder, those of `--set` to the current one (`paths.py`).
+`--set key=value` overrides single keys. An error names where the key was written, the key, its
+value, and what is allowed. Nothing here needs Numba or MPI.
+
+`Config.header` is what decides the bits: it enters the digest, and none of it may change on resume.
+Everything else (ranks, plan, threads, number of steps, paths) may.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from neocpu.core.errors import ConfigError
+from neocpu.core.paths import absolute_paths, place_logs, place_paths, refuse_misplaced
+from neocpu.core.presets import MODELS, model_path, path_of
+from neocpu.core.records import Reader, apply_override, toml_tree
+from neocpu.ingest.features import feature_names
+from neocpu.ingest.formats.table import table_schema
+from neocpu.ingest.settings import DataConfig
+from neocpu.parallel.exchange.wire_formats import WiresConfig
+from neocpu.parallel.settings import ParallelConfig
+from neocpu.parallel.sharding.plan import choose_schemes, is_plan_file
+from neocpu.parallel.transport.throttle import link_speeds
+from neocpu.tables.kinds import FULL, KEYS, expand
+from neocpu.tables.specs.compositions import Composition, LogicalTable
+from neocpu.tables.specs.feature_groups import key_groups
+from neocpu.tables.specs.optimizer_groups import ParameterRun, dense_runs, table_optimizers
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec, with_caches
+from neocpu.tables.specs.table_keys import ModelDefaults, tables_of
+from neocpu.tables.tiers.placement import choose_placements
+from neocpu.train.config import defaults
+from neocpu.train.config.config_limits import CHOICES, LEAST, MOST
+from neocpu.train.config.settings import (
+    CheckpointConfig,
+    EvalConfig,
+    MemoryConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
+from neocpu.train.model.layout import ModelLayout
+from neocpu.train.model.search_settings import SearchConfig
+from neocpu.train.model.settings import ModelConfig
+
+
+@dataclass(frozen=True)
+class Config:
+    """The config of a run; `loads(text, source, overrides, folder)` makes the same one again.
+
+    tables : the physical tables. logical, compositions : the tables that the model sees, and how
+        they are composed of the physical ones; () where every table is kept as it is. kinds : the
+        tables that the model sees with their kinds and the keys of these.
+    folder : of the file, which its relative paths start from ("": the current folder).
+    absolute : overrides that make all paths absolute, so that text, overrides and these mean the
+        same in any current folder.
+    chosen : keys that text and overrides do not name, and what they mean here (`defaults.py`).
+    batch_chosen : the batch size is to follow from the data (`for_samples`).
+    """
+
+    data: DataConfig
+    model: ModelConfig
+    tables: tuple[TableSpec, ...]
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    eval: EvalConfig
+    parallel: ParallelConfig
+    memory: MemoryConfig
+    checkpoint: CheckpointConfig
+    wires: WiresConfig = field(default_factory=WiresConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    logical: tuple[TableSpec, ...] = ()
+    compositions: tuple[Composition, ...] = ()
+    kinds: tuple[LogicalTable, ...] = ()
+    source: str = ""
+    text: str = ""
+    overrides: tuple[str, ...] = ()
+    folder: str = ""
+    absolute: tuple[str, ...] = ()
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    batch_chosen: bool = False
+
+    @property
+    def model_tables(self) -> tuple[TableSpec, ...]:
+        """The tables that the model sees."""
+        return self.logical or self.tables
+
+    def layout(self, dense_features: int) -> ModelLayout:
+        """The tensors of the model. Raises ConfigError for sizes that do not fit together."""
+        return self.model.layout(dense_features, self.model_tables, self.tables, self.compositions)
+
+    def for_samples(self, samples: int) -> "Config":
+        """The config for so many train samples: with a batch size, unless it names its own, and
+        the rates that follow from it.
+        """
+        config = self
+        if self.batch_chosen:
+            config = self.with_chosen({defaults.BATCH_SIZE: defaults.batch_of(samples)})
+        return config.with_chosen(config.scaled_rates(samples))
+
+    def table_optimizers(self) -> dict[str, SparseOptimizer]:
+        """The optimizer of every physical table. Raises ConfigError for groups that do not fit."""
+        aliases = {table.name: [table.name] for table in self.tables}
+        for composition in self.compositions:
+            for term in (term for terms in composition.terms for term in terms):
+                aliases[term.table].append(composition.table)
+        return table_optimizers(aliases, self.optimizer.sparse, self.optimizer.groups)
+
+    def dense_runs(self, dense_features: int) -> tuple[ParameterRun, ...]:
+        """Dense parameters by their optimizers. Raises ConfigError for groups that do not fit."""
+        sizes = self.layout(dense_features).parameter_sizes()
+        return dense_runs(sizes, self.optimizer.dense, self.optimizer.groups)
+
+    def scaled_rates(self, samples: int) -> dict[str, Any]:
+        """Values by key that `optimizer.scaling` derives for so many train samples; {}: none."""
+        parts = self.optimizer
+        size = self.training.batch_size
+        return parts.scaling.derived(parts.sparse, parts.dense, size, samples)
+
+    def with_chosen(self, values: Mapping[str, Any]) -> "Config":
+        """The config with these values of keys that it does not name."""
+        config = self
+        for key, value in values.items():
+            config = defaults.with_key(config, key, value)
+        known = self.batch_chosen and defaults.BATCH_SIZE not in values
+        return replace(config, chosen={**self.chosen, **values}, batch_chosen=known)
+
+    def header(self) -> dict[str, Any]:
+        """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
+        header = {
+            "data": self.data.deciding(),
+            "model": self.model.header(),
+            "tables": [table.header() for table in self.tables],
+            "optimizer": self.optimizer.header(),
+            "training": {
+                name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")
+            },
+        }
+        if any(table.cache_format for table in self.tables):
+            header["memory"] = self.memory.header() | self.data.counted_once()
+        if evaluation := self.eval.header():
+            header["eval"] = evaluation
+        if start := self.training.start():
+            header["init"] = start
+        if wires := self.wires.header():
+            header["wires"] = wires
+        if self.search.supernet:
+            header["search"] = self.search.header(vars(self.parallel))
+        if self.compositions:
+            header["kinds"] = [composition.header() for composition in self.compositions]
+        as_json: dict[str, Any] = json.loads(json.dumps(header))
+        return as_json
+
+
+# section of the file -> the record of its keys
+SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "training": TrainingConfig,
+    "eval": EvalConfig,
+    "parallel": ParallelConfig,
+    "memory": MemoryConfig,
+    "checkpoint": CheckpointConfig,
+    "wires": WiresConfig,
+    "search": SearchConfig,
+}
+
+
+def load(config: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read, override (`key=value` texts) and check a config: a file, or a model by its name.
+
+    Raises ConfigError naming the file or override, the key, and what is allowed.
+    """
+    path = model_path(config)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"{error}"
+        if isinstance(error, UnicodeDecodeError):
+            why = "it is not UTF-8 text"
+        if path.name == str(config) and path_of(MODELS, path.stem):
+            why = f"{why}; the model that comes with neocpu is called {path.stem}, without .toml"
+        raise ConfigError(f"{path}: cannot read the config: {why}") from error
+    return loads(text, str(path), overrides, path.parent)
+
+
+def loads(
+    text: str,
+    source: str = "config",
+    overrides: Sequence[str] = (),
+    folder: str | Path = "",
+    begun: bool = False,
+) -> Config:
+    """A config from TOML text; `source` is what messages call it.
+
+    folder : that paths in the text are relative to ("": the current one); those of overrides are
+    relative to the current folder. begun : text and overrides are of a run that began
+    (`defaults.unnamed`).
+    """
+    try:
+        written = toml_tree(text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: not valid TOML: {error}") from error
+    tree = deepcopy(written)
+    placed = place_paths(tree, folder)
+    for override in overrides:
+        apply_override(written, override)
+    set_by = {apply_override(tree, override): override for override in overrides}
+    refuse_misplaced(placed, source, folder, tuple(set_by))
+    place_logs(tree)
+    chosen = defaults.unnamed(tree, begun)
+    defaults.fill(tree, chosen)
+    reader = Reader(source, set_by, CHOICES, LEAST, MOST)
+    return replace(
+        _assemble(reader, tree, begun),
+        text=text,
+        overrides=tuple(overrides),
+        folder=str(folder),
+        absolute=absolute_paths(written, tree),
+        chosen=chosen,
+        batch_chosen=not defaults.names_batch_size(tree),
+    )
+
+
+def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
+    """The config of a TOML tree, all keys and what they mean together checked."""
+    for name in tree:
+        if name not in (*SECTIONS, "tables"):
+            raise reader.unknown(name, [*SECTIONS, "tables"])
+    parts = {name: reader.record(kind, tree.get(name, {}), name) for name, kind in SECTIONS.items()}
+    model = parts["model"]
+    logical = tables_of(
+        reader,
+        tree.get("tables", {}),
+        lambda: feature_names(parts["data"]),
+        ModelDefaults(model.embedding_dim, model.embedding_format, model.embedding_rounding),
+        KEYS,
+    )
+    try:
+        tables, compositions = expand(logical)
+    except ConfigError as error:
+        raise ConfigError(f"{reader.source}: {error}") from error
+    parts["logical"] = tuple(table.spec for table in logical)
+    if parts["logical"] == tables and all(table.pooling != "none" for table in tables):
+        parts["logical"] = ()
+    parts["compositions"] = compositions if parts["logical"] else ()
+    parts["kinds"] = logical if any(table.kind != FULL for table in logical) else ()
+    rows = sum(table.rows for table in tables)
+    if rows >= 2**63:
+        raise reader.wrong(
+            "tables",
+            f"together they have {rows:,} rows; row numbers of all tables must stay below 2^63",
+        )
+    config = Config(tables=tables, source=reader.source, **parts)
+    _check_together(reader, config, begun)
+    try:
+        placements = choose_placements([table.name for table in tables], config.memory.placement)
+        return replace(config, tables=with_caches(tables, placements, config.memory.cache_format))
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {error}") from error
+
+
+def _check_together(reader: Reader, config: Config, begun: bool) -> None:
+    """Check what depends on several keys; begun : of a run that neocpu 0.1.0 may have begun."""
+    data = config.data
+    training = config.training
+    if training.leaves & (training.leaves - 1):
+        raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
+    if fault := data.split_fault():
+        raise reader.wrong("data.split", fault)
+    has_valid = data.valid or (data.split and data.split[1])
+    if training.patience and not (config.eval.every_steps and has_valid):
+        key = "data.valid" if config.eval.every_steps else "eval.every_steps"
+        raise reader.wrong(
+            "training.patience", f"it counts measurements of the valid split; set {key} too"
+        )
+    _check_data(reader, config)
+    for key, why in config.wires.faults():
+        raise reader.wrong(f"wires.{key}", why)
+    for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
+        for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
+            raise reader.wrong(f"optimizer.{name}.{key}", why)
+    for key, why in config.optimizer.scaling.faults(config.optimizer.dense):
+        raise reader.wrong(f"optimizer.scaling.{key}", why)
+    if config.eval.ema >= 1:
+        raise reader.wrong("eval.ema", f"{config.eval.ema} must be below 1")
+    try:
+        config.table_optimizers()
+        config.dense_runs(1)
+        config.model.check_wide(config.model_tables)
+        if config.compositions and config.parallel.towers:
+            raise ConfigError(
+                "parallel.towers: nodes run the modules of full tables only, but some tables are "
+                'of another kind, or have pooling "none"; leave parallel.towers out'
+            )
+        key_groups(config.tables, data.deduplicate)
+        if not is_plan_file(config.parallel.plan):
+            choose_schemes(config.tables, config.parallel.plan)
+        link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {error}") from error
+
+
+def _check_data(reader: Reader, config: Config) -> None:
+    """Check what keys of the data say together, and with those of the tables."""
+    data = config.data
+    if data.format == "table" and not data.schema:
+        raise reader.wrong(
+            "data.schema",
+            'format "table" needs the path of a SCHEMA.toml, or its keys in [data.schema]',
+        )
+    if isinstance(data.schema, Mapping):
+        table_schema(data.schema, data.dense_transform, f"{reader.source}: data.schema")
+    if data.rows_by != "vocabulary" and (data.min_count or data.vocabulary):
+        key = "data.min_count" if data.min_count else "data.vocabulary"
+        raise reader.wrong(
+            key,
+            f'it has no effect while data.rows_by is "{data.rows_by}"; set data.rows_by = '
+            '"vocabulary"',
+        )
+    by_rank = [table for table in config.tables if any(m.rule == "range" for m in table.maps)]
+    if by_rank and data.rows_by == "hash":
+        raise reader.wrong(
+            "data.rows_by",
+            f'"hash", but table {by_rank[0].name!r} is a block of rows in the order of falling '
+            'frequency; set data.rows_by = "vocabulary", or "code" where codes are ranks',
+        )

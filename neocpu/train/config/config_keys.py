@@ -1,0 +1,62 @@
+"""What are the keys of a config, all of them, defaults included? As a tree, or by dotted names."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from neocpu.tables.specs.compositions import LogicalTable
+from neocpu.train.config.config import SECTIONS, Config
+
+
+def resolved(config: Config) -> dict[str, Any]:
+    """All keys with their values as JSON has them: {"data": {...}, …, "tables": {"C1": {...}}}.
+
+    Where tables are of kinds, these are the tables that the model sees, with their kinds and the
+    keys of these; the others stand under "physical_tables".
+    """
+    tree = {name: asdict(getattr(config, name)) for name in SECTIONS}
+    physical = {table.name: asdict(table) for table in config.tables}
+    tree["tables"] = physical
+    if config.kinds:
+        tree["tables"] = {table.spec.name: _of_kind(table) for table in config.kinds}
+        tree["physical_tables"] = physical
+    as_json: dict[str, Any] = json.loads(json.dumps(tree, default=str))
+    return as_json
+
+
+def _of_kind(table: LogicalTable) -> dict[str, Any]:
+    keys = asdict(table.keys) if table.keys is not None else {}
+    return {**asdict(table.spec), "kind": table.kind, **keys}
+
+
+def config_record(config: Config) -> dict[str, Any]:
+    """What a run keeps of its config: `loads(toml, source, overrides)` makes it again."""
+    return {
+        "config": resolved(config),
+        "toml": config.text,
+        "source": config.source,
+        "overrides": list(config.overrides),
+    }
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """All keys by their dotted names: {"training.batch_size": 2048, …}."""
+    return dict(flatten(resolved(config)))
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A tree of keys as one mapping of dotted names."""
+    keys: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            keys |= flatten(value, f"{prefix}{name}.")
+        else:
+            keys[f"{prefix}{name}"] = value
+    return keys
+
+
+def defaults() -> dict[str, Any]:
+    """The default of every dotted key, those of tables excepted."""
+    tree = {name: asdict(kind()) for name, kind in SECTIONS.items()}
+    return flatten(json.loads(json.dumps(tree, default=str)))

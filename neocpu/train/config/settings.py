@@ -1,0 +1,190 @@
+"""Which keys of a config say how a run trains, measures, keeps rows and writes checkpoints?
+
+The sections `optimizer`, `training`, `eval`, `memory` and `checkpoint`; the records of other
+sections live beside their owners (`config.py` names them).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from neocpu.kernels.twins.tiers.policies import DEFAULT
+from neocpu.parallel.sharding.plan import PlanSpec
+from neocpu.tables.specs.batch_scaling import BatchScaling
+from neocpu.tables.specs.optimizer_groups import OptimizerGroup, header_of
+from neocpu.tables.specs.optimizers import SparseOptimizer
+
+# those of `simulation.schedule`, which stands above
+PIPELINES = ("off", "input", "full")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """One rule for all tables, one for everything dense.
+
+    A rule of tables that is no AdaGrad has a learning rate of 0.01 unless one is given.
+
+    groups : tables and dense parameters with rates of their own, by the name of the group.
+    scaling : how rates follow from those of a smaller batch. clip_norm : the gradient of all dense
+    parameters together is scaled down to this norm where it is longer (0: not); rows of tables have
+    rules that clip them (docs/large-batches.md).
+    """
+
+    sparse: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(learning_rate=0.04))
+    dense: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(name="adagrad"))
+    groups: Mapping[str, OptimizerGroup] = field(default_factory=dict)
+    scaling: BatchScaling = field(default_factory=BatchScaling)
+    clip_norm: float = 0.0
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits; keys that are not used are left out."""
+        header: dict[str, Any] = {"sparse": self.sparse.header(), "dense": self.dense.header()}
+        if self.groups:
+            header["groups"] = header_of(self.groups)
+        if self.scaling != BatchScaling():
+            header["scaling"] = asdict(self.scaling)
+        if self.clip_norm:
+            header["clip_norm"] = self.clip_norm
+        return header
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long to train, and on how much at a time.
+
+    batch_size : samples of all ranks together; a config that does not name it gets one that suits
+    the number of its train samples (`defaults.batch_of`; docs/start.md), 2048 where no data are
+    read. epochs, steps : passes over the train data and steps (0: no limit); the run ends with
+    whichever is reached first. seed : of initial rows and parameters, and of the order of samples.
+    leaves : parts of a batch whose
+    gradients are summed in a fixed tree, a power of two. threads : threads of each rank (0: its
+    share of the cores).
+    pipeline : what of a step overlaps; never changes a bit. "off": nothing; "input": lookups of the
+    next batch travel during a step; "full": exchanges of the step itself also run while something
+    is computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
+    fewer are not summed while the backward pass goes on, but with the others ("full" only).
+    log_every : steps from one line of metrics.jsonl on training to the next (0: 100 steps, or 30
+    seconds where they take longer).
+    init_from : a checkpoint, or the folder of a run (its best checkpoint, else its last), whose
+    weights the run starts with ("": none; docs/next-day.md). init_state : also with its optimizer
+    states, where the rule is the same. init_digest : of that checkpoint; a run notes it by itself,
+    and refuses another one.
+    patience : measurements of the valid split without a better loss after which the run ends
+    (0: it never ends for that).
+    """
+
+    batch_size: int = 2048
+    epochs: int = 1
+    steps: int = 0
+    seed: int = 1
+    leaves: int = 16
+    threads: int = 0
+    pipeline: str = "full"
+    bucket_bytes: int = 1 << 16
+    log_every: int = 0
+    init_from: str = ""
+    init_state: bool = True
+    init_digest: str = ""
+    patience: int = 0
+
+    def start(self) -> dict[str, Any]:
+        """What the run starts from, as far as it decides the bits; {}: initial values."""
+        if not self.init_digest:
+            return {}
+        return {"digest": self.init_digest, "state": self.init_state}
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """When the valid split is measured.
+
+    every_steps : steps from one measurement to the next (0: at the end only).
+    ema : beta of a moving average of the dense parameters, avg = beta*avg + (1 - beta)*parameter
+    after each step, from their initial values on (0: none). Rows of tables have none: they are
+    used as they are. averaged : whether measurements, predictions and exports use that average.
+    """
+
+    every_steps: int = 0
+    ema: float = 0.0
+    averaged: bool = True
+
+    @property
+    def uses_average(self) -> bool:
+        """Whether parameters are looked at through their moving average."""
+        return bool(self.ema) and self.averaged
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits of the state."""
+        return {"ema": self.ema} if self.ema else {}
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """Which memory tables live in (docs/memory.md).
+
+    It changes the bits only of tables whose caches are wider than their rows.
+
+    placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`;
+        "auto": chosen under the budgets.
+    hbm, ddr, ssd : bytes of each rank for rows with their states, and of its SSD file (0: no
+        limit).
+    policy : which row leaves a cache that is full.
+    folder : where the SSD files are, which last as long as the run ("": beside the results).
+    cache_format : format of the numbers in caches, for all tables or by patterns ("": that of their
+        rows).
+    ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and operations a second of slower devices than
+        this machine has, below HBM and for SSD files (0: as fast as it is).
+    prefetch : batches whose rows are brought up before their turn.
+    lookahead : batches that the policy `lookahead` knows.
+    warm : whether the most frequent rows of the train data are in the caches before the first step.
+    check : whether a run is refused that, by an estimate, needs more memory than its hosts have
+        (false: it is told, and started).
+    """
+
+    placement: PlanSpec = "hbm"
+    hbm: int = 0
+    ddr: int = 0
+    ssd: int = 0
+    policy: str = DEFAULT
+    folder: str = ""
+    cache_format: PlanSpec = ""
+    ddr_bandwidth: float = 0.0
+    ssd_bandwidth: float = 0.0
+    ssd_iops: float = 0.0
+    prefetch: int = 1
+    lookahead: int = 8
+    warm: bool = False
+    check: bool = True
+
+    def header(self) -> dict[str, Any]:
+        """What decides which rows are in a cache at a time."""
+        names = "placement", "hbm", "ddr", "policy", "cache_format", "prefetch", "lookahead", "warm"
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When checkpoints are written, and what they hold.
+
+    every_steps : steps from one to the next (0: only at the end).
+    every_files : files from one to the next in `neocpu online` (0: only at the end).
+    keep : newest ones that stay.
+    full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are
+        whole; 0: 1 where all tables are in memory, 8 where any is over SSD).
+    quantize : round the weights of float32 tables to "int8" or "int4" rows in all checkpoints but
+        the last of a run (Check-N-Run). A run that resumes from one has other bits than a run that
+        went on.
+    memory : bytes of a rank that rows may take until they are written while training goes on; a
+        checkpoint that needs more is written while training waits.
+    """
+
+    every_steps: int = 0
+    every_files: int = 1
+    keep: int = 2
+    full_every: int = 0
+    quantize: str = "none"
+    memory: int = 128 << 20
+
+    def files_until_full(self, ssd: bool) -> int:
+        """`full_every` of a run; `ssd`: does any table live over SSD?"""
+        return self.full_every or (8 if ssd else 1)

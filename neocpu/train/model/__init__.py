@@ -1,0 +1,1 @@
+"""How do dense features and embeddings become a prediction?"""

@@ -1,0 +1,254 @@
+"""How do dense features and embeddings become a click probability? Through a DLRM, or another model
+with its parts.
+
+    dense x ──► bottom MLP ───────────► E[:, :d0] ┐
+    pooled vectors ──► compositions ──► E[:, d0:] ┴► interactions ──► top MLP ──► logit ──► loss
+    rows of lookups ─┘                  (towers)                 └──► heads: further labels
+
+One rank's dense part, for its own samples; it knows nothing of ranks and tables. The training step
+writes the pooled vectors into E between `forward_bottom` and `forward_top`, which gets the rows of
+keys whose tables do not pool; it passes the gradient of E from `backward`, and `row_terms`, to the
+tables. Where tables are composed (`composition.py`), E has the vectors of physical tables at first,
+and those of logical ones then. A linear term and some interactions add to the logit.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.train.model.composition import Compositions
+from neocpu.train.model.head_layout import HeadLayout
+from neocpu.train.model.heads import Head, Objective
+from neocpu.train.model.interactions.chain import Chain
+from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.layers.first_order import FirstOrder
+from neocpu.train.model.layers.mlp import Mlp, initialise, nothing
+from neocpu.train.model.layout import ModelLayout
+from neocpu.train.model.tower_layout import TowerLayout
+from neocpu.train.model.towers import Towers
+
+
+class Dlrm:
+    """Bottom MLP, interaction, top MLP and loss.
+
+    Arguments as for `ModelLayout`; sizes : its other fields. seed : of the initial values. apart :
+    do the towers' modules run elsewhere, and E holds their vectors in place of the pooled ones?
+
+    Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
+    columns], which is the bottom's output in columns :first_column, then each (physical) key's
+    pooled vector; composition, towers, first_order: modules, or None where the model has none;
+    interaction; heads, of further labels;
+    shared, number of parameters at work here: all but those of towers that run elsewhere; between,
+    called after each layer's work (messages may be on their way).
+
+    Raises
+    ------
+    ConfigError : sizes that do not fit together (see `ModelLayout`).
+    """
+
+    def __init__(
+        self,
+        dense_features: int,
+        dims: Sequence[int],
+        bottom: Sequence[int],
+        top: Sequence[int],
+        interaction: str | tuple[str, ...] = "dot",
+        diagonal: bool = False,
+        loss: str = "bce",
+        seed: int = 0,
+        towers: Sequence[TowerLayout] = (),
+        apart: bool = False,
+        **sizes: Any,
+    ) -> None:
+        self.layout = self._layout(
+            ModelLayout(
+                dense_features,
+                tuple(dims),
+                tuple(bottom),
+                tuple(top),
+                interaction,
+                diagonal,
+                loss,
+                tuple(towers),
+                **sizes,
+            )
+        )
+        vector_columns = self.layout.first_column + sum(self.layout.vector_widths)
+        self.columns = vector_columns if apart else self.layout.columns
+        self.first_column = self.layout.first_column
+        self.flat: F32 = np.empty(self.layout.parameters, np.float32)
+        self.parameters = self.layout.views(self.flat)
+        initialise(self.parameters, seed)
+        self.between: Callable[[], None] = nothing
+        self._bottom = self._mlp("bottom", last_relu=True)
+        self._top = self._mlp("top", last_relu=False)
+        widths = (self.first_column, self.layout.dims)
+        self.towers = (
+            Towers(*widths, self.layout.towers, self.parameters) if towers and not apart else None
+        )
+        self.first_order = (
+            FirstOrder(*widths, self.layout.wide, self.parameters)
+            if self.layout.has_first_order
+            else None
+        )
+        self.interaction = Chain(self.layout.chain(), self.parameters, self._between_layers)
+        self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
+        self.composition: Compositions | None = None
+        if self.layout.composition is not None:
+            self.composition = Compositions(
+                self.first_column, self.layout.composition, self.parameters
+            )
+            self.columns = self.composition.columns
+        self.heads = [self._head(layout) for layout in self.layout.heads]
+        self._objective = Objective(loss)
+        # a sum over heads, where there are several
+        self._z_gradient = Buffer(self.layout.interaction_width)
+        self._logits = np.empty((0, 0), np.float32)
+        self._dense = self._logits
+        self._bottom_gradient = self._logits
+
+    def _layout(self, layout: ModelLayout) -> ModelLayout:
+        """The layout of the tensors; a model with others than these has its own."""
+        return layout
+
+    def _mlp(self, name: str, last_relu: bool) -> Mlp:
+        """The MLP "bottom" or "top"."""
+        sizes = self.layout.sizes(name)
+        return Mlp(name, sizes, self.parameters, last_relu, between=self._between_layers)
+
+    def _head(self, layout: HeadLayout) -> Head:
+        """A further head."""
+        inputs = self.layout.interaction_width
+        return Head(layout, inputs, self.parameters, self._between_layers)
+
+    def forward_bottom(self, x: F32, E: F32) -> None:
+        """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
+        self._dense = np.ascontiguousarray(x)
+        E[:, : self.first_column] = self._bottom.forward(self._dense)
+
+    def forward_top(self, E: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
+        """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`).
+
+        lookups : of the keys whose tables do not pool. Valid until the next call.
+        """
+        if self.composition is not None:
+            E = self.composition.forward(E, lookups)
+        vectors = E if self.towers is None else self.towers.forward(E)
+        linear = None
+        if self.first_order is not None:
+            vectors, linear = self.first_order.forward(self._dense, vectors)
+        z = self.interaction.forward(vectors)
+        self._logits = self._top.forward(z)
+        for head in self.heads:
+            head.forward(z)
+        logits = self._logits.reshape(-1)
+        for term in (self.interaction.logit, linear):
+            if term is not None:
+                logits += term
+        return logits
+
+    def loss_gradient(
+        self, labels: F32, global_batch: int, weights: F32 | None = None
+    ) -> tuple[F32, F32]:
+        """Predictions f32[b] and losses f32[b] of the last `forward_top`.
+
+        The gradient is kept for `backward`; `heads` have a loss of their own.
+
+        The loss is the mean over `global_batch` samples, of which these are a part, each times its
+        weight, f32[b] (None: 1). Valid until the next call.
+        """
+        return self._objective.gradient(self._logits.reshape(-1), labels, global_batch, weights)
+
+    def with_heads(self, head_labels: F32 | None) -> Sequence[tuple[Head, F32]]:
+        """The further heads with their labels f32[heads, b]."""
+        return tuple(zip(self.heads, () if head_labels is None else head_labels, strict=True))
+
+    def predict(self) -> F32:
+        """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits).
+
+        Valid until the next call.
+        """
+        return self._objective.predict(self._logits.reshape(-1))
+
+    def backward(self) -> F32:
+        """Gradient dE f32[b, columns] of the loss with respect to E; valid until the next call.
+
+        Its first columns are the gradient of the bottom MLP's output, not yet that of what its last
+        ReLU is applied to.
+        """
+        self.backward_upper([])
+        dE = self.backward_lower()
+        self.backward_bottom([])
+        return dE
+
+    def backward_upper(self, nodes: Sequence[NodeGradient]) -> None:
+        """Go back through the top MLP to the output of its first layer, and write the gradients of
+        `layout.upper`, the parameters of its other layers.
+
+        nodes : sums to write, over the samples of each.
+        """
+        self._top.begin_backward(self._objective.logit_gradient)
+        for layer in range(self._top.layers - 1, 0, -1):
+            self._top.input_gradient(layer)
+            self._top.weight_gradient(layer, nodes)
+
+    def backward_lower(self) -> F32:
+        """Go on through the top MLP's first layer and the interaction: dE, as of `backward`."""
+        dz = self._top.input_gradient(0)
+        for head in self.heads:
+            dz = np.add(dz, head.backward(), out=self._z_gradient.matrix(len(dz)))
+        dlogit = self._objective.logit_gradient.reshape(-1)
+        dE = self.interaction.backward(dz, dlogit)
+        if self.first_order is not None:
+            dE = self.first_order.backward(dE, dlogit)
+        self._bottom_gradient = dE[:, : self.first_column]
+        if self.towers is not None:
+            dE = self.towers.backward(dE)
+        return dE if self.composition is None else self.composition.backward(dE)
+
+    @property
+    def row_terms(self) -> Sequence[RowTerms]:
+        """Gradients of the keys whose tables do not pool, of the last `backward_lower`."""
+        return () if self.composition is None else self.composition.row_terms
+
+    def backward_bottom(self, nodes: Sequence[NodeGradient]) -> None:
+        """Go back through the bottom MLP, and write the gradients of `layout.lower`: its own, those
+        of the top MLP's first layer, those of the interaction and of towers.
+
+        nodes : as of `backward_upper`.
+        """
+        self._top.weight_gradient(0, nodes)
+        self._bottom.begin_backward(self._bottom_gradient)
+        for layer in range(self._bottom.layers - 1, -1, -1):
+            if layer:
+                self._bottom.input_gradient(layer)
+            self._bottom.weight_gradient(layer, nodes)
+        self._weight_gradients_between(nodes)
+
+    def _weight_gradients_between(self, nodes: Sequence[NodeGradient]) -> None:
+        """Of what stands between E and the top MLP, and of further heads."""
+        for head in self.heads:
+            head.weight_gradients(nodes)
+        self.interaction.weight_gradients(nodes)
+        for module in (self.first_order, self.composition, self.towers):
+            if module is not None:
+                module.weight_gradients(nodes)
+
+    def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
+        """Gradient of all parameters, summed over one aligned node of leaves, into `out` f32[P].
+
+        cuts : i64[L+1], L a power of two: first sample of each of the node's leaves within this
+        batch, and the end. out : in the order of `flat`. Call it after `backward`.
+        """
+        node = NodeGradient(cuts, self.layout.views(out))
+        for mlp in (self._bottom, self._top):
+            for layer in range(mlp.layers):
+                mlp.weight_gradient(layer, [node])
+        self._weight_gradients_between([node])
+        return out
+
+    def _between_layers(self) -> None:
+        self.between()

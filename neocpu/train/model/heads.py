@@ -1,0 +1,109 @@
+"""How does one model learn several labels? By a top MLP for each, over one interaction.
+
+    z -> top MLP                 the first label, `data.label`
+    z -> heads.NAME              a further one, with an MLP, a loss and a weight of its own
+
+The gradient of a head is that of its weighted loss; that of z adds those of the top MLP and of the
+heads in the order of the config (`docs/arithmetic.md` §7).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from neocpu.kernels.dense import loss as losses
+from neocpu.train.model.head_layout import HeadLayout
+from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.layers.mlp import Mlp
+
+
+class Objective:
+    """Predictions, losses and the gradient of logits.
+
+    loss : "bce" or "mse". weight : of this loss among several.
+
+    Attributes: logit_gradient f32[b, 1], of the last `gradient`.
+    """
+
+    def __init__(self, loss: str, weight: float = 1.0) -> None:
+        self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
+        self._weight = np.float32(weight)
+        self._prediction = Buffer(1)
+        self._gradient = Buffer(1)
+        self._losses = Buffer(1)
+        self._labels = Buffer(1)  # of `predict`, which has none
+        self.logit_gradient = self._gradient.matrix(0)
+
+    def gradient(
+        self, logits: F32, labels: F32, global_batch: int, weights: F32 | None = None
+    ) -> tuple[F32, F32]:
+        """Predictions f32[b] and losses f32[b], which no weight has touched, of logits f32[b].
+
+        The gradient is that of the mean over `global_batch` samples of weight times loss. weights :
+        of the samples, f32[b]; None: all 1. Valid until the next call.
+        """
+        samples = labels.size
+        prediction = self._prediction.matrix(samples).reshape(-1)
+        self.logit_gradient = self._gradient.matrix(samples)
+        gradient = self.logit_gradient.reshape(-1)
+        loss = self._losses.matrix(samples).reshape(-1)
+        self._loss(logits, labels, global_batch, prediction, gradient, loss)
+        if weights is not None:
+            np.multiply(gradient, weights, out=gradient)
+        if self._weight != 1:
+            np.multiply(gradient, self._weight, out=gradient)
+        return prediction, loss
+
+    def predict(self, logits: F32) -> F32:
+        """Predictions f32[b] of logits f32[b] (bce: probabilities, mse: logits).
+
+        Valid until the next call.
+        """
+        labels = self._labels.matrix(logits.size).reshape(-1)
+        labels[:] = 0
+        return self.gradient(logits, labels, max(logits.size, 1))[0]
+
+
+class Head:
+    """The MLP and the loss of one further label.
+
+    inputs : numbers of z. parameters : by name. between : called after each layer's work.
+    """
+
+    def __init__(
+        self,
+        layout: HeadLayout,
+        inputs: int,
+        parameters: Mapping[str, F32],
+        between: Callable[[], None],
+    ) -> None:
+        self.layout = layout
+        sizes = (inputs, *layout.top)
+        self._mlp = Mlp(layout.prefix, sizes, parameters, last_relu=False, between=between)
+        self._objective = Objective(layout.loss, layout.weight)
+        self._logits = np.empty((0, 1), np.float32)
+
+    def forward(self, z: F32) -> None:
+        """Logits of z f32[b, inputs], which gradients read again."""
+        self._logits = self._mlp.forward(z)
+
+    def loss_gradient(
+        self, labels: F32, global_batch: int, weights: F32 | None = None
+    ) -> tuple[F32, F32]:
+        """As `Objective.gradient`, of the last `forward`."""
+        return self._objective.gradient(self._logits.reshape(-1), labels, global_batch, weights)
+
+    def predict(self) -> F32:
+        """Predictions f32[b] of the last `forward`."""
+        return self._objective.predict(self._logits.reshape(-1))
+
+    def backward(self) -> F32:
+        """Gradient of z f32[b, inputs]; valid until the next call."""
+        gradient = self._mlp.backward(self._objective.logit_gradient, need_input=True)
+        assert gradient is not None
+        return gradient
+
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """Of the MLP, summed over each of the nodes."""
+        for layer in range(self._mlp.layers):
+            self._mlp.weight_gradient(layer, nodes)

@@ -1,0 +1,1 @@
+"""How do the vectors of a sample meet?"""

@@ -1,0 +1,92 @@
+"""How do the vectors of a sample attend to one another? One head of self-attention (Vaswani et al.
+2017, equation 1; among features as in AutoInt, arXiv 1810.11921).
+
+    q_i = Wq x_i    k_i = Wk x_i    v_i = Wv x_i          each [D, D], the same for all vectors
+    y_i = sum over j of softmax_j(q_i·k_j / sqrt(D)) v_j
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neocpu.kernels.compile.choice import chosen
+from neocpu.train.model.interactions.base import Interaction, Widths, one_width
+from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.layers.linear import Linear
+from neocpu.train.model.layers.shapes import Shapes
+
+PARTS = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class SelfAttentionLayout:
+    """Self-attention.
+
+    widths : of the vectors, those that come and go. prefix : of the tensors' names.
+    """
+
+    widths: Widths
+    prefix: str
+
+    def __post_init__(self) -> None:
+        one_width("attention", self.widths)
+
+    def tensors(self) -> Shapes:
+        """(name, shape) of the three matrices."""
+        width = self.widths[0]
+        return tuple((f"{self.prefix}.{part}.weight", (width, width)) for part in PARTS)
+
+    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+        """The interaction at work."""
+        return SelfAttention(self, parameters)
+
+
+class SelfAttention(Interaction):
+    """The three products, and the kernels between them."""
+
+    def __init__(self, layout: SelfAttentionLayout, parameters: Mapping[str, F32]) -> None:
+        self._count = len(layout.widths)
+        columns = sum(layout.widths)
+        self._scale = np.float32(1 / math.sqrt(layout.widths[0]))
+        self._parts = [Linear(f"{layout.prefix}.{part}", parameters, self._count) for part in PARTS]
+        self._weights = Buffer(self._count**2)
+        self._y = Buffer(columns)
+        self._outer = [Buffer(columns) for _ in PARTS]
+        self._dx = Buffer(columns)
+        self._vectors: tuple[F32, ...] = ()
+
+    def forward(self, x: F32) -> F32:
+        """The vectors' mixtures."""
+        samples = len(x)
+        self._vectors = tuple(part.forward(x) for part in self._parts)
+        y = self._y.matrix(samples)
+        weights = self._weights.matrix(samples)
+        chosen("dense.self_attention", "attention_forward")(
+            self._vectors, self._count, self._scale, weights, y
+        )
+        return y
+
+    def backward(self, dy: F32, dlogit: F32) -> F32:
+        """dx: what came through queries, keys and values, added in this order."""
+        samples = len(dy)
+        outer = tuple(buffer.matrix(samples) for buffer in self._outer)
+        chosen("dense.self_attention", "attention_backward")(
+            self._vectors,
+            self._weights.matrix(samples),
+            dy,
+            self._count,
+            self._scale,
+            outer,
+        )
+        dx = self._dx.matrix(samples)
+        dx[:] = 0
+        for part, gradient in zip(self._parts, outer):
+            np.add(dx, part.backward(gradient), out=dx)
+        return dx
+
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """Of the three matrices."""
+        for part in self._parts:
+            part.weight_gradients(nodes)

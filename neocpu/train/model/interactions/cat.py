@@ -1,0 +1,38 @@
+"""What does the simplest interaction do? Nothing: the vectors go to the top MLP side by side."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from neocpu.train.model.interactions.base import Interaction, Widths
+from neocpu.train.model.layers.arrays import F32
+from neocpu.train.model.layers.shapes import Shapes
+
+
+@dataclass(frozen=True)
+class CatLayout:
+    """y = x.
+
+    widths : of the vectors, those that come and go.
+    """
+
+    widths: Widths
+
+    def tensors(self) -> Shapes:
+        """No parameters."""
+        return ()
+
+    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+        """The interaction at work."""
+        return Cat()
+
+
+class Cat(Interaction):
+    """x as it is."""
+
+    def forward(self, x: F32) -> F32:
+        """x itself."""
+        return x
+
+    def backward(self, dy: F32, dlogit: F32) -> F32:
+        """dy itself."""
+        return dy

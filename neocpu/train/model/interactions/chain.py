@@ -1,0 +1,114 @@
+"""How do several interactions follow one another? The vectors of one are the input of the next.
+
+    model.interaction = ["dcnv2", "dot"]      x -> cross layers -> dot products -> top MLP
+
+Shapes are checked when the layout is made, before anything starts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from neocpu.core.errors import ConfigError
+from neocpu.train.model.interactions.base import Interaction, InteractionLayout, Widths
+from neocpu.train.model.interactions.cat import CatLayout
+from neocpu.train.model.interactions.cross import CrossLayout, CrossShape
+from neocpu.train.model.interactions.deepfm import DeepFmLayout
+from neocpu.train.model.interactions.dhen import DhenLayout, DhenShape
+from neocpu.train.model.interactions.dot import DotLayout
+from neocpu.train.model.interactions.fm import FmLayout
+from neocpu.train.model.interactions.wide_deep import WideDeepLayout
+from neocpu.train.model.layers.arrays import F32, NodeGradient
+from neocpu.train.model.layers.shapes import Shapes
+
+
+@dataclass(frozen=True)
+class InteractionOptions:
+    """What the keys of a config say about interactions, beside their names."""
+
+    diagonal: bool = False
+    cross: CrossShape = field(default_factory=CrossShape)
+    dhen: DhenShape = field(default_factory=DhenShape)
+
+
+# name -> layout of (widths of the vectors that come, options, prefix of its tensors' names)
+Make = Callable[[Widths, InteractionOptions, str], InteractionLayout]
+LAYOUTS: dict[str, Make] = {
+    "dot": lambda widths, options, prefix: DotLayout(widths, options.diagonal),
+    "cat": lambda widths, options, prefix: CatLayout(widths),
+    "dcnv2": lambda widths, options, prefix: CrossLayout(widths, options.cross, prefix),
+    "fm": lambda widths, options, prefix: FmLayout(widths),
+    "deepfm": lambda widths, options, prefix: DeepFmLayout(widths),
+    "wide_deep": lambda widths, options, prefix: WideDeepLayout(widths),
+    "dhen": lambda widths, options, prefix: DhenLayout(widths, options.dhen, prefix),
+}
+INTERACTIONS = tuple(LAYOUTS)
+WITH_FIRST_ORDER = ("deepfm", "wide_deep")  # a linear term belongs to these (`first_order.py`)
+
+
+def chain_layouts(
+    names: Sequence[str], widths: Widths, options: InteractionOptions
+) -> tuple[InteractionLayout, ...]:
+    """Layouts of interactions behind one another.
+
+    widths : of the vectors that the first one gets.
+
+    Raises
+    ------
+    ConfigError : no name, an unknown one, vectors that do not fit.
+    """
+    if not names:
+        raise ConfigError("model.interaction: an empty list; 'cat' leaves the vectors as they are")
+    layouts: list[InteractionLayout] = []
+    for position, name in enumerate(names):
+        if name not in LAYOUTS:
+            raise ConfigError(
+                f"model.interaction: {name!r} is unknown; choose from {', '.join(INTERACTIONS)}"
+            )
+        layout = LAYOUTS[name](widths, options, f"interaction.{position}")
+        layouts.append(layout)
+        widths = layout.widths
+    return tuple(layouts)
+
+
+def chain_tensors(layouts: Sequence[InteractionLayout]) -> Shapes:
+    """(name, shape) of the parameters of all."""
+    return tuple(tensor for layout in layouts for tensor in layout.tensors())
+
+
+class Chain(Interaction):
+    """Interactions behind one another, as one.
+
+    layouts, parameters : of all of them. between : called after each one's work.
+    """
+
+    def __init__(
+        self,
+        layouts: Sequence[InteractionLayout],
+        parameters: Mapping[str, F32],
+        between: Callable[[], None],
+    ) -> None:
+        self._parts = [layout.build(parameters) for layout in layouts]
+        self._between = between
+
+    def forward(self, x: F32) -> F32:
+        """What the last one gives; the logit has what all of them add, the first one's first."""
+        logit: F32 | None = None
+        for part in self._parts:
+            x = part.forward(x)
+            if part.logit is not None:
+                logit = part.logit if logit is None else logit + part.logit
+            self._between()
+        self.logit = logit
+        return x
+
+    def backward(self, dy: F32, dlogit: F32) -> F32:
+        """dx of the first one."""
+        for part in reversed(self._parts):
+            dy = part.backward(dy, dlogit)
+            self._between()
+        return dy
+
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """Of the parameters of all."""
+        for part in self._parts:
+            part.weight_gradients(nodes)

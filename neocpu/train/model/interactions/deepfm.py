@@ -1,0 +1,60 @@
+"""How does a factorisation machine share its vectors with an MLP? They add their logits (DeepFM,
+arXiv 1703.04247, equations 1 to 4).
+
+    logit = first order + fm(x) + top MLP(x_0, x_1, ... side by side)
+
+`fm.py` has the term, `first_order.py` the first order: a weight for each dense feature and, from
+tables of dim 1 (`model.wide`), one for each category. The bottom MLP's output is a vector as the
+others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from neocpu.train.model.interactions.base import Interaction, Widths, one_width
+from neocpu.train.model.interactions.fm import PairSum
+from neocpu.train.model.layers.arrays import F32, Buffer
+from neocpu.train.model.layers.shapes import Shapes
+
+
+@dataclass(frozen=True)
+class DeepFmLayout:
+    """y = x, and fm(x) for the logit.
+
+    widths : of the vectors, those that come and go.
+    """
+
+    widths: Widths
+
+    def __post_init__(self) -> None:
+        one_width("deepfm", self.widths)
+
+    def tensors(self) -> Shapes:
+        """No parameters."""
+        return ()
+
+    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+        """The interaction at work."""
+        return DeepFm(self)
+
+
+class DeepFm(Interaction):
+    """Vectors side by side for the top MLP, their pairs for the logit."""
+
+    def __init__(self, layout: DeepFmLayout) -> None:
+        self._term = PairSum(layout.widths)
+        self._dx = Buffer(sum(layout.widths))
+
+    def forward(self, x: F32) -> F32:
+        """x itself."""
+        self.logit = self._term.forward(x)
+        return x
+
+    def backward(self, dy: F32, dlogit: F32) -> F32:
+        """The term's gradient, then dy is added."""
+        dx = self._dx.matrix(len(dy))
+        self._term.backward(dlogit, dx)
+        np.add(dx, dy, out=dx)
+        return dx

@@ -1,0 +1,68 @@
+"""How do vectors meet in pairs? By their dot products (DLRM, arXiv 1906.00091; Neo).
+
+    y = [x_0, x_1·x_0, x_2·x_0, x_2·x_1, x_3·x_0, ...]     with `diagonal` also x_i·x_i
+
+One kernel does it, `kernels/dense/interaction.py`; `docs/arithmetic.md` §6 has its order.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from neocpu.kernels.compile.choice import chosen
+from neocpu.train.model.interactions.base import Interaction, Widths, one_width
+from neocpu.train.model.layers.arrays import F32, Buffer
+from neocpu.train.model.layers.shapes import Shapes
+
+
+@dataclass(frozen=True)
+class DotLayout:
+    """Dot products of all pairs.
+
+    vectors : widths of the vectors that come. diagonal : are those of a vector with itself among
+    them?
+    """
+
+    vectors: Widths
+    diagonal: bool = False
+
+    def __post_init__(self) -> None:
+        one_width("dot", self.vectors)
+
+    @property
+    def widths(self) -> Widths:
+        """One flat vector: the first one and the products."""
+        count = len(self.vectors)
+        pairs = count * (count - 1) // 2 + (count if self.diagonal else 0)
+        return (self.vectors[0] + pairs,)
+
+    def tensors(self) -> Shapes:
+        """No parameters."""
+        return ()
+
+    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+        """The interaction at work."""
+        return Dot(self)
+
+
+class Dot(Interaction):
+    """The kernels, and memory for what they give."""
+
+    def __init__(self, layout: DotLayout) -> None:
+        self._width = layout.vectors[0]
+        self._diagonal = layout.diagonal
+        self._y = Buffer(layout.widths[0])
+        self._dx = Buffer(sum(layout.vectors))
+        self._x = self._dx.matrix(0)
+
+    def forward(self, x: F32) -> F32:
+        """The first vector and the products."""
+        self._x = x
+        y = self._y.matrix(len(x))
+        chosen("dense.interaction", "dot_forward")(x, self._width, self._diagonal, y)
+        return y
+
+    def backward(self, dy: F32, dlogit: F32) -> F32:
+        """Each vector's gradient: multiples of all it met."""
+        dx = self._dx.matrix(len(self._x))
+        chosen("dense.interaction", "dot_backward")(self._x, dy, self._width, self._diagonal, dx)
+        return dx

@@ -1,0 +1,1 @@
+"""Which layers are models made of?"""

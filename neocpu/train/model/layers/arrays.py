@@ -1,0 +1,53 @@
+"""What do all modules of the dense part work with? Matrices with a row per sample.
+
+And nodes of leaves, which take the gradients of parameters.
+
+Nothing is compiled when this file is imported: layouts stand beside their modules.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.kernels.compile.choice import chosen
+
+F32 = NDArray[np.float32]
+NO_GATE = np.empty((0, 0), np.float32)  # for `input_gradient` where no ReLU made the input
+NO_BIAS = np.empty(0, np.float32)  # of a layer that has weights only
+
+
+class Buffer:
+    """Memory for a float32 matrix with a row per sample, used again for every batch."""
+
+    def __init__(self, columns: int) -> None:
+        self._matrix = np.empty((0, columns), np.float32)
+
+    def matrix(self, samples: int) -> F32:
+        """The matrix f32[samples, columns], contents undefined."""
+        if len(self._matrix) < samples:
+            self._matrix = np.empty((samples, self._matrix.shape[1]), np.float32)
+        return self._matrix[:samples]
+
+
+@dataclass(frozen=True)
+class NodeGradient:
+    """Where the gradients of one aligned node of leaves go.
+
+    cuts : i64[L+1], L a power of two: first sample of each of the node's leaves within this batch,
+    and the end. into : f32 arrays by parameter.
+    """
+
+    cuts: NDArray[np.int64]
+    into: Mapping[str, F32]
+
+    def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
+        """Write the gradients of the weights and biases of a layer, summed over the node.
+
+        outer : gradient of its outputs, f32[b * rows, out]. inputs : f32[b * rows, in]. rows : of
+        these matrices for each sample. A layer without `layer`.bias has weights only.
+        """
+        weight = self.into[f"{layer}.weight"]
+        bias = self.into.get(f"{layer}.bias", NO_BIAS)
+        chosen("dense.gemm", "weight_gradient")(outer, inputs, self.cuts * rows, weight, bias)

@@ -1,0 +1,57 @@
+"""What is a fully connected layer without a ReLU, as interactions and projections use it?
+
+    forward    y = W x + b                        keeps x
+    backward   dx = dy W                          keeps dy
+    weights    dW, db over a node of leaves, from x and dy
+
+The kernels are those of the MLPs, with their order of additions (`docs/arithmetic.md` §1, §2).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from neocpu.kernels.compile.choice import chosen
+from neocpu.train.model.layers.arrays import F32, NO_GATE, Buffer, NodeGradient
+
+
+class Linear:
+    """A layer `name`, or `rows` of it: the same matrix for each of the vectors of a sample.
+
+    parameters : holds `name`.weight f32[out, in] and perhaps `name`.bias f32[out]. rows : vectors
+    of a sample.
+    """
+
+    def __init__(self, name: str, parameters: Mapping[str, F32], rows: int = 1) -> None:
+        self._name = name
+        self._rows = rows
+        self._weight = parameters[f"{name}.weight"]
+        outputs, inputs = self._weight.shape
+        self._bias = parameters.get(f"{name}.bias", np.zeros(outputs, np.float32))
+        self._output = Buffer(rows * outputs)
+        self._inner = Buffer(rows * inputs)
+        self._x = np.empty((0, inputs), np.float32)
+        self._outer = np.empty((0, outputs), np.float32)
+
+    def forward(self, x: F32) -> F32:
+        """y f32[b, rows * out] of x f32[b, rows * in], which gradients read again."""
+        output = self._output.matrix(len(x))
+        outputs, inputs = self._weight.shape
+        self._x = x.reshape(len(x) * self._rows, inputs)
+        result = output.reshape(len(x) * self._rows, outputs)
+        chosen("dense.gemm", "layer")(self._x, self._weight, self._bias, False, result)
+        return output
+
+    def backward(self, outer: F32) -> F32:
+        """dx f32[b, rows * in] from dy f32[b, rows * out], which `weight_gradients` reads again."""
+        inner = self._inner.matrix(len(outer))
+        outputs, inputs = self._weight.shape
+        self._outer = outer.reshape(len(outer) * self._rows, outputs)
+        result = inner.reshape(len(outer) * self._rows, inputs)
+        chosen("dense.gemm", "input_gradient")(self._outer, self._weight, NO_GATE, result)
+        return inner
+
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """Of W and b, summed over each of the nodes."""
+        for node in nodes:
+            node.write(self._name, self._outer, self._x, self._rows)

@@ -1,0 +1,135 @@
+"""What does a stack of fully connected layers keep from forward to backward? Every layer's input.
+
+In backward it keeps every layer's gradient too.
+
+    forward    x0 -> x1 = relu(x0 W0ᵀ + b0) -> ... -> xk               keeps x0 ... xk
+    backward   gk -> g(k-1) = gk Wk, 0 where x(k-1) <= 0 -> ... -> g0  keeps g1 ... gk, the
+                                                                       gradients before the ReLU
+    weights    dWi = sum over samples of g(i+1)ᵀ xi, for one node of leaves at a time
+
+Buffers are reused from batch to batch; they grow when a batch has more samples than any before.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from neocpu.kernels.compile.choice import chosen
+from neocpu.kernels.numbers import philox
+from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
+from neocpu.train.model.layers.arrays import F32, NO_GATE, Buffer, NodeGradient
+
+# imported from here before `arrays.py` was
+__all__ = ["F32", "NO_GATE", "Buffer", "Mlp", "NodeGradient", "initialise", "nothing"]
+
+
+def initialise(parameters: Mapping[str, F32], seed: int) -> None:
+    """Initial weights and biases from Philox (`docs/arithmetic.md` §9).
+
+    Weights [out, in] are uniform in ±sqrt(6 / (in + out)) (Glorot and Bengio 2010), biases in
+    ±sqrt(1 / out).
+    """
+    for name, tensor in parameters.items():
+        outputs = tensor.shape[0]
+        if tensor.ndim == 2:
+            bound = math.sqrt(6.0 / (outputs + tensor.shape[1]))
+            matrix = tensor
+        else:
+            bound = math.sqrt(1.0 / outputs)
+            matrix = tensor.reshape(1, outputs)
+        rows = np.arange(matrix.shape[0], dtype=np.int64)
+        philox.uniform_rows(tensor_key(seed, INIT, name), rows, 0, np.float32(bound), matrix)
+
+
+def nothing() -> None:
+    """Nothing to do between layers."""
+
+
+class Mlp:
+    """Fully connected layers `name`.0, `name`.1, ... with a ReLU after each.
+
+    sizes : widths, the input's first. parameters : holds `name`.i.weight f32[out, in] and
+    `name`.i.bias f32[out]. last_relu : is there a ReLU after the last layer too? between : called
+    after each layer's work.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sizes: Sequence[int],
+        parameters: Mapping[str, F32],
+        last_relu: bool,
+        between: Callable[[], None] = nothing,
+    ) -> None:
+        self.name = name
+        self.last_relu = last_relu
+        self.layers = len(sizes) - 1
+        self._between = between
+        self._weights = [parameters[f"{name}.{layer}.weight"] for layer in range(self.layers)]
+        self._biases = [parameters[f"{name}.{layer}.bias"] for layer in range(self.layers)]
+        self._values = [Buffer(size) for size in sizes[1:]]
+        self._gradients = [Buffer(size) for size in sizes]
+        self._inputs: list[F32] = []  # x0 ... xk of the batch
+        self._outer: list[F32] = []  # g1 ... gk, those that are known
+        for weight, (inputs, outputs) in zip(self._weights, pairwise(sizes)):
+            assert weight.shape == (outputs, inputs)
+
+    def forward(self, x: F32) -> F32:
+        """Output f32[b, sizes[-1]] for x f32[b, sizes[0]] (C-contiguous).
+
+        `weight_gradient` reads x again.
+        """
+        self._inputs = [x]
+        self._outer = []
+        for layer in range(self.layers):
+            self._inputs.append(self._output(layer, self._inputs[-1]))
+            self._between()
+        return self._inputs[-1]
+
+    def _output(self, layer: int, x: F32) -> F32:
+        """Output f32[b, sizes[layer + 1]] of a layer for x f32[b, sizes[layer]]."""
+        output = self._values[layer].matrix(len(x))
+        relu = self.last_relu or layer < self.layers - 1
+        chosen("dense.gemm", "layer")(x, self._weights[layer], self._biases[layer], relu, output)
+        return output
+
+    def backward(self, gradient: F32, need_input: bool) -> F32 | None:
+        """Gradient of the input f32[b, sizes[0]], if it is needed.
+
+        gradient : of the output, f32[b, sizes[-1]]; left as it is. `weight_gradient` reads it
+        again.
+        """
+        self.begin_backward(gradient)
+        for layer in range(self.layers - 1, 0, -1):
+            self.input_gradient(layer)
+        return self.input_gradient(0) if need_input else None
+
+    def begin_backward(self, gradient: F32) -> None:
+        """Take the gradient of the output, as `backward`; then call `input_gradient` and
+        `weight_gradient` of the layers, the last first.
+        """
+        if self.last_relu:
+            gated = self._gradients[-1].matrix(len(gradient))
+            np.copyto(gated, gradient)
+            gated[self._inputs[-1] <= 0] = 0
+            gradient = gated
+        self._outer = [gradient]
+
+    def input_gradient(self, layer: int) -> F32:
+        """Gradient f32[b, sizes[layer]] of a layer's input, before the ReLU that made it."""
+        gate = self._inputs[layer] if layer else NO_GATE
+        inner = self._gradients[layer].matrix(len(self._outer[0]))
+        chosen("dense.gemm", "input_gradient")(self._outer[0], self._weights[layer], gate, inner)
+        if layer:
+            self._outer.insert(0, inner)
+        self._between()
+        return inner
+
+    def weight_gradient(self, layer: int, nodes: Sequence[NodeGradient]) -> None:
+        """Write the gradients of a layer's weights and biases, summed over each of the nodes."""
+        outer = self._outer[layer - self.layers]
+        for node in nodes:
+            node.write(f"{self.name}.{layer}", outer, self._inputs[layer])
+        self._between()

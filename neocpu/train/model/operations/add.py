@@ -1,0 +1,29 @@
+"""The sum of vectors: v = s_0 + s_1 + ..., added in this order."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from neocpu.train.model.composition_layout import KeyVectors
+from neocpu.train.model.layers.arrays import F32, NodeGradient
+
+
+class Add:
+    """Sum of vectors of one width."""
+
+    def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
+        pass
+
+    def forward(self, sources: Sequence[F32], out: F32) -> None:
+        """out f32[b, dim] of sources f32[b, dim] each."""
+        out[:] = sources[0]
+        for source in sources[1:]:
+            np.add(out, source, out=out)
+
+    def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
+        """Every source has the gradient of the sum."""
+        for source in sources:
+            source[:] = gradient
+
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """It has no parameters."""

@@ -1,0 +1,30 @@
+"""Vectors side by side: v = [s_0 | s_1 | ...]."""
+
+from collections.abc import Mapping, Sequence
+
+from neocpu.train.model.composition_layout import KeyVectors
+from neocpu.train.model.layers.arrays import F32, NodeGradient
+
+
+class Copy:
+    """Concatenation of vectors, or the one vector of a full table."""
+
+    def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
+        pass
+
+    def forward(self, sources: Sequence[F32], out: F32) -> None:
+        """out f32[b, sum of widths] of sources f32[b, width] each."""
+        at = 0
+        for source in sources:
+            out[:, at : at + source.shape[1]] = source
+            at += source.shape[1]
+
+    def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
+        """Each source has the gradient of its columns."""
+        at = 0
+        for source in sources:
+            source[:] = gradient[:, at : at + source.shape[1]]
+            at += source.shape[1]
+
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """It has no parameters."""

@@ -1,0 +1,36 @@
+"""The product of vectors, number by number: v = s_0 * s_1 * ..., multiplied in this order.
+
+Gradient of s_k: that of v, times each of the other vectors in their order.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from neocpu.train.model.composition_layout import KeyVectors
+from neocpu.train.model.layers.arrays import F32, NodeGradient
+
+
+class Multiply:
+    """Product of vectors of one width, number by number."""
+
+    def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
+        self._factors: Sequence[F32] = ()
+
+    def forward(self, sources: Sequence[F32], out: F32) -> None:
+        """out f32[b, dim] of sources f32[b, dim] each, which `backward` reads again."""
+        self._factors = sources
+        out[:] = sources[0]
+        for source in sources[1:]:
+            np.multiply(out, source, out=out)
+
+    def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
+        """The product rule."""
+        for number, source in enumerate(sources):
+            source[:] = gradient
+            for other, factor in enumerate(self._factors):
+                if other != number:
+                    np.multiply(source, factor, out=source)
+
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """It has no parameters."""

@@ -1,0 +1,139 @@
+"""When does a run write checkpoints, and what would a crash cost it?
+
+A checkpoint is begun after a step and is safe once all ranks have written it, often some steps
+later. A crash in between costs all steps since the one before.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from neocpu.train import checkpoint
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.checkpoint.saving import Saver
+from neocpu.train.run.patience import NOTE, Patience
+from neocpu.train.step.world import World
+from neocpu.train.watch.clock import StepClock
+
+
+class Recovery:
+    """The checkpoints of one run; every method but `abandon` is collective.
+
+    out : folder of results. data : description of the data (`identity.py`). clock : of the steps.
+    vocabularies : that choose rows, by feature.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        world: World,
+        data: Mapping[str, Any],
+        clock: StepClock,
+        vocabularies: Mapping[str, Any] | None = None,
+    ) -> None:
+        config = world.config.checkpoint
+        memory = world.embedding.memory
+        self._out = out
+        self._world = world
+        self._data = data
+        self._clock = clock
+        self._saver = Saver(
+            out,
+            world,
+            keep=config.keep,
+            full_every=config.files_until_full(memory is not None and memory.over_ssd),
+            quantize="" if config.quantize == "none" else config.quantize,
+            data=data,
+            vocabularies=vocabularies,
+            room=config.memory,
+            background=True,
+        )
+        self._patience: Patience | None = None
+        self.digest = ""  # of the newest checkpoint that this run began
+        self.resumed_from: Path | None = None
+        self._begun = -1  # step of the newest checkpoint, and the seconds of steps until then
+        self._begun_at = 0.0
+        self._safe = -1  # step of the newest complete one, and the seconds of steps until then
+        self._safe_at = 0.0
+        self._cost = (0, 0.0)
+
+    def watch(self, patience: Patience) -> None:
+        """Keep the best checkpoint of this count, and note the count in all of them."""
+        self._patience = patience
+
+    def note(self, key: str, value: Any) -> None:
+        """Let checkpoints have a note (JSON-able) beside the description of the data."""
+        self._saver.note(key, value)
+
+    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+        """Rows are chosen by other vocabularies from now on; checkpoints hold these."""
+        self._saver.use_vocabularies(vocabularies)
+
+    def resume(self, tell: Callable[[str], None]) -> int:
+        """Bring the world to the state of the newest sound checkpoint of the folder.
+
+        Returns its step, 0 where there are no checkpoints.
+        """
+        resumed = checkpoint.resume(self._out, self._world, self._data, split="train", tell=tell)
+        if resumed is None:
+            tell(f"no complete checkpoint in {self._out}: starting at step 0")
+            return 0
+        path, step = resumed
+        self._saver.resume(path, step)
+        if self._patience is not None:
+            with CheckpointFile(path) as file:
+                self._patience.resume(file.data().get(NOTE))
+        self.resumed_from = path
+        self._begun = step
+        self._safe = step
+        return step
+
+    def save(self, step: int, last: bool = False) -> None:
+        """Begin a checkpoint of the state after `step` steps, if there is none yet.
+
+        last : the run ends here, so a checkpoint whose weights are rounded will not do.
+        """
+        if self._begun == step and not (last and self._saver.rounded):
+            return
+        self.finish(step)
+        if self._patience is not None and self._patience.limit:
+            self._saver.note(NOTE, self._patience.to_note())
+        self.digest = self._saver.save(step, last)
+        self._begun = step
+        self._begun_at = self._clock.seconds
+
+    def poll(self, step: int) -> None:
+        """Complete a checkpoint that all ranks have written meanwhile; `step`: steps taken."""
+        self._saver.poll()
+        self._account(step)
+
+    def finish(self, step: int) -> None:
+        """Wait for the checkpoint that is being written; `step`: steps taken."""
+        self._saver.finish()
+        self._account(step)
+
+    def _account(self, step: int) -> None:
+        """If another checkpoint became safe: what would a crash just before have cost?"""
+        if self._saver.safe == self._safe:
+            return
+        patience = self._patience
+        if patience and self._world.comm.rank == 0 and patience.best_at(self._saver.safe):
+            patience.note_best(self._out)
+        lost_steps = step - max(self._safe, 0)
+        lost_seconds = self._clock.seconds - self._safe_at
+        self._cost = max(self._cost, (lost_steps, lost_seconds))
+        self._safe = self._saver.safe
+        self._safe_at = self._begun_at
+
+    def abandon(self) -> None:
+        """The run failed: remove what is not complete. Not collective."""
+        self._saver.abandon()
+
+    def crash_cost(self) -> dict[str, Any]:
+        """Most steps, with their seconds, that a crash could have cost so far."""
+        steps, seconds = self._cost
+        return {"steps": steps, "seconds": seconds}
+
+    def written(self) -> dict[str, Any]:
+        """Checkpoints written, their bytes, and how long training waited (`Saver.report`)."""
+        return self._saver.report()

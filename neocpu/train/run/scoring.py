@@ -1,0 +1,113 @@
+"""How is a checkpoint's model applied to data? On any number of ranks, whatever wrote it."""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from neocpu.core.presets import log_path
+from neocpu.ingest.loader import Loader
+from neocpu.parallel.sharding.plan import AUTO, Plan, is_plan_file
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.environment import check_kernels
+from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.train import checkpoint as checkpoints
+from neocpu.train.before.datasets import open_paths
+from neocpu.train.before.plans import make_plan, memory_plan
+from neocpu.train.before.warmup import warm_up
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.config.config import Config
+from neocpu.train.step.world import World, build
+from neocpu.train.watch.results import silent
+
+SPLIT = "test"
+
+
+def restore(
+    path: Path,
+    comm: Comm,
+    data: Sequence[str],
+    *,
+    overrides: Sequence[str] = (),
+    labelled: bool = True,
+    need_labels: bool = True,
+    tell: Callable[[str], None] = silent,
+) -> tuple[World, Loader]:
+    """The world of a checkpoint, and a loader of `data` (raw logs or datasets) in file order.
+
+    Collective.
+
+    overrides : of keys of the config. labelled : do raw logs have a label column? need_labels :
+    refuse datasets without labels.
+    """
+    check_kernels()
+    with CheckpointFile(path) as file:
+        config = file.config(overrides)
+        vocabularies = file.vocabularies()
+    if not _names_plan(overrides):
+        config = without_plan_file(config)
+    logs = tuple(map(log_path, data))
+    splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: logs}, labelled=labelled)
+    if vocabularies and not config.data.vocabulary:
+        splits.use_vocabularies(vocabularies)
+    world = restore_world(
+        path,
+        comm,
+        config,
+        splits.dense_features,
+        pooling=splits.pooling_factors(),
+        data=splits.description(),
+        warm=lambda plan, memory: warm_up(config, plan, comm, tell, memory.placements),
+    )
+    return world, splits.loader(SPLIT, labelled=need_labels)
+
+
+def restore_world(
+    path: Path,
+    comm: Comm,
+    config: Config,
+    dense_features: int,
+    *,
+    pooling: Mapping[str, float],
+    data: Mapping[str, Any] | None = None,
+    warm: Callable[[Plan, MemoryPlan], object] | None = None,
+) -> World:
+    """The objects of a run in the state of a checkpoint. Collective.
+
+    config : of the checkpoint, maybe with overrides. pooling : mean lookups per sample of each
+    table, for the plan (1 where a table is missing). data : as for `checkpoint.load`. warm : called
+    before anything is built, to compile kernels; None: each is compiled when it is first used.
+    """
+    plan = make_plan(config, comm, pooling)
+    memory = memory_plan(config, plan, pooling)
+    if warm is not None:
+        warm(plan, memory)
+    if not (memory.plain or config.memory.folder):
+        memory = replace(memory, folder=_temporary_folder())
+    world = build(config, comm, plan, dense_features, memory=memory)
+    checkpoints.load(path, world, data)
+    return world
+
+
+def without_plan_file(config: Config) -> Config:
+    """A config that plans for its own ranks: a plan's file was for those of the run, and may be
+    gone.
+    """
+    if not is_plan_file(config.parallel.plan):
+        return config
+    return replace(config, parallel=replace(config.parallel, plan=AUTO))
+
+
+def _names_plan(overrides: Sequence[str]) -> bool:
+    """Does one of the overrides set `parallel.plan`?"""
+    return any(override.partition("=")[0].strip() == "parallel.plan" for override in overrides)
+
+
+def _temporary_folder() -> Path:
+    """A folder for SSD files that goes when this process ends."""
+    folder = tempfile.mkdtemp(prefix="neocpu-rows-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

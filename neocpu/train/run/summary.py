@@ -1,0 +1,109 @@
+"""What does a run report at its end?
+
+Its digest, metrics, speed, memory, traffic and plan, as `run.json` has them.
+"""
+
+import json
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neocpu.parallel.transport.comm import Comm
+from neocpu.plan.cost.capacity import placed
+from neocpu.train.config.config_keys import config_record
+from neocpu.train.run.recovery import Recovery
+from neocpu.train.state.state import digest
+from neocpu.train.step.world import World
+from neocpu.train.watch.clock import StepClock
+from neocpu.train.watch.metrics import Metrics
+from neocpu.train.watch.results import versions
+
+MOST_RANKS = 128  # of a matrix of traffic by rank; of more ranks it is by node
+
+
+def peak_memory() -> int:
+    """Most bytes of memory that this process had at a time."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def summarise(
+    world: World,
+    steps: int,
+    samples: int,
+    clock: StepClock,
+    metrics: dict[str, Metrics],
+    traffic: dict[str, Any],
+    recovery: Recovery,
+) -> dict[str, Any]:
+    """The summary of a run after `steps` steps over `samples` samples, all checkpoints written.
+
+    Collective.
+
+    metrics : by split. traffic : of training and evaluation (`Comm.traffic`).
+    """
+    comm = world.comm
+    config = world.config
+    tables = world.embedding.tbe
+    memory = [int(data) for data in comm.allgather_bytes(b"%d" % peak_memory())]
+    return {
+        # a run that had nothing to train wrote no checkpoint, so its digest is not known yet
+        "digest": recovery.digest or digest(world, steps),
+        "steps": steps,
+        "samples": samples,
+        "seconds": clock.seconds,
+        "samples_per_second": clock.samples_per_second,
+        "cold_start_seconds": clock.cold_start,
+        "metrics": {split: measured.to_dict() for split, measured in metrics.items()},
+        "memory_per_rank": max(memory),
+        "memory_of_ranks": memory,
+        "ranks": comm.size,
+        "ranks_per_node": comm.ranks_per_node,
+        "threads": config.training.threads,
+        "plan": world.plan.to_dict(),
+        "traffic": traffic,
+        "checkpoints": recovery.written(),
+        "placements": placed(world.plan, world.embedding.memory),
+        "tiers": tier_counts(comm, tables.tiers()),
+        "stall_seconds": comm.largest(int(1e6 * tables.stalled)) / 1e6,
+        "crash_cost": recovery.crash_cost(),
+        "versions": versions(),
+        **config_record(config),
+    }
+
+
+def sent_matrix(states: Sequence[Mapping[str, Any]], ranks_per_node: int) -> dict[str, Any]:
+    """Bytes by sender and receiver: {"unit": "rank" or "node", "bytes": rows by sender}.
+
+    states : of each rank, what `Comm.traffic_of_ranks` says.
+    """
+    ranks = len(states)
+    matrix = np.zeros((ranks, ranks), np.int64)
+    for sender, state in enumerate(states):
+        received = state["received"]
+        matrix[sender, : len(received)] = received
+    if ranks <= MOST_RANKS:
+        return {"unit": "rank", "bytes": matrix.tolist()}
+    first = np.arange(0, ranks, ranks_per_node)
+    by_sender = np.add.reduceat(matrix, first, axis=0)
+    return {"unit": "node", "bytes": np.add.reduceat(by_sender, first, axis=1).tolist()}
+
+
+def tier_counts(comm: Comm, local: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Counts of the tiers of cached tables, summed over ranks. Collective.
+
+    local : table -> its tiers on this rank, nearest first, each with its name as "tier" and counts.
+    Tables come in the order in which ranks name them, a table's tiers nearest first.
+    """
+    totals: dict[tuple[str, str], dict[str, Any]] = {}
+    for message in comm.allgather_bytes(json.dumps(local).encode()):
+        for table, tiers in json.loads(message).items():
+            for counts in tiers:
+                name = counts.pop("tier")
+                total = totals.setdefault((table, name), {"table": table, "tier": name})
+                for key, count in counts.items():
+                    total[key] = total.get(key, 0) + count
+    return list(totals.values())

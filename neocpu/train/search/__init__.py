@@ -1,0 +1,1 @@
+"""Which smaller model is as good? A supernet, and decisions that learn."""

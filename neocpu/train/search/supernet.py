@@ -1,0 +1,180 @@
+"""Which model holds all models of a search? The largest, with masks behind its layers and tables.
+
+    E [bottom | C1 | C3.1000 | C3 | ...]   as the tables give it
+      mix the tables of one feature, mask columns           `table_choices.py`
+    E [bottom | C1 | C3 | ...]             as the model sees it
+      bottom and top MLP, units masked                      `MaskedMlp`
+
+A choice that is taken alone (m one-hot) leaves of a masked unit or column nothing but zeros, which
+the chains of `docs/arithmetic.md` §1 add without a trace: the logits are those of the small model,
+to the bit.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neocpu.tables.embedding.row_lookups import KeyLookups
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.layers.mlp import Mlp
+from neocpu.train.model.layers.shapes import Shapes
+from neocpu.train.model.layout import ModelLayout
+from neocpu.train.search.draws import Floats
+from neocpu.train.search.masks import Mask, Mixture
+from neocpu.train.search.space import Decision, Space
+from neocpu.train.search.table_choices import TableChoices
+
+PREFIX = "search."
+
+
+@dataclass(frozen=True)
+class SupernetLayout(ModelLayout):
+    """The tensors of a model and, behind them, the logits theta of each decision.
+
+    decisions : those with more than one choice.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+
+    def tensors(self) -> Shapes:
+        """(name, shape) of every parameter, in the order of the flat array."""
+        thetas = tuple((f"{PREFIX}{name}", (len(choices),)) for name, choices in self.decisions)
+        return (*super().tensors(), *thetas)
+
+
+class MaskedMlp(Mlp):
+    """An MLP some of whose layers' outputs are masked.
+
+    masks : by layer. name, sizes, parameters, last_relu, between : as of `Mlp`.
+
+    Attribute: learn, keep the products of backward passes.
+    """
+
+    def __init__(
+        self,
+        masks: Mapping[int, Mask],
+        name: str,
+        sizes: Sequence[int],
+        parameters: Mapping[str, F32],
+        last_relu: bool,
+        between: Callable[[], None],
+    ) -> None:
+        super().__init__(name, sizes, parameters, last_relu, between)
+        self.learn = False
+        self.masks = masks
+        self._masked = {layer: Buffer(sizes[layer + 1]) for layer in masks}
+        self._unmasked: dict[int, F32] = {}
+
+    def _output(self, layer: int, x: F32) -> F32:
+        """As of `Mlp`, masked behind its ReLU."""
+        output = super()._output(layer, x)
+        if layer not in self.masks:
+            return output
+        self._unmasked[layer] = output
+        masked = self._masked[layer].matrix(len(x))
+        self.masks[layer].forward(output, masked)
+        return masked
+
+    def begin_backward(self, gradient: F32) -> None:
+        """As `Mlp.begin_backward`, through the mask of the last layer."""
+        last = self.layers - 1
+        if last in self.masks:
+            gradient = gradient.copy()
+            self.masks[last].backward(gradient, self._unmasked[last], self.learn)
+        super().begin_backward(gradient)
+
+    def input_gradient(self, layer: int) -> F32:
+        """As `Mlp.input_gradient`, through the mask of the layer before it."""
+        inner = super().input_gradient(layer)
+        if layer and layer - 1 in self.masks:
+            # the gate lets no unit through whose output is 0, and its product is 0
+            self.masks[layer - 1].backward(inner, self._unmasked[layer - 1], self.learn)
+        return inner
+
+
+class Supernet(Dlrm):
+    """The largest model of a space, masked.
+
+    space : its decisions. layout : of the largest model. seed : of the initial values.
+
+    Attributes: theta, the logits f32[choices] of each decision, views of `flat` that begin at 0;
+    sums, numbers that `write_sums` writes; columns of E are those of all tables.
+    """
+
+    def __init__(self, space: Space, layout: ModelLayout, seed: int) -> None:
+        self.space = space
+        self._masks: dict[str, Mask | Mixture] = {}  # by the names of their sums
+        super().__init__(**vars(layout), seed=seed)
+        self.theta = {
+            decision.name: self.parameters[f"{PREFIX}{decision.name}"]
+            for decision in space.decisions
+        }
+        for theta in self.theta.values():
+            theta[:] = 0
+        self.shared = self.flat.size - sum(theta.size for theta in self.theta.values())
+        self._tables = TableChoices(space.tables, self.first_column)
+        self._masks |= {choice.sums.name: choice for choice in self._tables.choices}
+        self.columns = self._tables.columns
+        self.sums = sum(choice.sums.size for choice in self._masks.values())
+
+    def _layout(self, layout: ModelLayout) -> ModelLayout:
+        return SupernetLayout(**vars(layout), decisions=self.space.decisions)
+
+    def _mlp(self, name: str, last_relu: bool) -> Mlp:
+        masks = {
+            layer: Mask(decision.name, decision)
+            for layer, decision in enumerate(getattr(self.space, name))
+            if decision.open
+        }
+        self._masks |= {mask.sums.name: mask for mask in masks.values()}
+        sizes = self.layout.sizes(name)
+        return MaskedMlp(masks, name, sizes, self.parameters, last_relu, self._between_layers)
+
+    def choose(self, mixtures: Mapping[str, Floats], learn: bool = False) -> None:
+        """Mix the choices of each decision as m f64[choices] says; learn : keep what the gradients
+        of m are made of in backward passes.
+        """
+        for choice in self._masks.values():
+            choice.choose(mixtures[choice.decision.name])
+        self._tables.learn = learn
+        for mlp in (self._bottom, self._top):
+            assert isinstance(mlp, MaskedMlp)
+            mlp.learn = learn
+
+    def forward_top(self, E: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
+        """Logits f32[b] of E f32[b, columns] as the tables give it; see `Dlrm.forward_top`."""
+        return super().forward_top(self._tables.forward(E), lookups)
+
+    def backward_lower(self) -> F32:
+        """Gradient dE f32[b, columns] of E as the tables gave it; see `Dlrm.backward_lower`."""
+        return self._tables.backward(super().backward_lower())
+
+    def write_sums(self, node: NodeGradient) -> None:
+        """Write what the gradients of m are made of, summed over a node of leaves, after a backward
+        pass that learns; node.into : arrays of `sums_layout`.
+        """
+        for choice in self._masks.values():
+            choice.sums.write(node)
+
+    def sums_layout(self, flat: F32) -> dict[str, F32]:
+        """Name -> view of its part of a flat array f32[sums]; biases of these layers, the numbers
+        of samples, go nowhere.
+        """
+        views: dict[str, F32] = {}
+        first = 0
+        for name, choice in self._masks.items():
+            end = first + choice.sums.size
+            views[f"{name}.weight"] = flat[first:end].reshape(1, -1)
+            views[f"{name}.bias"] = np.empty(1, np.float32)
+            first = end
+        return views
+
+    def gradients(self, flat: F32) -> dict[str, Floats]:
+        """Gradient f64[choices] of each decision's m from the sums f32[sums] over the batch."""
+        views = self.sums_layout(flat)
+        gradients = {name: np.zeros(theta.size) for name, theta in self.theta.items()}
+        for name, choice in self._masks.items():
+            gradients[choice.decision.name] += choice.gradient(views[f"{name}.weight"].reshape(-1))
+        return gradients

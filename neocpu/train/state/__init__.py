@@ -1,0 +1,1 @@
+"""What is the state of training, whoever holds it, and what is its digest?"""

@@ -1,0 +1,132 @@
+"""Are these the data that a checkpoint was trained on? A short description travels with it.
+
+The config may name other paths on resume (a raw log, its converted copy, a copy elsewhere), but not
+other samples: a position in the data would then mean something else. A vocabulary is part of the
+model: with another one, a category would look up another row.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import CheckpointError
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.train.state.stored_schema import other_codes
+
+HISTORY = "online"  # the files of a run that trains on file after file (`online.py`)
+NEW_DATA = (
+    "; to go on with new data choose another --out and name the checkpoint in training.init_from"
+)
+LOOKED_AT = 4096  # samples of the beginning and of the end that enter the fingerprint
+
+
+def describe(
+    datasets: Mapping[str, Dataset], rows_by: str, vocabularies: Mapping[str, NDArray[Any]] | None
+) -> dict[str, Any]:
+    """A JSON object with these keys.
+
+    splits : of each split "rows" (its number of samples), "fingerprint" and "files".
+    vocabularies : SHA-256 of each feature's, where `rows_by` is "vocabulary".
+    dense : names of the dense columns.
+    schema : the tree of the schema by which a table was read; absent for other data.
+    """
+    splits = {}
+    for name, data in datasets.items():
+        splits[name] = {
+            "rows": data.rows,
+            "fingerprint": fingerprint(data),
+            "files": [str(path) for path in data.paths],
+        }
+    hashes = {}
+    if rows_by == "vocabulary" and vocabularies:
+        hashes = hashes_of(vocabularies)
+    first = next(iter(datasets.values()), None)
+    dense = [] if first is None else list(first.dense_columns)
+    description = {"splits": splits, "vocabularies": hashes, "dense": dense}
+    if first is not None and first.schema is not None:
+        description["schema"] = first.schema
+    return description
+
+
+def hashes_of(vocabularies: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    """SHA-256 of each feature's vocabulary."""
+    return {feature: _sha(codes) for feature, codes in vocabularies.items()}
+
+
+def fingerprint(data: Dataset) -> str:
+    """SHA-256 of labels and dense columns of the first and last samples."""
+    ends = (
+        np.arange(min(LOOKED_AT, data.rows), dtype=np.int64),
+        np.arange(max(data.rows - LOOKED_AT, 0), data.rows, dtype=np.int64),
+    )
+    arrays = []
+    for samples in ends:
+        part = data.take(samples, ())
+        arrays += [part.labels, part.dense]
+    return _sha(*arrays)
+
+
+def _sha(*arrays: NDArray[Any]) -> str:
+    sha = hashlib.sha256()
+    for array in arrays:
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
+
+
+def _refuse_other_schema(
+    path: Path, before: Mapping[str, Any] | None, now: Mapping[str, Any] | None, resumed: bool
+) -> None:
+    """Raise CheckpointError if a table's values have other codes than before."""
+    if before and now and (name := other_codes(before, now)):
+        raise CheckpointError(
+            f"{path}: was trained on data in which {name} was read in another way; convert the "
+            "data by the same schema (--fitted takes its numbers from the train data)"
+        )
+    if resumed and now and not before and now.get("version", 1) > 1:
+        raise CheckpointError(
+            f"{path}: was trained on a table as neocpu 0.1.0 read it; write version = 1 into its "
+            "schema to go on"
+        )
+
+
+def refuse_other_data(
+    path: Path, before: Mapping[str, Any], now: Mapping[str, Any], split: str | None = None
+) -> None:
+    """Raise CheckpointError if vocabularies, or the samples of `split`, are not those of before.
+
+    path : of the checkpoint. before, now : descriptions of the data that it was trained on, and of
+    those at hand; a checkpoint without a description ({}) goes with any data.
+    """
+    if not before:
+        return
+    if split is not None and (HISTORY in before) != (HISTORY in now):
+        raise CheckpointError(
+            f"{path}: is of a run that trains on file after file; go on with `neocpu online`"
+            if HISTORY in before
+            else f"{path}: is of `neocpu train`; name it in training.init_from, and choose another "
+            "--out"
+        )
+    for feature in {**before["vocabularies"], **now["vocabularies"]}:
+        if before["vocabularies"].get(feature) != now["vocabularies"].get(feature):
+            raise CheckpointError(
+                f"{path}: was trained with another vocabulary of feature {feature}; "
+                "set data.vocabulary to the dataset that it was trained on"
+                f"{NEW_DATA if split is not None else ''}"
+            )
+    _refuse_other_schema(path, before.get("schema"), now.get("schema"), split is not None)
+    if split is None:
+        return
+    old = before["splits"].get(split)
+    new = now["splits"].get(split)
+    if old is None or new is None:
+        return
+    if (old["rows"], old["fingerprint"]) != (new["rows"], new["fingerprint"]):
+        raise CheckpointError(
+            f"{path}: data.{split} are other data now: {new['rows']} rows in "
+            f"{', '.join(new['files'])}; it was trained on {old['rows']} rows in "
+            f"{', '.join(old['files'])}. Restore them{NEW_DATA}"
+        )

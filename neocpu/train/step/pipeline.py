@@ -1,0 +1,190 @@
+"""Who runs the stages of a step, in which order? One loop over the schedule, the same for all
+kinds of pipelining.
+
+A rank computes the stages of its compute queue in their order. Before a stage it waits for the
+exchanges that the stage needs, and after each it starts the exchanges whose needs are met, also
+those of coming batches. Nothing here decides by what time it is, so all ranks start exchanges in
+one order.
+
+    step i     compute      lookup  bottom  top  upper'  lower' ...             batch i
+               exchanges    output, gradient, replicas, sums                    batch i
+               ahead        read, copy, input, index, prefetch                  batches i+1 ...
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from neocpu.core.errors import NeocpuError
+from neocpu.core.stages import EXCHANGE, NONE_AHEAD, Stage
+
+T = TypeVar("T")
+COMPUTE = "compute"
+
+
+class Waitable(Protocol):
+    """An exchange under way."""
+
+    def wait(self) -> object:
+        """Return when it is over."""
+
+
+# What a stage does with a batch; exchanges return what is to be waited for, if anything.
+Work = Callable[[T], Waitable | None]
+Span = Callable[[str], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """An exchange that could not begin: the error belongs to its batch, and waits for its turn."""
+
+    error: Exception
+
+    def wait(self) -> None:
+        raise self.error
+
+
+@dataclass(eq=False)
+class _State(Generic[T]):
+    """A stage, and how far it is.
+
+    needs : (stage, batches before) pairs that must be done before. ahead : batches by which it may
+    run ahead. followers : exchanges that need it. begun, done : batches that have begun, and that
+    are done; under_way : exchanges in between, by batch.
+    """
+
+    stage: Stage
+    work: Work[T] | None
+    ahead: int
+    needs: list[tuple["_State[T]", int]] = field(default_factory=list)
+    followers: list["_State[T]"] = field(default_factory=list)
+    begun: int = 0
+    done: int = 0
+    under_way: dict[int, Waitable] = field(default_factory=dict)
+
+
+def _nothing() -> None:
+    """Nothing is under way that has to be polled."""
+
+
+def _no_span(_: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+class Pipeline(Generic[T]):
+    """Runs the stages of one batch after the other, and of coming batches meanwhile.
+
+    Parameters
+    ----------
+    stages : the schedule, as `simulation.schedule.pipelined` makes it for `ahead`.
+    work : what a stage does; stages without work take no time.
+    items : the batches, taken one by one by the first stage, which has no work of its own.
+    ahead : batches by which stages run ahead of their step; others do not.
+    span : called with the name of each stage that works; a context for its time.
+    poll : called before anything is waited for, so that all that is under way has gone on.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        work: Mapping[str, Work[T]],
+        items: Iterator[T],
+        ahead: Mapping[str, int] = NONE_AHEAD,
+        span: Span = _no_span,
+        poll: Callable[[], None] = _nothing,
+    ) -> None:
+        states = {
+            stage.name: _State(stage, work.get(stage.name), ahead.get(stage.name, 0))
+            for stage in stages
+        }
+        for state in states.values():
+            needs = [*((name, 0) for name in state.stage.needs), *state.stage.earlier]
+            state.needs = [(states[name], back) for name, back in needs]
+            if state.stage.kind == EXCHANGE:
+                for name, _ in needs:
+                    states[name].followers.append(state)
+        self._states = list(states.values())
+        local = [state for state in self._states if state.stage.kind != EXCHANGE]
+        self._early = [state for state in local if state.stage.queue != COMPUTE]
+        self._compute = [state for state in local if state.stage.queue == COMPUTE]
+        self._items = items
+        self._span = span
+        self._poll = poll
+        self._batches: dict[int, T] = {}
+        self._now = 0  # the batch whose step it is
+        self._end = sys.maxsize  # number of batches, once it is known
+
+    def step(self) -> T | None:
+        """All stages of the next batch, and what of coming ones is due; None if there is none.
+
+        Raises whatever a stage raises; an exchange that fails for a coming batch raises in that
+        batch's step.
+        """
+        for state in self._early:
+            for batch in range(state.done, self._now + state.ahead + 1):
+                self._finish(state, batch)
+        if self._now >= self._end:
+            return None
+        for state in self._compute:
+            self._finish(state, self._now)
+        for state in self._states:  # exchanges that no stage waited for
+            self._finish(state, self._now)
+        self._now += 1
+        return self._batches.pop(self._now - 1)
+
+    def close(self) -> None:
+        """Wait for exchanges that are under way, of batches whose step will not come."""
+        for state in self._states:
+            for exchange in state.under_way.values():
+                with suppress(NeocpuError):  # whoever takes up that batch will meet its error
+                    exchange.wait()
+            state.under_way.clear()
+
+    def _finish(self, state: _State[T], batch: int) -> None:
+        """See that a stage is done for a batch, and all that it needs."""
+        if state.done > batch or batch >= self._end:
+            return
+        if state.begun <= batch:
+            for need, back in state.needs:
+                if need.done <= batch - back:
+                    self._finish(need, batch - back)
+            if batch >= self._end:  # the first stage has met the end meanwhile
+                return
+            if state.begun <= batch:  # else the last need has started it
+                self._begin(state, batch)
+        if state.under_way and (exchange := state.under_way.pop(batch, None)) is not None:
+            self._poll()
+            exchange.wait()
+        state.done = batch + 1
+        for follower in state.followers:
+            self._start(follower)
+
+    def _begin(self, state: _State[T], batch: int) -> None:
+        state.begun = batch + 1
+        if state is self._states[0]:
+            item = next(self._items, None)
+            if item is None:
+                self._end = batch
+            else:
+                self._batches[batch] = item
+            return
+        if state.work is None:
+            return
+        try:
+            with self._span(state.stage.name):
+                exchange = state.work(self._batches[batch])
+        except Exception as error:
+            if state.stage.kind != EXCHANGE or batch == self._now:
+                raise
+            exchange = _Failed(error)
+        if exchange is not None:
+            state.under_way[batch] = exchange
+
+    def _start(self, state: _State[T]) -> None:
+        """Start an exchange for every batch for which it is due and has what it needs."""
+        while state.begun <= self._now + state.ahead and state.begun < self._end:
+            if any(need.done <= state.begun - back for need, back in state.needs):
+                return
+            self._begin(state, state.begun)

@@ -1,0 +1,371 @@
+"""What happens in one training step on one rank? The picture in docs/design.md §1, top to bottom.
+
+    E[b, C]   columns 0:d0 bottom MLP, then the pooled vector of each key          forward
+    dE[b, C]  its gradient                                                          backward
+
+Each stage of `core/stages.py` is a method here; `pipeline.py` calls them in the order, and
+ahead of their time, as the kind of pipelining says.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import TrainingError
+from neocpu.core.stages import NONE_AHEAD, PIPELINES, STEP, pipelined
+from neocpu.core.trees import leaf_cuts, rank_samples
+from neocpu.parallel.dense.reduction import LeafReduction
+from neocpu.parallel.dense.two_level_reduction import dense_reduction
+from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
+from neocpu.parallel.embeddings.mixed import MixedEmbedding
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.wires import Wire
+from neocpu.parallel.transport.buffers import Buffers
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.started import Started
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.layers.arrays import NodeGradient
+from neocpu.train.step.dynamic_kinds import DynamicKinds
+from neocpu.train.step.gradient_norm import DenseGradient, GradientClip
+from neocpu.train.step.node_gradients import node_gradient
+from neocpu.train.step.pipeline import Pipeline, Waitable, Work
+from neocpu.train.step.tower_gradients import TowerGradients
+from neocpu.train.step.turn import BatchLike, Outcome, Turn
+
+
+@dataclass
+class Bucket:
+    """Dense parameters whose gradients are summed together: a slice of the flat array."""
+
+    parameters: slice
+    reduction: LeafReduction
+
+
+class TrainStep:
+    """One rank's training step: forward, loss, backward, updates.
+
+    pipeline : a name of `simulation.schedule.PIPELINES`. bucket_bytes : of dense gradients, fewer
+    are not worth sums of their own. wire : of the dense gradients (None: fp32). towers : where the
+    model's towers run on their nodes. clip_norm : of the gradient of all dense parameters, at most
+    (0: any). dynamic : the tables whose rows move (None: there is none).
+
+    Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
+    """
+
+    def __init__(
+        self,
+        model: Dlrm,
+        embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding,
+        optimizer: DenseOptimizer,
+        comm: Comm,
+        leaves: int,
+        pipeline: str = "off",
+        bucket_bytes: int = 0,
+        wire: Wire | None = None,
+        towers: TowerGradients | None = None,
+        clip_norm: float = 0.0,
+        dynamic: DynamicKinds | None = None,
+    ) -> None:
+        self.model = model
+        self.embedding = embedding
+        self.optimizer = optimizer
+        self.comm = comm
+        self.leaves = leaves
+        self.pipeline = pipeline
+        self.towers = towers
+        self.dynamic = dynamic
+        self._wire = wire
+        sizes = list(model.layout.parameter_sizes().values())
+        self._clip = GradientClip(sizes, clip_norm) if clip_norm else None
+        self._buffers = Buffers()
+        self._coming: list[Turn] = []  # whose rows are being brought up
+        self.buckets = self._make_buckets(bucket_bytes)
+        self._E = np.empty((0, model.columns), np.float32)
+        self._nodes = {
+            node: np.empty(model.flat.size, np.float32)
+            for node in self.buckets["lower"].reduction.nodes[comm.rank]
+        }
+        self._views = {node: model.layout.views(flat) for node, flat in self._nodes.items()}
+        self._node_gradients: list[NodeGradient] = []
+        if comm.size > 1:
+            model.between = comm.poll
+        self._work: Mapping[str, Work[Turn]] = {
+            "input": self._start_input,
+            "index": self._index,
+            "prefetch": self._prefetch,
+            "lookup": self._look_up,
+            "output": self._send_pooled,
+            "bottom_forward": self._forward_bottom,
+            "top_forward": self._forward_top,
+            "upper_backward": self._backward_upper,
+            "upper_sums": lambda turn: self._sum(turn, "upper"),
+            "lower_backward": self._backward_lower,
+            "gradient": self._send_gradients,
+            "merge": self._merge,
+            "replicas": self._sum_replicas,
+            "bottom_backward": self._backward_bottom,
+            "lower_sums": lambda turn: self._sum(turn, "lower"),
+            "update": self._update,
+            "apply": self._apply,
+            "upper_update": lambda turn: self._update_dense(turn, "upper"),
+            "lower_update": lambda turn: self._update_dense(turn, "lower"),
+        }
+
+    def _make_buckets(self, least: int) -> dict[str, Bucket]:
+        """Two where sums overlap with the backward pass, as in a recorded DLRM; else one.
+
+        Parameters of interactions and towers stand behind the top layers and end with the lower
+        ones, so a model with any has one bucket. least : bytes of a bucket.
+        """
+        layout = self.model.layout
+        end = self.model.shared
+        cut = end
+        large = self.model.flat[layout.upper].nbytes >= least
+        if self.pipeline == "full" and large and layout.in_two_buckets:
+            cut = layout.upper.start
+        cuts = {"upper": slice(cut, end), "lower": slice(0, cut)}
+        queue = self.comm.queue("dense")
+        return {
+            name: Bucket(cut, dense_reduction(queue, cut.stop - cut.start, self.leaves, self._wire))
+            for name, cut in cuts.items()
+        }
+
+    # ---- batches ----
+
+    def __call__(self, batch: BatchLike, step: int) -> Outcome:
+        """Train on one batch, nothing ahead. Collective.
+
+        step : of the optimizers, counted from 1.
+
+        Raises
+        ------
+        IndexRangeError : a row number outside its table, on every rank.
+        TrainingError : a loss that is not finite.
+        """
+        return self.over(iter([batch]), step).next()[1]
+
+    def over(
+        self, batches: Iterator[BatchLike], step: int, ahead: Mapping[str, int] = NONE_AHEAD
+    ) -> "Steps":
+        """Steps over batches, from this step on; ahead : of `simulation.schedule.pipelined`."""
+        self._coming = []
+        return Steps(self, batches, step, ahead)
+
+    def forward(self, batch: BatchLike) -> NDArray[np.float32]:
+        """Logits f32[b] of this rank's samples. Collective."""
+        turn = Turn(batch, 0)
+        self._start_input(turn)
+        self._look_up(turn)
+        self._send_pooled(turn)
+        self._forward_bottom(turn)
+        return self._logits(turn)
+
+    # ---- stages ----
+
+    def _start_input(self, turn: Turn) -> Waitable:
+        sparse = turn.batch.sparse
+        if self.dynamic is not None:
+            sparse = self.dynamic.translate(sparse)
+        turn.input = self.embedding.start(sparse, turn.batch.samples)
+        return turn.input
+
+    def _index(self, turn: Turn) -> None:
+        assert turn.input is not None
+        self.embedding.know(turn.input)
+
+    def _prefetch(self, turn: Turn) -> None:
+        self._coming.append(turn)
+        # a checkpoint has perhaps undone what was planned for the batches before
+        for coming in self._coming:
+            assert coming.input is not None
+            self.embedding.prefetch(coming.input)
+
+    def _look_up(self, turn: Turn) -> None:
+        assert turn.input is not None
+        self._coming = [coming for coming in self._coming if coming is not turn]
+        turn.lookup = self.embedding.lookup(turn.input)
+
+    def _send_pooled(self, turn: Turn) -> Waitable:
+        assert turn.lookup is not None
+        turn.lookup.send()
+        return turn.lookup
+
+    def _forward_bottom(self, turn: Turn) -> None:
+        samples = turn.batch.labels.size
+        if len(self._E) < samples:
+            self._E = np.empty((samples, self.model.columns), np.float32)
+        self.model.forward_bottom(turn.batch.dense, self._E[:samples])
+
+    def _logits(self, turn: Turn) -> NDArray[np.float32]:
+        assert turn.lookup is not None
+        E = self._E[: turn.batch.labels.size]
+        return self.model.forward_top(E, turn.lookup.finish(E))
+
+    def _forward_top(self, turn: Turn) -> None:
+        self._logits(turn)
+        batch = turn.batch
+        weights = getattr(batch, "weights", None)
+        prediction, loss = self.model.loss_gradient(batch.labels, batch.samples, weights)
+        self._refuse_nonfinite(loss, batch, turn.step)
+        for head, labels in self.model.with_heads(getattr(batch, "head_labels", None)):
+            losses = head.loss_gradient(labels, batch.samples, weights)[1]
+            self._refuse_nonfinite(losses, batch, turn.step)
+        turn.outcome = Outcome(prediction, batch.labels, loss)
+
+    def node_gradients(self, samples: int) -> list[NodeGradient]:
+        """Where the weight gradients of a global batch go: a sum for each aligned node of this
+        rank's leaves.
+        """
+        cuts = leaf_cuts(samples, self.leaves)
+        first, _ = rank_samples(self.comm.rank, self.comm.size, samples, self.leaves)
+        return [
+            node_gradient(
+                np.array(cuts[lo : lo + size + 1], np.int64) - first,
+                views,
+                self._wire,
+                self._buffers,
+            )
+            for (lo, size), views in self._views.items()
+        ]
+
+    def _backward_upper(self, turn: Turn) -> None:
+        self._node_gradients = self.node_gradients(turn.batch.samples)
+        self.model.backward_upper(self._node_gradients)
+
+    def _backward_lower(self, turn: Turn) -> None:
+        turn.gradient = self.model.backward_lower()
+
+    def _send_gradients(self, turn: Turn) -> Waitable:
+        assert turn.gradient is not None
+        if isinstance(self.embedding, MixedEmbedding):
+            terms = self.model.row_terms
+            turn.update = self.embedding.start_backward(turn.gradient, turn.step, terms)
+        else:
+            turn.update = self.embedding.start_backward(turn.gradient, turn.step)
+        if self.dynamic is not None:
+            self.dynamic.note(turn.batch.sparse, turn.gradient)
+        return turn.update
+
+    def _merge(self, turn: Turn) -> None:
+        assert turn.update is not None
+        turn.update.merge_replicas()
+
+    def _sum_replicas(self, turn: Turn) -> Waitable | None:
+        assert turn.update is not None
+        return turn.update.start_replicas()
+
+    def _backward_bottom(self, _: Turn) -> None:
+        self.model.backward_bottom(self._node_gradients)
+
+    def _sum(self, turn: Turn, name: str) -> Waitable | None:
+        bucket = self.buckets[name]
+        if bucket.parameters.start == bucket.parameters.stop:
+            return None
+        turn.sums[name] = self.start_sum(bucket)
+        return turn.sums[name]
+
+    def start_sum(self, bucket: Bucket) -> Started[NDArray[np.float32]]:
+        """Begin to add the gradients of a bucket's parameters over all ranks."""
+        gradients = {node: flat[bucket.parameters] for node, flat in self._nodes.items()}
+        return bucket.reduction.start(gradients)
+
+    def _update(self, turn: Turn) -> None:
+        assert turn.update is not None
+        turn.update.update_shards()
+
+    def _apply(self, turn: Turn) -> None:
+        assert turn.update is not None
+        turn.update.update_replicas()
+
+    def _update_dense(self, turn: Turn, name: str) -> None:
+        if self._clip is not None:
+            if name == "lower":  # the last sums: a norm needs those of all parameters
+                self._update_clipped(turn, self._clip)
+            return
+        if name in turn.sums:
+            gradient = turn.sums[name].wait()
+            self.optimizer.step(gradient, turn.step, self.buckets[name].parameters)
+        if name == "lower" and self.towers is not None:
+            self.towers.update(self.optimizer, turn.batch.samples, turn.step)
+
+    def _update_clipped(self, turn: Turn, clip: GradientClip) -> None:
+        """Update all dense parameters, from gradients that are scaled down together."""
+        gradients = [
+            DenseGradient(self.buckets[name].parameters.start, sums.wait())
+            for name, sums in turn.sums.items()
+        ]
+        exchange = None
+        if self.towers is not None:
+            gradients += self.towers.reduce(turn.batch.samples)
+            exchange = self.towers.share
+        for first, gradient in clip.scaled(gradients, exchange):
+            part = slice(first, first + gradient.size)
+            self.optimizer.step(gradient, turn.step, part)
+
+    def _refuse_nonfinite(self, loss: NDArray[np.float32], batch: BatchLike, step: int) -> None:
+        """Raise TrainingError for the first sample of this rank whose loss is not finite."""
+        finite = np.isfinite(loss)
+        if finite.all():
+            return
+        sample = int(np.argmin(finite))
+        first, _ = rank_samples(self.comm.rank, self.comm.size, batch.samples, self.leaves)
+        finite_inputs = np.isfinite(batch.dense[sample]).all() and np.isfinite(batch.labels[sample])
+        raise TrainingError(
+            f"step {step}: the loss of sample {first + sample} of the batch is {loss[sample]} "
+            f"(its inputs are {'finite' if finite_inputs else 'not finite'}); lower "
+            "optimizer.dense.learning_rate or optimizer.sparse.learning_rate, or resume from an "
+            "earlier checkpoint"
+        )
+
+
+class Steps:
+    """Training steps over batches in their order, with what can be done ahead of them.
+
+    Where rows of tables move, a segment of steps ends with no batch under way.
+
+    ahead : batches by which stages run ahead where the tables need it (`lookahead.py`).
+    """
+
+    def __init__(
+        self,
+        owner: TrainStep,
+        batches: Iterator[BatchLike],
+        step: int,
+        ahead: Mapping[str, int],
+    ) -> None:
+        self._owner = owner
+        self._ahead = ahead
+        self._turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
+        self._pipeline = self._segment(step)
+
+    def _segment(self, step: int) -> Pipeline[Turn]:
+        """The steps from this one to the next decision on rows; to the end, if there is none."""
+        owner = self._owner
+        turns: Iterator[Turn] = self._turns
+        if owner.dynamic is not None:
+            turns = islice(turns, owner.dynamic.steps_left(step))
+        return Pipeline(
+            pipelined(owner.pipeline, STEP, self._ahead),
+            owner._work,
+            turns,
+            {**PIPELINES[owner.pipeline], **self._ahead},
+            owner.comm.span,
+            owner.model.between,
+        )
+
+    def next(self) -> tuple[BatchLike, Outcome]:
+        """Train on the next batch; there must be one. Collective. Raises as `TrainStep`."""
+        turn = self._pipeline.step()
+        assert turn is not None and turn.outcome is not None
+        dynamic = self._owner.dynamic
+        if dynamic is not None and dynamic.end_step(turn.step):
+            self._pipeline = self._segment(turn.step + 1)
+        return turn.batch, turn.outcome
+
+    def close(self) -> None:
+        """Wait for the exchanges of batches that will not be trained on. Collective."""
+        self._pipeline.close()

@@ -1,0 +1,125 @@
+"""How do the parameters of towers learn where only one node works with them?
+
+With `parallel.towers` node h runs the modules of its towers for all samples, its rank at place l
+for those of its peers. So the gradients of their parameters are summed inside the node: over the
+same leaves in the same tree as everywhere (`docs/arithmetic.md` §2), hence to the same bits. Other
+nodes' copies of these parameters are stale until `gather` brings them up to date, which the state
+of a run (digest, checkpoint) calls for.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.trees import Node, leaf_cuts, rank_samples
+from neocpu.parallel.dense.reduction import DenseReduction
+from neocpu.parallel.exchange.peers import Peers
+from neocpu.parallel.exchange.wires import Wire
+from neocpu.parallel.transport.buffers import Buffers
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.towers import Towers
+from neocpu.train.step.gradient_norm import DenseGradient
+from neocpu.train.step.node_gradients import node_gradient
+
+F32 = NDArray[np.float32]
+
+
+class TowerGradients:
+    """Gradients of this node's towers, and copies of all nodes' parameters.
+
+    model : whose towers run apart. towers : modules of this node. node_of : each tower's node.
+    wire : of dense gradients (None: fp32).
+    """
+
+    def __init__(
+        self,
+        model: Dlrm,
+        towers: Towers,
+        node_of: Sequence[int],
+        peers: Peers,
+        wire: Wire | None = None,
+    ) -> None:
+        self._model = model
+        self._towers = towers
+        self._peers = peers
+        slices = model.layout.tower_slices
+        self._slices = [
+            [part for part, place in zip(slices, node_of) if place == node]
+            for node in range(peers.nodes)
+        ]
+        self._mine = self._slices[peers.node]
+        tree_nodes = [
+            [node for rank in peers.ranks(place) for node in peers.tree_nodes(rank)]
+            for place in range(peers.per_node)
+        ]
+        parameters = sum(part.stop - part.start for part in self._mine)
+        self._reduction = DenseReduction(
+            peers.inside.queue("dense"), parameters, peers.leaves, wire, tree_nodes
+        )
+        self._sum = np.zeros(model.flat.size, np.float32)
+        self._wire = wire
+        self._buffers = Buffers()
+
+    def update(self, dense: DenseOptimizer, batch: int, step: int) -> None:
+        """Train this node's towers; batch : samples of the last backward pass. Collective."""
+        for first, gradient in self.reduce(batch):
+            dense.step(gradient, step, slice(first, first + gradient.size))
+
+    def reduce(self, batch: int) -> list[DenseGradient]:
+        """Gradients of this node's towers; batch : samples of the last backward pass. Collective.
+
+        They are valid until the next call.
+        """
+        total = self._reduction.reduce(self._tree_nodes(batch))
+        gradients = []
+        first = 0
+        for part in self._mine:
+            end = first + part.stop - part.start
+            gradients.append(DenseGradient(part.start, total[first:end]))
+            first = end
+        return gradients
+
+    def share(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums f64[K] of parameters, each from a node that knows it, where NaN says that this one
+        does not. Collective.
+        """
+        nodes = self._peers.nodes
+        arrived = np.empty(nodes * squares.size)
+        sizes = np.full(nodes, squares.size, np.int64)
+        self._peers.across.allgatherv(squares, arrived, sizes, what="squares of tower gradients")
+        by_node = arrived.reshape(nodes, -1)
+        known = np.argmin(np.isnan(by_node), axis=0)
+        shared: NDArray[np.float64] = by_node[known, np.arange(squares.size)]
+        return shared
+
+    def _tree_nodes(self, batch: int) -> dict[Node, F32]:
+        """This node's gradients for each aligned node of the leaves of this rank's peers."""
+        peers = self._peers
+        cuts = leaf_cuts(batch, peers.leaves)
+        into = self._model.layout.views(self._sum)
+        sums = {}
+        start = 0
+        for rank, size in zip(peers.ranks(peers.place), peers.sizes(batch).tolist()):
+            first, _ = rank_samples(rank, peers.comm.size, batch, peers.leaves)
+            for lo, leaves in peers.tree_nodes(rank):
+                node_cuts = np.array(cuts[lo : lo + leaves + 1], np.int64) - first + start
+                node = node_gradient(node_cuts, into, self._wire, self._buffers)
+                self._towers.weight_gradients([node])
+                sums[lo, leaves] = np.concatenate([self._sum[part] for part in self._mine])
+            start += size
+        return sums
+
+    def gather(self, dense: DenseOptimizer) -> None:
+        """Bring parameters and states of all towers to all nodes. Collective."""
+        sizes = [sum(part.stop - part.start for part in parts) for parts in self._slices]
+        for array in (dense.parameters, *dense.state.values()):
+            arrived = np.empty(sum(sizes), np.float32)
+            mine = np.concatenate([array[part] for part in self._mine])
+            self._peers.across.allgatherv(mine, arrived, sizes, what="tower parameters")
+            first = 0
+            for part in (part for parts in self._slices for part in parts):
+                end = first + part.stop - part.start
+                array[part] = arrived[first:end]
+                first = end

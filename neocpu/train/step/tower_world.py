@@ -1,0 +1,110 @@
+"""Which objects make up a rank whose node looks up and compresses its own features?
+
+What `world.build` needs where `parallel.towers` is set.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from neocpu.core.errors import PlanError
+from neocpu.parallel.embeddings.disaggregated import (
+    DisaggregatedEmbedding,
+    keys_of_nodes,
+    node_of_tables,
+)
+from neocpu.parallel.exchange.peers import Ints, Peers
+from neocpu.parallel.exchange.wires import Wire
+from neocpu.parallel.sharding.entries import key_columns
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.specs.specs import bags
+from neocpu.train.config.config import Config
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.layout import ModelLayout
+from neocpu.train.model.towers import Towers
+from neocpu.train.step.tower_gradients import TowerGradients
+
+
+def build_apart(
+    config: Config,
+    comm: Comm,
+    plan: Plan,
+    model: Dlrm,
+    huge: bool,
+    memory: MemoryPlan | None,
+) -> tuple[DisaggregatedEmbedding, TowerGradients | None]:
+    """The tables of this rank, and what trains the towers of its node, if there are any.
+
+    Raises PlanError where tables or towers do not lie on one node each, or nodes are not equal.
+    """
+    peers = Peers(comm, plan.ranks_per_node, config.training.leaves)
+    nodes = node_of_tables(plan)
+    node_of = nodes_of_towers(model.layout, plan, nodes)
+    towers = _towers_of_node(model, plan, nodes, node_of, peers.node) if node_of else None
+    embedding = DisaggregatedEmbedding(
+        plan,
+        peers,
+        _columns(model.layout, plan, nodes, node_of),
+        towers,
+        config.optimizer.sparse,
+        config.training.seed,
+        first_column=model.first_column,
+        route=config.parallel.route,
+        huge=huge,
+        memory=memory,
+        unique_rows=config.parallel.unique_rows,
+        wires=config.wires.specs,
+    )
+    if towers is None:
+        return embedding, None
+    wire = Wire.of(config.wires.specs.dense, backward=True)
+    return embedding, TowerGradients(model, towers, node_of, peers, wire)
+
+
+def nodes_of_towers(layout: ModelLayout, plan: Plan, nodes: Sequence[int]) -> list[int]:
+    """Node of each tower; nodes : of each table. Raises PlanError for a tower on several nodes."""
+    tables = [key.table for key in bags(plan.tables)]
+    node_of = []
+    for tower in layout.towers:
+        places = {nodes[tables[key]] for key in tower.keys}
+        if len(places) > 1:
+            raise PlanError(
+                f"parallel.towers: the tables of tower {tower.name!r} lie on the nodes "
+                f"{sorted(places)}, but its module needs them on one"
+            )
+        node_of.append(places.pop())
+    return node_of
+
+
+def _towers_of_node(
+    model: Dlrm, plan: Plan, nodes: Sequence[int], node_of: Sequence[int], node: int
+) -> Towers:
+    """The modules of one node, for its pooled vectors side by side."""
+    keys = keys_of_nodes(plan, nodes)[node]
+    place = {key: i for i, key in enumerate(keys)}
+    layouts = [
+        replace(tower, keys=tuple(place[key] for key in tower.keys))
+        for tower, tower_node in zip(model.layout.towers, node_of)
+        if tower_node == node
+    ]
+    return Towers(0, [model.layout.dims[key] for key in keys], layouts, model.parameters)
+
+
+def _columns(
+    layout: ModelLayout, plan: Plan, nodes: Sequence[int], node_of: Sequence[int]
+) -> list[Ints]:
+    """Columns of the matrix that interacts which each node fills."""
+    if node_of:
+        widths = [tower.columns for tower in layout.towers]
+        starts = layout.first_column + np.cumsum([0, *widths])
+        members = [
+            [t for t, place in enumerate(node_of) if place == node]
+            for node in range(max(nodes) + 1)
+        ]
+    else:
+        starts = key_columns(plan.tables, layout.first_column)
+        members = keys_of_nodes(plan, nodes)
+    return [np.concatenate([np.arange(starts[i], starts[i + 1]) for i in part]) for part in members]

@@ -1,0 +1,67 @@
+"""What is known of a batch on its way through a training step?"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.parallel.embeddings.disaggregated import StartedVectors
+from neocpu.parallel.embeddings.mixed import MixedLookup, MixedUpdate
+from neocpu.parallel.embeddings.sharded import StartedLookup, StartedUpdate
+from neocpu.parallel.transport.started import Started
+
+
+class BatchLike(Protocol):
+    """This rank's b samples of a global batch of B.
+
+    It may have `weights` f32[b] of the samples in the loss (None: 1) and `head_labels` f32[heads,
+    b], which a model with further heads needs.
+    """
+
+    @property
+    def dense(self) -> NDArray[np.float32]:
+        """f32[b, dense features]."""
+
+    @property
+    def sparse(self) -> KJT | InverseKJT:
+        """Bags of the samples."""
+
+    @property
+    def labels(self) -> NDArray[np.float32]:
+        """f32[b]."""
+
+    @property
+    def samples(self) -> int:
+        """B of the global batch."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Predictions f32[b], labels f32[b] and per-sample losses f32[b] of this rank's samples.
+
+    No weight has touched the losses.
+    """
+
+    prediction: NDArray[np.float32]
+    labels: NDArray[np.float32]
+    loss: NDArray[np.float32]
+
+
+@dataclass
+class Turn:
+    """A batch on its way through the stages.
+
+    step : of the optimizers, counted from 1. input, lookup, gradient (dE), update, sums : what its
+    stages have made so far; sums by bucket.
+    """
+
+    batch: BatchLike
+    step: int
+    input: Started[Any] | None = None
+    lookup: StartedLookup | StartedVectors | MixedLookup | None = None
+    gradient: NDArray[np.float32] | None = None
+    update: StartedUpdate | MixedUpdate | None = None
+    sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
+    outcome: Outcome | None = None

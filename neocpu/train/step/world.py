@@ -1,0 +1,165 @@
+"""Which objects make up one rank of a run? Its model, its part of the tables, and what trains them.
+
+They are built here from the config, once, for training, evaluation and warm-up alike.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
+from neocpu.parallel.embeddings.mixed import MixedEmbedding
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.two_level import two_level
+from neocpu.parallel.exchange.wires import Wire
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.specs.feature_groups import key_groups
+from neocpu.tables.specs.optimizer_groups import dense_runs
+from neocpu.train.config.config import Config
+from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.step.dynamic_kinds import DynamicKinds
+from neocpu.train.step.step import TrainStep
+from neocpu.train.step.table_rows import TableRows
+from neocpu.train.step.tower_gradients import TowerGradients
+from neocpu.train.step.tower_world import build_apart
+
+
+@dataclass(frozen=True)
+class World:
+    """The objects of one rank.
+
+    config, comm, plan : what they were built from. model : the dense part, the same on all ranks.
+    embedding : this rank's shards of the tables. dense : the optimizer of the model's parameters.
+    step : trains model and embedding on one batch. towers : where the model's towers run on their
+    nodes (None: at home). dynamic : the tables whose rows move in training (None: there is none).
+    """
+
+    config: Config
+    comm: Comm
+    plan: Plan
+    model: Dlrm
+    embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding
+    dense: DenseOptimizer
+    step: TrainStep
+    towers: TowerGradients | None = None
+    dynamic: DynamicKinds | None = None
+
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Dense parameters are those that are measured within the block: their moving average, if
+        the config has one.
+        """
+        if not self.config.eval.uses_average:
+            yield
+            return
+        with self.dense.averaged():
+            yield
+
+
+def build(
+    config: Config,
+    comm: Comm,
+    plan: Plan,
+    dense_features: int,
+    huge: bool = True,
+    memory: MemoryPlan | None = None,
+    model: Dlrm | None = None,
+) -> World:
+    """Model, tables and optimizers of one rank; no row is looked up, so none takes memory yet.
+
+    huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
+    model : the dense part (None: that of the config).
+    """
+    training = config.training
+    if config.parallel.alltoall == "two_level":
+        comm = two_level(comm)
+    model = model or _model(config, plan, dense_features)
+    embedding, towers = _embedding(config, comm, plan, model, huge, memory)
+    rates = config.optimizer
+    runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
+    dense = DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
+    of_table = config.table_optimizers()
+    shards = plan.local(comm.rank)
+    embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])
+    dynamic = _dynamic(config, comm, plan, model, embedding)
+    return World(
+        config=config,
+        comm=comm,
+        plan=plan,
+        model=model,
+        embedding=embedding,
+        dense=dense,
+        step=TrainStep(
+            model,
+            embedding,
+            dense,
+            comm,
+            training.leaves,
+            training.pipeline,
+            training.bucket_bytes,
+            Wire.of(config.wires.specs.dense, backward=True),
+            towers,
+            rates.clip_norm,
+            dynamic,
+        ),
+        towers=towers,
+        dynamic=dynamic,
+    )
+
+
+def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
+    """The dense part of the model.
+
+    Raises ConfigError for the config of a search, which holds many models.
+    """
+    if config.search.supernet:
+        raise ConfigError(
+            f"{config.source}: search.supernet: it is the config of a search, whose checkpoints "
+            "hold many models at once; train its found.toml"
+        )
+    layout = config.layout(dense_features)
+    return Dlrm(**vars(layout), seed=config.training.seed, apart=config.parallel.towers)
+
+
+def _dynamic(
+    config: Config,
+    comm: Comm,
+    plan: Plan,
+    model: Dlrm,
+    embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding,
+) -> DynamicKinds | None:
+    """The tables whose rows move in training."""
+    if all(composition.dynamic is None for composition in config.compositions):
+        return None
+    assert model.composition is not None
+    seed = config.training.seed
+    rows = TableRows(comm, plan, embedding.tbe, config.optimizer.sparse, seed)
+    parts = model.composition.layout.parts
+    return DynamicKinds(config, comm, parts, model.first_column, rows)
+
+
+def _embedding(
+    config: Config, comm: Comm, plan: Plan, model: Dlrm, huge: bool, memory: MemoryPlan | None
+) -> tuple[ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding, TowerGradients | None]:
+    """The tables of this rank, and what trains towers that run on their nodes."""
+    if config.parallel.towers:
+        return build_apart(config, comm, plan, model, huge, memory)
+    where = (plan, comm, config.optimizer.sparse, config.training.seed, config.training.leaves)
+    options: dict[str, Any] = {
+        "first_column": model.first_column,
+        "route": config.parallel.route,
+        "huge": huge,
+        "memory": memory,
+        "unique_rows": config.parallel.unique_rows,
+        "wires": config.wires.specs,
+    }
+    composition = model.layout.composition
+    if composition is not None and composition.unpooled:
+        return MixedEmbedding(*where, **options, distinct=composition.once), None
+    groups = key_groups(config.tables, config.data.deduplicate)
+    return ShardedEmbedding(*where, **options, groups=groups), None

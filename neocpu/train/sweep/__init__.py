@@ -1,0 +1,1 @@
+"""Which settings are best? Trials, each a run of its own."""

@@ -1,0 +1,89 @@
+"""How is a trial run? As a training in its own folder, here or on ranks of its own.
+
+Whatever is wrong with one trial (a config that is refused, a loss that is not finite, too little
+memory) is its result, and the sweep goes on.
+"""
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from neocpu.core.errors import NeocpuError, TrainingError
+from neocpu.train.config import config as configs
+from neocpu.train.run.run_folder import has_results
+from neocpu.train.sweep.trials import SweepTrial
+
+LOG = "log.txt"  # what a trial on ranks printed
+
+
+class Interrupted(NeocpuError):
+    """The sweep was asked to end; the same command goes on."""
+
+    def __init__(self, trial: SweepTrial, status: int) -> None:
+        super().__init__(f"stopped during {trial.name}; the same command goes on")
+        self.exit_status = status
+
+
+def run_here(trial: SweepTrial, config: str, overrides: Sequence[str], folder: Path) -> None:
+    """Run a trial in this process; it takes what the run says. Raises Interrupted."""
+    from neocpu.train.run.trainer import Trainer
+    from neocpu.train.step.requests import Stopped
+    from neocpu.train.watch.results import RunReport
+
+    out = folder / trial.name
+    resume = out.is_dir() and has_results(out) is not None
+    try:
+        settings = configs.load(config, [*overrides, *trial.overrides])
+        trainer = Trainer(settings, None, out, resume=resume, report=RunReport(out, 0))
+        trial.take_summary(trainer.run())
+    except Stopped as error:
+        raise Interrupted(trial, error.exit_status) from error
+    except (NeocpuError, MemoryError) as error:
+        trial.error = " ".join(str(error).split()) or type(error).__name__
+    finally:
+        gc.collect()  # tables of this trial make room for the next one's
+
+
+def run_on_ranks(
+    trial: SweepTrial, config: str, overrides: Sequence[str], folder: Path, ranks: int
+) -> None:
+    """The same on MPI ranks, as `neocpu train --ranks` does."""
+    out = folder / trial.name
+    out.mkdir(parents=True, exist_ok=True)
+    line = [sys.executable, "-m", "neocpu", "train", config, "--ranks", str(ranks)]
+    line += ["--out", str(out), *(["--resume"] if has_results(out) else [])]
+    for override in (*overrides, *trial.overrides):
+        line += ["--set", override]
+    with open(out / LOG, "wb") as log:
+        status = _wait(subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT), trial)
+    if status == 0:
+        trial.take_summary(_summary(out))
+    elif status > 128 or status < 0:
+        raise Interrupted(trial, status if status > 0 else 128 - status)
+    else:
+        lines = (out / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
+        said = [text for text in lines if text.strip()]
+        last = said[-1] if said else f"exit status {status}"
+        trial.error = last.removeprefix("neocpu: ").removeprefix("error: ")
+
+
+def _wait(process: "subprocess.Popen[bytes]", trial: SweepTrial) -> int:
+    """Exit status of a process; Ctrl-C reaches it too, and it writes a checkpoint."""
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        with suppress(KeyboardInterrupt):
+            process.wait()
+        raise Interrupted(trial, 130) from None
+
+
+def _summary(out: Path) -> Any:
+    try:
+        return json.loads((out / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{out / 'run.json'}: cannot be read: {error}") from error

@@ -1,0 +1,1 @@
+"""What is seen of a run? Metrics, times, traces, and the files of results."""

@@ -1,0 +1,109 @@
+"""How long did exchanges take, and how much of it was hidden? Seconds of a mean step.
+
+    exposed     a rank started the exchange or waited for it, and did nothing else
+    serialised  on links of a set speed, what the exchange takes them alone; else the time it was
+                under way, because nobody knows when a transfer really ended that was not waited for
+    hidden      1 - exposed / serialised, at least 0
+
+An exchange is over once the last rank has come, so exposed time also holds the waits for slower
+ranks.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from neocpu.core.stages import QUEUES
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.sent import ExchangeTimes, Times
+from neocpu.train.watch.trace_clock import uncounted
+
+UNNAMED = "agreements"
+SECONDS = ("exposed", "under_way", "alone")
+
+
+def exchange_report(comm: Comm, times: Times, steps: int) -> dict[str, Any]:
+    """What exchanges took in a mean step of `steps` steps: for each collective and queue, `calls`
+    and `bytes` of all ranks, and seconds of a rank, `mean` and `max` over ranks. Collective.
+
+    Keys: "steps"; "set_speed", do links have one? "collectives" and "queues", each a list.
+    """
+    packed = [[*key, asdict(value)] for key, value in times.items()]
+    with uncounted(comm):
+        messages = comm.allgather_bytes(json.dumps(packed).encode())
+    ranks: list[Times] = [
+        {(queue, what): ExchangeTimes(**fields) for queue, what, fields in json.loads(message)}
+        for message in messages
+    ]
+    set_speed = comm.sent.throttle is not None
+    keys = sorted({key for rank in ranks for key in rank}, key=_place)
+    queues = [{(queue, ""): each for queue, each in _by_queue(rank).items()} for rank in ranks]
+    return {
+        "steps": steps,
+        "set_speed": set_speed,
+        "collectives": [
+            {"name": what or UNNAMED} | _entry((queue, what), ranks, steps, set_speed)
+            for queue, what in keys
+        ],
+        "queues": [
+            _entry((queue, ""), queues, steps, set_speed)
+            for queue in dict.fromkeys(queue for queue, _ in keys)
+        ],
+    }
+
+
+def _place(key: tuple[str, str]) -> tuple[int, str]:
+    """Queues in the order of the step, collectives of one queue by name."""
+    queue, what = key
+    order = list(QUEUES)
+    return (order.index(queue) if queue in order else len(order), what)
+
+
+def _by_queue(times: Times) -> dict[str, ExchangeTimes]:
+    """Times of one rank, all collectives of a queue together."""
+    totals: dict[str, ExchangeTimes] = {}
+    for (queue, _), counted in times.items():
+        total = totals.setdefault(queue, ExchangeTimes())
+        for name, value in vars(counted).items():
+            setattr(total, name, getattr(total, name) + value)
+    return totals
+
+
+def _entry(key: tuple[str, str], ranks: list[Times], steps: int, set_speed: bool) -> dict[str, Any]:
+    """One line of the report."""
+    queue, _ = key
+    times = [rank.get(key, ExchangeTimes()) for rank in ranks]
+    entry: dict[str, Any] = {"queue": queue}
+    entry["calls"] = sum(each.calls for each in times) / steps
+    entry["bytes"] = sum(each.bytes for each in times) / steps
+    for name in SECONDS:
+        seconds = [getattr(each, name) / steps for each in times]
+        entry[name] = {"mean": sum(seconds) / len(seconds), "max": max(seconds)}
+    serialised = entry["alone" if set_speed else "under_way"]["mean"]
+    entry["hidden"] = max(0.0, 1 - entry["exposed"]["mean"] / serialised) if serialised else 0.0
+    return entry
+
+
+def exchange_lines(report: Mapping[str, Any]) -> list[str]:
+    """The report as a small table, milliseconds of a mean step."""
+    set_speed = report["set_speed"]
+    key = "alone" if set_speed else "under_way"
+    titles = ("alone" if set_speed else "under way", "waited for", "at most", "hidden")
+    head = "".join(f"{title:>13}" for title in titles)
+    lines = [f"{'ms of a step, per rank':26}{head}"]
+    for queue in report["queues"]:
+        title = QUEUES.get(queue["queue"], queue["queue"])
+        lines.append(_line(title, queue, key))
+        lines.extend(
+            _line(f"  {entry['name']}", entry, key)
+            for entry in report["collectives"]
+            if entry["queue"] == queue["queue"]
+        )
+    return lines
+
+
+def _line(title: str, entry: Mapping[str, Any], key: str) -> str:
+    seconds = (entry[key]["mean"], entry["exposed"]["mean"], entry["exposed"]["max"])
+    columns = "".join(f"{1e3 * value:>13.3f}" for value in seconds)
+    return f"{title:26}{columns}{100 * entry['hidden']:>11.0f} %"

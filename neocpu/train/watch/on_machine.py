@@ -1,0 +1,53 @@
+"""How long would a run's traffic take on the machine that `parallel.machine` names?
+
+Reckoned when the run ends, from what was counted (`plan/machines/traffic_time.py`); it decides
+nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.comm import Comm
+from neocpu.plan.machines import machine_file
+from neocpu.plan.machines.machine import Machine
+from neocpu.plan.machines.traffic_time import traffic_time
+
+
+def load_machine(name: str, comm: Comm) -> Machine | None:
+    """The machine of `parallel.machine`, on rank 0; None on others, and for "". Collective.
+
+    Raises ConfigError on every rank where there is no such machine, or its file is wrong.
+    """
+    if not name:
+        return None
+    machine = None
+    error = None
+    if comm.rank == 0:
+        try:
+            machine = machine_file.load(name)
+        except ConfigError as problem:
+            error = ConfigError(f"parallel.machine: {problem}")
+    comm.agree(error)
+    return machine
+
+
+def report_on_machine(
+    machine: Machine, states: Sequence[Mapping[str, Any]], ranks_per_node: int
+) -> dict[str, Any]:
+    """`machine` of a run's summary: name, size, and each collective's time there and here.
+
+    states : of each rank, what `Comm.traffic_of_ranks` says. `waited_seconds` is the time here in
+    which the rank that waited longest started and awaited a collective, for slower ranks too.
+    """
+    times = traffic_time(machine, [state["sent"] for state in states], ranks_per_node)
+    collectives = {}
+    for verb, time in times.items():
+        waited = max(state["waited"].get(verb, 0.0) for state in states)
+        collectives[verb] = {**time.to_dict(), "waited_seconds": waited}
+    return {
+        "name": machine.name,
+        "nodes": machine.nodes,
+        "ranks_per_node": machine.ranks_per_node,
+        "collectives": collectives,
+    }

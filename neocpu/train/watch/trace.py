@@ -1,0 +1,191 @@
+"""How does a run leave a trace? `RunTrace` records every rank's spans, and rank 0 writes the file.
+
+Spans are recorded by the comm and by the step (`parallel/transport/timeline.py`); they stay on
+their rank until the run ends, also when a signal ends it. Then clocks are compared once more, rank
+0 gathers the spans, and writes the file under another name first. A file that cannot be written is
+told before the first step where that can be known, and later costs the trace, never the run.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.timeline import (
+    KEPT_STEPS,
+    ExchangeSpan,
+    RunTimeline,
+    StageSpan,
+    TracedStep,
+)
+from neocpu.plan.simulation.chrome_trace import document
+from neocpu.train.watch.trace_clock import (
+    ClockSample,
+    compare_clocks,
+    on_clock_of_rank_0,
+    uncounted,
+)
+from neocpu.train.watch.trace_events import RankSpans, trace_events
+
+# Bytes of the file for each step of a rank, which a disk must have room for before training starts.
+STEP_BYTES = 12_000
+
+
+class RunTrace:
+    """The trace of one run; every method but `begin_step` is collective.
+
+    path : of the file, which rank 0 writes. kept : steps at either end of the run that it shows.
+    """
+
+    def __init__(self, path: Path, comm: Comm, kept: int = KEPT_STEPS) -> None:
+        self.path = path
+        self.comm = comm
+        self.kept = kept
+        self._timeline: RunTimeline | None = None
+        self._first = ClockSample(0.0, 0.0, 0.0)
+
+    def check_writable(self) -> None:
+        """Raise ConfigError, on every rank, if the file cannot be written or has no room."""
+        error: ConfigError | None = None
+        if self.comm.rank == 0:
+            try:
+                _claim(_draft(self.path), self.comm.size * STEP_BYTES * 2 * self.kept)
+            except OSError as problem:
+                reason = problem.strerror
+                error = ConfigError(f"--trace {self.path}: cannot be written: {reason}")
+        with uncounted(self.comm):
+            self.comm.agree(error)
+
+    def start(self) -> None:
+        """Spans are recorded from now on."""
+        self._first = compare_clocks(self.comm)
+        self._timeline = RunTimeline(self.kept)
+        self.comm.sent.timeline = self._timeline
+
+    def begin_step(self, step: int) -> None:
+        """The step of this number begins."""
+        assert self._timeline is not None
+        self._timeline.begin_step(step)
+
+    def finish(self, tell: Callable[[str], None]) -> None:
+        """Stop recording, and write the file; tell : says where it is, or why it is not."""
+        timeline = self._timeline
+        if timeline is None:
+            return
+        self.comm.sent.timeline = None
+        self._timeline = None
+        end = time.perf_counter()
+        message = _packed(timeline, self._first, compare_clocks(self.comm), end)
+        with uncounted(self.comm):
+            messages = gather(self.comm, message)
+        if self.comm.rank:
+            return
+        try:
+            packed = [json.loads(data) for data in messages]
+            ranks = [_unpacked(rank, spans) for rank, spans in enumerate(packed)]
+            notes = self._notes(timeline, [spans["error"] for spans in packed])
+            _write(self.path, document(trace_events(ranks), notes))
+        except OSError as problem:
+            tell(f"warning: the trace {self.path} cannot be written: {problem.strerror}")
+            return
+        left_out = f", without {notes['steps left out']}" if timeline.dropped else ""
+        tell(f"the trace is in {self.path}{left_out}; open it in ui.perfetto.dev")
+
+    def _notes(self, timeline: RunTimeline, errors: list[float]) -> dict[str, Any]:
+        notes: dict[str, Any] = {
+            "title": f"neocpu train, {self.comm.size} rank(s)",
+            "clocks": f"of all ranks agree to {1e6 * max(errors):.0f} microseconds",
+        }
+        if timeline.dropped:
+            shown = [step.step for step in timeline.steps]
+            gap = next(n for n, (a, b) in enumerate(pairwise(shown)) if b > a + 1)
+            notes["steps left out"] = f"steps {shown[gap] + 1} to {shown[gap + 1] - 1}"
+        return notes
+
+
+def gather(comm: Comm, message: bytes) -> list[bytes]:
+    """The messages of all ranks on rank 0, in rank order; none on the others. Collective."""
+    size = np.array([len(message)], np.int64)
+    sizes = np.empty(comm.size, np.int64)
+    comm.allgatherv(size, sizes, np.ones(comm.size, np.int64))
+    sends = np.zeros(comm.size, np.int64)
+    sends[0] = len(message)
+    recvs = sizes if comm.rank == 0 else np.zeros(comm.size, np.int64)
+    everything = np.empty(int(recvs.sum()), np.uint8)
+    comm.alltoallv(np.frombuffer(message, np.uint8), sends, everything, recvs)
+    if comm.rank:
+        return []
+    return [part.tobytes() for part in np.split(everything, np.cumsum(sizes)[:-1])]
+
+
+def _packed(timeline: RunTimeline, first: ClockSample, last: ClockSample, end: float) -> bytes:
+    """One rank's spans on the clock of rank 0, as JSON."""
+
+    def moved(values: tuple[Any, ...], times: int, before: int) -> list[Any]:
+        """A span whose fields from `before` on are times."""
+        fields = list(values)
+        for field in range(before, before + times):
+            fields[field] = on_clock_of_rank_0(fields[field], first, last)
+        return fields
+
+    steps = [
+        {
+            "step": step.step,
+            "start": on_clock_of_rank_0(step.start, first, last),
+            "spans": [moved(span, 2, 1) for span in step.spans],
+            "exchanges": [moved(span, 5, 2) for span in step.exchanges],
+        }
+        for step in timeline.steps
+    ]
+    packed = {
+        "steps": steps,
+        "end": on_clock_of_rank_0(end, first, last),
+        "error": max(first.error, last.error),
+    }
+    return json.dumps(packed).encode()
+
+
+def _unpacked(rank: int, packed: Mapping[str, Any]) -> RankSpans:
+    """The spans of a rank, as `_packed` left them."""
+    steps = []
+    for entry in packed["steps"]:
+        step = TracedStep(entry["step"], entry["start"])
+        step.spans = [StageSpan(*fields) for fields in entry["spans"]]
+        step.exchanges = [ExchangeSpan(*fields) for fields in entry["exchanges"]]
+        steps.append(step)
+    return RankSpans(rank, steps, packed["end"])
+
+
+def _draft(path: Path) -> Path:
+    """The name under which a file is written before it gets its own."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _claim(draft: Path, size: int) -> None:
+    """Raise OSError if a file of this size cannot be written there."""
+    try:
+        with open(draft, "wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that readers see whole or not at all. Raises OSError."""
+    draft = _draft(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)

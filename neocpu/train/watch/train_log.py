@@ -1,0 +1,115 @@
+"""What is said of training between measurements? A line every some steps, almost for free.
+
+Each batch leaves four sums of its losses, predictions and labels; a line adds those of the last
+batches of all ranks. The sums are exact (`metrics.fixed_point`), so the numbers of a line do not
+depend on ranks.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.parallel.transport.comm import Comm
+from neocpu.train.config.settings import OptimizerConfig
+from neocpu.train.step.turn import Outcome
+from neocpu.train.watch.clock import StepClock
+from neocpu.train.watch.metrics import UNIT, Metrics, entropy, fixed_point
+
+EVERY_STEPS = 100  # lines of a run that sets no `training.log_every`, or
+EVERY_SECONDS = 30.0  # whichever comes first
+
+
+class TrainLog:
+    """Decides on rank 0 when a line is due, and sums up what it says.
+
+    every : steps from line to line (`training.log_every`). loss : `model.loss`. window : batches
+    that a line looks back on. clock : of the steps.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        loss: str,
+        window: int,
+        clock: StepClock,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._every = every
+        self._optimizer = OptimizerConfig()
+        self._loss = loss
+        self._clock = clock
+        self._now = now
+        # of each batch: samples, losses, predictions and labels
+        self._sums: deque[NDArray[np.float64]] = deque(maxlen=window)
+        self._seconds = 0.0  # and samples of the clock at the last line, for the speed since then
+        self._samples = 0
+        self._last_step = 0
+        self._last_time = now()
+
+    def begin(self, step: int, optimizer: OptimizerConfig) -> None:
+        """Steps after this one follow; optimizer : whose learning rates lines tell."""
+        self._optimizer = optimizer
+        self._restart(step)
+
+    def _restart(self, step: int) -> None:
+        """The last line is that of this step."""
+        self._last_step = step
+        self._last_time = self._now()
+
+    def add(self, outcome: Outcome) -> None:
+        """Remember this rank's part of one batch."""
+        sums = np.empty(4)
+        sums[0] = outcome.labels.size
+        for i, terms in enumerate((outcome.loss, outcome.prediction, outcome.labels), 1):
+            sums[i] = fixed_point(terms).sum()
+        self._sums.append(sums)
+
+    def due(self, step: int) -> bool:
+        """Is a line due after this step, says the clock of this rank?"""
+        if step <= self._last_step:
+            return False
+        if self._every:
+            return step % self._every == 0
+        late = self._now() - self._last_time >= EVERY_SECONDS
+        return late or step % EVERY_STEPS == 0
+
+    def metrics(self, comm: Comm) -> Metrics:
+        """Of the last batches of all ranks, without AUC and accuracy. Collective."""
+        local_sums = np.zeros(4)
+        for sums in self._sums:
+            local_sums += sums
+        rank_sums = np.empty(4 * comm.size)
+        comm.allgatherv(local_sums, rank_sums, np.full(comm.size, 4), "log")
+        samples, loss, predicted, labels = rank_sums.reshape(comm.size, 4).sum(axis=0).tolist()
+        if not samples or not np.isfinite(loss + predicted):
+            return Metrics(int(samples))
+        calibration = predicted / labels if predicted and labels else None
+        mean = loss / UNIT / samples
+        if self._loss == "mse":
+            return Metrics(int(samples), mse=mean, calibration=calibration)
+        spread = entropy(labels / UNIT / samples)
+        ne = mean / spread if spread else None
+        return Metrics(int(samples), logloss=mean, ne=ne, calibration=calibration)
+
+    def pace(self, step: int) -> dict[str, Any]:
+        """Seconds of the steps so far, samples a second since the last line, and learning rates.
+
+        Afterwards the line of this step is written: the next is due later.
+        """
+        seconds = self._clock.seconds - self._seconds
+        samples = self._clock.samples - self._samples
+        self._seconds = self._clock.seconds
+        self._samples = self._clock.samples
+        self._restart(step)
+        sparse = self._optimizer.sparse
+        dense = self._optimizer.dense
+        return {
+            "seconds": self._clock.seconds,
+            "samples_per_second": samples / seconds if seconds else None,
+            "learning_rate": sparse.schedule.value(sparse.learning_rate, step),
+            "dense_learning_rate": dense.schedule.value(dense.learning_rate, step),
+        }
