@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks import ours
 from benchmarks.harness import CORES, THREADS, Contender, main, measure, summarise
 from benchmarks.shapes import Lookup
-from neocpu.kernels.twins.tiers.policies import POLICIES
+from neocpu.core.policies import POLICIES
 from neocpu.tables.tiers.cache import Cache, batches_ahead, sets_for
 
 # Where the click logs are.

@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks import ours, rivals
 from benchmarks.harness import THREADS, Contender, main, measure, summarise
+from neocpu.core.codecs import CODECS, Codec
 from neocpu.core.formats import FORMATS, WIRES
-from neocpu.kernels.twins.codecs.small_floats import CODECS, Codec
 
 # Formats that are measured.
 NAMES = ("fp16", "bf16", "fp8_e4m3", "int8", "int4", "int2", "fp8_row_forward", "mx4")

@@ -91,8 +91,8 @@ class Tables:
 
     def update(self, share: int) -> Work:
         """Merge the gradients of each unique row and update it; the lookups are sorted already."""
+        from neocpu.core.rules import RULES
         from neocpu.kernels.records import ShardPlaces
-        from neocpu.kernels.twins.rows.rules import RULES
         from neocpu.tables.embedding.lookups import EntryLayout, Lookups
         from neocpu.tables.embedding.sorting import Scratch, sort
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from neocpu.core.policies import NEVER, POLICIES
 from neocpu.kernels.compile.threads import thread_count, use_threads
 from neocpu.kernels.logs import hashing
 from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
@@ -17,7 +18,6 @@ from neocpu.kernels.tiers import policies
 from neocpu.kernels.twins.logs import hashing as hashing_twin
 from neocpu.kernels.twins.tiers import cache as twin
 from neocpu.kernels.twins.tiers import policies as twin_policies
-from neocpu.kernels.twins.tiers.policies import NEVER, POLICIES
 from neocpu.tables.tiers.cache import (
     LINE,
     STATISTICS,

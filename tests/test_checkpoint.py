@@ -15,7 +15,7 @@ import pytest
 from sealed_files import as_older, sealed_anew
 
 from neocpu.core.errors import CheckpointError
-from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.core.rules import RULES
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads

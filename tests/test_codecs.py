@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neocpu.core.codecs import FBGEMM, HALF_UP, LAYOUTS, NEAREST, STOCHASTIC, TRUNCATE
 from neocpu.core.formats import FORMATS
 from neocpu.kernels.codecs import small_floats as codecs
 from neocpu.kernels.twins.codecs import small_floats as twin
-from neocpu.kernels.twins.codecs.small_floats import (
-    FBGEMM,
-    HALF_UP,
-    LAYOUTS,
-    NEAREST,
-    STOCHASTIC,
-    TRUNCATE,
-)
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
 from tests.cases import FILLS, floats
 

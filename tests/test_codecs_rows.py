@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neocpu.core.codecs import INT8_VARIANTS, MX_ROUNDINGS
 from neocpu.core.formats import FORMATS, WIRES
 from neocpu.kernels.codecs import inference as codecs_inference
 from neocpu.kernels.codecs import mx as codecs_mx
@@ -14,7 +15,6 @@ from neocpu.kernels.codecs import rows as codecs_rows
 from neocpu.kernels.twins.codecs import inference as inference_twin
 from neocpu.kernels.twins.codecs import mx as mx_twin
 from neocpu.kernels.twins.codecs import rows as rows_twin
-from neocpu.kernels.twins.codecs.small_floats import INT8_VARIANTS, MX_ROUNDINGS
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
 from tests.cases import FILLS, assert_same, floats
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from neocpu.core.errors import ConfigError
-from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.core.rules import RULES
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.config import config as configs
 

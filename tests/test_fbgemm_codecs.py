@@ -14,17 +14,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("fbgemm_gpu", reason="needs the peers extra: torch and fbgemm-gpu-cpu")
 
+from neocpu.core.codecs import HALF_UP, LAYOUTS, MX_ROUNDINGS, NEAREST, layout  # noqa: E402
 from neocpu.kernels.codecs import inference as codecs_inference  # noqa: E402
 from neocpu.kernels.codecs import mx as codecs_mx  # noqa: E402
 from neocpu.kernels.codecs import rows as codecs_rows  # noqa: E402
 from neocpu.kernels.codecs import small_floats as codecs  # noqa: E402
-from neocpu.kernels.twins.codecs.small_floats import (  # noqa: E402
-    HALF_UP,
-    LAYOUTS,
-    MX_ROUNDINGS,
-    NEAREST,
-    layout,
-)
 from tests.test_codecs import hard_numbers  # noqa: E402
 from tests.test_codecs_rows import hard_rows, read, written  # noqa: E402
 

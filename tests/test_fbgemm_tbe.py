@@ -20,7 +20,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
 
 from neocpu.core.errors import ConfigError, IndexRangeError  # noqa: E402
-from neocpu.kernels.twins.rows.rules import RULES  # noqa: E402
+from neocpu.core.rules import RULES  # noqa: E402
 from neocpu.oracle import OPERATORS  # noqa: E402
 from neocpu.peers.fbgemm import (  # noqa: E402
     BoundsCheckMode,

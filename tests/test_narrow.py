@@ -8,18 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_update import NONE, WIDTHS, copy_of, hyper_of, segments_of, tables_of
 
+from neocpu.core.codecs import LAYOUTS, ROUNDINGS
+from neocpu.core.rules import RULES
 from neocpu.kernels.records import CodedTable, one_by_one, whole_table
 from neocpu.kernels.rows import narrow
-from neocpu.kernels.twins.codecs.small_floats import (
-    LAYOUTS,
-    ROUNDINGS,
-    decode_rows,
-    encode_rows,
-    split_rows,
-)
+from neocpu.kernels.twins.codecs.small_floats import decode_rows, encode_rows, split_rows
 from neocpu.kernels.twins.rows import narrow as twin
 from neocpu.kernels.twins.rows import update
-from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.cases import FILLS, assert_same, floats
 

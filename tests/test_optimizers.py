@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from neocpu.core.rules import HYPER, RULES
 from neocpu.kernels.twins.rows import update as twin
-from neocpu.kernels.twins.rows.rules import HYPER, RULES
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.specs.optimizers import (
     COUNTER,

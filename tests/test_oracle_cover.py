@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.core.rules import RULES
 from neocpu.oracle.cases import large
 from neocpu.oracle.cases.covers import lookup as lookup_cover
 from neocpu.oracle.cases.covers import update as update_cover

@@ -9,8 +9,8 @@ import os
 import numpy as np
 import pytest
 
+from neocpu.core.rules import RULES
 from neocpu.kernels.rows import update
-from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.oracle.canonical import lookup_bits
 from neocpu.oracle.canonical.update import places_of, segments_of
 from neocpu.oracle.checking import check

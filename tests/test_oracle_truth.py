@@ -6,13 +6,8 @@ from itertools import pairwise as steps
 import numpy as np
 import pytest
 
-from neocpu.kernels.twins.codecs.small_floats import (
-    LAYOUTS,
-    ROUNDINGS,
-    decode_rows,
-    encode_rows,
-    encode_rows_randomly,
-)
+from neocpu.core.codecs import LAYOUTS, ROUNDINGS
+from neocpu.kernels.twins.codecs.small_floats import decode_rows, encode_rows, encode_rows_randomly
 from neocpu.oracle.ops.backward import BACKWARD, UNIQUE_GRADIENT
 from neocpu.oracle.ops.lookup import LOOKUP, WEIGHT_GRADIENT
 from neocpu.oracle.truth.formats import (

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neocpu.core.rules import RULES
 from neocpu.kernels.compile import choice
 from neocpu.kernels.compile.jit import kernel
 from neocpu.kernels.dense import gemm, interaction
@@ -19,7 +20,6 @@ from neocpu.kernels.twins.dense import gemm as gemm_twin
 from neocpu.kernels.twins.dense import interaction as interaction_twin
 from neocpu.kernels.twins.numbers.exact import exact_sum
 from neocpu.kernels.twins.rows import lookup as lookup_twin
-from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.tables.tiers.cache import Cache
 from neocpu.train.run.trainer import Trainer
 from tests import test_lookup, test_update

@@ -133,7 +133,7 @@ def test_a_command_is_called_and_listed(package: Path) -> None:
         ('RowFormat("odd", "|u1", 8, SmallFloat(8, 3, 15, limit=0.9), trains=True)', "travels"),
         (
             'RowFormat("odd", "|u1", 8, header=_SCALE16, trains=True)',
-            "kernels/twins/codecs/small_floats.py",
+            "core/codecs.py",
         ),
         ('RowFormat("odd", "|u1", 8, SmallFloat(8, 4, 3))', "choose"),
     ],

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from test_rules import COUNTER, COWCLIP
 
+from neocpu.core.rules import RULES
 from neocpu.kernels.rows import rules
-from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.kernels.twins.rows.update import square_tree
 from neocpu.tables.specs.optimizers import SparseOptimizer
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from neocpu.core.rules import HYPER, RULES
 from neocpu.kernels.rows import rules
 from neocpu.kernels.twins.rows import rules as twin
-from neocpu.kernels.twins.rows.rules import HYPER, RULES
 from neocpu.tables.specs.optimizers import DENSE_NAMES, SparseOptimizer
 from tests.cases import assert_same, floats
 

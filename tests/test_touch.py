@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neocpu.core.rules import state_record
 from neocpu.kernels.records import InitialValues, ShardPlaces
 from neocpu.kernels.rows import touch
 from neocpu.kernels.twins.rows import touch as twin
-from neocpu.kernels.twins.rows.rules import state_record
 
 
 @given(

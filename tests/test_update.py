@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neocpu.core.rules import RULES
 from neocpu.kernels.records import Segments, ShardPlaces
 from neocpu.kernels.rows import update
 from neocpu.kernels.twins.numbers.exact import whole
 from neocpu.kernels.twins.rows import update as twin
-from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.cases import FILLS, assert_same, floats
 

@@ -14,10 +14,11 @@ import small_run
 from toys import FORMAT, KIND, OPTIMIZER, POLICY, SCHEME
 
 from neocpu import load, oracle
+from neocpu.core.codecs import LAYOUTS
 from neocpu.core.formats import FORMATS, table_format
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, decode_rows
+from neocpu.kernels.twins.codecs.small_floats import decode_rows
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.before import companion
 from neocpu.train.checkpoint.reading import CheckpointFile

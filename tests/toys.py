@@ -78,7 +78,7 @@ class Toy:
 
 def _both(write: Callable[[str], Lines | Neighbour]) -> tuple[Lines | Neighbour, ...]:
     """The same edit of a kernel and of its twin."""
-    return write("kernels"), write("reference")
+    return write("kernels"), write("kernels/twins")
 
 
 FORMAT = Toy(
@@ -103,7 +103,7 @@ OPTIMIZER = Toy(
             "neocpu/kernels/twins/rows/rules.py", "exact_sgd", "sign_sgd", "* g,", "* np.sign(g),"
         ),
         Lines(
-            "neocpu/kernels/twins/rows/rules.py",
+            "neocpu/core/rules.py",
             '        Rule("sign_sgd"),\n',
             before='        Rule("none"',
         ),
@@ -133,16 +133,20 @@ POLICY = Toy(
     (
         *_both(
             lambda room: Neighbour(
-                f"neocpu/{room}/policies.py", "lru_touch", "mru_touch", "= now", "= -now"
+                f"neocpu/{room}/tiers/policies.py", "lru_touch", "mru_touch", "= now", "= -now"
             )
         ),
         *_both(
             lambda room: Neighbour(
-                f"neocpu/{room}/policies.py", "lru_victim", "mru_victim", "The least", "The most"
+                f"neocpu/{room}/tiers/policies.py",
+                "lru_victim",
+                "mru_victim",
+                "The least",
+                "The most",
             )
         ),
         Lines(
-            "neocpu/kernels/twins/tiers/policies.py",
+            "neocpu/core/policies.py",
             '        Policy("mru", "evicts the row that was used last", "a toy"),\n',
             before="        Policy(",
         ),

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from generated_pages import write_page
 
 from neocpu.core.records import toml_text
-from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.core.rules import RULES
 from neocpu.tables.kinds import KEYS
 from neocpu.tables.specs.optimizers import DENSE_NAMES, GENERAL
 from neocpu.tables.specs.specs import TableKeys

@@ -10,8 +10,8 @@ below any of them.
 
 from lesson import COLORS, np, plt, show
 
+from neocpu.core.policies import POLICIES
 from neocpu.ingest.synthetic.law import SyntheticCriteo
-from neocpu.kernels.twins.tiers.policies import POLICIES
 from neocpu.tables.tiers.cache import WAYS, Cache, batches_ahead, sets_for
 
 # %%

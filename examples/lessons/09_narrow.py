@@ -9,7 +9,8 @@ stochastic rounding: up or down with the odds that make the *expected* result ex
 
 from lesson import COLORS, np, plt, show
 
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, decode_rows
+from neocpu.core.codecs import LAYOUTS
+from neocpu.kernels.twins.codecs.small_floats import decode_rows
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding

@@ -224,8 +224,8 @@ def lookup(
 
 
 def _encoded(out: Floats, format: str) -> NDArray[Any]:
+    from neocpu.core.codecs import LAYOUTS
     from neocpu.kernels.codecs import small_floats as codecs
-    from neocpu.kernels.twins.codecs.small_floats import LAYOUTS
 
     codes = np.empty((1, out.size), np.uint16)
     codecs.encode_rows(out.reshape(1, -1), LAYOUTS[format], 0, codes)

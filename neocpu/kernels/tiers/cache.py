@@ -23,12 +23,12 @@ import numpy as np
 from numba import prange
 from numba.extending import register_jitable
 
+from neocpu.core.policies import NEVER
 from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd import prefetch, prefetch_far, prefetch_write
 from neocpu.kernels.simd.cache_sets import WAYS, lowest, matching, remainder
 from neocpu.kernels.tiers import policies
-from neocpu.kernels.tiers.policies import NEVER
 
 CHUNK = 1024  # rows that a thread takes at once
 NEAR = 32  # rows between asking for a line and using it

@@ -14,18 +14,14 @@ highest count first, by `lookahead` those used soonest first. `kernels/twins/tie
 the registry and the sources.
 """
 
-import numpy as np
-
+from neocpu.core.policies import FAR, NEVER
 from neocpu.kernels.compile.jit import inlined
 from neocpu.kernels.simd.cache_sets import WAYS
 
-NEVER = np.iinfo(np.int64).max
 # SIEVE adds it to the key of a row behind the hand; it exceeds every position in the queue.
 WRAPPED = 1 << 61
 # SIEVE adds it to the key of a row that was used again; it exceeds `WRAPPED` and a position.
 VISITED = 1 << 62
-# Lookahead tells the next uses of rows apart up to this many batches ahead.
-FAR = 1 << 20
 # bits of a batch number, below the distance to the next use in a key of lookahead
 STAMPS = 36
 

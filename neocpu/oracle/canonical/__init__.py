@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.operands import Bags, Entries, Lines
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, ROUNDINGS
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, bags_of, row_bytes
 from neocpu.oracle.truth.formats import decode

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
+from neocpu.core.rules import RULES
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, ROUNDINGS
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.kernels.twins.rows.rules import RULES
 from neocpu.oracle.canonical import (
     NONE,
     Floats,

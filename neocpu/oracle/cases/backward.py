@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.core.rules import RULES
 from neocpu.oracle.cases.draw import (
     Draw,
     Recipe,

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, ROUNDINGS, encode_rows
+from neocpu.kernels.twins.codecs.small_floats import encode_rows
 from neocpu.kernels.twins.numbers.philox import GENERATOR, random_words, tensor_key
 from neocpu.oracle.operator import Arrays
 from neocpu.oracle.truth.bags import SCALED

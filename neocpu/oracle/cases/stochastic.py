@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, ROUNDINGS, encode_rows
+from neocpu.core.codecs import LAYOUTS, ROUNDINGS
+from neocpu.kernels.twins.codecs.small_floats import encode_rows
 from neocpu.oracle.cases.draw import Draw, Floats
 from neocpu.oracle.cases.updates import EXACT
 from neocpu.oracle.operator import Arrays, Case, Value

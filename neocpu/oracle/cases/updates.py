@@ -6,7 +6,7 @@ explain an error; `update_cover.py` has others.
 
 import numpy as np
 
-from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.core.rules import RULES
 from neocpu.oracle.cases.draw import (
     Draw,
     Floats,

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.codecs import CODECS, LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS, WIRES
 from neocpu.kernels.compile.choice import backend_module
-from neocpu.kernels.twins.codecs.small_floats import CODECS, LAYOUTS, ROUNDINGS
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of

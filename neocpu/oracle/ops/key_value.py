@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.core.rules import RULES
 from neocpu.oracle.canonical import lookup_bits
 from neocpu.oracle.canonical.update import backward_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value

@@ -9,7 +9,7 @@ as fp32, goes on with the fp32 number, and stores it rounded to nearest even.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.core.rules import RULES
 from neocpu.oracle.operator import Value
 
 GLOBAL = "decoupled_global"  # weight decay in every step, also of rows that it does not update

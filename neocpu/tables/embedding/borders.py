@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.errors import TrainingError
+from neocpu.core.rules import Rule
 from neocpu.kernels.twins.numbers.philox import LEAVING, tensor_key
-from neocpu.kernels.twins.rows.rules import Rule
 from neocpu.tables.embedding.lookups import Floats, Rectangle
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.storage.row_codecs import RowCodec, same_bits

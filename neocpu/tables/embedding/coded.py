@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import table_format
+from neocpu.core.rules import HyperParameters, Rule
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces, one_by_one
 from neocpu.kernels.rows import narrow
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, ROUNDINGS
-from neocpu.kernels.twins.rows.rules import HyperParameters, Rule
 from neocpu.tables.embedding.lookups import Floats, Ints
 from neocpu.tables.embedding.rounded import NO_HALVES, rounded
 from neocpu.tables.embedding.rows import RowStore

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from neocpu.kernels.twins.tiers.policies import DEFAULT
+from neocpu.core.policies import DEFAULT
 from neocpu.tables.embedding.lookups import Rectangle
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.tiers import placement

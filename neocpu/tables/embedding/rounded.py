@@ -6,9 +6,9 @@ from types import ModuleType
 
 import numpy as np
 
+from neocpu.core.codecs import LAYOUTS
 from neocpu.core.formats import table_format
 from neocpu.kernels.records import CodedTable, one_by_one, whole_table
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS
 from neocpu.tables.embedding.lookups import Floats
 
 NO_HALVES = np.empty(0, np.uint16)

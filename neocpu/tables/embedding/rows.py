@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.rules import HyperParameters, Rule
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.records import Segments, ShardPlaces
-from neocpu.kernels.twins.rows.rules import HyperParameters, Rule
 from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 
 NONE = np.empty(0, np.float32)

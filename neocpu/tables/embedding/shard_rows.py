@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import TrainingError
+from neocpu.core.rules import HyperParameters
 from neocpu.kernels.numbers.philox import uniform_rows
 from neocpu.kernels.records import InitialValues, ShardPlaces
 from neocpu.kernels.rows import touch
 from neocpu.kernels.twins.numbers.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
-from neocpu.kernels.twins.rows.rules import HyperParameters
 from neocpu.tables.embedding.changes import Changes
 from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups, Rectangle
 from neocpu.tables.embedding.rows import RowStore, runs

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.errors import TrainingError
+from neocpu.core.rules import RULES, HyperParameters, Rule
 from neocpu.core.trees import Node, aligned_nodes
 from neocpu.kernels.records import Segments, one_by_one
 from neocpu.kernels.rows import update
-from neocpu.kernels.twins.rows.rules import RULES, HyperParameters, Rule
 from neocpu.tables.embedding import words
 from neocpu.tables.embedding.lookups import (
     EntryLayout,

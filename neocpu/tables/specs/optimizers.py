@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neocpu.kernels.twins.rows.rules import HYPER, RULES, HyperParameters, Rule
+from neocpu.core.rules import HYPER, RULES, HyperParameters, Rule
 
 WEIGHT_DECAY_MODES = ("none", "l2", "decoupled", "adagradw")
 # FBGEMM's numbers of them

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from neocpu.core.codecs import CODECS
 from neocpu.core.errors import ConfigError
 from neocpu.core.formats import CACHES, RowFormat, table_format
 from neocpu.core.records import choose
-from neocpu.kernels.twins.codecs.small_floats import CODECS
 from neocpu.tables.specs.row_maps import RowMap
 from neocpu.tables.tiers.placement import AUTO, PLACEMENTS
 
@@ -189,7 +189,7 @@ def _untrainable(form: RowFormat) -> str:
     if why := form.fault():
         return f"{why} (neocpu/core/formats.py)"
     if not form.exact and form.name not in CODECS:
-        return "no functions write and read its rows (CODECS in kernels/twins/codecs/)"
+        return "no functions write and read its rows (CODECS in neocpu/core/codecs.py)"
     return ""
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.codecs import CODECS, LAYOUTS, STOCHASTIC
 from neocpu.core.formats import FORMATS, RowFormat
 from neocpu.kernels.compile.choice import backend_module
-from neocpu.kernels.twins.codecs.small_floats import CODECS, LAYOUTS, STOCHASTIC
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.policies import DEFAULT, NEVER, POLICIES, Policy
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.logs import hashing
 from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
 from neocpu.kernels.tiers import cache as kernels
-from neocpu.kernels.twins.tiers.policies import DEFAULT, NEVER, POLICIES, Policy
 from neocpu.tables.storage.arena import Arena
 from neocpu.tables.tiers.placement import WAYS, sets_for
 

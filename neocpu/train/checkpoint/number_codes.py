@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.codecs import LAYOUTS, NEAREST
 from neocpu.core.formats import table_format
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, NEAREST, decode_rows, encode_rows
+from neocpu.kernels.twins.codecs.small_floats import decode_rows, encode_rows
 from neocpu.tables.storage.row_codecs import RowCodec
 from neocpu.train.state.blocks import Tensor
 

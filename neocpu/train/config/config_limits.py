@@ -1,10 +1,10 @@
 """What may the keys of a config be? Their choices, and the limits of whole numbers."""
 
 from neocpu.core.formats import SCALED, TRAINED
+from neocpu.core.policies import POLICIES
+from neocpu.core.rules import RULES
 from neocpu.ingest.formats.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY
-from neocpu.kernels.twins.rows.rules import RULES
-from neocpu.kernels.twins.tiers.policies import POLICIES
 from neocpu.parallel.exchange.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.exchange.wire_formats import WIRE_FORMATS
 from neocpu.parallel.settings import ALLTOALL_NAMES, ROUTE_NAMES

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from neocpu.kernels.twins.tiers.policies import DEFAULT
+from neocpu.core.policies import DEFAULT
 from neocpu.parallel.sharding.plan import PlanSpec
 from neocpu.tables.specs.batch_scaling import BatchScaling
 from neocpu.tables.specs.optimizer_groups import OptimizerGroup, header_of

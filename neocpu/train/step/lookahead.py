@@ -9,8 +9,8 @@ further away. Lookups of a batch must have arrived by then, so they travel one s
 
 from collections.abc import Mapping
 
+from neocpu.core.policies import POLICIES
 from neocpu.core.stages import NONE_AHEAD
-from neocpu.kernels.twins.tiers.policies import POLICIES
 from neocpu.tables.embedding.tiered import MemoryPlan
 from neocpu.train.config.settings import MemoryConfig
 

@@ -7,12 +7,12 @@ from functools import cache
 import numpy as np
 from numba import prange
 
+from neocpu.core.policies import NEVER
 from neocpu.kernels.compile.jit import inlined, parallel_kernel
 from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd.cache_sets import WAYS
 from neocpu.kernels.tiers import policies
 from neocpu.kernels.tiers.cache import CHUNK, mix
-from neocpu.kernels.tiers.policies import NEVER
 
 
 @inlined

@@ -8,7 +8,8 @@ makes it forget the NaN; then the lanes, then the last D mod 8 columns, with `x 
 
 import numpy as np
 
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, decode_rows, encode_rows
+from neocpu.core.codecs import LAYOUTS
+from neocpu.kernels.twins.codecs.small_floats import decode_rows, encode_rows
 from neocpu.kernels.twins.numbers.fma import fma
 from neocpu.kernels.twins.numbers.philox import words_at
 

@@ -6,6 +6,7 @@ The plain twin of `kernels/exchange/wires.py`: whole arrays, each format from it
 
 import numpy as np
 
+from neocpu.core.codecs import LAYOUTS
 from neocpu.kernels.twins.codecs.rows import (
     dequantize_fp8_row,
     dequantize_int8,
@@ -14,7 +15,7 @@ from neocpu.kernels.twins.codecs.rows import (
     quantize_int8,
     quantize_nbit,
 )
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, decode_rows, encode_rows
+from neocpu.kernels.twins.codecs.small_floats import decode_rows, encode_rows
 
 _FLOATS = ("fp16", "bf16")
 _LIMITS = (np.float32(65504), np.uint32(0x7F7F0000).view(np.float32))

@@ -10,8 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from neocpu.core.codecs import LAYOUTS
 from neocpu.core.formats import FORMATS, INFERENCE
-from neocpu.kernels.twins.codecs.small_floats import LAYOUTS, decode_rows
+from neocpu.kernels.twins.codecs.small_floats import decode_rows
 from neocpu.kernels.twins.numbers.exact import exact_sums
 from neocpu.kernels.twins.numbers.fma import fma
 

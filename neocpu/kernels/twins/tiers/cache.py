@@ -4,8 +4,8 @@ whole sets compared at once.
 
 import numpy as np
 
+from neocpu.core.policies import NEVER
 from neocpu.kernels.twins.tiers import policies
-from neocpu.kernels.twins.tiers.policies import NEVER
 
 WAYS = 32
 CHUNK = 1024

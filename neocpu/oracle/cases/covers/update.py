@@ -7,7 +7,7 @@ rounds them is judged, too; some are dyadic, where a kernel's mistake is told fr
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.core.rules import RULES
 from neocpu.oracle.cases.covers.lookup import (
     about,
     in_format,

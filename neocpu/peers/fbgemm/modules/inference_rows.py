@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.codecs import layout
 from neocpu.kernels.codecs import small_floats as codecs
-from neocpu.kernels.twins.codecs.small_floats import layout
 from neocpu.peers import arrays
 from neocpu.peers.fbgemm.names import SparseType, of
 from neocpu.tables.embedding.lookups import Floats, Ints

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from neocpu.core.errors import ConfigError
-from neocpu.kernels.twins.rows.rules import RULES
+from neocpu.core.rules import RULES
 from neocpu.peers.fbgemm.modules.compiled import Compilable
 from neocpu.peers.fbgemm.modules.engine import NONE, ExternalTables
 from neocpu.peers.fbgemm.names import EmbeddingLocation

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.codecs import CODECS, ROUNDINGS
 from neocpu.core.formats import FORMATS
 from neocpu.kernels.compile.choice import backend_module
-from neocpu.kernels.twins.codecs.small_floats import CODECS, ROUNDINGS
 from neocpu.kernels.twins.numbers.philox import tensor_key
 
 # Purpose of the random keys of stochastic rounding, docs/arithmetic.md §9.

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neocpu.core.codecs import HALF_UP, NEAREST, layout
 from neocpu.kernels.codecs import rows as codecs_rows
 from neocpu.kernels.codecs import small_floats as codecs
-from neocpu.kernels.twins.codecs.small_floats import HALF_UP, NEAREST, layout
 from neocpu.peers.fbgemm.operators.codes import decode, encode
 from neocpu.peers.fbgemm.operators.moves import result_dtype
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
