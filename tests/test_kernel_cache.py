@@ -650,7 +650,7 @@ def test_keys_do_not_depend_on_the_process() -> None:
     program = (
         "from neocpu.kernels.compile import key as kernel_key; "
         "from neocpu.kernels.rows import update; "
-        "from neocpu.kernels.twins.rows.rules import RULES; "
+        "from neocpu.core.rules import RULES; "
         "print(kernel_key.key(update.fused(RULES['exact_rowwise_adagrad'], False)))"
     )
     keys = {

@@ -146,7 +146,7 @@ def test_a_format_that_lacks_a_part_is_refused_with_the_config(
     Lines("neocpu/core/formats.py", f"    {record},\n", before='    RowFormat("int8"').write(folder)
     text = '[model]\nbottom = [4, 4]\ntop = [1]\nembedding_dim = 4\n[data]\ntrain = "x"\n'
     text += '[tables]\none.rows = 5\none.format = "odd"\n'
-    done = python(folder, "-c", f"from neocpu import config; config.loads({text!r})")
+    done = python(folder, "-c", f"from neocpu.train.config import config; config.loads({text!r})")
     assert done.returncode == 1
     message = done.stderr.splitlines()[-1]
     assert "ConfigError" in message and "odd" in message and why in message, done.stderr

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 START = """
 import json, sys
-from neocpu import config
+from neocpu.train.config import config
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.sharding.plan import place
 from neocpu.train.run.trainer import warm_up

@@ -1,0 +1,13 @@
+"""Which types stand for data from outside? JSON, TOML trees, and arrays of any element."""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+# what `json.loads` may return
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+# sections and keys of a TOML file, before records check them
+Tree: TypeAlias = Mapping[str, object]
+# elements of any dtype: codes of a row format, columns of a file
+Elements: TypeAlias = NDArray[Any]
