@@ -126,7 +126,7 @@ def test_an_edit_without_effect_costs_a_walk_that_compiles_nothing(
 
 
 def test_a_kernel_that_was_deleted_is_missed(filled: Path) -> None:
-    loss = list(filled.rglob("loss.bce-*.nbc"))
+    loss = list(filled.rglob("dense.loss.bce-*.nbc"))
     for path in loss:
         path.unlink()
     compiled, _, lines = warm_up(ROOT, filled)
