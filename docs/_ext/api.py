@@ -5,6 +5,7 @@ laid out by hand (drawings, `name : meaning`) is shown as it was written.
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 from generated_pages import write_page
@@ -12,51 +13,13 @@ from sphinx.application import Sphinx
 
 import neocpu
 
-# Title of a group, and its modules.
-MODULES = (
-    (
-        "Run",
-        (
-            "neocpu.train.config.config",
-            "neocpu.core.presets",
-            "neocpu.train.advice.write",
-            "neocpu.train.run.trainer",
-        ),
-    ),
-    (
-        "Use",
-        (
-            "neocpu.serve.scoring.model",
-            "neocpu.serve.estimator.estimator",
-            "neocpu.serve.exports.raw_values",
-        ),
-    ),
-    ("Data", ("neocpu.ingest.dataset.dataset", "neocpu.core.jagged", "neocpu.core.formats")),
-    (
-        "Tables",
-        (
-            "neocpu.tables.specs.specs",
-            "neocpu.tables.specs.optimizers",
-            "neocpu.tables.embedding.tbe",
-        ),
-    ),
-    (
-        "Ranks",
-        (
-            "neocpu.parallel.sharding.plan",
-            "neocpu.parallel.sharding.schemes",
-            "neocpu.parallel.embeddings.sharded",
-            "neocpu.parallel.transport.comm",
-            "neocpu.parallel.transport.threads",
-        ),
-    ),
-    ("Memory", ("neocpu.tables.tiers.cache",)),
-    ("Oracle", ("neocpu.oracle",)),
-    (
-        "Kernels",
-        ("neocpu.kernels.operands", "neocpu.kernels.records", "neocpu.kernels.compile.choice"),
-    ),
-)
+PUBLIC = Path(__file__).resolve().parent.parent / "public.md"
+
+
+def documented() -> list[tuple[str, list[str]]]:
+    """(group, modules) of the second table of docs/public.md."""
+    rows = re.findall(r"^\| (\w+) \| (`neocpu\..*) \|$", PUBLIC.read_text("utf-8"), re.MULTILINE)
+    return [(title, re.findall(r"`(neocpu[.\w]*)`", modules)) for title, modules in rows]
 
 
 def page() -> str:
@@ -73,7 +36,7 @@ def page() -> str:
         role = "class" if isinstance(target, type) else "func"
         lines.append(f"* ``neocpu.{name}``: :py:{role}:`{target.__module__}.{target.__qualname__}`")
     lines += ["", "Below, the modules that the documentation uses."]
-    for title, modules in MODULES:
+    for title, modules in documented():
         lines += ["", title, "-" * len(title)]
         for module in modules:
             lines += ["", module, "~" * len(module), "", f".. automodule:: {module}"]

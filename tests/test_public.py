@@ -1,0 +1,82 @@
+"""Is docs/public.md the one list of what is public? Held against the package, the API pages and what
+pages import.
+"""
+
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import neocpu
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "public.md"
+if not PAGE.exists():
+    pytest.skip("the package alone has no docs/", allow_module_level=True)
+STABLE, DOCUMENTED = PAGE.read_text().split("**Documented.**")
+MODULE = re.compile(r"`(neocpu[.\w]*)`")
+# what pages and lessons may show: a family by its prefix stands for all of its modules
+FAMILIES = ("neocpu.kernels.",)
+
+
+def stable_modules() -> list[str]:
+    return re.findall(r"^\| `(neocpu[.\w]*)` \|", STABLE, re.MULTILINE)
+
+
+def documented_modules() -> list[str]:
+    return MODULE.findall(DOCUMENTED)
+
+
+def is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent is a module without others in it
+        return False
+
+
+def imports_of(text: str) -> set[str]:
+    """Modules of neocpu that code in a text imports."""
+    imported = re.findall(
+        r"^(?:>>> )?\s*(?:from (neocpu[.\w]*) import (\w+)|import (neocpu[.\w]*))",
+        text,
+        re.MULTILINE,
+    )
+    modules = set()
+    for package, name, whole in imported:
+        module = f"{package}.{name}" if package else whole
+        modules.add(module if is_module(module) else package)
+    return modules
+
+
+def test_names_of_the_package_are_those_of_the_page() -> None:
+    row = next(line for line in STABLE.splitlines() if line.startswith("| `neocpu` |"))
+    assert re.findall(r"`(\w+)`", row)[1:] == sorted(neocpu.__all__)
+
+
+@pytest.mark.parametrize("module", [*stable_modules(), *documented_modules()])
+def test_public_modules_exist(module: str) -> None:
+    assert find_spec(module) is not None
+
+
+@pytest.mark.parametrize("module", ["neocpu.oracle"])
+def test_public_names_can_be_had(module: str) -> None:
+    package = import_module(module)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md"], ids=lambda page: page.name
+)
+def test_pages_show_public_modules_only(page: Path) -> None:
+    public = {*stable_modules(), *documented_modules()}
+    private = {
+        module
+        for module in imports_of(page.read_text()) - public
+        if not module.startswith(FAMILIES)
+    }
+    assert not private, (
+        f"{page.name} imports {sorted(private)}: list them in docs/public.md, or do without"
+    )
