@@ -1,6 +1,4 @@
-"""Is docs/public.md the one list of what is public? Held against the package, the API pages and what
-pages import.
-"""
+"""Is docs/public.md the one list of what is public, by the package and by what pages import?"""
 
 import re
 from importlib import import_module
@@ -17,6 +15,10 @@ if not PAGE.exists():
     pytest.skip("the package alone has no docs/", allow_module_level=True)
 STABLE, DOCUMENTED = PAGE.read_text().split("**Documented.**")
 MODULE = re.compile(r"`(neocpu[.\w]*)`")
+IMPORT = re.compile(
+    r"^(?:>>> )?\s*(?:from (neocpu[.\w]*) import (\w+)|import (neocpu[.\w]*))", re.MULTILINE
+)
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 # what pages and lessons may show: a family by its prefix stands for all of its modules
 FAMILIES = ("neocpu.kernels.",)
 
@@ -38,11 +40,7 @@ def is_module(name: str) -> bool:
 
 def imports_of(text: str) -> set[str]:
     """Modules of neocpu that code in a text imports."""
-    imported = re.findall(
-        r"^(?:>>> )?\s*(?:from (neocpu[.\w]*) import (\w+)|import (neocpu[.\w]*))",
-        text,
-        re.MULTILINE,
-    )
+    imported = IMPORT.findall(text)
     modules = set()
     for package, name, whole in imported:
         module = f"{package}.{name}" if package else whole
@@ -67,9 +65,7 @@ def test_public_names_can_be_had(module: str) -> None:
         assert getattr(package, name) is not None
 
 
-@pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md"], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_show_public_modules_only(page: Path) -> None:
     public = {*stable_modules(), *documented_modules()}
     private = {
@@ -77,6 +73,4 @@ def test_pages_show_public_modules_only(page: Path) -> None:
         for module in imports_of(page.read_text()) - public
         if not module.startswith(FAMILIES)
     }
-    assert not private, (
-        f"{page.name} imports {sorted(private)}: list them in docs/public.md, or do without"
-    )
+    assert not private, f"{page.name} imports {sorted(private)}: list them in docs/public.md"
