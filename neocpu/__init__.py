@@ -6,7 +6,7 @@ Importing it loads neither Numba nor MPI.
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Public names, imported when they are first used.
 _HOMES = {
