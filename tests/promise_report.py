@@ -42,17 +42,19 @@ It is run in every combination of
 - uninterrupted; stopped by SIGTERM after some step and resumed; and begun on **another** number of
   ranks, under another plan and thread count, stopped, and resumed here.
 
-Nine families are learnt: row-wise AdaGrad with L2 and a dot interaction in every
+{families} families are learnt: row-wise AdaGrad with L2 and a dot interaction in every
 combination; the others ({others}) in a pairwise cover, where every pair of values occurs together
 in some run: Adam with decoupled weight decay, a schedule, squared error, concatenation and unequal
 dims; AdaGrad with SGD, the diagonal of the interaction; SGD with dims of 13, 1 and 6; the first
 family again with a table in fp16, rounded stochastically, and one in fp8; again on compressed wires
 (fp16 forward, bf16 backward and dense); FTRL with int8 forward and fp8 backward in blocks of four
-columns; Adam started from a model that was trained on another day's data, whose vocabularies and
-tables then grow; and an online run over the files of two days, stopped in one of them or between
-them. Batch trees have 16, 4, 8 and 2 leaves. Then the code generator is told to forget
-AVX-512, and AVX2 as well, and a pairwise cover is run again; runs that are resumed elsewhere then
-began with the host's instructions.
+columns; tables of the kinds hash, qr, md, unified and cafe under Adam with CowClip, clipped dense
+gradients, groups of rates, averaged parameters and DCNv2; rows that travel unpooled (tensor trains,
+histories with target attention) under DHEN; Adam started from a model that was trained on another
+day's data, whose vocabularies and tables then grow; and an online run over the files of two days,
+stopped in one of them or between them. Batch trees have 16, 4, 8 and 2 leaves. Then the code
+generator is told to forget AVX-512, and AVX2 as well, and a pairwise cover is run again; runs that
+are resumed elsewhere then began with the host's instructions.
 
 In every run the SHA-256 of the whole trained state must be the same, and so must the metrics on a
 test split.
@@ -78,6 +80,7 @@ def markdown(records: Sequence[Mapping[str, Any]], seconds: float) -> str:
         plans=_list(PLANS),
         threads=_list(THREADS),
         routes=_list(ROUTES),
+        families=len(FAMILIES),
         others=_list(name for name in FAMILIES if name != MAIN),
     )
     packages = versions()

@@ -1,4 +1,5 @@
-"""Which test runs on which worker, in what order, and which tests are the inner loop?
+"""Which test runs on which worker, in what order, which tests are the inner loop, and which are
+long covers of which a day runs a sample?
 
 `pytest` without a path spreads the tests over as many processes as there are cores, four at most.
 A file stays on one worker, and some files share one:
@@ -12,6 +13,8 @@ A file stays on one worker, and some files share one:
 otherwise.
 """
 
+import zlib
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,14 @@ QUICK_FILES = """
 """
 QUICK = frozenset(QUICK_FILES.split())
 
+# `pytest -m long`: covers that try many cases of one idea. Without `-m`, a run of the whole suite
+# takes a sample of each, drawn by date, so that every case comes round in PERIOD days.
+LONG_FILES = """
+    arm
+"""
+LONG = frozenset(LONG_FILES.split())
+PERIOD = 8
+
 _GROUPS = FIRST | LAST
 _PLACES = {name: place for place, name in enumerate([*FIRST, None, *LAST])}
 
@@ -95,9 +106,21 @@ class GroupScheduling(LoadScopeScheduling):
         return group_of(file, test) or file
 
 
+def today() -> int:
+    """The number of this day, by which long covers are drawn."""
+    return datetime.now(UTC).toordinal()
+
+
+def is_drawn(nodeid: str, day: int) -> bool:
+    """Is a case of a long cover in the sample of a day? It is on one day of PERIOD."""
+    return (zlib.crc32(nodeid.encode()) + day) % PERIOD == 0
+
+
 def arrange(items: list[pytest.Item]) -> None:
-    """Mark the quick tests, and sort all by groups."""
+    """Mark quick and long tests, and sort all by groups."""
     for item in items:
         if name_of(item.nodeid)[0] in QUICK:
             item.add_marker(pytest.mark.quick)
+        if name_of(item.nodeid)[0] in LONG:
+            item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: _PLACES[group_of(*name_of(item.nodeid))])
