@@ -9,6 +9,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import neocpu
@@ -142,7 +143,12 @@ SCRIPTS = sorted(
     for room in ("neocpu", "tests", "benchmarks", "examples")
     for path in (PACKAGE if room == "neocpu" else ROOT / room).rglob("*.py")
 )
-TREES = {path: ast.parse(path.read_text(), str(path)) for path in FILES}
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A file as its syntax tree; parsed when a test asks, not when tests are collected."""
+    return ast.parse(path.read_text(), str(path))
 
 
 def home(packaged: bool) -> Path:
@@ -165,7 +171,7 @@ def folder_of(path: Path) -> str:
 
 
 def imported_modules(path: Path) -> Iterator[str]:
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -173,13 +179,13 @@ def imported_modules(path: Path) -> Iterator[str]:
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
 def top_functions(path: Path) -> dict[str, ast.FunctionDef]:
-    return {node.name: node for node in TREES[path].body if isinstance(node, ast.FunctionDef)}
+    return {node.name: node for node in tree_of(path).body if isinstance(node, ast.FunctionDef)}
 
 
 def report(offences: list[str]) -> None:
@@ -216,7 +222,7 @@ def test_imports_are_absolute() -> None:
         [
             f"{relative(path)}:{node.lineno}: relative import; write the whole name"
             for path in FILES
-            for node in ast.walk(TREES[path])
+            for node in ast.walk(tree_of(path))
             if isinstance(node, ast.ImportFrom) and node.level
         ]
     )
@@ -314,7 +320,7 @@ def import_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for path in FILES:
         targets = graph.setdefault(module_name(path), set())
-        for node in ast.walk(TREES[path]):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Import):
                 targets |= {alias.name for alias in node.names} & modules
             elif isinstance(node, ast.ImportFrom):
@@ -381,7 +387,7 @@ def test_lines_stay_short_and_the_formatter_is_never_switched_off() -> None:
 def test_a_class_name_means_one_thing() -> None:
     places = defaultdict(list)
     for path in FILES:
-        for node in TREES[path].body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(relative(path))
     repeated = {name for name, paths in places.items() if len(paths) > 1}
@@ -402,7 +408,7 @@ def test_every_file_opens_with_its_question() -> None:
         [
             f"{relative(path)} has no module docstring"
             for path in FILES
-            if path.read_text().strip() and not ast.get_docstring(TREES[path])
+            if path.read_text().strip() and not ast.get_docstring(tree_of(path))
         ]
     )
 
@@ -412,7 +418,7 @@ def test_public_functions_and_classes_are_documented() -> None:
         [
             f"{relative(path)}:{node.name} has no docstring"
             for path in FILES
-            for node in TREES[path].body
+            for node in tree_of(path).body
             if isinstance(node, ast.FunctionDef | ast.ClassDef)
             and not node.name.startswith("_")
             and not ast.get_docstring(node)
@@ -592,7 +598,7 @@ def test_kernels_stay_canonical() -> None:
         [
             f"{relative(path)}:{getattr(node, 'lineno', 0)}: {reason}"
             for path in COMPILED_FILES
-            for node in ast.walk(TREES[path])
+            for node in ast.walk(tree_of(path))
             if (reason := uncanonical(node))
         ]
     )
@@ -603,7 +609,7 @@ def test_every_argsort_is_stable() -> None:
         [
             f"{relative(path)}:{node.lineno}: argsort without kind='stable'"
             for path in FILES
-            for node in ast.walk(TREES[path])
+            for node in ast.walk(tree_of(path))
             if isinstance(node, ast.Call)
             and ast.unparse(node.func).endswith("argsort")
             and [ast.unparse(k.value) for k in node.keywords if k.arg == "kind"] != ["'stable'"]

@@ -46,6 +46,7 @@ class Splits:
         self.datasets = datasets
         self._vocabularies: dict[str, Any] | None = None
         self._estimates: dict[str, dict[str, float]] = {}
+        # fitted once, of train data: valid and test samples must not choose rows
         if config.data.rows_by == "vocabulary":
             self._vocabularies = _vocabularies(config, datasets)
 
@@ -124,6 +125,7 @@ class Splits:
                 # another epoch looks up the same rows again, so one pass over the data is the limit
                 whole = data.lookups(feature)
                 lookups += min(whole, samples * (data.features[feature].hotness or whole))
+            # every lookup a row of its own: an upper bound
             touchable[table.name] = min(table.rows, lookups)
         return touchable
 
@@ -140,6 +142,7 @@ class Splits:
 
     def _estimated(self, name: str, estimate: Callable[[], dict[str, float]]) -> dict[str, float]:
         """An estimate by table, from the first samples of one split, which rank 0 reads for all."""
+        # planner and room ask for the same estimates; the first to ask pays for the reading
         if name not in self._estimates:
             message = self.comm.on_first_rank(lambda: json.dumps(estimate()).encode())
             self._estimates[name] = json.loads(message)
@@ -154,6 +157,7 @@ class Splits:
         }
 
     def _estimate_distinct(self) -> dict[str, float]:
+        # a batch may be larger than what was looked at; `distinct_codes` extrapolates then
         share = self.config.training.batch_size / max(self._samples_looked_at, 1)
         distinct = {
             name: distinct_codes(codes, share * codes.size) for name, codes in self._first_codes()
@@ -188,6 +192,7 @@ def distinct_codes(codes: NDArray[Any], lookups: float) -> float:
         return float(np.unique(codes[: round(lookups)]).size)
     all_codes = np.unique(codes).size
     half = np.unique(codes[: codes.size // 2]).size
+    # too few codes to see how they repeat: as if none did
     if not half:
         return lookups
     power = min(math.log2(all_codes / half), 1.0)
@@ -206,6 +211,7 @@ def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], Non
     missing = ConfigError(
         f"{config.source}: data.train: a file to train on is missing; --set data.train=train.txt.gz"
     )
+    # through `agree`, as all errors of this function: each rank raises the same
     comm.agree(None if config.data.train else missing)
     paths = {name: getattr(config.data, name) for name in SPLITS}
     splits = open_paths(
@@ -234,6 +240,7 @@ def open_paths(
     if comm.rank == 0:
         try:
             check_disk(config, sources, out, tell, labelled)
+            # valid and test take the numbers that the schema fits from the train data
             fitted: Path | None = None
             for name, paths in sources.items():
                 files = ensure(config, name, paths, out, tell, labelled, fitted)
@@ -251,8 +258,10 @@ def open_paths(
         datasets = {
             name: Dataset(files, label, more) for name, files in json.loads(message).items()
         }
+        # every rank checks for itself: the headers are small, and all raise alike
         _check_alike(datasets)
         if comm.rank == 0:
+            # it may read whole columns, so one rank does it for all
             _check_labels(config, datasets)
     except NeocpuError as problem:
         error = problem
@@ -287,6 +296,7 @@ def _parts(config: Config, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
     total = 0.0
     for share in config.data.split:
         total += share
+        # of running sums, so that no sample falls between two parts
         ends.append(min(round(total * whole.rows), whole.rows))
     return {
         name: whole.part(first, last)
@@ -303,6 +313,7 @@ def _vocabularies(config: Config, datasets: dict[str, Dataset]) -> dict[str, Any
     train = datasets.get("train")
     if train is None:
         return None
+    # the stored vocabulary is of the whole file, its test part included
     if data.split and data.min_count:
         return dict(fit_vocabularies(train, data.min_count))
     return train.vocabularies
@@ -318,6 +329,7 @@ def converted(config: Config, comm: Comm) -> Splits | None:
             files = ensure_dataset(data.train, data.format, options, make=False)
             train = {"train": Dataset(files, config.data.label, more_labels(config))}
             splits = Splits(config, comm, _parts(config, train))
+    # all or none: a rank that lacks the files would plan from other estimates
     return None if comm.largest(int(splits is None)) else splits
 
 
@@ -334,6 +346,7 @@ def _check_alike(datasets: dict[str, Dataset]) -> None:
 def _check_labels(config: Config, datasets: dict[str, Dataset]) -> None:
     """Raise DataError for labels that a loss "bce" does not take, and for negative weights."""
     for name, data in datasets.items():
+        # labels of these logs are clicks by their format
         if not data.labelled or data.attributes.get("log") in ("criteo", "avazu"):
             continue
         if config.model.loss == "bce":

@@ -87,6 +87,7 @@ class CheckpointFile:
             raise CheckpointError(
                 f"{link.path}: holds only what changed since {name}, which cannot be used: {error}"
             ) from error
+        # a step that does not fall would let a damaged file refer to itself for ever
         if base.digest != digest or base.step >= link.step or base.tensors != link.tensors:
             base.close()
             raise CheckpointError(
@@ -101,6 +102,7 @@ class CheckpointFile:
         index = self.links[0].index
         for number, link in enumerate(self.links):
             if number > 0:
+                # a newer file's blocks take the place of the older one's
                 index = link.index.over(index)
             if digest_of(link.header, link.step, link.tensors, index) == link.digest:
                 continue
@@ -159,6 +161,7 @@ class CheckpointFile:
 
         {} where rows are chosen by hash, and in files of neocpu 0.1.0.
         """
+        # a file of changes holds them only where they changed
         every = (link.vocabularies() for link in reversed(self.links))
         return next((words for words in every if words), {})
 
@@ -170,7 +173,9 @@ class CheckpointFile:
         newest = self.links[-1]
         all_overrides = [*newest.strings(self.text("overrides"), "/run/overrides"), *overrides]
         text = self.text("config")
+        # keys that nobody named have the values that the run began with, not today's
         config = loads(text, f"{self.path} (config)", all_overrides, begun=True)
+        # the file that data.schema names may be gone, or changed, since
         return with_schema(config, self.data(), overrides)
 
     @property
@@ -217,6 +222,7 @@ class CheckpointFile:
         """
         if len(self.links) == 1 or not self.tensors[number].table:
             return self.links[-1].field(number, name)
+        # maps are cheap to open; which file has a row is known from row numbers alone
         _, places = self._merged_rows(number)
         return Joined([link.field(number, name) for link in self.links], places)
 
@@ -232,6 +238,7 @@ class CheckpointFile:
         hashes = self.index.sha256[entries]
         ends = np.cumsum(counts)
         last_row = tensor.rows if hi is None else hi
+        # a hash is of a whole block, so rows beyond [lo, hi) are read too
         limits = [lo // BLOCK, -(-last_row // BLOCK)]
         first, last = np.searchsorted(numbers, limits).tolist()
         while first < last:
@@ -248,6 +255,7 @@ class CheckpointFile:
     def _read(self, number: int, first: int, end: int) -> tuple[Ints, dict[str, Any]]:
         """Rows of blocks [first, end) and their fields."""
         tensor = self.tensors[number]
+        # every file holds the dense parameters whole
         links = self.links if tensor.table else self.links[-1:]
         parts = [link.read(number, first, end) for link in links]
         if len(parts) == 1:
@@ -283,6 +291,7 @@ class CheckpointFile:
             for blocks in self.blocks(number):
                 hashes += blocks.sha256()
         sha256 = np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32)
+        # numbers and counts were checked block by block in `_verified`
         index = replace(self.index, sha256=sha256)
         return digest_of(self.header, self.step, self.tensors, index)
 

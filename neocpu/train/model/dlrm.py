@@ -101,6 +101,7 @@ class Dlrm:
             self.composition = Compositions(
                 self.first_column, self.layout.composition, self.parameters
             )
+            # E is filled by physical tables, which may have more or fewer columns
             self.columns = self.composition.columns
         self.heads = [self._head(layout) for layout in self.layout.heads]
         self._objective = Objective(loss)
@@ -126,6 +127,7 @@ class Dlrm:
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
+        # backward reads it again
         self._dense = np.ascontiguousarray(x)
         E[:, : self.first_column] = self._bottom.forward(self._dense)
 
@@ -144,6 +146,7 @@ class Dlrm:
         self._logits = self._top.forward(z)
         for head in self.heads:
             head.forward(z)
+        # a view: the terms are added to what the loss reads
         logits = self._logits.reshape(-1)
         for term in (self.interaction.logit, linear):
             if term is not None:
@@ -204,6 +207,7 @@ class Dlrm:
         dE = self.interaction.backward(dz, dlogit)
         if self.first_order is not None:
             dE = self.first_order.backward(dE, dlogit)
+        # taken here: towers and compositions return arrays of other columns
         self._bottom_gradient = dE[:, : self.first_column]
         if self.towers is not None:
             dE = self.towers.backward(dE)
@@ -220,6 +224,7 @@ class Dlrm:
 
         nodes : as of `backward_upper`.
         """
+        # left over by `backward_upper`: its bucket travels later, with the bottom's
         self._top.weight_gradient(0, nodes)
         self._bottom.begin_backward(self._bottom_gradient)
         for layer in range(self._bottom.layers - 1, -1, -1):

@@ -87,6 +87,7 @@ def join(
     Raises DataError where the file in whose middle the run stopped is not among them.
     """
     files = list(known)
+    # files are known by their samples: they may have been moved or renamed meanwhile
     done = [file for file in files if file.end <= step]
     halves = [file for file in files if file.end > step]
     for name, data in named:
@@ -101,7 +102,9 @@ def join(
             halves.remove(same)
             same.dataset = data
         else:
+            # steps and schedules of rates go on from file to file
             start = files[-1].end if files else 0
+            # a batch holds samples of one file only, so each file ends with a partial one
             steps = -(-data.rows // batch)
             files.append(TrainFile(name, data.rows, sha, start, steps, dataset=data))
     if halves:
@@ -124,6 +127,7 @@ class OnlineSplits(Splits):
     def description(self) -> dict[str, Any]:
         """What a checkpoint notes of the data: no train split, but the files."""
         description = super().description()
+        # the train data of a resumed run are other files, and may be
         del description["splits"]["train"]
         return {**description, HISTORY: [file.note() for file in self.files]}
 
@@ -267,9 +271,11 @@ class OnlineTrainer(Trainer):
         named = [(name, opened[f"train {n}"]) for n, name in enumerate(self._names, 1)]
         known = known_files(beginning.history, beginning.step)
         config = self.config = config.for_samples(named[0][1].rows)  # unless it names a batch size
+        # the number of steps of every file depends on it
         batch = config.training.batch_size
         self._files = join(known, named, beginning.step, batch, tell)
         rest = [file.dataset for file in self._files if file.dataset is not None]
+        # all files may be done; the run still needs the columns of one
         train = rest[0] if rest else named[0][1]
         splits = OnlineSplits(config, self.comm, {"train": train, **measured}, self._files)
         splits.choose_rows(beginning, tell)
@@ -291,12 +297,15 @@ class OnlineTrainer(Trainer):
             recovery.save(self.steps_taken)
         assert self._splits is not None and file.dataset is not None
         loader = self._splits.loader_of(file.dataset, False, file.measuring_vocabularies)
+        # before the rows of its new codes are known: as a model in use would meet them
         metrics = evaluate(world, loader.batches(0, 0))
         self._report(SPLIT, metrics, {"file": file.name})
+        # checkpoints note it: the summary of a resumed run covers files of earlier runs
         file.metrics = metrics.to_dict()
         if file.training_vocabularies:
             self._splits.use_vocabularies(file.training_vocabularies)
             recovery.use_vocabularies(file.training_vocabularies)
+        # after the measurement, so that a checkpoint of this file holds its metrics
         recovery.note(HISTORY, [each.note() for each in self._files])
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
@@ -304,6 +313,7 @@ class OnlineTrainer(Trainer):
         metrics = super()._measure(world, splits, names)
         if "test" not in names:
             return metrics
+        # by samples, as one pass over all files would weigh them (but for AUC)
         overall = mean_metrics([file.metrics for file in self._files if file.metrics])
         return {**metrics, SPLIT: overall} if overall else metrics
 

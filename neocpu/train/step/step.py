@@ -91,6 +91,7 @@ class TrainStep:
         }
         self._views = {node: model.layout.views(flat) for node, flat in self._nodes.items()}
         self._node_gradients: list[NodeGradient] = []
+        # MPI moves bytes when it is called: the model polls after each layer's product
         if comm.size > 1:
             model.between = comm.poll
         self._work: Mapping[str, Work[Turn]] = {
@@ -125,9 +126,11 @@ class TrainStep:
         end = self.model.shared
         cut = end
         large = self.model.flat[layout.upper].nbytes >= least
+        # a sum costs an exchange: small buckets are not worth one of their own
         if self.pipeline == "full" and large and layout.in_two_buckets:
             cut = layout.upper.start
         cuts = {"upper": slice(cut, end), "lower": slice(0, cut)}
+        # all ranks must call in one order; on a queue of their own sums may overtake lookups
         queue = self.comm.queue("dense")
         return {
             name: Bucket(cut, dense_reduction(queue, cut.stop - cut.start, self.leaves, self._wire))
@@ -152,6 +155,7 @@ class TrainStep:
         self, batches: Iterator[BatchLike], step: int, ahead: Mapping[str, int] = NONE_AHEAD
     ) -> "Steps":
         """Steps over batches, from this step on; ahead : of `simulation.schedule.pipelined`."""
+        # what an earlier pipeline had under way was dropped with it
         self._coming = []
         return Steps(self, batches, step, ahead)
 
@@ -169,6 +173,7 @@ class TrainStep:
     def _start_input(self, turn: Turn) -> Waitable:
         sparse = turn.batch.sparse
         if self.dynamic is not None:
+            # rows of the tables that move are those of this moment, so segments end before moves
             sparse = self.dynamic.translate(sparse)
         turn.input = self.embedding.start(sparse, turn.batch.samples)
         return turn.input
@@ -197,6 +202,7 @@ class TrainStep:
     def _forward_bottom(self, turn: Turn) -> None:
         samples = turn.batch.labels.size
         if len(self._E) < samples:
+            # it grows to the largest batch and is used again: allocating it costs page faults
             self._E = np.empty((samples, self.model.columns), np.float32)
         self.model.forward_bottom(turn.batch.dense, self._E[:samples])
 
@@ -210,6 +216,7 @@ class TrainStep:
         batch = turn.batch
         weights = getattr(batch, "weights", None)
         prediction, loss = self.model.loss_gradient(batch.labels, batch.samples, weights)
+        # before any weight is touched: the newest checkpoint stays a sound state
         self._refuse_nonfinite(loss, batch, turn.step)
         for head, labels in self.model.with_heads(getattr(batch, "head_labels", None)):
             losses = head.loss_gradient(labels, batch.samples, weights)[1]
@@ -243,6 +250,7 @@ class TrainStep:
         assert turn.gradient is not None
         if isinstance(self.embedding, MixedEmbedding):
             terms = self.model.row_terms
+            # keys whose tables do not pool have gradients by lookup, not by bag
             turn.update = self.embedding.start_backward(turn.gradient, turn.step, terms)
         else:
             turn.update = self.embedding.start_backward(turn.gradient, turn.step)
@@ -263,6 +271,7 @@ class TrainStep:
 
     def _sum(self, turn: Turn, name: str) -> Waitable | None:
         bucket = self.buckets[name]
+        # a model in one bucket has nothing to sum early
         if bucket.parameters.start == bucket.parameters.stop:
             return None
         turn.sums[name] = self.start_sum(bucket)
@@ -300,6 +309,7 @@ class TrainStep:
         ]
         exchange = None
         if self.towers is not None:
+            # the norm is of all dense parameters, those of other nodes' towers included
             gradients += self.towers.reduce(turn.batch.samples)
             exchange = self.towers.share
         for first, gradient in clip.scaled(gradients, exchange):
@@ -339,6 +349,7 @@ class Steps:
     ) -> None:
         self._owner = owner
         self._ahead = ahead
+        # lazily: the reader thread is `read_ahead` batches ahead, not further
         self._turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
         self._pipeline = self._segment(step)
 
@@ -360,6 +371,7 @@ class Steps:
     def next(self) -> tuple[BatchLike, Outcome]:
         """Train on the next batch; there must be one. Collective. Raises as `TrainStep`."""
         turn = self._pipeline.step()
+        # callers know the number of batches
         assert turn is not None and turn.outcome is not None
         dynamic = self._owner.dynamic
         if dynamic is not None and dynamic.end_step(turn.step):
