@@ -43,8 +43,8 @@ def chosen(module: str, kernel: str) -> Any:
     function = _CHOSEN.get((name, module, kernel))
     if function is None:
         plain = name == "plain" and kernel in PLAIN.get(module, ())
-        room = "neocpu.kernels.plain" if plain else "neocpu.kernels"
-        function = getattr(import_module(f"{room}.{module}"), kernel)
+        package = "neocpu.kernels.plain" if plain else "neocpu.kernels"
+        function = getattr(import_module(f"{package}.{module}"), kernel)
         _CHOSEN[name, module, kernel] = function
     return function
 
