@@ -17,8 +17,6 @@ from tests import draws, skips, workers
 from tests.small_run import write_log
 
 draws.load()
-# the day whose sample of long covers is run; empty: all that is asked for
-SAMPLED_DAY = "NEOCPU_SAMPLED_DAY"
 
 
 def pytest_report_header() -> str:
@@ -46,19 +44,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.Grou
 def pytest_configure(config: pytest.Config) -> None:
     """Workers of xdist draw the sample of the process that started them, also past midnight."""
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.markexpr
-    os.environ.setdefault(SAMPLED_DAY, str(workers.today()) if whole else "")
+    os.environ.setdefault(workers.SAMPLED_DAY, workers.today() if whole else "")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m quick` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which worker, which order, what is quick, and which long covers this day leaves out."""
     workers.arrange(items)
-    if day := os.environ[SAMPLED_DAY]:
-        left = [
-            item
-            for item in items
-            if item.get_closest_marker("long") and not workers.is_drawn(item.nodeid, int(day))
-        ]
+    left = [
+        item
+        for item in items
+        if item.get_closest_marker("long") and not workers.is_drawn(item.nodeid)
+    ]
+    if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
 
