@@ -47,7 +47,7 @@ class TestMap:
     """Which files of tests belong to a file of the package?
 
     Those that docs/map.md names, then those from which the fewest imports lead to it; of equally
-    near ones, those with its name, then those that import little else.
+    near ones, those with its name, then those that import most from its wing.
     """
 
     __test__ = False  # pytest: no class of tests
@@ -58,12 +58,12 @@ class TestMap:
         paths = [*root.glob("neocpu/**/*.py"), *root.glob("tests/*.py")]
         self._files = {path.relative_to(root).as_posix() for path in paths}
         self._importers: dict[str, set[str]] = defaultdict(set)
-        self._width: Counter[str] = Counter()
+        self._imports: dict[str, set[str]] = {}
         self._words: dict[str, set[str]] = {}
         for file in sorted(self._files):
             tree = ast.parse((root / file).read_text())
             imported = self._imported(tree)
-            self._width[file] = len(imported)
+            self._imports[file] = imported
             for other in imported:
                 self._importers[other].add(file)
             if file.startswith("tests/"):
@@ -85,9 +85,14 @@ class TestMap:
             alike = 2 * len(words & told) + len(told & set(path.parts))
             alike += 2 * (path.stem in self._words[test])
             far = near.get(test, 0) + (test in START_MPI)
-            return test not in named, far, -alike, self._width[test], test
+            return test not in named, far, -alike, -self._common(test, path), test
 
         return sorted({*near, *named} - LEFT_OUT, key=order)[:MOST_FILES]
+
+    def _common(self, test: str, path: Path) -> int:
+        """How many files a file of tests imports from the wing of a file."""
+        wing = "/".join(path.parts[:2])
+        return sum(other.startswith(wing) for other in self._imports[test])
 
     def _distances(self, file: str) -> dict[str, int]:
         """Imports that lead from each file of tests to a file."""
