@@ -82,7 +82,7 @@ class TestMap:
 
         def order(test: str) -> tuple[object, ...]:
             told = set(Path(test).stem.split("_"))
-            alike = 2 * len(words & told) + len(told & set(path.parts))
+            alike = 4 * len(words & told) + len(told & set(path.parts))
             alike += 2 * (path.stem in self._words[test])
             far = near.get(test, 0) + (test in START_MPI)
             return test not in named, far, -alike, -self._common(test, path), test
