@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocpu.core.codecs import FBGEMM, HALF_UP, LAYOUTS, NEAREST, STOCHASTIC, TRUNCATE
-from neocpu.core.formats import FORMATS
+from neocpu.core.formats import FORMATS, RowFormat, SmallFloat
 from neocpu.kernels.codecs import small_floats as codecs
 from neocpu.kernels.twins.codecs import small_floats as twin
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
@@ -314,3 +314,27 @@ def test_records_and_layouts_agree():
         14,
         9,
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        ({"trains": False}, "does not say trains=True"),
+        ({"number": None}, "its codes mean nothing"),
+        ({"header": (("scale", "<f4"), ("bias", "<f4"))}, ""),
+        ({"header": (("scale", "<f4"),)}, "row-scaled rows are integers of 8 or 4 or 2 bits"),
+        ({"bits": 4}, "codes of small floats have 8 or 16 bits"),
+        ({"dtype": "<u2"}, "codes of small floats have 8 or 16 bits"),
+        ({"number": SmallFloat(16, 5, 1)}, "does not fill 8 bits"),
+        ({"number": SmallFloat(8, 5, 1)}, ""),
+        ({"number": SmallFloat(8, 6, 1)}, "does not fill 8 bits with 2 or more of exponent"),
+        ({"number": SmallFloat(8, 1, 31)}, ""),
+        ({"number": SmallFloat(8, 0, 31)}, "does not fill 8 bits"),
+        ({"number": SmallFloat(8, 3, 15, limit=0.9)}, "only travels"),
+        ({"number": SmallFloat(8, 5, 0)}, "has numbers that fp32 lacks"),
+    ],
+)
+def test_a_record_says_why_no_table_is_trained_in_it(changes, why):
+    form = RowFormat("own", "|u1", 8, SmallFloat(8, 3, 7), trains=True)._replace(**changes)
+    assert why in form.fault() if why else not form.fault()

@@ -10,9 +10,10 @@ import pytest
 from neocpu.cli import run as command
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.parallel.sharding.plan import place
+from neocpu.serve.report.charts import MOST_POINTS, count, curves
 from neocpu.serve.report.details import show
 from neocpu.serve.report.page import page
-from neocpu.serve.report.runs import differing, find_runs
+from neocpu.serve.report.runs import Run, differing, find_runs
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.config import config
 from neocpu.train.config.config_keys import config_record, defaults
@@ -144,6 +145,15 @@ def test_runs_side_by_side_and_what_is_wrong_with_some(tmp_path: Path) -> None:
     assert "its plan cannot be drawn" in words
     assert "run.json cannot be read" in words
     assert "metrics.jsonl: 1 lines cannot be read" in words
+
+
+@pytest.mark.parametrize("steps", [MOST_POINTS, MOST_POINTS + 1, 3 * MOST_POINTS + 2])
+def test_a_long_curve_is_thinned_out_and_keeps_its_ends(tmp_path: Path, steps: int) -> None:
+    lines = [line(step, "train", logloss=1.0 / step) for step in range(1, steps + 1)]
+    (series,) = curves([Run(tmp_path, "long", lines=lines)])[0].series
+    assert MOST_POINTS // 2 < len(series.marks) <= MOST_POINTS + 1
+    assert f"at {count(64)} samples" in series.marks[0][2]
+    assert f"at {count(64 * steps)} samples" in series.marks[-1][2]
 
 
 def test_a_file_is_measured_before_it_is_trained_on(tmp_path: Path) -> None:

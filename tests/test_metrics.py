@@ -89,6 +89,12 @@ def test_certain_predictions_have_finite_loss() -> None:
     assert compute(p, p, "bce", SingleComm()).logloss == 0
 
 
+def test_a_prediction_of_one_half_is_a_click() -> None:
+    p = np.array([0.5, 0.5, np.nextafter(np.float32(0.5), np.float32(0)), 0.75], np.float32)
+    y = np.array([1, 1, 0, 0], np.float32)
+    assert compute(p, y, "bce", SingleComm()).accuracy == 3 / 4
+
+
 def test_one_class_no_samples_and_nan() -> None:
     p = np.array([0.1, 0.9], np.float32)
     single = compute(p, np.ones(2, np.float32), "bce", SingleComm())

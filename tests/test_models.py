@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,9 @@ def test_no_copy_is_written_into_an_installed_package(
     log = presets.log_path("tiny-criteo-test")
     ((_, copy),) = missing_copies([log], "criteo", ConvertOptions(), tmp_path)
     assert copy.parent == tmp_path
+    elsewhere = tmp_path / "logs"
+    elsewhere.mkdir()
+    shutil.copy(log, elsewhere)
+    own = elsewhere / Path(log).name
+    ((_, copy),) = missing_copies([own], "criteo", ConvertOptions(), tmp_path)
+    assert copy.parent == elsewhere

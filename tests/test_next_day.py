@@ -21,7 +21,9 @@ from neocpu.train.checkpoint.folder import read_note
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config import config as configs
 from neocpu.train.run.online import OnlineTrainer
+from neocpu.train.run.patience import Patience
 from neocpu.train.run.trainer import Trainer
+from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.results import RunReport
 
 TOML = """
@@ -111,6 +113,10 @@ def test_the_next_day_begins_with_what_was_learnt(days: Path, tmp_path: Path) ->
     assert any("starting from" in line and source.digest[:12] in line for line in lines), lines
     assert started.config.training.init_digest == source.digest
     assert started.config.optimizer.sparse.steps_before == 4
+    third = next_day(days, "hash", f"training.init_from={tmp_path / 'frozen'}", "training.steps=1")
+    train(third, tmp_path / "third")
+    later = neocpu.load(tmp_path / "third" / "checkpoints" / "step-00000001.h5")
+    assert later.config.optimizer.sparse.steps_before == 4 + 1
     fresh, _ = train(
         next_day(
             days,
@@ -243,6 +249,19 @@ def test_a_run_without_progress_ends_well_and_keeps_its_best(days: Path, tmp_pat
     assert read_note(tmp_path / "again" / "checkpoints") == note
     _, lines = train(settings, tmp_path / "again", resume=True)
     assert any("ended early" in line for line in lines)
+
+
+def test_a_measurement_at_the_end_may_be_the_best_but_does_not_count() -> None:
+    patience = Patience(limit=2, metric="logloss")
+    patience.measured(2, Metrics(9, logloss=0.5))
+    patience.measured(4, Metrics(9, logloss=0.6))
+    counted = patience.to_note()
+    patience.measured(5, Metrics(9, logloss=0.4), due=False)
+    assert patience.best == (0.4, 5)
+    assert patience.best_at(5) and not patience.best_at(2)
+    assert patience.to_note() == counted and not patience.ended
+    patience.measured(6, Metrics(9, logloss=0.5), due=False)
+    assert patience.best == (0.5, 2)
 
 
 def go(

@@ -338,6 +338,18 @@ def test_gradients_are_scaled_together_wherever_they_are_known() -> None:
     assert np.allclose(leaf.grad.numpy(), expected, rtol=1e-5)
 
 
+def test_the_factor_is_divided_in_fp64_and_rounded_once() -> None:
+    """In fp32, limit and norm would be rounded before the division: other bits for many limits."""
+    gradient = np.full(3, 1.0, np.float32)
+    differ = 0
+    for limit in (0.1, 0.3, 0.7, 1.1, 1.3, 1.7):
+        (clipped,) = GradientClip([3], limit).scaled([DenseGradient(0, gradient)])
+        expected = np.float32(limit / math.sqrt(3.0))
+        assert clipped.gradient.tolist() == [expected] * 3
+        differ += expected != np.float32(limit) / np.float32(math.sqrt(3.0))
+    assert differ
+
+
 def test_a_limit_that_is_not_reached_changes_nothing() -> None:
     plain = parameters(alone())
     assert np.array_equal(parameters(alone("optimizer.clip_norm=1000.0")), plain)

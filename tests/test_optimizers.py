@@ -52,6 +52,18 @@ def test_hyper_is_computed_wide_and_rounded_once():
     assert none.l2 == 0 and none.keep == 1
 
 
+def test_steps_of_an_earlier_run_count_for_corrections_and_not_for_the_schedule():
+    schedule = Schedule(warmup_steps=10)
+    fresh = SparseOptimizer("adam", 0.1, schedule=schedule)
+    later = SparseOptimizer("adam", 0.1, schedule=schedule, steps_before=4)
+    hyper = later.hyper(2)
+    assert hyper == fresh.hyper(6)._replace(lr=fresh.hyper(2).lr)
+    assert hyper.step == 6
+    counted = SparseOptimizer(COUNTER, adjustment_iter=5, steps_before=4)
+    assert (counted.hyper(1).adjusting, counted.hyper(2).adjusting) == (0, 1)
+    assert counted.hyper(2).adjusted_steps == 1
+
+
 def test_counters_are_numbers_of_the_step():
     optimizer = SparseOptimizer(
         COUNTER,

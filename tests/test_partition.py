@@ -74,6 +74,15 @@ def test_largest_differencing_beats_greedy_on_most_instances() -> None:
     assert better.mean() > 0.8
 
 
+def test_a_rank_too_full_for_one_item_takes_the_next_that_it_has_room_for() -> None:
+    items = packing([8, 5, 2, 1], 2, [3, 3, 3, 1], limit=6)._replace(
+        rank_seconds=np.array([[0.0], [20.0]]), rank_bytes=np.array([[2.0], [0.0]])
+    )
+    placed = PARTITIONERS["greedy"](items)
+    assert placed is not None
+    assert placed.tolist() == [0, 1, 1, 0]
+
+
 def test_linear_keeps_the_order() -> None:
     placed = PARTITIONERS["linear"](packing([1, 2, 3, 2, 1, 3], 3))
     assert placed is not None

@@ -148,6 +148,15 @@ def test_closed_forms_of_collectives():
     assert price.byte_seconds == pytest.approx(14 * max(b_in * 3 / 4, b / 4) / 8)
 
 
+def test_trees_over_numbers_that_are_no_power_of_two_have_a_level_more():
+    a_in = ZIONEX.inside_node.latency_s
+    a = ZIONEX.between_nodes.latency_s
+    net = network(9, 3)
+    assert net.price("alltoall", "tree").latency == pytest.approx(2 * a_in + 2 * a)
+    assert net.price("allreduce", "tree").latency == pytest.approx(4 * a_in + 4 * a)
+    assert network(5, 1).price("alltoall", "tree").latency == pytest.approx(3 * a)
+
+
 def test_oversubscribed_uplinks_slow_what_leaves():
     racks = FabricLevel(nodes=4, oversubscription=3.0)
     wide = network(16, 1, rack=replace(racks, oversubscription=1.0)).price("alltoall", "pairwise")

@@ -176,6 +176,15 @@ def test_a_dry_run_says_what_a_run_takes_and_writes_nothing(log, tmp_path, monke
     assert not (tmp_path / "out").exists()
 
 
+def test_what_a_crash_would_have_cost(log, tmp_path):
+    """The steps since the newest checkpoint, which is written while the next ones run."""
+    sets = ("training.epochs=3", "training.steps=5")
+    last = train(log, tmp_path / "last", *sets)["crash_cost"]
+    assert last["steps"] == 5 and last["seconds"] > 0
+    every = train(log, tmp_path / "every", *sets, "checkpoint.every_steps=2")["crash_cost"]
+    assert 2 <= every["steps"] <= 4 and every["seconds"] > 0
+
+
 def test_more_passes_learn_more(log, tmp_path):
     losses = [
         train(log, tmp_path / str(epochs), f"training.epochs={epochs}")["metrics"]["test"][
