@@ -70,7 +70,7 @@ def test_geometry_is_fbgemms():
     assert [sets_for(rows) for rows in (1, 160, 161, 10**6)] == [1, 1, 2, 6250]
     assert sets_for(2**62, 1.0) == 2**57
     cache = Cache(3, "lfu")
-    assert cache.lines == 96 and cache.bytes > 96 * 33
+    assert cache.lines == 96
 
 
 def test_every_policy_has_both_functions_and_their_twins():

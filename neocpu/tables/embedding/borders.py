@@ -14,11 +14,12 @@ import numpy as np
 
 from neocpu.core.errors import TrainingError
 from neocpu.core.rules import Rule
+from neocpu.core.types import Bytes, Floats, Ints
 from neocpu.kernels.twins.numbers.philox import LEAVING, tensor_key
-from neocpu.tables.embedding.lookups import Floats, Rectangle
+from neocpu.tables.embedding.lookups import Rectangle
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.storage.row_codecs import RowCodec, same_bits
-from neocpu.tables.tiers.levels import Bytes, Ints, Slots
+from neocpu.tables.tiers.levels import Slots
 from neocpu.tables.tiers.narrow_home import NarrowBorder
 
 

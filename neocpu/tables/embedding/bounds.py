@@ -12,14 +12,12 @@ one: allowed, counted, left alone.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import IndexRangeError
+from neocpu.core.types import Elements, Ints
 from neocpu.kernels.rows import lookup as kernels
-from neocpu.tables.embedding.lookups import Ints
 
 MODES = ("fatal", "warning", "ignore")
 
@@ -40,7 +38,7 @@ class Bounds:
     malformed: int
 
 
-def bag_cuts(features: int, offsets: NDArray[Any], batch_sizes: NDArray[Any] | None) -> Ints:
+def bag_cuts(features: int, offsets: Elements, batch_sizes: Elements | None) -> Ints:
     """First bag of every feature, and the number of bags: i64[F+1].
 
     batch_sizes i64[F], or i64[F, ranks], or None: the same for all. Raises IndexRangeError if
@@ -93,12 +91,12 @@ def _outside_error(
 
 
 def bounds_check(
-    rows: NDArray[Any],
-    feature_table: NDArray[Any],
-    indices: NDArray[Any],
-    offsets: NDArray[Any],
+    rows: Elements,
+    feature_table: Elements,
+    indices: Elements,
+    offsets: Elements,
     mode: str = "fatal",
-    batch_sizes: NDArray[Any] | None = None,
+    batch_sizes: Elements | None = None,
     outside: int = 0,
 ) -> Bounds:
     """Check lookups before they are done; FBGEMM: `bounds_check_indices`.

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import table_format
 from neocpu.core.rules import HyperParameters, Rule
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces, one_by_one
 from neocpu.kernels.rows import narrow
-from neocpu.tables.embedding.lookups import Floats, Ints
 from neocpu.tables.embedding.rounded import NO_HALVES, rounded
 from neocpu.tables.embedding.rows import RowStore
 
@@ -29,7 +28,7 @@ class CodedRowStore(RowStore):
     coded = True
 
     def __init__(
-        self, form: str, rounding: str, arrays: Sequence[NDArray[Any]], states: Sequence[Floats]
+        self, form: str, rounding: str, arrays: Sequence[Elements], states: Sequence[Floats]
     ) -> None:
         record = table_format(form)
         super().__init__(record.view(arrays[0]), states)
@@ -40,10 +39,10 @@ class CodedRowStore(RowStore):
         self.codes, self.low = (*arrays, NO_HALVES)[:2]
 
     @property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
+    def arrays(self) -> tuple[Elements, ...]:
         return self.codes, *([self.low] if self.low.size else []), *self.element_states
 
-    def over(self, arrays: Sequence[NDArray[Any]]) -> "CodedRowStore":
+    def over(self, arrays: Sequence[Elements]) -> "CodedRowStore":
         numbers = len(arrays) - len(self.element_states)
         return CodedRowStore(self.form, self.rounding_name, arrays[:numbers], arrays[numbers:])
 
@@ -122,5 +121,5 @@ class Decoded:
         self._store.open(self._places, one_by_one(self._shard, flat, to), to, out)
         return out.reshape(*row_numbers.shape, self.shape[1])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Elements:
         return self[:].astype(dtype or np.float32, copy=False)

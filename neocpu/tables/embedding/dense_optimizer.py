@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats
 from neocpu.tables.specs.optimizer_groups import ParameterRun
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 AVERAGE = "ema"  # among the states, and so in checkpoints
-Floats = NDArray[np.float32]
 
 
 class DenseOptimizer:

@@ -8,15 +8,12 @@ one group, or with those of no group.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, DistinctBags, InverseKJT
+from neocpu.core.types import Ints
 from neocpu.kernels.exchange.distinct import distinct_bags, take_bags
 from neocpu.kernels.operands import Bags
 from neocpu.tables.specs.feature_groups import Groups
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 
 
 def deduplicate(kjt: KJT, groups: Groups) -> InverseKJT:

@@ -9,15 +9,13 @@ Source: CAFE's HotSketch (`tables/kinds/cafe.py`); arithmetic: `kernels/rows/ske
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.compile.threads import thread_count
 from neocpu.kernels.rows import sketch as kernels
 from neocpu.kernels.rows.sketch import EMPTY, Observations, PooledGradient, SketchViews
 from neocpu.tables.specs.optimizers import power
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 LINE = 64  # bytes that a bucket of four entries begins at a multiple of
 PARTS = 8  # threads that share out the buckets: each reads all lookups
 # An id, below 2^63, and a hot row, below 2^31, as fp32 numbers that hold them exactly.

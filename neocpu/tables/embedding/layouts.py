@@ -19,42 +19,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, IndexRangeError
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.exchange import bucketize as jagged
 from neocpu.kernels.exchange import jagged_layout as layout
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.rows import lookup
-from neocpu.tables.embedding.lookups import Floats, Ints
 
 NONE = np.empty(0, np.float32)
-Array = NDArray[Any]
 
 
 def _ints(values: Any) -> Ints:
     return np.ascontiguousarray(values, np.int64).reshape(-1)
 
 
-def complete_cumsum(lengths: Array) -> Ints:
+def complete_cumsum(lengths: Elements) -> Ints:
     """Offsets i64[n+1]: 0, then all running sums (asynchronous_complete_cumsum)."""
     out = np.empty(np.size(lengths) + 1, np.int64)
     jagged.running_sums(_ints(lengths), 0, out)
     return out
 
 
-def exclusive_cumsum(lengths: Array) -> Ints:
+def exclusive_cumsum(lengths: Elements) -> Ints:
     """Running sums i64[n] before each length (asynchronous_exclusive_cumsum)."""
     out = np.empty(np.size(lengths), np.int64)
     jagged.running_sums(_ints(lengths), 0, out)
     return out
 
 
-def inclusive_cumsum(lengths: Array) -> Ints:
+def inclusive_cumsum(lengths: Elements) -> Ints:
     """Running sums i64[n] up to and with each length (asynchronous_inclusive_cumsum)."""
     out = np.empty(np.size(lengths), np.int64)
     jagged.running_sums(_ints(lengths), 1, out)
     return out
 
 
-def running_sums(values: Array, first: int, count: int) -> NDArray[np.float64]:
+def running_sums(values: Elements, first: int, count: int) -> NDArray[np.float64]:
     """fp64 sums of the first `first`, `first` + 1, … fractions [n]: `count` of them, added in order
     in fp64.
 
@@ -66,7 +65,7 @@ def running_sums(values: Array, first: int, count: int) -> NDArray[np.float64]:
     return out
 
 
-def offsets_range(offsets: Array, size: int) -> Ints:
+def offsets_range(offsets: Elements, size: int) -> Ints:
     """Position i64[size] of every lookup in its bag; offsets [B], the last bag ends at `size`
     (offsets_range).
     """
@@ -75,14 +74,16 @@ def offsets_range(offsets: Array, size: int) -> Ints:
     return out
 
 
-def invert_permute(permute: Array) -> Ints:
+def invert_permute(permute: Elements) -> Ints:
     """The permutation i64[n] that undoes this one (invert_permute)."""
     out = np.empty(np.size(permute), np.int64)
     layout.invert_permute(_ints(permute), out)
     return out
 
 
-def expand_into_jagged_permute(permute: Array, input_offsets: Array, output_offsets: Array) -> Ints:
+def expand_into_jagged_permute(
+    permute: Elements, input_offsets: Elements, output_offsets: Elements
+) -> Ints:
     """Where each lookup of permuted segments comes from: i64[output_offsets[-1]]
     (expand_into_jagged_permute).
     """
@@ -102,8 +103,8 @@ def recat(features: int, ranks: int, stagger: int = 1) -> Ints:
 
 
 def copy_segments(
-    values: Array, starts: Ints, segment: Ints, offsets: Ints, width: int = 1
-) -> Array:
+    values: Elements, starts: Ints, segment: Ints, offsets: Ints, width: int = 1
+) -> Elements:
     """Segments by number: the t-th of the result, flat, has offsets[t+1] - offsets[t] rows of
     `width` from starts[segment[t]] on. Nothing is checked.
     """
@@ -113,7 +114,7 @@ def copy_segments(
     return out
 
 
-def _total(offsets: Ints, values: Array, what: str) -> None:
+def _total(offsets: Ints, values: Elements, what: str) -> None:
     if offsets[-1] != len(values):
         raise IndexRangeError(
             f"lengths add up to {int(offsets[-1])}, but there are {len(values)} {what}"
@@ -129,7 +130,7 @@ def _within(permute: Ints, count: int) -> None:
 
 
 def permute_1d(
-    permute: Array, lengths: Array, indices: Array, weights: Array | None = None
+    permute: Elements, lengths: Elements, indices: Elements, weights: Elements | None = None
 ) -> tuple[Ints, Ints, Floats | None]:
     """(lengths, indices, weights) of bags in another order, some perhaps missing or repeated
     (permute_1D_sparse_data).
@@ -150,7 +151,7 @@ def permute_1d(
 
 
 def permute_2d(
-    permute: Array, lengths: Array, indices: Array, weights: Array | None = None
+    permute: Elements, lengths: Elements, indices: Elements, weights: Elements | None = None
 ) -> tuple[Ints, Ints, Floats | None]:
     """(lengths [P, B], indices, weights) of features in another order; lengths [F, B]
     (permute_2D_sparse_data).
@@ -180,15 +181,15 @@ class Bucketized:
 
 
 def block_bucketize(
-    lengths: Array,
-    indices: Array,
-    block_sizes: Array,
+    lengths: Elements,
+    indices: Elements,
+    block_sizes: Elements,
     ranks: int,
-    weights: Array | None = None,
-    batch_sizes: Array | None = None,
-    total_blocks: Array | None = None,
-    boundaries: Sequence[Array] | None = None,
-    keep: bool | Array = False,
+    weights: Elements | None = None,
+    batch_sizes: Elements | None = None,
+    total_blocks: Elements | None = None,
+    boundaries: Sequence[Elements] | None = None,
+    keep: bool | Elements = False,
     pruned: int = -1,
 ) -> Bucketized:
     """Deal lookups to the ranks that own their blocks of rows (block_bucketize_sparse_features).
@@ -247,7 +248,7 @@ def block_bucketize(
 
 
 def _bucket_bounds(
-    boundaries: Sequence[Array] | None, features: int
+    boundaries: Sequence[Elements] | None, features: int
 ) -> tuple[NDArray[np.uint64], Ints]:
     """The boundaries of all features, one after the other, and where each feature's begin,
     i64[features + 1].
@@ -264,7 +265,7 @@ def _bucket_bounds(
     return np.concatenate(bounds), complete_cumsum(np.array([b.size for b in bounds]))
 
 
-def _unsigned_rows(indices: Array, pruned: int) -> Ints:
+def _unsigned_rows(indices: Elements, pruned: int) -> Ints:
     """Row numbers i64[n] as unsigned numbers of their width; -1 stays where `pruned` >= 0."""
     rows = _ints(indices)
     if indices.dtype != np.int32:
@@ -273,7 +274,9 @@ def _unsigned_rows(indices: Array, pruned: int) -> Ints:
     return np.where(rows == -1, rows, unsigned) if pruned >= 0 else unsigned
 
 
-def bucketized_permute(lengths: Array, bucketized_lengths: Array, bucket_mapping: Array) -> Ints:
+def bucketized_permute(
+    lengths: Elements, bucketized_lengths: Elements, bucket_mapping: Elements
+) -> Ints:
     """Where each lookup went i64[n], from its rank [n] and the lengths [ranks * bags] of all
     (populate_bucketized_permute).
     """
@@ -287,7 +290,7 @@ def bucketized_permute(lengths: Array, bucketized_lengths: Array, bucket_mapping
     return out
 
 
-def index_select(values: Array, index: Array) -> Array:
+def index_select(values: Elements, index: Elements) -> Elements:
     """Rows of values [n, ...] by number, [m, ...] (index_select_dim0)."""
     chosen = _ints(index)
     width = int(np.prod(values.shape[1:]))
@@ -297,7 +300,9 @@ def index_select(values: Array, index: Array) -> Array:
     return out
 
 
-def jagged_index_select(values: Array, lengths: Array, index: Array) -> tuple[Array, Ints]:
+def jagged_index_select(
+    values: Elements, lengths: Elements, index: Elements
+) -> tuple[Elements, Ints]:
     """(values, lengths) of some bags of rows [n, ...], in any order, with repeats
     (jagged_index_select).
     """
@@ -313,8 +318,8 @@ def jagged_index_select(values: Array, lengths: Array, index: Array) -> tuple[Ar
 
 
 def jagged_to_padded_dense(
-    values: Array, offsets: Array, longest: int, padding: float = 0.0
-) -> Array:
+    values: Elements, offsets: Elements, longest: int, padding: float = 0.0
+) -> Elements:
     """Bags of numbers [n] or rows [n, D] as [B, longest] or [B, longest, D]
     (jagged_to_padded_dense, one jagged dimension).
     """
@@ -329,7 +334,7 @@ def jagged_to_padded_dense(
     return out
 
 
-def jagged_places(offsets: Sequence[Array], longest: Sequence[int]) -> Ints:
+def jagged_places(offsets: Sequence[Elements], longest: Sequence[int]) -> Ints:
     """Which row of the values stands at each place of [B, *longest], -1: none; one array of offsets
     per jagged dimension.
     """
@@ -342,7 +347,7 @@ def jagged_places(offsets: Sequence[Array], longest: Sequence[int]) -> Ints:
     return rows.reshape(shape)
 
 
-def invert_places(places: Array, count: int) -> Ints:
+def invert_places(places: Elements, count: int) -> Ints:
     """Which place leads to each of `count` rows: i64[count], -1: none."""
     rows = _ints(places)
     out = np.empty(count, np.int64)
@@ -351,7 +356,7 @@ def invert_places(places: Array, count: int) -> Ints:
     return out
 
 
-def select_or_fill(values: Array, index: Array, filler: Any) -> Array:
+def select_or_fill(values: Elements, index: Elements, filler: Any) -> Elements:
     """Rows of values [n, ...] by number, [*index.shape, ...]; rows of `filler` where the number is
     -1.
     """
@@ -366,7 +371,7 @@ def select_or_fill(values: Array, index: Array, filler: Any) -> Array:
     return out
 
 
-def dense_to_jagged(dense: Array, offsets: Array) -> Array:
+def dense_to_jagged(dense: Elements, offsets: Elements) -> Elements:
     """Rows of bags out of [B, longest] or [B, longest, D]; zeros beyond it (dense_to_jagged)."""
     ends = _ints(offsets)
     longest = dense.shape[1]
@@ -380,7 +385,7 @@ def dense_to_jagged(dense: Array, offsets: Array) -> Array:
     return out
 
 
-def unique(indices: Array) -> tuple[Ints, Ints, Ints]:
+def unique(indices: Elements) -> tuple[Ints, Ints, Ints]:
     """(different values ascending, which of them each is [n], how often each occurs)
     (jagged_unique_indices, torch.unique).
     """
@@ -390,7 +395,7 @@ def unique(indices: Array) -> tuple[Ints, Ints, Ints]:
     return distinct[:n].copy(), inverse, counts[:n].copy()
 
 
-def segment_sum(values: Array, offsets: Array) -> Floats:
+def segment_sum(values: Elements, offsets: Elements) -> Floats:
     """Exact sums f32[segments, D] of rows f32[n, D], rounded once (segment_sum_csr;
     docs/arithmetic.md §3).
     """
@@ -406,7 +411,7 @@ def segment_sum(values: Array, offsets: Array) -> Floats:
     return out
 
 
-def reordered_bags(batch_offsets: Array, tables: int, broadcast: bool) -> Ints:
+def reordered_bags(batch_offsets: Elements, tables: int, broadcast: bool) -> Ints:
     """Which bag of table-major batches stands at each place i64[tables * samples] of the
     table-major whole.
     """
@@ -414,24 +419,3 @@ def reordered_bags(batch_offsets: Array, tables: int, broadcast: bool) -> Ints:
     out = np.empty(tables * int(ends[-1]), np.int64)
     layout.reordered_bags(ends, tables, broadcast, out)
     return out
-
-
-def reorder_batched_ad(
-    lengths: Array, indices: Array, batch_offsets: Array, broadcast: bool = False
-) -> tuple[Ints, Array]:
-    """(lengths, indices) of batches that are table-major each, as one table-major batch.
-
-    batch_offsets [N+1]: samples of each batch; broadcast: a batch has one bag for each table, which
-    all its samples get. FBGEMM: reorder_batched_ad_lengths, reorder_batched_ad_indices.
-    """
-    ends = _ints(batch_offsets)
-    sizes = _ints(lengths)
-    batches = ends.size - 1
-    samples = int(ends[-1])
-    tables = sizes.size // max(batches if broadcast else samples, 1)
-    starts = complete_cumsum(sizes)
-    bags = reordered_bags(ends, tables, broadcast)
-    _total(starts, indices, "indices")
-    reordered = sizes[bags]
-    ends = complete_cumsum(reordered)
-    return reordered, copy_segments(np.asarray(indices), starts, bags, ends)

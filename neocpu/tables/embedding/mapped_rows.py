@@ -4,12 +4,10 @@
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.rows.row_maps import map_rows, sign_weights
 from neocpu.tables.specs.row_maps import RowMap
-
-Ints = NDArray[np.int64]
 
 
 def physical_rows(row_map: RowMap, rows: Ints, out: Ints) -> None:
@@ -28,7 +26,7 @@ def physical_rows(row_map: RowMap, rows: Ints, out: Ints) -> None:
     )
 
 
-def sign(row_map: RowMap, rows: Ints, weights: NDArray[np.float32]) -> None:
+def sign(row_map: RowMap, rows: Ints, weights: Floats) -> None:
     """Multiply the weights f32[n] of lookups by their signs, where the map is signed.
 
     rows : i64[n], of the logical table.

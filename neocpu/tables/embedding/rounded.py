@@ -8,8 +8,8 @@ import numpy as np
 
 from neocpu.core.codecs import LAYOUTS
 from neocpu.core.formats import table_format
+from neocpu.core.types import Floats
 from neocpu.kernels.records import CodedTable, one_by_one, whole_table
-from neocpu.tables.embedding.lookups import Floats
 
 NO_HALVES = np.empty(0, np.uint16)
 

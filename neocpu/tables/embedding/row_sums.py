@@ -10,21 +10,18 @@ lookups therefore compute all of them: products rounded once, sums exact (`docs/
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.operands import Bags, Entries, Lines
-
-Ints = NDArray[np.int64]
-Numbers = NDArray[Any]
 
 
 class SumsOfRows(NamedTuple):
     """Sums of rows, described; segments may be empty."""
 
-    rows: Numbers  # f32[R, W]
+    rows: Elements  # f32[R, W]
     picks: Ints  # i64[m]: rows
     starts: Ints  # i64[S+1]: picks of each sum
-    factors: Numbers | None = None  # f32[m]
+    factors: Elements | None = None  # f32[m]
 
 
 def ranges(starts: Ints, lengths: Ints) -> Ints:
@@ -38,7 +35,7 @@ def segment_starts(lengths: Ints) -> Ints:
     return np.append(0, np.cumsum(lengths)).astype(np.int64)
 
 
-def row_by_matrix(factors: Numbers, matrices: Numbers, matrix: Ints) -> SumsOfRows:
+def row_by_matrix(factors: Elements, matrices: Elements, matrix: Ints) -> SumsOfRows:
     """Row l of factors [n, K] times matrix number matrix[l] of matrices [B, K, N]: n sums [N].
 
     Rows with the matrix -1 give zeros.
@@ -54,7 +51,7 @@ def row_by_matrix(factors: Numbers, matrices: Numbers, matrix: Ints) -> SumsOfRo
     )
 
 
-def transposed_by_matrix(left: Numbers, right: Numbers, first: Ints, lengths: Ints) -> SumsOfRows:
+def transposed_by_matrix(left: Elements, right: Elements, first: Ints, lengths: Ints) -> SumsOfRows:
     """Transposed rows of left [n, M] times the same rows of right [n, N], bag by bag.
 
     first, lengths : i64[B], the rows of each bag. B*M sums [N], bag by bag, column by column.
@@ -70,7 +67,7 @@ def transposed_by_matrix(left: Numbers, right: Numbers, first: Ints, lengths: In
     )
 
 
-def by_target(values: Numbers, target: Ints, count: int) -> SumsOfRows:
+def by_target(values: Elements, target: Ints, count: int) -> SumsOfRows:
     """Rows of values [n, W] added up by target i64[n]: `count` sums. Targets of -1 add nothing."""
     order = np.argsort(target, kind="stable")
     picks = order[np.searchsorted(target[order], 0) :]
@@ -78,7 +75,7 @@ def by_target(values: Numbers, target: Ints, count: int) -> SumsOfRows:
     return SumsOfRows(rows=values, picks=picks, starts=segment_starts(lengths))
 
 
-def summed(sums: SumsOfRows, kernels: Any) -> NDArray[np.float32]:
+def summed(sums: SumsOfRows, kernels: Any) -> Floats:
     """The sums f32[S, W]: products rounded to fp32, then added exactly and rounded once.
 
     kernels : the module `neocpu.kernels.rows.lookup`, or its twin.

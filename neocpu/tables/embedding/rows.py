@@ -16,13 +16,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.rules import HyperParameters, Rule
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.records import Segments, ShardPlaces
-from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 
 NONE = np.empty(0, np.float32)
 
@@ -41,18 +41,18 @@ class RowStore:
 
     coded = False
 
-    def __init__(self, table: NDArray[Any], states: Sequence[Floats]) -> None:
+    def __init__(self, table: Elements, states: Sequence[Floats]) -> None:
         self.table = table
         self.element_states = tuple(states)
 
     @property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
+    def arrays(self) -> tuple[Elements, ...]:
         """All that this store keeps of every element, by element: the numbers first, then the
         states.
         """
         return self.table, *self.element_states
 
-    def over(self, arrays: Sequence[NDArray[Any]]) -> "RowStore":
+    def over(self, arrays: Sequence[Elements]) -> "RowStore":
         """A store of this format with other `arrays`."""
         return RowStore(arrays[0], arrays[1:])
 

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import TrainingError
 from neocpu.core.rules import HyperParameters
+from neocpu.core.types import Bytes, Floats, Ints
 from neocpu.kernels.numbers.philox import uniform_rows
 from neocpu.kernels.records import InitialValues, ShardPlaces
 from neocpu.kernels.rows import touch
 from neocpu.kernels.twins.numbers.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
 from neocpu.tables.embedding.changes import Changes
-from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups, Rectangle
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
 from neocpu.tables.embedding.rows import RowStore, runs
 from neocpu.tables.embedding.shelves import allocate, shelve
 from neocpu.tables.embedding.sorting import Scratch, cut
@@ -193,7 +194,7 @@ class ShardRows:
             views[name] = self._row_state.reshape(-1, per_row)[row : row + height, i]
         return views
 
-    def touched(self, shard: int) -> NDArray[np.uint8]:
+    def touched(self, shard: int) -> Bytes:
         """Which slots of a shard have a row: u8[slots]."""
         row = int(self._places.row_base[shard])
         return self._touched[row : row + int(self.slots[shard])]

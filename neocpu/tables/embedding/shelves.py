@@ -3,12 +3,11 @@ rounding, all of them in one mapping.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.tables.embedding.lookups import Ints
+from neocpu.core.types import Elements, Ints
 from neocpu.tables.embedding.rows import RowStore
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.storage.arena import Arena
@@ -50,7 +49,7 @@ def allocate(
     other: Sequence[tuple[int, str]],
     budget: int,
     huge: bool = True,
-) -> tuple[list[RowStore], list[NDArray[Any]]]:
+) -> tuple[list[RowStore], list[Elements]]:
     """Stores in the formats of `specs`, with room for so many elements and `per_element` states;
     and `other` arrays, (size, dtype) each.
 
@@ -73,9 +72,7 @@ def allocate(
     return stores, [arena.take(n, kind) for n, kind in other]
 
 
-def _store(
-    spec: TableSpec, arrays: Sequence[NDArray[Any]], states: Sequence[NDArray[Any]]
-) -> RowStore:
+def _store(spec: TableSpec, arrays: Sequence[Elements], states: Sequence[Elements]) -> RowStore:
     """A store in a table's format, over these arrays."""
     if spec.format == "fp32":
         return RowStore(arrays[0], states)

@@ -6,14 +6,14 @@ Segments    the same lookups by (shard, row): unique rows, and where the gradien
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.records import LookupChunks, RowGroups, Segments
 from neocpu.kernels.rows import segments
-from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 
 CHUNK = 8192  # lookups of a chunk, at most
 GROUP = 8192  # lookups of a group, about: its keys stay in the second-level cache
@@ -36,9 +36,9 @@ class Scratch:
     """Arrays that are reused at every step: one per name, grown when too small."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, Elements] = {}
 
-    def take(self, name: str, size: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+    def take(self, name: str, size: int, dtype: DTypeLike = np.int64) -> Elements:
         """An array of `size` elements with any contents, valid until the name is taken again."""
         array = self._arrays.get(name)
         if array is None or array.size < size:

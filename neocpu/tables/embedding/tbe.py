@@ -20,18 +20,11 @@ import numpy as np
 from neocpu.core.errors import TrainingError
 from neocpu.core.rules import RULES, HyperParameters, Rule
 from neocpu.core.trees import Node, aligned_nodes
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.records import Segments, one_by_one
 from neocpu.kernels.rows import update
 from neocpu.tables.embedding import words
-from neocpu.tables.embedding.lookups import (
-    EntryLayout,
-    ExtraWords,
-    Floats,
-    Ints,
-    Lookups,
-    Merged,
-    Words,
-)
+from neocpu.tables.embedding.lookups import EntryLayout, ExtraWords, Lookups, Merged, Words
 from neocpu.tables.embedding.rows import NONE, RowStore, runs
 from neocpu.tables.embedding.shard_rows import ShardRows
 from neocpu.tables.embedding.sorting import sort
@@ -309,17 +302,14 @@ class TableBatchedEmbedding(ShardRows):
         merged = words.merge(segments, grad.reshape(-1), self.width)
         return words.with_counts(segments, merged) if self.rule.counts else merged
 
-    def apply_rows(self, shard: int, rows: Ints, gradient: Floats, step: int) -> None:
-        """Update rows i64[U] (unique, local) of a whole-width shard from merged, rounded gradients
-        f32[U, D], or f32[U, D+1] where the rule reads lookups (`merge_words`).
-        """
-        layout = EntryLayout(np.array([shard]), np.zeros(1, np.int64))
-        self.apply_tables(layout, [(rows, gradient)], step)
-
     def apply_tables(
         self, layout: EntryLayout, gradients: Sequence[tuple[Ints, Floats]], step: int
     ) -> None:
-        """`apply_rows` of several shards together: (rows, gradient) of each entry of `layout`."""
+        """Update rows of whole-width shards from merged, rounded gradients.
+
+        gradients : for each entry of `layout`, rows i64[U] (unique, local) and gradient f32[U, D],
+        or f32[U, D+1] where the rule reads lookups (`merge_words`).
+        """
         first = np.cumsum([0, *(rows.size for rows, _ in gradients)])
         rows = np.concatenate([rows for rows, _ in gradients])
         self._ready(layout, Lookups(first, rows, NONE, 1))

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.errors import StorageError, TrainingError
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.compile.threads import threading_layer
 from neocpu.kernels.records import Segments, whole_table
 from neocpu.tables.embedding.borders import Narrowed
-from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups, Rectangle
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.embedding.shard_rows import PIECE
 from neocpu.tables.embedding.sorting import index, placed

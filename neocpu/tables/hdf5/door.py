@@ -17,9 +17,9 @@ from typing import Any, Self, TypeVar
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import NeocpuError
+from neocpu.core.types import Elements
 from neocpu.tables.hdf5 import probe, seal
 from neocpu.tables.hdf5.disk import SIGNATURE
 from neocpu.tables.hdf5.draft import SEALED
@@ -282,13 +282,13 @@ class File:
                 raise self.damaged(f"it cannot be mapped: {error}") from error
         return self._map
 
-    def elements(self, name: str, where: Any) -> NDArray[Any]:
+    def elements(self, name: str, where: Any) -> Elements:
         """Elements of an array that only HDF5 can read."""
         with self.readable():
             assert self._h5 is not None
             if name not in self._opened:  # which takes longer than to read a chunk
                 self._opened[name] = self._h5[name]
-            elements: NDArray[Any] = np.asarray(self._opened[name][where])
+            elements: Elements = np.asarray(self._opened[name][where])
             return elements
 
 
@@ -311,7 +311,7 @@ class Array:
         """Whether the elements are in one place of the file."""
         return not _needs_hdf5(self._item)
 
-    def read(self) -> NDArray[Any]:
+    def read(self) -> Elements:
         """All elements. Raises the error of a damaged file."""
         if self.mappable:
             if not self.size:
@@ -322,7 +322,7 @@ class Array:
             raise self._file.damaged(f"/{self.name} takes {self.nbytes:,} bytes, decompressed")
         return self._file.elements(self.name, ())
 
-    def rows(self, first: int, end: int) -> NDArray[Any]:
+    def rows(self, first: int, end: int) -> Elements:
         """Entries [first, end) along the first axis. Raises the error of a damaged file."""
         count = max(min(end, self.shape[0]) - first, 0)
         width = self.nbytes // max(self.shape[0], 1)
@@ -335,12 +335,12 @@ class Array:
             raise self._file.damaged(f"/{self.name}: {count:,} entries are too many at once")
         return self._file.elements(self.name, slice(first, first + count))
 
-    def map(self) -> NDArray[Any]:
+    def map(self) -> Elements:
         """All elements, mapped and read-only; only where `mappable`."""
         if not self.size:
             return np.empty(self.shape, self.dtype)
         assert self.mappable
-        elements: NDArray[Any] = np.frombuffer(
+        elements: Elements = np.frombuffer(
             self._file.mapped(), self.dtype, self.size, self._item.offset or 0
         )
         return elements.reshape(self.shape)

@@ -26,8 +26,9 @@ from typing import Any, Self
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from neocpu.core.types import Elements
 from neocpu.tables.hdf5 import seal
 from neocpu.tables.hdf5.disk import allocate, put_bytes
 from neocpu.tables.hdf5.sparse import SparseFile
@@ -137,7 +138,7 @@ class Draft:
             gzip = {"compression": "gzip", "compression_opts": EFFORT, "shuffle": True}
             self._file.create_dataset(name, data=array, track_times=False, **gzip)
 
-    def _put(self, name: str, array: NDArray[Any], properties: Any) -> None:
+    def _put(self, name: str, array: Elements, properties: Any) -> None:
         """An array, in less time than by h5py's `create_dataset`."""
         content = np.ascontiguousarray(array).reshape(array.shape)
         space = h5py.h5s.create_simple(content.shape)
@@ -185,7 +186,7 @@ class Draft:
         self._file.create_dataset(name, shape, dtype, track_times=False, **options)
         self._large.append(name)
 
-    def put_rows(self, name: str, first: int, values: NDArray[Any]) -> None:
+    def put_rows(self, name: str, first: int, values: Elements) -> None:
         """Rows first, first + 1, … of a chunked array, whole chunks.
 
         Raises OSError if the disk has no room for them, before HDF5 is asked to write.
@@ -230,7 +231,7 @@ class Draft:
         self._file.close()
 
 
-def _set(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, key: bytes, content: NDArray[Any]) -> None:
+def _set(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, key: bytes, content: Elements) -> None:
     """Give an object an attribute, in less time than by h5py's `attrs`."""
     if h5py.h5a.exists(item, key):
         h5py.h5a.delete(item, key)
@@ -250,7 +251,7 @@ def _space(shape: tuple[int, ...]) -> Any:
     return h5py.h5s.create_simple(shape)
 
 
-def fixed_text(text: str) -> NDArray[Any]:
+def fixed_text(text: str) -> Elements:
     """A text as HDF5's text of fixed length in UTF-8."""
     content = text.encode()
     return np.array(content, h5py.string_dtype("utf-8", max(len(content), 1)))

@@ -14,7 +14,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -53,8 +53,7 @@ class Object:
 
     name : its path, without the first slash; "" is the root. attributes : numbers, text, arrays of
     them. children : names in a group, in their order. offset : first byte of the elements where
-    they are contiguous, else None. stored : ranges of the file with the elements (first byte,
-    bytes). chunks : shape of a chunk, None where contiguous.
+    they are contiguous, else None.
     """
 
     name: str
@@ -63,8 +62,6 @@ class Object:
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] = ()
     offset: int | None = None
-    chunks: tuple[int, ...] | None = None
-    stored: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -173,8 +170,8 @@ class _Walk:
         if dtype.kind == "O" and count > 1:
             raise NotAcceptable(f"{where} has text of variable length")
         if layout == h5py.h5d.CHUNKED:
-            chunks, stored = self._chunks(item, properties, where, dtype, shape)
-            return Object(name, attributes, (), dtype, shape, None, chunks, stored)
+            self._check_chunks(item, properties, where, dtype, shape)
+            return Object(name, attributes, (), dtype, shape)
         if layout == h5py.h5d.COMPACT or count == 0:
             return Object(name, attributes, (), dtype, shape)
         if layout != h5py.h5d.CONTIGUOUS:
@@ -182,16 +179,16 @@ class _Walk:
         offset = item.get_offset()
         if offset is None:
             raise NotAcceptable(f"{where} was never written")
-        stored = [(offset, item.get_storage_size())]
-        if dtype.kind != "O" and stored[0][1] != count * dtype.itemsize:
-            raise NotAcceptable(f"{where} of shape {shape} has {stored[0][1]:,} bytes")
-        self._check_inside(stored, where)
-        return Object(name, attributes, (), dtype, shape, offset, None, stored)
+        size = item.get_storage_size()
+        if dtype.kind != "O" and size != count * dtype.itemsize:
+            raise NotAcceptable(f"{where} of shape {shape} has {size:,} bytes")
+        self._check_inside([(offset, size)], where)
+        return Object(name, attributes, (), dtype, shape, offset)
 
-    def _chunks(
+    def _check_chunks(
         self, item: Any, properties: Any, where: str, dtype: np.dtype[Any], shape: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
-        """The shape of chunks, and where they are; all must have been written."""
+    ) -> None:
+        """Refuse chunks that this HDF5 cannot read, or that were not all written."""
         for number in range(properties.get_nfilters()):
             code = properties.get_filter(number)[0]
             if code not in FILTERS:
@@ -225,7 +222,6 @@ class _Walk:
         if len(stored) != expected:
             raise NotAcceptable(f"{where} lacks {expected - len(stored)} of {expected} chunks")
         self._check_inside(stored, where)
-        return chunks, stored
 
     def _check_inside(self, ranges: list[tuple[int, int]], where: str) -> None:
         """Refuse elements that are said to be beyond the end of the file."""

@@ -172,10 +172,6 @@ def _rule(tables: Sequence[LogicalTable]) -> MdKeys:
             f"tables.{tables[0].spec.name}.alpha: {rule.alpha:g} is out of range; it must be from "
             "0 to 1"
         )
-    if 0 < rule.compression < 1:
-        raise ConfigError(
-            f"tables.{tables[0].spec.name}.compression: {rule.compression:g} should be 1 or more"
-        )
     if rule.budget and rule.compression:
         raise ConfigError(
             f"tables.{tables[0].spec.name}.compression: {rule.compression:g}, but budget is set "

@@ -9,12 +9,12 @@ import ctypes
 import mmap
 import os
 import sys
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from neocpu.core.errors import TrainingError
+from neocpu.core.types import Elements
 
 HUGE = 2 << 20  # bytes of a huge page
 # Promise no memory for rows that may never be touched (the constant is new in Python 3.13).
@@ -57,7 +57,7 @@ class Arena:
         size = -(-count * np.dtype(dtype).itemsize // LINE) * LINE
         return (-(-size // _PAGE) + 1) * _PAGE if GUARDED else size
 
-    def take(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
+    def take(self, count: int, dtype: DTypeLike) -> Elements:
         """The next region: `count` zeros, aligned to a cache line."""
         start = self._used
         self._used += self.space(count, dtype)

@@ -34,9 +34,9 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import StorageError
+from neocpu.core.types import Ints
 from neocpu.tables.hdf5.disk import allocate, starts_like_hdf5
 from neocpu.tables.hdf5.walk import PROBLEMS, one_line
 from neocpu.tables.storage import metadata_check
@@ -79,7 +79,7 @@ class Extents:
     name: str
     per: int
     stride: int
-    origin: NDArray[np.int64]
+    origin: Ints
 
     @property
     def items(self) -> int:
@@ -91,7 +91,7 @@ class Extents:
         """Bytes of an extent."""
         return self.per * self.stride
 
-    def offsets(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def offsets(self, items: Ints) -> Ints:
         """Where items begin in the file."""
         return self.origin[items // self.per] + items % self.per * self.stride
 

@@ -12,15 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.codecs import CODECS, LAYOUTS, STOCHASTIC
 from neocpu.core.formats import FORMATS, RowFormat
+from neocpu.core.types import Bools, Bytes, Elements, Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
-
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,7 @@ class RowCodec:
             codes = np.where(differs, candidate, codes).astype(np.uint8)
         return self._written(codes, header)
 
-    def _written(self, codes: Bytes, header: NDArray[Any]) -> Bytes:
+    def _written(self, codes: Bytes, header: Elements) -> Bytes:
         """Bytes of rows of these codes u8[n, columns], low bits first, and headers."""
         per_byte = 8 // self.form.bits
         padded = np.zeros((len(codes), self.form.data_bytes(self.columns), per_byte), np.uint8)
@@ -151,7 +147,7 @@ def _options(options: Mapping[str, object], choices: Mapping[str, Mapping[str, i
     ]
 
 
-def same_bits(a: Floats, b: Floats) -> NDArray[np.bool_]:
+def same_bits(a: Floats, b: Floats) -> Bools:
     """Which numbers are the same to the bit, where any NaN is the same as any other."""
-    same: NDArray[np.bool_] = a.view(np.uint32) == b.view(np.uint32)
+    same: Bools = a.view(np.uint32) == b.view(np.uint32)
     return same | (np.isnan(a) & np.isnan(b))

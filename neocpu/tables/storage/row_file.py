@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import StorageError
+from neocpu.core.types import Bools, Bytes, Elements, Ints
 from neocpu.kernels.tiers import row_records
 from neocpu.tables.storage import extents, metadata_check, row_state
 from neocpu.tables.storage.device import Device
@@ -32,8 +32,6 @@ from neocpu.tables.storage.metadata_check import PAGE
 from neocpu.tables.storage.row_io import RawFile
 from neocpu.tables.storage.row_log import Change, Header, Segment, encode
 
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 EXTENT = 8 << 20  # bytes by which a table grows
 SLACK = 1 << 16  # bytes of log that may pile up before a full index is considered
 
@@ -160,7 +158,7 @@ class RowFile:
         """Bytes by which a table grows, at least."""
         return self._layout.extent
 
-    def read(self, table: int, rows: Ints, out: Bytes, *, check: bool = False) -> NDArray[np.bool_]:
+    def read(self, table: int, rows: Ints, out: Bytes, *, check: bool = False) -> Bools:
         """Read the records of rows i64[n] into out u8[n, record]; returns which exist, bool[n].
 
         The part of `out` of a row without a record stays as it is. With `check` every record is
@@ -406,7 +404,7 @@ class RowFile:
         self._io.gather(self._layout.records[table], slots, records)
         return self._tags(table, slots)["row"].astype(np.int64), records
 
-    def _tags(self, table: int, slots: Ints) -> NDArray[Any]:
+    def _tags(self, table: int, slots: Ints) -> Elements:
         tags = np.empty((slots.size, TAG.itemsize), np.uint8)
         self._io.gather(self._layout.tags[table], slots, tags)
         return tags.view(TAG).reshape(-1)

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bytes, Ints
 from neocpu.kernels.tiers import row_records
 from neocpu.tables.hdf5.disk import put_bytes
 from neocpu.tables.storage.device import Device
@@ -25,8 +25,6 @@ from neocpu.tables.storage.extents import Extents
 from neocpu.tables.storage.metadata_check import PAGE
 from neocpu.tables.storage.row_log import runs
 
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 SAMPLE = 16  # records of which it is asked whether they are in the page cache
 
 

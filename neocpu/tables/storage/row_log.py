@@ -24,9 +24,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from neocpu.core.types import Bytes, Ints
+
 HEADER = struct.Struct("<8sIIQQQQQII")
 COPIES = (0, 2048)  # where the copies of a header are in its page
 MAGIC = b"NEOROWS1"
@@ -89,7 +89,7 @@ class Change:
     rows: int
     born: Ints
     died: Ints
-    live: NDArray[np.uint8] | None = None
+    live: Bytes | None = None
 
 
 @dataclass

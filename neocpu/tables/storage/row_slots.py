@@ -6,13 +6,12 @@ The index of one table, in memory.
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import StorageError
+from neocpu.core.types import Bools, Bytes, Ints
 from neocpu.kernels.tiers import row_index as kernels
 from neocpu.kernels.twins.tiers.row_index import FREE, FRESH, HELD, LIVE, NEW, STAYED
 
-Ints = NDArray[np.int64]
 FULLEST = 0.75  # load factor of the hash map at which it doubles
 PIECE = 1 << 20  # rows of one piece of `RowSlots.rows`
 
@@ -93,7 +92,7 @@ class RowSlots:
         self.count += rows.size
         return duplicate
 
-    def restore(self, live: NDArray[np.uint8], held: Ints) -> None:
+    def restore(self, live: Bytes, held: Ints) -> None:
         """Set the statuses to those after a commit.
 
         live u8[slots]: 1 where a row lives; held: slots that only the commit before needs.
@@ -124,9 +123,9 @@ class RowSlots:
         died = np.sort(np.concatenate(self._died + none))
         return born, died
 
-    def alive(self) -> NDArray[np.uint8]:
+    def alive(self) -> Bytes:
         """A byte per slot: 1 where a row lives once this is committed."""
-        alive: NDArray[np.bool_] = (self._status == LIVE) | (self._status == FRESH)
+        alive: Bools = (self._status == LIVE) | (self._status == FRESH)
         return alive.astype(np.uint8)
 
     def seal(self) -> None:

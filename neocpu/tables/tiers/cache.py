@@ -15,9 +15,9 @@ flight, released in any order. docs/memory.md explains the policies.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.policies import DEFAULT, NEVER, POLICIES, Policy
+from neocpu.core.types import Bools, Ints
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.logs import hashing
 from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
@@ -26,7 +26,6 @@ from neocpu.tables.storage.arena import Arena
 from neocpu.tables.tiers.placement import WAYS, sets_for
 
 __all__ = ["STATISTICS", "WAYS", "Cache", "Moves", "batches_ahead", "sets_for"]
-Ints = NDArray[np.int64]
 STATISTICS = (
     "calls",
     "requested",
@@ -72,7 +71,7 @@ class Moves(NamedTuple):
     lines: Ints
     evicted_lines: Ints
     evicted_ids: Ints
-    evicted_dirty: NDArray[np.bool_]
+    evicted_dirty: Bools
     filled_lines: Ints
     filled_ids: Ints
 
@@ -275,12 +274,6 @@ class Cache:
     def reset_stats(self) -> None:
         """Count from 0."""
         self._statistics = dict.fromkeys(STATISTICS, 0)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of memory that the cache itself takes."""
-        counts = self._counts.keys.nbytes + self._counts.values.nbytes if self._counts else 0
-        return self._prints.nbytes + self._state.nbytes + self._hand.nbytes + counts
 
 
 def batches_ahead(ids: Ints, later: list[Ints]) -> Ints:

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bools, Bytes, Ints
 from neocpu.tables.storage.arena import Arena
 from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.row_file import RowFile
-from neocpu.tables.tiers.levels import Bytes, Ints, Slots
+from neocpu.tables.tiers.levels import Slots
 
-Bools = NDArray[np.bool_]
 Create = Callable[[Ints, Ints], None]
 PIECE = 1 << 16  # rows whose records are packed at a time
 

@@ -17,15 +17,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bytes, Elements, Ints
 from neocpu.kernels.tiers import slots as kernels
 from neocpu.tables.storage.device import Device
 from neocpu.tables.tiers.cache import Cache, Moves
 from neocpu.tables.tiers.placement import WAYS
-
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 
 
 class Slots:
@@ -34,7 +31,7 @@ class Slots:
     `arrays`: each with `slots` slots of equal size; `record`: bytes of a row.
     """
 
-    def __init__(self, arrays: Sequence[NDArray[Any]], slots: int) -> None:
+    def __init__(self, arrays: Sequence[Elements], slots: int) -> None:
         self._fields = [(a.view(np.uint8).reshape(-1), a.nbytes // slots) for a in arrays if a.size]
         self.record = sum(size for _, size in self._fields)
 

@@ -15,9 +15,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from neocpu.tables.storage.row_codecs import Floats, RowCodec, streams_of
+from neocpu.core.types import Bytes, Floats, Ints
+from neocpu.tables.storage.row_codecs import RowCodec, streams_of
 from neocpu.tables.tiers.homes import Border
-from neocpu.tables.tiers.levels import Bytes, Ints, Slots
+from neocpu.tables.tiers.levels import Slots
 
 
 class NarrowBorder(Border):

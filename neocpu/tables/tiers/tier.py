@@ -19,16 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import TrainingError
+from neocpu.core.types import Ints
 from neocpu.tables.tiers.cache import Moves, batches_ahead
 from neocpu.tables.tiers.homes import Memory
 from neocpu.tables.tiers.levels import Level, Slots
 from neocpu.tables.tiers.mover import Job, Mover
 from neocpu.tables.tiers.placement import WAYS
 
-Ints = NDArray[np.int64]
 NONE = np.empty(0, np.int64)
 
 
