@@ -14,11 +14,12 @@ computes with rows.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Dtype, Elements
 
 CODE_BITS = (8, 16)  # widths of small floats that kernels are compiled for
 INTEGER_BITS = (8, 4, 2)  # widths of row-scaled integers that kernels read
@@ -132,7 +133,7 @@ class RowFormat(NamedTuple):
         return sum(np.dtype(dtype).itemsize for _, dtype in self.header)
 
     @property
-    def code_dtype(self) -> np.dtype[Any]:
+    def code_dtype(self) -> Dtype:
         """Dtype of the array that kernels get: float32, or a record of one field that names how
         its codes are read.
         """
@@ -156,7 +157,7 @@ class RowFormat(NamedTuple):
         """Elements of dtype `dtype` in one row: the last axis of an array of rows."""
         return self.row_bytes(columns) // np.dtype(self.dtype).itemsize
 
-    def view(self, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def view(self, codes: Elements) -> Elements:
         """`codes` (dtype `dtype`, or anything of that item size) as kernels want it; no copy."""
         return codes.view(self.code_dtype)
 

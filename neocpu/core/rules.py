@@ -4,11 +4,14 @@ The formula of a rule is a function of its name in `kernels/rows/rules.py` and i
 states and needs are here, without Numba, for the config, checkpoints, the planner and `--help`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+
+from neocpu.core.types import Elements
 
 
 class HyperParameters(NamedTuple):
@@ -56,15 +59,17 @@ class HyperParameters(NamedTuple):
 
 
 HYPER = HyperParameters._fields
+# a NamedTuple whose fields are the states of a rule
+StateRecord: TypeAlias = Callable[..., tuple[Elements, ...]]
 
 
 @cache
-def state_record(names: tuple[str, ...]) -> Any:
+def state_record(names: tuple[str, ...]) -> StateRecord:
     """The NamedTuple with these states as its fields: arrays of a table's states, or views of one
     row's.
     """
     name = "states_of_" + "__".join(names)
-    record: Any = NamedTuple(name, [(state, Any) for state in names])  # type: ignore[misc]
+    record: Any = NamedTuple(name, [(state, object) for state in names])  # type: ignore[misc]
     record.__module__ = __name__
     globals()[name] = record  # cached kernels name the class of an argument so
     return record
@@ -95,12 +100,12 @@ class Rule:
     updates: bool = True
 
     @cached_property
-    def element_record(self) -> Any:
+    def element_record(self) -> StateRecord:
         """Record class of its element states."""
         return state_record(self.element_state)
 
     @cached_property
-    def row_record(self) -> Any:
+    def row_record(self) -> StateRecord:
         """Record class of its row states."""
         return state_record(self.row_state)
 

@@ -12,6 +12,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 Tree: TypeAlias = Mapping[str, object]
 # elements of any dtype: codes of a row format, columns of a file
 Elements: TypeAlias = NDArray[Any]
+Dtype: TypeAlias = np.dtype[Any]
 # rows, slots, offsets: signed, because -1 stands for none of them
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]

@@ -8,7 +8,6 @@ bytes come back from a checkpoint.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -73,7 +72,7 @@ class Narrowed:
             values[name] = states[:, i]
         return values | self.codec.scales(records[:, :cut])
 
-    def records(self, rows: Ints, values: Mapping[str, Any]) -> Bytes:
+    def records(self, rows: Ints, values: Mapping[str, Floats]) -> Bytes:
         """Records u8[n, record] of rows i64[n] with these values.
 
         Raises TrainingError for numbers that the format does not have.

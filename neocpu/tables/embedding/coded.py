@@ -7,19 +7,18 @@ values and rows that are loaded are rounded to nearest.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import table_format
-from neocpu.core.rules import HyperParameters, Rule
 from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces, one_by_one
 from neocpu.kernels.rows import narrow
 from neocpu.tables.embedding.rounded import NO_HALVES, rounded
-from neocpu.tables.embedding.rows import RowStore
+from neocpu.tables.embedding.rows import RowStore, StepRule
 
 
 class CodedRowStore(RowStore):
@@ -48,20 +47,17 @@ class CodedRowStore(RowStore):
 
     def update(
         self,
-        rule: Rule,
-        limited: bool,
+        by: StepRule,
         row_state: Floats,
         places: ShardPlaces,
         segments: Segments,
-        gradient: Floats,
-        hyper: HyperParameters,
-        step: int,
         rows: Ints,
+        gradient: Floats,
     ) -> None:
-        table = self._coded_table(self.rounding, step, rows)
-        fused = chosen("rows.narrow", "fused")(rule, limited)
-        states = rule.element_record(*self.element_states)
-        fused(table, states, row_state, places, segments, gradient, hyper)
+        table = self._coded_table(self.rounding, by.step, rows)
+        fused = chosen("rows.narrow", "fused")(by.rule, by.limited)
+        states = by.rule.element_record(*self.element_states)
+        fused(table, states, row_state, places, segments, gradient, by.hyper)
 
     def _coded_table(self, rounding: int, step: int, rows: Ints) -> CodedTable:
         return CodedTable(self.codes, self.low, self.layout, rounding, step, rows)
@@ -113,7 +109,7 @@ class Decoded:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: Any) -> Floats:
+    def __getitem__(self, rows: slice | Ints) -> Floats:
         row_numbers = np.arange(self.shape[0], dtype=np.int64)[rows]
         flat = np.ascontiguousarray(row_numbers.reshape(-1))
         out = np.empty(flat.size * self.shape[1], np.float32)
@@ -121,5 +117,5 @@ class Decoded:
         self._store.open(self._places, one_by_one(self._shard, flat, to), to, out)
         return out.reshape(*row_numbers.shape, self.shape[1])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Elements:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Elements:
         return self[:].astype(dtype or np.float32, copy=False)

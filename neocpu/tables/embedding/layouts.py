@@ -13,10 +13,9 @@ int64. Names and meaning are those of `torch.ops.fbgemm`; what differs is said w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from neocpu.core.errors import ConfigError, IndexRangeError
 from neocpu.core.types import Elements, Floats, Ints
@@ -28,7 +27,7 @@ from neocpu.kernels.rows import lookup
 NONE = np.empty(0, np.float32)
 
 
-def _ints(values: Any) -> Ints:
+def _ints(values: ArrayLike) -> Ints:
     return np.ascontiguousarray(values, np.int64).reshape(-1)
 
 
@@ -356,7 +355,7 @@ def invert_places(places: Elements, count: int) -> Ints:
     return out
 
 
-def select_or_fill(values: Elements, index: Elements, filler: Any) -> Elements:
+def select_or_fill(values: Elements, index: Elements, filler: float) -> Elements:
     """Rows of values [n, ...] by number, [*index.shape, ...]; rows of `filler` where the number is
     -1.
     """

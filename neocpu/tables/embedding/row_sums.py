@@ -7,7 +7,8 @@ the first; so are its gradients, and the gradient of a selection without any fac
 lookups therefore compute all of them: products rounded once, sums exact (`docs/arithmetic.md` §3).
 """
 
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def by_target(values: Elements, target: Ints, count: int) -> SumsOfRows:
     return SumsOfRows(rows=values, picks=picks, starts=segment_starts(lengths))
 
 
-def summed(sums: SumsOfRows, kernels: Any) -> Floats:
+def summed(sums: SumsOfRows, kernels: ModuleType) -> Floats:
     """The sums f32[S, W]: products rounded to fp32, then added exactly and rounded once.
 
     kernels : the module `neocpu.kernels.rows.lookup`, or its twin.

@@ -13,7 +13,7 @@ begin is in `ShardPlaces`. Its owner (`tbe.py`) knows which shards those are, an
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,19 @@ def entries_of(places: ShardPlaces, shards: Ints, samples: int) -> Entries:
     """What kernels read for entries that have `samples` bags each, entry k in shard shards[k]."""
     width = places.width[shards]
     return Entries(places.base[shards], width, width, np.arange(shards.size + 1) * samples)
+
+
+class StepRule(NamedTuple):
+    """A rule as the kernels of one step take it.
+
+    limited : whether rows are scaled down to `max_norm` after the rule. hyper : its numbers at
+    `step`, which counts from 1.
+    """
+
+    rule: Rule
+    limited: bool
+    hyper: HyperParameters
+    step: int
 
 
 class RowStore:
@@ -67,24 +80,23 @@ class RowStore:
 
     def update(
         self,
-        rule: Rule,
-        limited: bool,
+        by: StepRule,
         row_state: Floats,
         places: ShardPlaces,
         segments: Segments,
-        gradient: Floats,
-        hyper: HyperParameters,
-        step: int,
         rows: Ints,
+        gradient: Floats,
     ) -> None:
-        """The fused update of unique rows, which may be slots; `rows` i64[U]: their numbers in the
-        shard.
-        """
-        fused = chosen("rows.update", "fused")(rule, limited)
-        states = rule.element_record(*self.element_states)
-        fused(self.table, states, row_state, places, segments, gradient, hyper)
+        """The fused update of unique rows.
 
-    def open(self, places: ShardPlaces, segments: Segments, offsets: Ints, out: Floats) -> Any:
+        segments : by slot. rows : i64[U], the same as rows of the shard, by which stochastic
+        rounding draws.
+        """
+        fused = chosen("rows.update", "fused")(by.rule, by.limited)
+        states = by.rule.element_record(*self.element_states)
+        fused(self.table, states, row_state, places, segments, gradient, by.hyper)
+
+    def open(self, places: ShardPlaces, segments: Segments, offsets: Ints, out: Floats) -> Elements:
         """Where the phases of an update find the numbers of unique rows: if they are `coded`, row u
         is decoded to out[offsets[u] :].
         """

@@ -9,7 +9,6 @@ arithmetic is in `kernels/`, and the formats of rows are in `rows.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,7 +231,7 @@ class ShardRows:
             values[name] = np.full(rows.size, start, np.float32)
         return values
 
-    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
+    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Floats]) -> None:
         """Set local rows i64[n] and their states (as `state` names them); the rows exist from now
         on.
 
@@ -245,7 +244,7 @@ class ShardRows:
         if self._store(shard).coded and "weight" in values:
             self._check_loaded(shard, rows, values["weight"], rows)
 
-    def _set(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
+    def _set(self, shard: int, rows: Ints, values: Mapping[str, Floats]) -> None:
         state = self.state(shard)
         for name, array in values.items():
             if name == "weight":

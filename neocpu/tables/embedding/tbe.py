@@ -13,7 +13,6 @@ the halves of an update for shards whose row scalars or gradients are summed ove
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -25,10 +24,11 @@ from neocpu.kernels.records import Segments, one_by_one
 from neocpu.kernels.rows import update
 from neocpu.tables.embedding import words
 from neocpu.tables.embedding.lookups import EntryLayout, ExtraWords, Lookups, Merged, Words
-from neocpu.tables.embedding.rows import NONE, RowStore, runs
+from neocpu.tables.embedding.rows import NONE, RowStore, StepRule, runs
 from neocpu.tables.embedding.shard_rows import ShardRows
 from neocpu.tables.embedding.sorting import sort
 from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.tiers.levels import Stats
 
 __all__ = ["EntryLayout", "ExtraWords", "Lookups", "Merged", "TableBatchedEmbedding"]
 # The gradient is packed where its lines are a multiple of APART bytes apart, and a line is read
@@ -139,15 +139,12 @@ class TableBatchedEmbedding(ShardRows):
         located = self._located(segments)
         for number, group, lo, hi in self._kernel_calls(segments.shards):
             self._stores[number].update(
-                rule,
-                limited,
+                StepRule(rule, limited, self._hyper(step, group), step),
                 self._row_state,
                 self._places,
                 located.part(lo, hi),
-                gradient,
-                self._hyper(step, group),
-                step,
                 segments.part(lo, hi).unique,
+                gradient,
             )
 
     def _located(self, segments: Segments) -> Segments:
@@ -358,6 +355,6 @@ class TableBatchedEmbedding(ShardRows):
         """Seconds that steps have waited for rows to be brought into memory."""
         return 0.0
 
-    def tiers(self) -> dict[str, list[dict[str, Any]]]:
+    def tiers(self) -> dict[str, list[Stats]]:
         """Counts of the levels of shards that live in several memories, by table: there is none."""
         return {}

@@ -11,12 +11,11 @@ of the one that keeps all rows in memory (Neo's memory hierarchy; `docs/memory.m
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from neocpu.core.errors import StorageError, TrainingError
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Bytes, Floats, Ints
 from neocpu.kernels.compile.threads import threading_layer
 from neocpu.kernels.records import Segments, whole_table
 from neocpu.tables.embedding.borders import Narrowed
@@ -33,7 +32,7 @@ from neocpu.tables.storage.row_file import RowFile
 from neocpu.tables.storage.row_tools import remove
 from neocpu.tables.tiers import placement
 from neocpu.tables.tiers.homes import Border, FileRecords, Memory, MemoryRecords, RecordHome
-from neocpu.tables.tiers.levels import Home, Level, Slots
+from neocpu.tables.tiers.levels import Home, Level, Slots, Stats
 from neocpu.tables.tiers.mover import Mover
 from neocpu.tables.tiers.placement import PLACEMENTS, Room
 from neocpu.tables.tiers.tier import Tier, Visit
@@ -133,7 +132,10 @@ class TieredEmbedding(TableBatchedEmbedding):
                 )
             )
         row_file = RowFile.create(
-            path, tables, bandwidth=memory.ssd_bandwidth, iops=memory.ssd_iops, budget=memory.ssd
+            path,
+            tables,
+            device=Device(memory.ssd_bandwidth, memory.ssd_iops),
+            budget=memory.ssd,
         )
         return row_file, {h: i for i, h in enumerate(stored)}
 
@@ -327,7 +329,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             return self._narrow[shard].start(self._start(shard, rows))
         return super().initial(shard, rows)
 
-    def _apart(self, shard: int, records: Any) -> dict[str, Floats]:
+    def _apart(self, shard: int, records: Bytes) -> dict[str, Floats]:
         """Values of records u8[n, record]: a store of these rows alone decodes them."""
         n = len(records)
         width = int(self.width[shard])
@@ -347,7 +349,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         rest = np.ascontiguousarray(records[:, at:]).view(np.float32).reshape(n, -1)
         return values | {name: rest[:, i] for i, name in enumerate(self.rule.row_state)}
 
-    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
+    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Floats]) -> None:
         if shard not in self._tiers:
             return super().load_rows(shard, rows, values)
         tier = self._tiers[shard]
@@ -380,9 +382,9 @@ class TieredEmbedding(TableBatchedEmbedding):
     def stalled(self) -> float:
         return self._mover.stalled
 
-    def tiers(self) -> dict[str, list[dict[str, Any]]]:
+    def tiers(self) -> dict[str, list[Stats]]:
         """Counts of each cached shard's levels, nearest first, by table."""
-        levels: dict[str, list[dict[str, Any]]] = {}
+        levels: dict[str, list[Stats]] = {}
         for h, tier in self._tiers.items():
             levels.setdefault(self.tables[self.shards[h].table].name, []).extend(tier.stats())
         return levels

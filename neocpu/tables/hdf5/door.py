@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import h5py
 import numpy as np
@@ -23,7 +23,7 @@ from neocpu.core.types import Elements
 from neocpu.tables.hdf5 import probe, seal
 from neocpu.tables.hdf5.disk import SIGNATURE
 from neocpu.tables.hdf5.draft import SEALED
-from neocpu.tables.hdf5.walk import PROBLEMS, NotAcceptable, Object, one_line, walk
+from neocpu.tables.hdf5.walk import PROBLEMS, Attributes, NotAcceptable, Object, one_line, walk
 
 LARGEST_READ = 1 << 30  # bytes of a compressed array that are read at once
 Value = TypeVar("Value")
@@ -75,7 +75,7 @@ class File:
 
     # ---- what is in it ----
 
-    def attributes(self, name: str = "") -> dict[str, Any]:
+    def attributes(self, name: str = "") -> Attributes:
         """Attributes of an object ("": the root)."""
         return self._object(name).attributes
 
@@ -282,7 +282,7 @@ class File:
                 raise self.damaged(f"it cannot be mapped: {error}") from error
         return self._map
 
-    def elements(self, name: str, where: Any) -> Elements:
+    def elements(self, name: str, where: tuple[()] | slice) -> Elements:
         """Elements of an array that only HDF5 can read."""
         with self.readable():
             assert self._h5 is not None

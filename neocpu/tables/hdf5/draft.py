@@ -22,16 +22,17 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import h5py
 import numpy as np
 from numpy.typing import ArrayLike
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Dtype, Elements
 from neocpu.tables.hdf5 import seal
 from neocpu.tables.hdf5.disk import allocate, put_bytes
 from neocpu.tables.hdf5.sparse import SparseFile
+from neocpu.tables.hdf5.walk import each_chunk
 
 SEALED = "sealed"  # attribute of the root: the file is whole only with its seal
 SLACK = 4 << 20  # bytes for HDF5's own metadata, beside those of chunks
@@ -95,9 +96,9 @@ class Draft:
         self._claimed = SLACK if path is not None else 0  # bytes
         self._memory = SparseFile()
         self._folders: dict[str, h5py.Group] = {}
-        target: Any = self._memory
+        target: SparseFile | Path = self._memory
         # NumPy and Numba are slower with mapped arrays that are not aligned.
-        options: dict[str, Any] = {"alignment_threshold": 512, "alignment_interval": ALIGNED}
+        options: dict[str, object] = {"alignment_threshold": 512, "alignment_interval": ALIGNED}
         if path is not None:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
             try:
@@ -109,7 +110,7 @@ class Draft:
         self._file = h5py.File(target, "w", libver=LIBVER, track_order=order, **options)
         self.set("", {SEALED: 1})
 
-    def set(self, name: str, attributes: Mapping[str, Any]) -> None:
+    def set(self, name: str, attributes: Mapping[str, ArrayLike]) -> None:
         """Give a group or an array ("": the root) attributes: text, numbers, arrays of numbers."""
         self._claim(sum(np.asarray(value).nbytes for value in attributes.values()))
         item = h5py.h5o.open(self._file.id, name.encode()) if name else self._file.id
@@ -138,7 +139,7 @@ class Draft:
             gzip = {"compression": "gzip", "compression_opts": EFFORT, "shuffle": True}
             self._file.create_dataset(name, data=array, track_times=False, **gzip)
 
-    def _put(self, name: str, array: Elements, properties: Any) -> None:
+    def _put(self, name: str, array: Elements, properties: h5py.h5p.PropDCID) -> None:
         """An array, in less time than by h5py's `create_dataset`."""
         content = np.ascontiguousarray(array).reshape(array.shape)
         space = h5py.h5s.create_simple(content.shape)
@@ -155,7 +156,7 @@ class Draft:
         return self._folders[folder].id, last.encode()
 
     @staticmethod
-    def _properties() -> Any:
+    def _properties() -> h5py.h5p.PropDCID:
         """Properties of an array without times: the same contents are the same bytes."""
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_obj_track_times(False)
@@ -179,7 +180,7 @@ class Draft:
         self._large.append(name)
 
     def columns(
-        self, name: str, shape: tuple[int, ...], dtype: str, options: Mapping[str, Any]
+        self, name: str, shape: tuple[int, ...], dtype: str, options: Mapping[str, object]
     ) -> None:
         """A chunked array, in a draft at a path; `options`: h5py's, with "chunks"."""
         self._claim(0)
@@ -240,13 +241,13 @@ def _set(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, key: bytes, content: Eleme
 
 
 @functools.lru_cache(256)
-def _type(dtype: np.dtype[Any]) -> Any:
+def _type(dtype: Dtype) -> h5py.h5t.TypeID:
     """HDF5's type of elements."""
     return h5py.h5t.py_create(dtype, logical=True)
 
 
 @functools.lru_cache(64)
-def _space(shape: tuple[int, ...]) -> Any:
+def _space(shape: tuple[int, ...]) -> h5py.h5s.SpaceID:
     """HDF5's shape of an attribute."""
     return h5py.h5s.create_simple(shape)
 
@@ -262,5 +263,5 @@ def _ranges(dataset: h5py.Dataset) -> list[seal.Range]:
     if dataset.chunks is None:
         return [(dataset.id.get_offset() or 0, dataset.nbytes)]
     ranges: list[seal.Range] = []
-    dataset.id.chunk_iter(lambda chunk: ranges.append((chunk.byte_offset, chunk.size)))
+    each_chunk(dataset.id, lambda chunk: ranges.append((chunk.byte_offset, chunk.size)))
     return seal.joined(ranges)

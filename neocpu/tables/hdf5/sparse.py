@@ -6,7 +6,10 @@ take no memory.
 
 import io
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 PAGE = 1 << 16  # bytes
 
@@ -49,7 +52,7 @@ class SparseFile(io.RawIOBase):
         """The place."""
         return self._at
 
-    def write(self, data: Any) -> int:
+    def write(self, data: "ReadableBuffer") -> int:
         """Write all of a buffer."""
         view = memoryview(data).cast("B")
         for page, start, count, done in self._spans(len(view)):
@@ -58,7 +61,7 @@ class SparseFile(io.RawIOBase):
         self.size = max(self.size, self._at)
         return len(view)
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
         """Read as much as there is; returns how much."""
         view = memoryview(buffer).cast("B")
         length = min(len(view), max(self.size - self._at, 0))

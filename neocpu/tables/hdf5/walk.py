@@ -13,9 +13,9 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -29,6 +29,8 @@ SECONDS = 4
 BYTES_PER_SECOND = 2 << 20
 MOST_SECONDS = 56
 FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32015: "zstd"}
+# numbers, text, arrays of numbers, lists of text
+Attributes: TypeAlias = dict[str, Any]
 # what h5py raises for files that HDF5 cannot read
 PROBLEMS = (
     ArithmeticError,
@@ -57,7 +59,7 @@ class Object:
     """
 
     name: str
-    attributes: dict[str, Any]
+    attributes: Attributes
     children: tuple[str, ...] = ()
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] = ()
@@ -80,15 +82,24 @@ def walk(file: h5py.File, size: int) -> dict[str, Object]:
     return {item.name: item for item in _Walk(size).group(file["/"].id, "", 0)}
 
 
+def each_chunk(dataset: h5py.h5d.DatasetID, note: Callable[[h5py.h5d.StoreInfo], None]) -> None:
+    """Call `note` for each chunk of a dataset that has a place in its file."""
+    if hasattr(dataset, "chunk_iter"):
+        dataset.chunk_iter(note)
+        return
+    for number in range(dataset.get_num_chunks()):  # HDF5 before 1.12.3
+        note(dataset.get_chunk_info(number))
+
+
 class _Walk:
     """A walk over a file, with what it has seen so far."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._addresses: set[Any] = set()
+        self._addresses: set[int] = set()
         self._text = 0
 
-    def group(self, group: Any, name: str, depth: int) -> Iterator[Object]:
+    def group(self, group: h5py.h5g.GroupID, name: str, depth: int) -> Iterator[Object]:
         """A group and all that is below it."""
         if depth > MOST_DEPTH:
             raise NotAcceptable(f"/{name} is nested deeper than {MOST_DEPTH} groups")
@@ -113,7 +124,7 @@ class _Walk:
             else:
                 raise NotAcceptable(f"/{path} is neither a group nor an array")
 
-    def _note(self, item: Any, name: str) -> None:
+    def _note(self, item: h5py.h5g.GroupID | h5py.h5d.DatasetID, name: str) -> None:
         """Refuse an object that has been seen under another name."""
         info = h5py.h5o.get_info(item)
         address = info.addr
@@ -121,7 +132,7 @@ class _Walk:
             raise NotAcceptable(f"/{name} is a second name of another object")
         self._addresses.add(address)
 
-    def _attributes(self, item: Any, name: str) -> dict[str, Any]:
+    def _attributes(self, item: h5py.h5g.GroupID | h5py.h5d.DatasetID, name: str) -> Attributes:
         """All attributes of an object, as Python's numbers and text, or arrays of them."""
         values = {}
         ordered = item.get_create_plist().get_attr_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
@@ -139,7 +150,7 @@ class _Walk:
             values[key] = _plain(_attribute_value(attribute, kind), where)
         return values
 
-    def _check_type(self, kind: Any, where: str) -> np.dtype[Any]:
+    def _check_type(self, kind: h5py.h5t.TypeID, where: str) -> np.dtype[Any]:
         """The dtype of elements; raises NotAcceptable unless they are numbers or text."""
         if isinstance(kind, h5py.h5t.TypeStringID):
             return np.dtype("O" if kind.is_variable_str() else f"S{kind.get_size()}")
@@ -153,7 +164,7 @@ class _Walk:
                 return dtype
         raise NotAcceptable(f"{where} has elements that are neither numbers nor text")
 
-    def _array(self, item: Any, name: str) -> Object:
+    def _array(self, item: h5py.h5d.DatasetID, name: str) -> Object:
         """An array: where its elements are, checked against the file."""
         self._note(item, name)
         where = f"/{name}"
@@ -186,7 +197,12 @@ class _Walk:
         return Object(name, attributes, (), dtype, shape, offset)
 
     def _check_chunks(
-        self, item: Any, properties: Any, where: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+        self,
+        item: h5py.h5d.DatasetID,
+        properties: h5py.h5p.PropDCID,
+        where: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
     ) -> None:
         """Refuse chunks that this HDF5 cannot read, or that were not all written."""
         for number in range(properties.get_nfilters()):
@@ -207,18 +223,14 @@ class _Walk:
         stored: list[tuple[int, int]] = []
         expected = math.prod(-(-n // chunk) for n, chunk in zip(shape, chunks))
 
-        def note(chunk: Any) -> None:
+        def note(chunk: h5py.h5d.StoreInfo) -> None:
             stored.append((chunk.byte_offset, chunk.size))
             if len(stored) > expected:
                 raise NotAcceptable(f"{where} has more chunks than its shape")
 
         if expected > self._size:
             raise NotAcceptable(f"{where} has a shape of more chunks than the file has bytes")
-        if hasattr(item, "chunk_iter"):
-            item.chunk_iter(note)
-        else:  # HDF5 before 1.12.3
-            for number in range(min(item.get_num_chunks(), expected + 1)):
-                note(item.get_chunk_info(number))
+        each_chunk(item, note)
         if len(stored) != expected:
             raise NotAcceptable(f"{where} lacks {expected - len(stored)} of {expected} chunks")
         self._check_inside(stored, where)
@@ -232,7 +244,7 @@ class _Walk:
                 )
 
 
-def _attribute_value(attribute: Any, kind: Any) -> Any:
+def _attribute_value(attribute: h5py.h5a.AttrID, kind: h5py.h5t.TypeID) -> Any:
     """The value of an attribute as h5py gives it."""
     if attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL:
         return ""
@@ -243,7 +255,7 @@ def _attribute_value(attribute: Any, kind: Any) -> Any:
     return value
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: object, where: str) -> Any:
     """Numbers and text of Python; arrays of numbers stay arrays, those of text become lists."""
     array = np.asarray(value)
     if array.dtype.kind in "SO":
@@ -252,7 +264,7 @@ def _plain(value: Any, where: str) -> Any:
     return array if array.ndim else array.item()
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: str | bytes | None, where: str) -> str:
     """Text of HDF5's bytes."""
     try:
         text: str = value if isinstance(value, str) else bytes(value or b"").decode()

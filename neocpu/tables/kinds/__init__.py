@@ -11,7 +11,7 @@ Read `hash.py` first, then `qr.py`: formula, initial values and source at the to
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
 from neocpu.tables.kinds import cafe, md, qr, tt, unified
@@ -42,7 +42,7 @@ KINDS: dict[str, TableKind] = {
 }
 KIND_NAMES = (FULL, *KINDS)
 # kind -> the record of its keys, for those who read them
-KEYS: dict[str, Any] = {name: kind.keys for name, kind in KINDS.items()}
+KEYS: dict[str, type] = {name: kind.keys for name, kind in KINDS.items()}
 
 
 def expand(

@@ -7,12 +7,14 @@ say.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from neocpu.tables.specs.specs import TableSpec
 
 COPY = "copy"  # side by side, in the order of the terms; of one term: as it is
 Tensors = tuple[tuple[str, tuple[int, ...]], ...]
+# by name; pairs, so that records with them can be hashed
+Options: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class DynamicMap:
     rows: int
     every: int
     bytes: int
-    options: tuple[tuple[str, Any], ...] = ()
+    options: Options = ()
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,10 @@ class Composition:
     terms: tuple[tuple[Term, ...], ...]
     operation: str = COPY
     tensors: Tensors = ()
-    options: tuple[tuple[str, Any], ...] = ()
+    options: Options = ()
     dynamic: DynamicMap | None = None
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits."""
         header = asdict(self)
         if self.dynamic is None:

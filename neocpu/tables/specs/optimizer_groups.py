@@ -12,7 +12,7 @@ no kernel of its own: hyper-parameters are arguments of the kernels (`docs/arith
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
 from neocpu.tables.specs.optimizers import SparseOptimizer
@@ -125,7 +125,7 @@ def dense_runs(
     return tuple(runs)
 
 
-def header_of(groups: Groups) -> dict[str, Any]:
+def header_of(groups: Groups) -> dict[str, object]:
     """What decides the bits: keys that are at their defaults are left out."""
     defaults = asdict(OptimizerGroup())
     return {

@@ -8,7 +8,7 @@ themselves are in `neocpu/kernels/rows/rules.py`.
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -171,7 +171,7 @@ class SparseOptimizer:
             rounds.append(Round("limit_norm", ("w",)))
         return tuple(rounds)
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits, for digests: keys that were added later are left out at their
         defaults, so that digests of older configs stay.
         """

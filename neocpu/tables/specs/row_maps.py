@@ -14,7 +14,6 @@ Source: docs/arithmetic.md §14.
 """
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from neocpu.kernels.twins.numbers.philox import fnv1a64, splitmix64
 
@@ -59,6 +58,6 @@ class RowMap:
         fit = before.rows <= before.divisor * before.modulus  # none began again at the first row
         return self.rule == "digit" and fit and self.modulus > before.modulus
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits."""
         return asdict(self)

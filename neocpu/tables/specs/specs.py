@@ -125,7 +125,7 @@ class TableSpec:
             )
         return ""
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits, for digests: no format if it is fp32, so that old digests stay,
         and rounding, and a format of caches, where there is any.
         """

@@ -36,9 +36,9 @@ import h5py
 import numpy as np
 
 from neocpu.core.errors import StorageError
-from neocpu.core.types import Ints
+from neocpu.core.types import Dtype, Ints
 from neocpu.tables.hdf5.disk import allocate, starts_like_hdf5
-from neocpu.tables.hdf5.walk import PROBLEMS, one_line
+from neocpu.tables.hdf5.walk import PROBLEMS, each_chunk, one_line
 from neocpu.tables.storage import metadata_check
 from neocpu.tables.storage.metadata_check import COMMITS, PAGE
 
@@ -149,7 +149,7 @@ def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
         return contents
 
 
-def _opened(path: Path, mode: str, **options: Any) -> h5py.File:
+def _opened(path: Path, mode: str, **options: object) -> h5py.File:
     # `FileLock` locks the file; HDF5's own lock would be a second one on another descriptor.
     file_format = {
         "libver": ("earliest", "v110"),
@@ -159,7 +159,7 @@ def _opened(path: Path, mode: str, **options: Any) -> h5py.File:
     return h5py.File(path, mode, locking=False, **file_format, **options)
 
 
-def _allocated_early() -> Any:
+def _allocated_early() -> h5py.h5p.PropDCID:
     """Properties of a dataset that has its place in the file as soon as it has a size."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -168,7 +168,7 @@ def _allocated_early() -> Any:
 
 
 def _create_growing(
-    group: h5py.Group, name: str, shape: tuple[int, ...], chunk: tuple[int, ...], dtype: np.dtype
+    group: h5py.Group, name: str, shape: tuple[int, ...], chunk: tuple[int, ...], dtype: Dtype
 ) -> None:
     properties = _allocated_early()
     properties.set_chunk(chunk)
@@ -278,20 +278,16 @@ def _extents(file: h5py.File, name: str, size: int) -> Extents:
         raise ValueError(f"/{name} has more items than the file has bytes")
     origin = np.full(data.shape[0] // per, -1, np.int64)
 
-    def note(chunk: Any) -> None:
+    def note(chunk: h5py.h5d.StoreInfo) -> None:
         origin[chunk.chunk_offset[0] // per] = chunk.byte_offset
 
-    if hasattr(data.id, "chunk_iter"):
-        data.id.chunk_iter(note)
-    else:  # HDF5 before 1.12.3
-        for number in range(data.id.get_num_chunks()):
-            note(data.id.get_chunk_info(number))
+    each_chunk(data.id, note)
     if origin.size and (origin.min() <= 0 or np.unique(origin).size != origin.size):
         raise ValueError(f"/{name} lacks extents")
     return Extents(name, per, stride, origin)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 

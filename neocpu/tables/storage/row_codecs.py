@@ -9,13 +9,12 @@ bias as numbers of their own (`scales`), with which `restore` finds the codes ag
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from neocpu.core.codecs import CODECS, LAYOUTS, STOCHASTIC
 from neocpu.core.formats import FORMATS, RowFormat
-from neocpu.core.types import Bools, Bytes, Elements, Floats, Ints
+from neocpu.core.types import Bools, Bytes, Dtype, Elements, Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
 
 
@@ -71,7 +70,7 @@ class RowCodec:
         self._call(codec.dequantize, codes, *_options(codec.dequantize_options, codec.choices), out)
         return out
 
-    def _call(self, function: str, *arguments: Any) -> None:
+    def _call(self, function: str, *arguments: object) -> None:
         module = backend_module(CODECS[self.name].module, self.backend)
         with np.errstate(all="ignore"):
             getattr(module, function)(*arguments)
@@ -84,7 +83,7 @@ class RowCodec:
         header = words.view(_header(self.form))[:, 0]
         return {f"weight_{name}": header[name].astype(np.float32) for name, _ in self.form.header}
 
-    def restore(self, numbers: Floats, scales: Mapping[str, Any]) -> Bytes:
+    def restore(self, numbers: Floats, scales: Mapping[str, Floats]) -> Bytes:
         """The bytes u8[n, bytes] of which `decode` gave these numbers and `scales` these scales.
 
         Where there are no such bytes, something near; the caller decodes and compares.
@@ -136,11 +135,13 @@ def streams_of(rows: Ints, records: Bytes) -> Ints:
     return rows ^ checksum << 31
 
 
-def _header(form: RowFormat) -> np.dtype[Any]:
+def _header(form: RowFormat) -> Dtype:
     return np.dtype(list(form.header))
 
 
-def _options(options: Mapping[str, object], choices: Mapping[str, Mapping[str, int]]) -> list[Any]:
+def _options(
+    options: Mapping[str, object], choices: Mapping[str, Mapping[str, int]]
+) -> list[object]:
     """A codec's options in order, choices as the numbers that its functions take."""
     return [
         choices[name][value] if isinstance(value, str) else value for name, value in options.items()

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.extents import INDEX_EXTENT, TAG, RowTable
 from neocpu.tables.storage.lock import FileLock
 from neocpu.tables.storage.metadata_check import PAGE
-from neocpu.tables.storage.row_io import RawFile
+from neocpu.tables.storage.row_io import MAPPED, Access, RawFile
 from neocpu.tables.storage.row_log import Change, Header, Segment, encode
 
 EXTENT = 8 << 20  # bytes by which a table grows
@@ -39,11 +39,13 @@ SLACK = 1 << 16  # bytes of log that may pile up before a full index is consider
 class RowFile:
     """Records of the rows of several tables, by table number and row number; one process at a time.
 
-    `tables`: the tables that the file must hold (None: any). `write`: false to only look. `reads`:
-    "mapped" (kernels over a map of the file) or "threads" (`threads` of them, read calls);
-    `mapped=False` avoids maps for writing too. `bandwidth` (bytes/s), `iops` (records read, runs
-    written per second): make it as slow as another device. `budget`: bytes that the file may have
-    (0: no limit). One thread may write while other threads read different rows.
+    tables : the tables that the file must hold (None: any).
+    write : false to only look.
+    access : by maps or by calls.
+    device : another one to be as slow as (None: as fast as this machine's).
+    budget : bytes that the file may have (0: no limit).
+
+    One thread may write while other threads read different rows.
 
     Attributes: path, tables, epoch and note of the last commit, noticed (damage that did no harm).
     Raises StorageError for a file that is missing, foreign, damaged, in use, or cannot grow, or
@@ -56,11 +58,8 @@ class RowFile:
         tables: Sequence[RowTable] | None = None,
         *,
         write: bool = True,
-        reads: str = "mapped",
-        mapped: bool = True,
-        threads: int = 16,
-        bandwidth: float = 0.0,
-        iops: float = 0.0,
+        access: Access = MAPPED,
+        device: Device | None = None,
         budget: int = 0,
     ) -> None:
         self.path = Path(path)
@@ -83,7 +82,7 @@ class RowFile:
             self._layout = extents.read(self.path, handle)
             self.tables = self._layout.tables
             row_state.check_tables(self.path, self.tables, tables)
-            self._io = RawFile(handle, write, reads, mapped, threads, Device(bandwidth, iops))
+            self._io = RawFile(handle, write, access, device or Device())
         except BaseException:
             if hasattr(self, "_lock"):
                 self._lock.release()
@@ -105,12 +104,21 @@ class RowFile:
 
     @classmethod
     def create(
-        cls, path: str | Path, tables: Sequence[RowTable], *, extent: int = EXTENT, **options: Any
+        cls,
+        path: str | Path,
+        tables: Sequence[RowTable],
+        *,
+        extent: int = EXTENT,
+        access: Access = MAPPED,
+        device: Device | None = None,
+        budget: int = 0,
     ) -> "RowFile":
         """Make a file without rows and open it; its name must be free.
 
-        `extent`: bytes by which a table grows, at least. Raises StorageError for a name that is
-        taken, table names that are not distinct, and a folder that cannot be written.
+        extent : bytes by which a table grows, at least.
+
+        Raises StorageError for a name that is taken, table names that are not distinct, and a
+        folder that cannot be written.
         """
         path = Path(path)
         tables = tuple(tables)
@@ -151,7 +159,7 @@ class RowFile:
             with contextlib.suppress(OSError):
                 new.unlink()
         extents.sync_folder(path)
-        return cls(path, tables, **options)
+        return cls(path, tables, access=access, device=device, budget=budget)
 
     @property
     def extent(self) -> int:

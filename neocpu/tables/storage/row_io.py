@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,22 +29,35 @@ from neocpu.tables.storage.row_log import runs
 SAMPLE = 16  # records of which it is asked whether they are in the page cache
 
 
+class Access(NamedTuple):
+    """How records move between a file and memory.
+
+    reads : "mapped", by kernels over a map of the file, or "threads", by read calls.
+    mapped : whether the file may be mapped at all; if not, writes are calls too.
+    threads : of the read calls.
+    """
+
+    reads: str = "mapped"
+    mapped: bool = True
+    threads: int = 16
+
+
+MAPPED = Access()
+
+
 class RawFile:
     """Reads and writes of an open file by place.
 
-    `reads`: "mapped" or "threads"; `mapped`: whether the file may be mapped at all. Attributes:
-    handle, and counters of records read and written and their bytes.
+    Attributes: handle, and counters of records read and written and their bytes.
     """
 
-    def __init__(
-        self, handle: int, writable: bool, reads: str, mapped: bool, threads: int, device: Device
-    ) -> None:
+    def __init__(self, handle: int, writable: bool, access: Access, device: Device) -> None:
         self.handle = handle
         self.device = device
         self._writable = writable
-        self._reads = reads if mapped else "threads"
-        self._mapped = mapped
-        self._threads = threads
+        self._reads = access.reads if access.mapped else "threads"
+        self._mapped = access.mapped
+        self._threads = access.threads
         self._pool: ThreadPoolExecutor | None = None
         self._map: mmap.mmap | None = None
         self._swap = threading.Lock()

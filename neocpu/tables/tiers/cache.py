@@ -12,12 +12,12 @@ may be written before any of its rows is read: no row is in both lists. Several 
 flight, released in any order. docs/memory.md explains the policies.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from neocpu.core.policies import DEFAULT, NEVER, POLICIES, Policy
-from neocpu.core.types import Bools, Ints
+from neocpu.core.types import Bools, Dtype, Ints
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.logs import hashing
 from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
@@ -55,7 +55,7 @@ WIDE_LINE = np.dtype(
 )
 
 
-def line_of(policy: Policy) -> np.dtype[Any]:
+def line_of(policy: Policy) -> Dtype:
     """The dtype of a line's state under a policy."""
     return WIDE_LINE if policy.counts or policy.next_use else LINE
 

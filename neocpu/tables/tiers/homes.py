@@ -10,7 +10,7 @@ not narrowed and stay in memory need no records: in slots they can be used where
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from neocpu.core.types import Bools, Bytes, Ints
 from neocpu.tables.storage.arena import Arena
 from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.row_file import RowFile
-from neocpu.tables.tiers.levels import Slots
+from neocpu.tables.tiers.levels import Slots, Stats
 
 Create = Callable[[Ints, Ints], None]
 PIECE = 1 << 16  # rows whose records are packed at a time
@@ -81,7 +81,7 @@ class Memory:
         self._slots.unpack(rows + self._first, records)
         self._present[rows] = 1
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[Stats]:
         rows = int(np.count_nonzero(self._present))
         read, written = self._moved
         return [
@@ -229,7 +229,7 @@ class RecordHome:
     def load(self, rows: Ints, records: Bytes) -> None:
         self._records.write(rows, records)
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[Stats]:
         counts = self._records.stats()
         read, written = self._moved
         return [

@@ -14,7 +14,7 @@ a home.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from neocpu.kernels.tiers import slots as kernels
 from neocpu.tables.storage.device import Device
 from neocpu.tables.tiers.cache import Cache, Moves
 from neocpu.tables.tiers.placement import WAYS
+
+Stats: TypeAlias = dict[str, str | int]  # "tier": the name of a memory; counts of it by their names
 
 
 class Slots:
@@ -79,7 +81,7 @@ class Home(Protocol):
     def load(self, rows: Ints, records: Bytes) -> None:
         """Overwrite rows; no cache above may hold any of them."""
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[Stats]:
         """Counts of this level and those below."""
 
 
@@ -188,9 +190,9 @@ class Level:
             level._rows_before = level.cache.rows()[0].size or level._rows_before
             level.cache.forget()
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[Stats]:
         rows = self.cache.rows()[0].size or self._rows_before
-        counts = {
+        counts: Stats = {
             "tier": self.name,
             "rows": rows,
             "bytes": rows * self._slots.record,

@@ -16,7 +16,6 @@ leaves is home before it is fetched again. Source: the hazards of Neo's prefetch
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from neocpu.core.errors import TrainingError
 from neocpu.core.types import Ints
 from neocpu.tables.tiers.cache import Moves, batches_ahead
 from neocpu.tables.tiers.homes import Memory
-from neocpu.tables.tiers.levels import Level, Slots
+from neocpu.tables.tiers.levels import Level, Slots, Stats
 from neocpu.tables.tiers.mover import Job, Mover
 from neocpu.tables.tiers.placement import WAYS
 
@@ -230,6 +229,6 @@ class Tier:
         self._cancel()
         self.level.forget()
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[Stats]:
         """Counts of all levels, nearest first."""
         return self.level.stats()
