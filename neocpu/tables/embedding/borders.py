@@ -16,8 +16,9 @@ from neocpu.core.rules import Rule
 from neocpu.core.types import Bytes, Floats, Ints
 from neocpu.kernels.twins.numbers.philox import LEAVING, tensor_key
 from neocpu.tables.embedding.lookups import Rectangle
+from neocpu.tables.embedding.rounded import refuse_rounded
 from neocpu.tables.specs.specs import TableSpec
-from neocpu.tables.storage.row_codecs import RowCodec, same_bits
+from neocpu.tables.storage.row_codecs import RowCodec
 from neocpu.tables.tiers.levels import Slots
 from neocpu.tables.tiers.narrow_home import NarrowBorder
 
@@ -79,16 +80,8 @@ class Narrowed:
         """
         weight = np.ascontiguousarray(values["weight"], np.float32)
         data = self.codec.restore(weight, values)
-        mismatches = np.argwhere(~same_bits(self.codec.decode(data), weight))
-        if mismatches.size:
-            i, c = mismatches[0]
-            spec = self._spec
-            row = self._row0 + int(rows[i])
-            column = self.codec.column0 + int(c)
-            raise TrainingError(
-                f"table {spec.name}, row {row}, column {column}: {weight[i, c]!s} is no "
-                f"{spec.format} number"
-            )
+        decoded = self.codec.decode(data)
+        refuse_rounded(self._spec, self._row0 + rows, self.codec.column0, decoded, weight)
         states = [
             np.ascontiguousarray(values[name], np.float32) for name in (*self._element, *self._row)
         ]

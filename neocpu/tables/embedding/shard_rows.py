@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import TrainingError
 from neocpu.core.rules import HyperParameters
 from neocpu.core.types import Bytes, Floats, Ints
 from neocpu.kernels.numbers.philox import uniform_rows
@@ -22,6 +21,7 @@ from neocpu.kernels.rows import touch
 from neocpu.kernels.twins.numbers.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
 from neocpu.tables.embedding.changes import Changes
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
+from neocpu.tables.embedding.rounded import refuse_rounded
 from neocpu.tables.embedding.rows import RowStore, runs
 from neocpu.tables.embedding.shelves import allocate, shelve
 from neocpu.tables.embedding.sorting import Scratch, cut
@@ -255,19 +255,13 @@ class ShardRows:
 
     def _check_loaded(self, shard: int, slots: Ints, weight: Floats, rows: Ints) -> None:
         """Raise TrainingError if the weights of rows that were put into `slots` were rounded."""
-        stored = self.state(shard)["weight"][slots]
-        weight = np.ascontiguousarray(weight, np.float32)
-        differ = stored.view(np.uint32) != weight.view(np.uint32)
-        moved = np.argwhere(differ & ~(np.isnan(stored) & np.isnan(weight)))
-        if moved.size:
-            i, c = moved[0]
-            table = self.tables[self.shards[shard].table]
-            row = int(self._places.row0[shard] + rows[i])
-            column = int(self._places.column0[shard] + c)
-            raise TrainingError(
-                f"table {table.name}, row {row}, column {column}: {weight[i, c]!s} is no "
-                f"{table.format} number"
-            )
+        refuse_rounded(
+            self.tables[self.shards[shard].table],
+            self._places.row0[shard] + rows,
+            int(self._places.column0[shard]),
+            self.state(shard)["weight"][slots],
+            np.ascontiguousarray(weight, np.float32),
+        )
 
 
 def _keys(seed: int, purpose: int, specs: Sequence[TableSpec]) -> NDArray[np.uint64]:

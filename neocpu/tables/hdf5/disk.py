@@ -29,6 +29,18 @@ def allocate(handle: int, first: int, count: int) -> None:
         pass
 
 
+def read_into(handle: int, view: memoryview, first: int) -> int:
+    """Fill a buffer from byte `first` of a file on; returns how many bytes there were.
+
+    Raises OSError.
+    """
+    count = 0
+    # one call reads two gibibytes at most
+    while count < len(view) and (length := os.preadv(handle, [view[count:]], first + count)):
+        count += length
+    return count
+
+
 def put_bytes(handle: int, data: Any, first: int) -> None:
     """Write all of a buffer at a place of a file. Raises OSError."""
     rest = memoryview(data).cast("B")

@@ -21,7 +21,7 @@ import numpy as np
 from neocpu.core.errors import NeocpuError
 from neocpu.core.types import Elements
 from neocpu.tables.hdf5 import probe, seal
-from neocpu.tables.hdf5.disk import SIGNATURE
+from neocpu.tables.hdf5.disk import SIGNATURE, read_into
 from neocpu.tables.hdf5.draft import SEALED
 from neocpu.tables.hdf5.walk import PROBLEMS, Attributes, NotAcceptable, Object, one_line, walk
 
@@ -260,16 +260,12 @@ class File:
     def bytes_at(self, first: int, count: int) -> bytearray:
         """Bytes of the file; raises the error of a damaged file if they are not there."""
         content = bytearray(count)
-        view = memoryview(content)
         try:
-            while view:
-                length = os.preadv(self._handle, [view], first)
-                if not length:
-                    raise self.damaged(f"it ends before byte {first + len(view):,}")
-                view = view[length:]
-                first += length
+            length = read_into(self._handle, memoryview(content), first)
         except OSError as error:
             raise self.damaged(error) from error
+        if length < count:
+            raise self.damaged(f"it ends before byte {first + count:,}")
         return content
 
     def mapped(self) -> mmap.mmap:

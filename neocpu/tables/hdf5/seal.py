@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from neocpu.tables.hdf5.disk import put_bytes
+from neocpu.tables.hdf5.disk import put_bytes, read_into
 
 MAGIC = b"NEOSEAL1"
 _TAIL = struct.Struct("<8sqq32s32s")
@@ -83,7 +83,9 @@ def find(handle: int) -> Seal | None:
     _, size, count, sha256, own = _TAIL.unpack(tail)
     if not (0 <= size <= end and 0 <= count <= end and size + size_of(count) == end):
         raise BrokenSeal("its seal is for a file of another size")
-    body = _read(handle, size, end - size)
+    body = bytearray(end - size)
+    if read_into(handle, memoryview(body), size) < len(body):
+        raise BrokenSeal("its seal is for a file of another size")
     if hashlib.sha256(body[:-32]).digest() != own:
         raise BrokenSeal("its seal has other bytes than were written")
     ranges = [_RANGE.unpack_from(body, i * _RANGE.size) for i in range(count)]
@@ -113,13 +115,3 @@ def _hash(handle: int, size: int, left_out: Sequence[Range]) -> bytes:
             at += len(data)
         at = first + count
     return digest.digest()
-
-
-def _read(handle: int, first: int, count: int) -> bytes:
-    """Bytes of a file, all that are there."""
-    parts = []
-    while count > 0 and (data := os.pread(handle, count, first)):
-        parts.append(data)
-        first += len(data)
-        count -= len(data)
-    return b"".join(parts)

@@ -20,7 +20,7 @@ import numpy as np
 
 from neocpu.core.types import Bytes, Ints
 from neocpu.kernels.tiers import row_records
-from neocpu.tables.hdf5.disk import put_bytes
+from neocpu.tables.hdf5.disk import put_bytes, read_into
 from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.extents import Extents
 from neocpu.tables.storage.metadata_check import PAGE
@@ -95,16 +95,12 @@ class RawFile:
 
     def get(self, extents: Extents, start: int, count: int) -> bytes:
         """Bytes [start, start + count) of a dataset. Raises OSError if the file ends earlier."""
-        parts = []
+        content = bytearray(count)
+        view = memoryview(content)
         for at, size in _pieces(extents, start, count):
-            while size:
-                part = os.pread(self.handle, size, at)
-                if not part:
-                    raise OSError("the file ends too early")
-                parts.append(part)
-                at = at + len(part)
-                size = size - len(part)
-        return b"".join(parts)
+            _fill(self.handle, view[:size], at)
+            view = view[size:]
+        return bytes(content)
 
     def put(self, extents: Extents, start: int, data: bytes | memoryview) -> None:
         """Write bytes into a dataset, from byte `start` of it on."""
@@ -179,12 +175,8 @@ class RawFile:
         view = out.reshape(-1).data
 
         def read_part(low: int, high: int) -> None:
-            handle = self.handle
-            preadv = os.preadv
             for start, begin in zip(at[low:high], to[low:high]):
-                record = view[begin : begin + size]
-                if preadv(handle, [record], start) != size:
-                    _fill(handle, record, start)
+                _fill(self.handle, view[begin : begin + size], start)
 
         parts = min(self._threads, len(at))
         ends = [len(at) * i // parts for i in range(parts + 1)]
@@ -274,10 +266,6 @@ def _pieces(extents: Extents, start: int, count: int) -> Sequence[tuple[int, int
 
 
 def _fill(handle: int, view: memoryview, at: int) -> None:
-    """Read until the view is full."""
-    while view:
-        count = os.preadv(handle, [view], at)
-        if not count:
-            raise OSError("the file ends too early")
-        view = view[count:]
-        at = at + count
+    """Read until the view is full. Raises OSError."""
+    if read_into(handle, view, at) < len(view):
+        raise OSError("the file ends too early")
