@@ -11,7 +11,7 @@ from spmd_exchange import NARROW, PLANS, Case, digest, train, unsharded
 from test_tbe import COLUMNS, KEYS, SEED, TABLES, WHOLE, Plain, batch, record
 
 from neocpu import load
-from neocpu.core.codecs import LAYOUTS
+from neocpu.core.codecs import LAYOUTS, NEAREST, STOCHASTIC
 from neocpu.core.errors import CheckpointError, TrainingError
 from neocpu.kernels.compile.threads import thread_count, use_threads
 from neocpu.kernels.twins.codecs import small_floats as codecs
@@ -74,9 +74,9 @@ class Rounded(Plain):
             # numbers of the format never move: rows that were not updated stay
             if table.rounding == "stochastic":
                 key = tensor_key(SEED, STOCHASTIC_ROUNDING, table.name)
-                codecs.encode_rows_randomly(w, layout, codecs.STOCHASTIC, key, rows, 0, step, codes)
+                codecs.encode_rows_randomly(w, layout, STOCHASTIC, key, rows, 0, step, codes)
             else:
-                codecs.encode_rows(w, layout, codecs.NEAREST, codes)
+                codecs.encode_rows(w, layout, NEAREST, codes)
             codecs.decode_rows(codes, layout, w)
 
 

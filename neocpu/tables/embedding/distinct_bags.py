@@ -30,10 +30,10 @@ def deduplicate(kjt: KJT, groups: Groups) -> InverseKJT:
 
 def _distinct(kjt: KJT, keys: tuple[int, ...]) -> DistinctBags:
     samples = kjt.samples
-    slots = np.empty(1 << max(2 * samples - 1, 1).bit_length(), np.int32)
+    buckets = np.empty(1 << max(2 * samples - 1, 1).bit_length(), np.int32)
     inverse = np.empty(samples, np.int32)
     first = np.empty(samples, np.int32)
-    count = distinct_bags(_bags_of(kjt), np.array(keys, np.int64), samples, slots, inverse, first)
+    count = distinct_bags(_bags_of(kjt), np.array(keys, np.int64), samples, buckets, inverse, first)
     first = first[:count].copy()
     return DistinctBags(_samples_of(kjt, keys, first.astype(np.int64)), inverse, first)
 

@@ -63,8 +63,8 @@ class ShardRows:
         self.optimizer = optimizer
         self.rule = optimizer.rule
         self.rounds = optimizer.rounds
-        self._hyper_of: int | None = None  # the step of `_numbers`
-        self._numbers: list[HyperParameters] = []  # of each of `_optimizers`
+        self._hyper_step: int | None = None  # the step of `_hypers`
+        self._hypers: list[HyperParameters] = []  # of each of `_optimizers`
         self._optimizers: tuple[SparseOptimizer, ...] = (
             optimizer,
         )  # whose numbers shard i learns with: that of _group_of[i]

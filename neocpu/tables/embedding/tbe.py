@@ -58,8 +58,8 @@ class TableBatchedEmbedding(ShardRows):
         store.
         """
         samples = lookups.samples
-        for number, lo, hi in runs(self._store_of[layout.shard]):
-            yield self._stores[number], slice(lo, hi), slice(lo * samples, hi * samples + 1)
+        for store, lo, hi in runs(self._store_of[layout.shard]):
+            yield self._stores[store], slice(lo, hi), slice(lo * samples, hi * samples + 1)
 
     def forward_words(self, layout: EntryLayout, lookups: Lookups, out: Words) -> ExtraWords:
         """Pool row-split shards: first words of the exact sums into out f64[S, C], the rare further
@@ -112,14 +112,14 @@ class TableBatchedEmbedding(ShardRows):
         self._optimizers = tuple(dict.fromkeys(optimizers)) or self._optimizers
         numbers = {optimizer: number for number, optimizer in enumerate(self._optimizers)}
         self._group_of = np.array([numbers[optimizer] for optimizer in optimizers], np.int64)
-        self._hyper_of = None
+        self._hyper_step = None
 
     def _hyper(self, step: int, group: int = 0) -> HyperParameters:
         """What the rule reads at `step`, worked out once for the shards of a group."""
-        if self._hyper_of != step:
-            self._numbers = [optimizer.hyper(step) for optimizer in self._optimizers]
-            self._hyper_of = step
-        return self._numbers[group]
+        if self._hyper_step != step:
+            self._hypers = [optimizer.hyper(step) for optimizer in self._optimizers]
+            self._hyper_step = step
+        return self._hypers[group]
 
     def _kernel_calls(self, shards: Ints) -> Iterator[tuple[int, int, int, int]]:
         """(store, group, first, last): runs of shards that one call of a kernel updates."""

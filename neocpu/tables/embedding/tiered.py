@@ -95,13 +95,13 @@ class TieredEmbedding(TableBatchedEmbedding):
             bytes, _Batch
         ] = {}  # batches of this step, by the shards of their layout
         self._known: dict[int, Ints] = {}  # rows of each shard that existed at the last flush
-        self._file, numbers = self._open(
+        self._file, file_tables = self._open(
             memory, file, [h for h, place in enumerate(places) if place.ssd]
         )
         for h, (room, place) in enumerate(zip(rooms, places)):
             if place.caches:
                 self.changes.marks[h] = None
-                self._tiers[h] = self._tier(h, room, place, memory.policy, numbers.get(h, -1))
+                self._tiers[h] = self._tier(h, room, place, memory.policy, file_tables.get(h, -1))
                 self._row_counts[h] = room.slots  # slots are made by their homes
 
     def _open(
@@ -162,7 +162,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         return Slots([*arrays, self._row_state[row * per_row : (row + slots) * per_row]], slots)
 
     def _tier(
-        self, h: int, room: Room, place: placement.Placement, policy: str, number: int
+        self, h: int, room: Room, place: placement.Placement, policy: str, file_table: int
     ) -> Tier:
         slots = self._slots(h)
         whole = self.slots[h] - room.whole
@@ -178,7 +178,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         border = self._border(h) if h in self._narrow else Border(slots)
         if place.ssd:
             assert self._file is not None
-            home = RecordHome(FileRecords(self._file, number), border, create)
+            home = RecordHome(FileRecords(self._file, file_table), border, create)
         elif h in self._narrow:
             home = RecordHome(
                 MemoryRecords(place.whole, int(self.heights[h]), border.record, self._huge),

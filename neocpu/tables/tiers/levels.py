@@ -119,9 +119,9 @@ class Level:
         `fill`: false if the caller overwrites the new ones anyway.
         """
         dirty = moves.evicted_dirty
-        self._home_write(moves.evicted_ids[dirty], moves.evicted_lines[dirty] + self.first)
+        self._home_write(moves.evicted_rows[dirty], moves.evicted_lines[dirty] + self.first)
         if fill:
-            self.home.read(moves.filled_ids, moves.filled_lines + self.first)
+            self.home.read(moves.filled_rows, moves.filled_lines + self.first)
 
     def _bring(self, rows: Ints, fill: bool = True) -> Moves:
         moves = self.cache.prefetch(rows, np.ones_like(rows))
