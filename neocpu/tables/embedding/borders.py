@@ -39,6 +39,7 @@ class Narrowed:
         self._row0 = shard.rows[0]
         self._element = rule.element_state
         self._row = rule.row_state
+        # only numbers are narrowed: optimizer states stay fp32, as in FBGEMM
         state_floats = self.codec.columns * len(self._element) + len(self._row)
         self.record = self.codec.bytes + 4 * state_floats
 
@@ -58,6 +59,7 @@ class Narrowed:
 
     def start(self, unrounded: Mapping[str, Floats]) -> dict[str, Floats]:
         """Values of rows with these unrounded numbers and states, as `values` gives them."""
+        # to nearest, without random words: a row starts alike whenever it is first seen
         data = self.codec.encode(unrounded["weight"])
         return {**unrounded, "weight": self.codec.decode(data), **self.codec.scales(data)}
 
@@ -65,6 +67,7 @@ class Narrowed:
         """Numbers, states, and what scales them, of records."""
         cut = self.codec.bytes
         width = self.codec.columns
+        # a copy: behind the codec's bytes the states need not be aligned
         states = np.ascontiguousarray(records[:, cut:]).view(np.float32).reshape(len(records), -1)
         values = {"weight": self.codec.decode(records[:, :cut])}
         for i, name in enumerate(self._element):
@@ -79,6 +82,8 @@ class Narrowed:
         Raises TrainingError for numbers that the format does not have.
         """
         weight = np.ascontiguousarray(values["weight"], np.float32)
+        # encoding decoded numbers anew may move a scale by an ulp: the scales say which codes they
+        # had
         data = self.codec.restore(weight, values)
         decoded = self.codec.decode(data)
         refuse_rounded(self._spec, self._row0 + rows, self.codec.column0, decoded, weight)

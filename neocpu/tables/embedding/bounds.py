@@ -112,6 +112,7 @@ def bounds_check(
     index, ends = (np.ascontiguousarray(a, np.int64).reshape(-1) for a in (indices, offsets))
     cuts = bag_cuts(table.size, ends, batch_sizes)
     malformed = 0
+    # offsets come first: a lookup is named by its bag, which they define
     bag = kernels.first_malformed(ends, index.size)
     if bag >= 0:
         if mode == "fatal":
@@ -125,9 +126,11 @@ def bounds_check(
     if j >= 0:
         if mode == "fatal":
             raise _outside_error(j, cuts, ends, index, table, heights)
+        # faults are repaired in copies: the caller may look at what it asked for
         index = index.copy()
         kernels.mend_rows(first, index, limit, outside)
     table_outside, table_pruned = np.zeros((2, heights.size), np.int64)
+    # features may share a table, whose counts then add up; a plain index would keep the last one
     np.add.at(table_outside, table, feature_outside)
     np.add.at(table_pruned, table, feature_pruned)
     return Bounds(index, ends, table_outside, table_pruned, malformed)

@@ -47,8 +47,10 @@ class Changes:
             return
         marks = self.marks[shard]
         if marks is not None:
+            # a mark is the byte that says anyway that the row exists
             marks[rows] = CHANGED
             return
+        # a copy: the rows of a step lie in scratch that the next step overwrites
         self._parts[shard].append(rows.copy())
         self._waiting[shard] += rows.size
         if self._waiting[shard] > max(MANY, self._parts[shard][0].size):

@@ -32,6 +32,7 @@ class CodedRowStore(RowStore):
         record = table_format(form)
         super().__init__(record.view(arrays[0]), states)
         self.form = form
+        # the upper halves of split rows are numbers of a small float themselves
         self.layout = LAYOUTS[record.split or form]
         self.rounding = ROUNDINGS[rounding]
         self.rounding_name = rounding
@@ -63,6 +64,7 @@ class CodedRowStore(RowStore):
         return CodedTable(self.codes, self.low, self.layout, rounding, step, rows)
 
     def open(self, places: ShardPlaces, segments: Segments, offsets: Ints, out: Floats) -> Floats:
+        # decoding draws no random words, so neither step nor rows matter
         table = self._coded_table(self.rounding, 0, segments.unique)
         narrow.open_rows(table, places, segments, offsets, out)
         return out
@@ -87,6 +89,7 @@ class CodedRowStore(RowStore):
     ) -> None:
         to = np.arange(rows.size, dtype=np.int64) * int(places.width[shard])
         flat = np.ascontiguousarray(numbers, np.float32).reshape(-1)
+        # no step rounds these rows: to nearest, however updates of the table are rounded
         table = self._coded_table(ROUNDINGS["nearest"], 0, rows)
         narrow.close_rows(table, places, one_by_one(shard, rows, to), to, flat)
 

@@ -46,6 +46,7 @@ class DenseOptimizer:
             for name in rule.element_state
         }
         self._ema = np.float32(ema)
+        # of the fp64 difference: 1 - fl(ema) would be another number
         self._rest = np.float32(1.0 - ema)
         if ema:
             self.state[AVERAGE] = parameters.copy()
@@ -69,12 +70,15 @@ class DenseOptimizer:
 
         scratch = self._scratch[part]
         parameters = self.parameters[part]
+        # rules write into the gradient, which is the caller's
         np.copyto(scratch, gradient)
         rule = self.optimizer.rule
         states = rule.element_record(*(self.state[name][part] for name in rule.element_state))
         elementwise(rule)(parameters, states, scratch, optimizer.hyper(step))
         if self._ema:
             average = self.state[AVERAGE][part]
+            # three rounded operations in this order (docs/arithmetic.md §5): a fused one has other
+            # bits
             np.multiply(parameters, self._rest, out=scratch)
             average *= self._ema
             average += scratch

@@ -30,6 +30,7 @@ def deduplicate(kjt: KJT, groups: Groups) -> InverseKJT:
 
 def _distinct(kjt: KJT, keys: tuple[int, ...]) -> DistinctBags:
     samples = kjt.samples
+    # half of the hash table stays empty, so that searches end soon
     buckets = np.empty(1 << max(2 * samples - 1, 1).bit_length(), np.int32)
     inverse = np.empty(samples, np.int32)
     first = np.empty(samples, np.int32)

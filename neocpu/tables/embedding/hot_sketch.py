@@ -1,5 +1,6 @@
-"""Which logical rows have rows of their own, and which are next? One sketch, in buckets of one cache
-line.
+"""Which logical rows have rows of their own, and which are next?
+
+One sketch, in buckets of one cache line.
 
     logical rows 4 x i64 | scores 4 x f32 | hot rows 4 x i32       64 bytes, by descending score
 
@@ -63,6 +64,7 @@ class HotSketch:
         self.lookups = 0
         width = 16 * sizes.slots
         memory = np.zeros(sizes.buckets * width + LINE, np.uint8)
+        # NumPy aligns arrays to less than a line, and a bucket should cost one miss
         first = -memory.ctypes.data % LINE
         lines = memory[first : first + sizes.buckets * width].reshape(sizes.buckets, width)
         self._views = SketchViews(
@@ -98,6 +100,7 @@ class HotSketch:
         ready &= self.scores >= np.float32(self.sizes.threshold)
         bucket, entry = np.nonzero(ready)
         candidates = self.logical_rows[bucket, entry]
+        # lexsort sorts by its last key first; ties must not depend on the order of buckets
         order = np.lexsort((candidates, -self.scores[bucket, entry]))
         hot_rows = np.flatnonzero(free)[: order.size]
         order = order[: hot_rows.size]
@@ -115,6 +118,7 @@ class HotSketch:
         if not times:
             return
         self.lookups -= times * max(limit, 1)
+        # all decays that are due at once, rounded once (docs/arithmetic.md §14)
         self.scores *= np.float32(power(sizes.decay, times))
         cold = self.scores < np.float32(sizes.threshold)
         self.hot_rows[cold] = EMPTY

@@ -233,6 +233,7 @@ def block_bucketize(
         place=unbucketize,
         rank=bucket,
     )
+    # a copy: Numba would compile everything again for a read-only array
     kept = np.broadcast_to(np.asarray(keep, np.bool_), features).copy()
     bags = Bags(offsets, rows, scale)
     jagged.block_bucketize(bags, row_blocks, ranks, pruned, kept, dealt_lengths, dealt)
@@ -254,6 +255,7 @@ def _bucket_bounds(
 
     Raises ConfigError where some features have none, or boundaries do not begin with 0.
     """
+    # unsigned, like the indices that they part
     bounds = [np.asarray(b, np.uint64).reshape(-1) for b in boundaries or ()]
     if any(b.size < 2 or b[0] != 0 for b in bounds) or (bounds and len(bounds) != features):
         raise ConfigError(
@@ -390,6 +392,7 @@ def unique(indices: Elements) -> tuple[Ints, Ints, Ints]:
     """
     values = _ints(indices)
     distinct, inverse, counts = np.empty((3, values.size), np.int64)
+    # a stable sort gives one order on every machine
     n = layout.mark_unique(values, np.argsort(values, kind="stable"), distinct, inverse, counts)
     return distinct[:n].copy(), inverse, counts[:n].copy()
 
@@ -401,6 +404,7 @@ def segment_sum(values: Elements, offsets: Elements) -> Floats:
     ends = _ints(offsets)
     rows = np.ascontiguousarray(values, np.float32)
     out = np.empty((ends.size - 1, rows.shape[1]), np.float32)
+    # segments are bags of one table whose lookups are all its rows
     zero = np.zeros(1, np.int64)
     width = np.array([rows.shape[1]], np.int64)
     entries = Entries(zero, width, width, np.array([0, len(out)], np.int64))

@@ -71,6 +71,7 @@ def transposed_by_matrix(left: Elements, right: Elements, first: Ints, lengths: 
 def by_target(values: Elements, target: Ints, count: int) -> SumsOfRows:
     """Rows of values [n, W] added up by target i64[n]: `count` sums. Targets of -1 add nothing."""
     order = np.argsort(target, kind="stable")
+    # targets of -1 sort before all others
     picks = order[np.searchsorted(target[order], 0) :]
     lengths = np.bincount(target[picks], minlength=count)
     return SumsOfRows(rows=values, picks=picks, starts=segment_starts(lengths))
@@ -88,6 +89,7 @@ def summed(sums: SumsOfRows, kernels: ModuleType) -> Floats:
     width = np.array([rows.shape[1]], np.int64)
     zero = np.zeros(1, np.int64)
     factors = np.zeros(0, np.float32) if sums.factors is None else sums.factors
+    # sums of NaN and infinities are defined (docs/arithmetic.md §3): no cause for warnings
     with np.errstate(all="ignore"):
         kernels.pooled_rows(
             rows.reshape(-1),

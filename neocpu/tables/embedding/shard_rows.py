@@ -81,6 +81,7 @@ class ShardRows:
             row_base=np.cumsum(self.slots) - self.slots,
             row0=np.array([s.rows[0] for s in self.shards], np.int64),
             column0=np.array([s.cols[0] for s in self.shards], np.int64),
+            # of the table's name: however tables are cut, an element draws the same words
             key=_keys(seed, STOCHASTIC_ROUNDING, specs),
         )
         starts = [spec.initial for spec in specs]
@@ -130,6 +131,7 @@ class ShardRows:
         chunks = cut(layout, lookups)
         owner = chunks.shards[chunks.owner]
         complete = self._row_counts[owner] == self.slots[owner]
+        # -1 spares the kernel a look at chunks in which nothing can be missing
         origin = np.where(complete, -1, self._places.row_base[owner])
         fresh = self._scratch.take("fresh", lookups.rows.size)
         count = np.zeros(owner.size, np.int64)
@@ -153,6 +155,7 @@ class ShardRows:
 
     def _make(self, fresh: Ints) -> None:
         """Initial values of rows, by their numbers among those of all shards."""
+        # then the new rows of each shard, and of each store, are one run
         fresh = np.sort(fresh, kind="stable")
         bounds = np.append(self._places.row_base, self._touched.size)
         first = np.searchsorted(fresh, bounds).tolist()
@@ -169,6 +172,7 @@ class ShardRows:
                 continue
             for shard in range(lo, hi):
                 local = fresh[first[shard] : first[shard + 1]] - self._places.row_base[shard]
+                # in pieces: unrounded rows take up to four times the memory of their codes
                 for at in range(0, local.size, PIECE):
                     piece = local[at : at + PIECE]
                     self._set(shard, piece, self._start(shard, piece))

@@ -28,6 +28,7 @@ def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
     """Deal shards of these tables, of so many elements i64[H], to one store per format and
     rounding.
     """
+    # a rank without shards has a store all the same, which is empty
     kinds = {(t.format, t.rounding): t for t in specs or [TableSpec("", 0, 1, ())]}
     names = list(kinds)
     store = np.array([names.index((t.format, t.rounding)) for t in specs], np.int64)
@@ -35,6 +36,7 @@ def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
     elements = []
     for i, spec in enumerate(kinds.values()):
         in_store = np.flatnonzero(store == i)
+        # what a lookup reads counts: of split rows that is one of two arrays
         line = 64 // spec.lookup_bytes
         whole = -(-sizes[in_store] // line) * line  # every shard begins on a cache line
         base[in_store] = np.cumsum(whole) - whole

@@ -42,6 +42,7 @@ class Scratch:
         """An array of `size` elements with any contents, valid until the name is taken again."""
         array = self._arrays.get(name)
         if array is None or array.size < size:
+            # some room: batches differ a little, and growing touches new pages
             array = np.empty(size + size // 8, dtype)
             self._arrays[name] = array
         return array[:size]
@@ -70,6 +71,7 @@ def sort(
     heights i64: rows of every shard; the gradient of sample s for entry k is at element column[k] +
     s * stride of the flat gradient; stride: the columns of its matrix, or i64[K].
     """
+    # lookups of a bag without weights share its gradient, so the bag is id enough
     by_bag = lookups.weights.size == 0
     place_of = _places(layout, lookups.samples, stride)
     if not by_bag:
@@ -124,6 +126,7 @@ def _sort(
     distinct_rows, ranks = np.unique(lookups.rows, return_inverse=True)
     ranked = replace(lookups, rows=np.where(distinct_rows[ranks] < 0, -1, ranks))
     rank_heights = np.full_like(shard_heights, distinct_rows.size)
+    # ranks are dense, so they fit, and their order is that of the rows
     segments = _radix_sort(
         chunks, ranked, rank_heights, id_bits, by_bag, place_of, weights, scratch
     )

@@ -109,6 +109,7 @@ class TableBatchedEmbedding(ShardRows):
 
     def give_rates(self, optimizers: Sequence[SparseOptimizer]) -> None:
         """Let shard i learn with the numbers of optimizers[i], which are of one rule."""
+        # shards with equal numbers share a call of a kernel; a rank without shards keeps its own
         self._optimizers = tuple(dict.fromkeys(optimizers)) or self._optimizers
         numbers = {optimizer: number for number, optimizer in enumerate(self._optimizers)}
         self._group_of = np.array([numbers[optimizer] for optimizer in optimizers], np.int64)
@@ -136,6 +137,7 @@ class TableBatchedEmbedding(ShardRows):
             )
         limited = self.optimizer.max_norm > 0
         self.changes.note(segments)
+        # changes are noted by row, so before slots take the place of rows
         located = self._located(segments)
         for number, group, lo, hi in self._kernel_calls(segments.shards):
             self._stores[number].update(
@@ -185,6 +187,7 @@ class TableBatchedEmbedding(ShardRows):
         Clipped by max_gradient first, without weight decay; nothing is updated. FBGEMM: the
         optimizer `none`.
         """
+        # numbers without weight decay: the rule reads none of the others
         plain = SparseOptimizer().hyper(1)
         merged = self._merge(RULES["none"], layout, lookups, grad, lambda group: plain)
         gradients = {}
@@ -204,6 +207,7 @@ class TableBatchedEmbedding(ShardRows):
     ) -> Merged:
         """`merge` with another rule; hyper_of : what it reads in the shards of a group."""
         segments = self._sort(layout, lookups, grad.shape[1])
+        # what is merged waits for other ranks, and segments lie in scratch
         rows = segments.unique.copy()
         self.changes.note(segments)
         segments = self._located(segments)
@@ -222,6 +226,7 @@ class TableBatchedEmbedding(ShardRows):
             table = NONE  # nothing reads it where codes are not decoded
             if opened or not store.coded:
                 table = store.open(self._places, part, offsets, weights)
+            # the rule `none` has fewer states than the store has
             states = rule.element_record(*store.element_states[: len(rule.element_state)])
             update.merged(rule, opened)(
                 table, states, self._places, part, clipped, hyper_of(group), offsets, gradient
@@ -254,6 +259,7 @@ class TableBatchedEmbedding(ShardRows):
             slots = self._slots_of(shard, merged.rows[first:last])
             values["w"] = self.state(shard)["weight"][slots].reshape(-1)
         nodes: dict[Node, Floats] = {}
+        # columns up to a power of two count as +0: the last shard of a row stands for them too
         for node in aligned_nodes(lo, 1 << (dim - 1).bit_length() if hi == dim else hi):
             sums = np.empty((len(of), last - first), np.float32)
             for i, name in enumerate(of):
@@ -285,6 +291,7 @@ class TableBatchedEmbedding(ShardRows):
             np.ascontiguousarray(scalars).reshape(-1),
             self._hyper(step, int(self._group_of[shard])),
         )
+        # codes are rounded once, after the last phase
         if number == len(self.rounds) - 1:
             store.close(self._places, segments, offsets, merged.weights, step, rows)
 
@@ -309,6 +316,7 @@ class TableBatchedEmbedding(ShardRows):
         """
         first = np.cumsum([0, *(rows.size for rows, _ in gradients)])
         rows = np.concatenate([rows for rows, _ in gradients])
+        # rows that only other ranks looked up may not exist here yet
         self._ready(layout, Lookups(first, rows, NONE, 1))
         if self.rule.counts:
             counts = np.concatenate([gradient[:, -1] for _, gradient in gradients])

@@ -72,7 +72,14 @@ class TieredEmbedding(TableBatchedEmbedding):
         places = [PLACEMENTS[memory.placements[shard.table]] for shard in shards]
         slots = np.array([room.slots for room in rooms], np.int64)
         super().__init__(
-            [table.cached for table in tables], shards, optimizer, seed, 0, huge, slots
+            # kernels see rows as the caches hold them, perhaps wider than at home
+            [table.cached for table in tables],
+            shards,
+            optimizer,
+            seed,
+            0,
+            huge,
+            slots,
         )
         self._huge = huge
         self._tiers = dict[int, Tier]()
@@ -89,6 +96,7 @@ class TieredEmbedding(TableBatchedEmbedding):
                     "memory.placement"
                 )
         self._ddr = Device(memory.ddr_bandwidth)
+        # Numba's workqueue ends the process when two threads run kernels at once
         self._mover = Mover(memory.prefetch > 0 and threading_layer() != "workqueue")
         self._coming: dict[int, _Batch] = {}  # known batches, by identity of their lookups
         self._present: dict[
@@ -100,6 +108,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         )
         for h, (room, place) in enumerate(zip(rooms, places)):
             if place.caches:
+                # a slot passes from row to row, so a mark on it would say nothing
                 self.changes.marks[h] = None
                 self._tiers[h] = self._tier(h, room, place, memory.policy, file_tables.get(h, -1))
                 self._row_counts[h] = room.slots  # slots are made by their homes
@@ -114,6 +123,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         path = memory.folder / file
         try:
             memory.folder.mkdir(parents=True, exist_ok=True)
+            # what matters of an older run is in its checkpoints
             remove(path)
         except OSError as error:
             raise StorageError(
@@ -171,6 +181,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             for at in range(0, rows.size, PIECE):
                 start = self._start(h, rows[at : at + PIECE])
                 if h in self._narrow:
+                    # a new row is what it would be had it been at home
                     start["weight"] = self._narrow[h].nearest(start["weight"])
                 self._set(h, to[at : at + PIECE], start)
 
@@ -188,6 +199,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             )
         else:
             home = Memory(place.whole, slots, int(whole), room.whole, create, self._ddr)
+        # one region: lines of the first cache, scratch, lines of the second, rows kept whole
         first = [0, room.lines[0] + room.scratch]
         for i in reversed(range(len(place.caches))):
             home = Level(
@@ -362,6 +374,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             if shard in self._narrow:
                 tier.level.load(piece, self._narrow[shard].records(piece, piece_values))
                 continue
+            # the lines are empty by now: rows are laid out in them only to be packed
             to = np.arange(piece.size, dtype=np.int64)
             self._set(shard, to, piece_values)
             if self._store(shard).coded:

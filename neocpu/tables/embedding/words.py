@@ -54,6 +54,7 @@ def pool(
     )
     terms = Terms(table, lookups.rows, lookups.weights)
     pooling.bag_words(terms, wide_bags, flat, extra)
+    # bags are numbered in the whole layout, of which this is a part
     return ExtraWords(np.repeat(long_bags, further) + bags.start, extra_start, extra)
 
 

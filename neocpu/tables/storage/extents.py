@@ -126,6 +126,7 @@ def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
     It is made in memory, because HDF5 may crash if a disk is full. `path`: a name that no open
     file has; nothing is written there.
     """
+    # HDF5 registers a name even of a file in memory, so it must be nobody else's
     with _opened(path, "w", driver="core", backing_store=False) as file:
         file.attrs.update({"format": FORMAT, "version": VERSION, "extent": extent})
         file.attrs["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -145,6 +146,7 @@ def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
             _create_growing(group, "records", (0, stride), (per, stride), np.dtype("u1"))
             _create_growing(group, "tags", (0,), (per,), TAG)
         file.flush()
+        # written by us, where a full disk is an error and no crash
         contents: bytes = file.id.get_file_image()
         return contents
 
@@ -163,6 +165,7 @@ def _allocated_early() -> h5py.h5p.PropDCID:
     """Properties of a dataset that has its place in the file as soon as it has a size."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    # zeros would be written over whole extents, of which many slots are never used
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     return properties
 
@@ -189,6 +192,7 @@ def read(path: Path, handle: int | None = None) -> FileLayout:
     if foreign:
         raise StorageError(f"{path}: not a file of rows (not an HDF5 file)")
     if handle is not None:
+        # HDF5's earliest metadata has no checksums, and damaged it can hang HDF5
         commits = metadata_check.find(handle)
         if commits is not None and not metadata_check.check(handle, commits):
             raise damaged(path, "HDF5's metadata has other bytes than were written")
@@ -200,6 +204,7 @@ def read(path: Path, handle: int | None = None) -> FileLayout:
         why = f"truncated, or its HDF5 metadata cannot be read: {one_line(error)}"
         raise damaged(path, why) from error
     for extents in layout.all():
+        # a read of a map beyond the end of its file would end the process
         if extents.origin.size and int(extents.origin.max()) + extents.size > size:
             raise damaged(
                 path, f"truncated: it has {size:,} bytes, but /{extents.name} goes on beyond them"
@@ -262,6 +267,7 @@ def _layout(path: Path, file: h5py.File, size: int) -> FileLayout:
 def _checked(table: RowTable) -> RowTable:
     """The description of a table; raises ValueError unless its numbers are some."""
     numbers = (table.rows, table.record, table.first_row, table.first_column, table.columns)
+    # `type`, since True is an int and arrays are none; 2^62 leaves room for sums
     if not all(type(number) is int and 0 <= number < 2**62 for number in numbers):
         raise ValueError(f"tables/{table.name} has impossible attributes")
     if not (table.rows and table.record and isinstance(table.layout, str)):
@@ -274,6 +280,7 @@ def _extents(file: h5py.File, name: str, size: int) -> Extents:
     data = file[name]
     per = data.chunks[0]
     stride = data.dtype.itemsize * math.prod(data.shape[1:])
+    # checked first: a damaged shape could ask for all memory
     if data.shape[0] * stride > size or not stride:
         raise ValueError(f"/{name} has more items than the file has bytes")
     origin = np.full(data.shape[0] // per, -1, np.int64)
@@ -282,6 +289,7 @@ def _extents(file: h5py.File, name: str, size: int) -> Extents:
         origin[chunk.chunk_offset[0] // per] = chunk.byte_offset
 
     each_chunk(data.id, note)
+    # two extents in one place would let rows overwrite each other
     if origin.size and (origin.min() <= 0 or np.unique(origin).size != origin.size):
         raise ValueError(f"/{name} lacks extents")
     return Extents(name, per, stride, origin)
@@ -299,6 +307,7 @@ def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, i
     """
     size = os.fstat(handle).st_size
     growing = [e for e in layout.all() if extent_counts.get(e.name, 0) > e.origin.size]
+    # PAGE for each extent: HDF5 aligns them to pages
     need = 1 << 16  # for HDF5's own metadata
     for extents in growing:
         need += (extent_counts[extents.name] - extents.origin.size) * (extents.size + PAGE)
@@ -318,16 +327,19 @@ def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, i
             file.flush()
             grown = [_extents(file, extents.name, size + need) for extents in growing]
         os.fsync(handle)
+        # slots are written without HDF5 later, which must not meet a full disk
         allocate(handle, size, os.fstat(handle).st_size - size)
     except (OSError, RuntimeError, ValueError) as error:
         recover(path, handle)
         raise full(path, need, error) from error
     for extents, new in zip(growing, grown):
+        # the index knows records by their places
         if not np.array_equal(new.origin[: extents.origin.size], extents.origin):
             recover(path, handle)
             raise damaged(path, f"/{extents.name} is elsewhere than before")
     for extents, new in zip(growing, grown):
         extents.origin = new.origin
+    # a guard newer than the saved one tells `recover` that the growth had ended
     metadata_check.write(handle, layout.commits, metadata(layout, os.fstat(handle).st_size))
     undo_of(path).unlink()  # the growth counts from here on
     sync_folder(path)
@@ -345,6 +357,7 @@ def full(path: Path, need: int, error: BaseException) -> StorageError:
 def publish(new: Path, path: Path) -> None:
     """Give a complete file its name, which must be free. Raises FileExistsError."""
     try:
+        # a link fails where the name is taken; a rename would replace another run's file
         os.link(new, path)
     except FileExistsError:
         raise
@@ -367,6 +380,7 @@ def open_file(path: Path, write: bool) -> int:
         raise StorageError(
             f"{path}: cannot be opened: {error.strerror}; {advice}, or choose another one"
         ) from error
+    # asked of the descriptor: the path may be another file by now
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise StorageError(f"{path}: not a file of rows (not a regular file)")
@@ -408,6 +422,7 @@ def _save(path: Path, handle: int, layout: FileLayout, size: int) -> None:
     with open(undo_of(path), "wb") as file:
         file.write(_UNDO.pack(_UNDO_MAGIC, size, len(pieces), zlib.crc32(body)) + body)
         file.flush()
+        # on the disk before HDF5 changes the first byte
         os.fsync(file.fileno())
     sync_folder(path)
 
@@ -421,6 +436,7 @@ def recover(path: Path, handle: int) -> bool:
     if not undo.exists():
         return False
     text = undo.read_bytes()
+    # an undo file that is cut off was never synced, so HDF5 had changed nothing yet
     if len(text) >= _UNDO.size:
         magic, size, count, checksum = _UNDO.unpack_from(text)
         body = text[_UNDO.size :]
@@ -439,6 +455,7 @@ def _put_back(handle: int, body: bytes, count: int, size: int) -> None:
         pieces.append((start, body[at : at + length]))
         at += length
     start, saved = pieces[0]
+    # /commits is the first piece: what was written to it since says whether the growth had ended
     current = os.pread(handle, len(saved), start)
     committed = current[: 2 * PAGE] != saved[: 2 * PAGE]
     guarded = metadata_check.newest(current).number > metadata_check.newest(saved).number

@@ -95,6 +95,7 @@ class RowCodec:
         with np.errstate(all="ignore"):
             for name, _ in self.form.header:
                 header[name] = scales[f"weight_{name}"]
+            # in fp64, where the quotient is off by one code at most
             bias = header["bias"].astype(np.float64)[:, None]
             scale = header["scale"].astype(np.float64)[:, None]
             quotient = np.nan_to_num(np.rint((x - bias) / scale), nan=0)
@@ -127,11 +128,13 @@ class RowCodec:
 
 def streams_of(rows: Ints, records: Bytes) -> Ints:
     """Streams of random words i64[n], none negative, of rows i64[n] that hold records u8[n, m]."""
+    # only rows that are rounded by chance need the kernel
     from neocpu.kernels.tiers import row_records
 
     tags = np.empty(rows.size * row_records.TAG, np.uint8)
     row_records.make_tags(records.reshape(-1), records.shape[1], rows, rows, 0, tags)
     checksum = tags.view(np.uint32).reshape(rows.size, -1)[:, 2].astype(np.int64)
+    # the checksum fills bits 31 to 62: the stream stays positive
     return rows ^ checksum << 31
 
 

@@ -78,6 +78,7 @@ class RowFile:
                     "or resume"
                 )
             if write:
+                # before anything is read: until then half of HDF5's metadata may be new
                 extents.recover(self.path, handle)
             self._layout = extents.read(self.path, handle)
             self.tables = self._layout.tables
@@ -134,6 +135,7 @@ class RowFile:
             raise StorageError(
                 f"{path}: a table needs 1 to 2^62 rows and records of at least a byte"
             )
+        # of this process: runs that make the same file must not write into one
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
             new.write_bytes(extents.image(new, tables, extent))
@@ -178,6 +180,7 @@ class RowFile:
             slots = self._slots[table].find(rows)
             with self._idle:
                 self._readers += 1
+        # from here on commits wait for this read before they free a slot
         present = slots >= 0
         try:
             self._io.gather(self._layout.records[table], slots, out)
@@ -219,11 +222,13 @@ class RowFile:
         tags = np.empty((rows.size, TAG.itemsize), np.uint8)
         with self._guard:
             self._check_usable()
+            # before a slot is taken: if the disk is full nothing has changed
             self._make_room(table, rows)
             slots = self._slots[table].place(rows)
             try:
                 flat = records.reshape(-1)
                 row_records.make_tags(flat, records.shape[1], rows, slots, table, tags.reshape(-1))
+                # no sync: until a commit counts these slots, nobody reads them after a kill
                 self._io.scatter(self._layout.records[table], slots, records)
                 self._io.scatter(self._layout.tags[table], slots, tags)
             except OSError as error:
@@ -249,6 +254,7 @@ class RowFile:
             )
 
     def _break(self, error: OSError) -> StorageError:
+        # what is in the slots is unknown now, and a commit would count them
         self._broken = True
         return StorageError(
             f"{self.path}: cannot be written: {error.strerror or error}; the last commit is safe"
@@ -262,6 +268,7 @@ class RowFile:
         spare = slots.slots // 64
         if rows.size + spare <= slots.free:
             return
+        # rows written since the last commit keep their slots: only the others need new ones
         needed = slots.slots_needed(rows)
         missing = needed + spare - slots.free
         if needed == 0 or missing <= 0:
@@ -277,6 +284,7 @@ class RowFile:
         except StorageError:
             if least == best:
                 raise
+            # a nearly full disk may have room for what is needed now, if for no more
             self._grow({records.name: least, tags.name: least})
         slots.extend(records.items)
 
@@ -294,6 +302,7 @@ class RowFile:
                 "raise its budget (memory.ssd of a run), commit more often, or use more ranks"
             )
         extents.grow(self.path, self._io.handle, self._layout, extent_counts)
+        # the map of before ends where the file ended
         self._io.remap()
 
     def commit(self, epoch: int, note: bytes = b"") -> None:
@@ -322,6 +331,7 @@ class RowFile:
                 self._grow({"index": -(-end // INDEX_EXTENT)})
             rows = sum(slots.count for slots in self._slots)
             header = Header(epoch, start, end, rows, self._layout.identity())
+            # one commit at a time: what two headers need is kept, and no more
             self._sealed = True
             for slots in self._slots:
                 slots.seal()
@@ -403,6 +413,7 @@ class RowFile:
     def live(self, table: int) -> Iterator[Ints]:
         """Slots that hold a row, ascending, by extent: the fastest order to read the file in."""
         extents = self._layout.records[table]
+        # an extent is one piece of the file
         for first in range(0, extents.items, extents.per):
             yield self._slots[table].live(first, first + extents.per)
 

@@ -67,6 +67,7 @@ class RawFile:
         self.bytes_read = 0
         self.bytes_written = 0
         with contextlib.suppress(AttributeError, OSError):
+            # rows are looked up at random: read-ahead would fetch neighbours that nobody asks for
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
         self.remap()
 
@@ -79,10 +80,14 @@ class RawFile:
             try:
                 if self._map is None:
                     raise BufferError
+                # keeps the pages that are mapped; refused while a read still looks into them
                 self._map.resize(os.fstat(self.handle).st_size)
             except (BufferError, SystemError, OSError, ValueError):
                 self._map = mmap.mmap(
-                    self.handle, 0, access=mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY
+                    # else NumPy's array would be read-only, which is another type to Numba
+                    self.handle,
+                    0,
+                    access=mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY,
                 )
                 with contextlib.suppress(AttributeError, OSError):
                     self._map.madvise(mmap.MADV_RANDOM)
@@ -144,12 +149,14 @@ class RawFile:
 
         False where the system cannot say.
         """
+        # a few tell: to ask for all would cost what reading them costs
         sample = extents.offsets(slots[:: max(1, slots.size // SAMPLE)]).tolist()
         byte = [bytearray(1)]
         cold = 0
         try:
             for at in sample:
                 try:
+                    # fails with EAGAIN instead of waiting for the device
                     os.preadv(self.handle, byte, at, os.RWF_NOWAIT)
                 except BlockingIOError:
                     cold += 1
@@ -160,6 +167,7 @@ class RawFile:
     def _prefetch(self, extents: Extents, slots: Ints) -> None:
         """Have the system read the pages of these records, all at once."""
         first = extents.offsets(slots)
+        # a record may lie across two pages
         pages = np.unique(np.concatenate([first, first + extents.stride - 1]) // PAGE)
         for page, count in runs(pages).tolist():
             os.posix_fadvise(self.handle, page * PAGE, count * PAGE, os.POSIX_FADV_WILLNEED)
@@ -191,6 +199,7 @@ class RawFile:
         n, size = records.shape
         if not n:
             return
+        # neighbours within one extent are neighbours in the file
         starts = np.flatnonzero((np.diff(slots, prepend=-2) != 1) | (slots % extents.per == 0))
         ends = np.append(starts[1:], n)
         run_count = starts.size
@@ -227,6 +236,7 @@ class RawFile:
         for at, low, high in zip(offsets.tolist(), starts.tolist(), ends.tolist()):
             run = records[low:high]
             if records.shape[1] < extents.stride:
+                # one write for the run, gaps between records included
                 padded = np.zeros((high - low, extents.stride), np.uint8)
                 padded[:, : records.shape[1]] = run
                 run = padded

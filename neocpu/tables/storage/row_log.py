@@ -58,9 +58,11 @@ class Header:
         text = HEADER.pack(
             MAGIC, VERSION, self.identity, self.epoch, self.start, self.end, self.rows, 0, 0, 0
         )
+        # the CRC covers all before it, magic and version too
         text = text[:-4] + struct.pack("<I", zlib.crc32(text[:-4]))
         page = bytearray(size)
         for at in COPIES:
+            # two copies in different sectors: a bit that flips in one is survived
             page[at : at + HEADER.size] = text
         return bytes(page)
 
@@ -137,10 +139,12 @@ def encode(segment: Segment) -> bytes:
         if segment.full:
             assert change.live is not None
             bits = np.packbits(change.live, bitorder="little").tobytes()
+            # what follows stays aligned to words
             arrays.append(bits + bytes(-len(bits) % 8))
     body = b"".join([*tables, *arrays, segment.note])
     body += bytes(-len(body) % 8)
     size = _SEGMENT.size + len(body)
+    # packed with a CRC of 0 first: the CRC covers the rest of the head
     head = _SEGMENT.pack(
         _SEGMENT_MAGIC, 0, size, segment.epoch, int(segment.full), len(tables), len(segment.note)
     )
@@ -155,6 +159,7 @@ def decode(log: bytes, slots: Sequence[int]) -> Iterator[Segment]:
         if len(log) - at < _SEGMENT.size:
             raise Damage("a commit in /index is cut off")
         magic, crc, size, epoch, kind, tables, note = _SEGMENT.unpack_from(log, at)
+        # the size is checked before it is believed
         inside = magic == _SEGMENT_MAGIC and _SEGMENT.size <= size <= len(log) - at
         if not inside or zlib.crc32(memoryview(log)[at + 8 : at + size]) != crc:
             raise Damage("a commit in /index has other bytes than were written")

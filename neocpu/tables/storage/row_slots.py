@@ -25,6 +25,7 @@ class RowSlots:
 
     def __init__(self, name: str, rows: int) -> None:
         self._name = name
+        # a word of the map is a row and its slot: rows take the bits they need, slots the rest
         self._shift = 64 - max(1, (rows - 1).bit_length())
         self._words = np.zeros(64, np.uint64)
         self._status = np.zeros(0, np.uint8)
@@ -49,6 +50,7 @@ class RowSlots:
 
     def extend(self, slots: int) -> None:
         """There are that many slots now; new ones are free."""
+        # the slot would not fit beside the row in its word
         if slots >= 1 << min(self._shift, 62):
             raise StorageError(
                 f"table {self._name}: {slots:,} slots are more than its index can number; use "
@@ -75,6 +77,8 @@ class RowSlots:
         self._make_room(rows.size)
         slots = np.empty(rows.size, np.int64)
         old = np.empty(rows.size, np.int64)
+        # the search for free slots goes on where the last one ended: neighbours are written
+        # together
         self._cursor = kernels.place_rows(
             rows, self._words, self._shift, self._status, self._cursor, slots, old
         )
@@ -82,6 +86,7 @@ class RowSlots:
         self.count += int(np.count_nonzero(old == NEW))
         self.free -= born.size
         self._born.append(born)
+        # -1 and below: the row had no slot, or stays in its own
         self._died.append(old[old >= 0])
         return slots
 
@@ -98,6 +103,7 @@ class RowSlots:
         live u8[slots]: 1 where a row lives; held: slots that only the commit before needs.
         """
         self._status = live.astype(np.uint8)
+        # should the last header be damaged, the one before it counts, with these slots
         self._status[held] = HELD
         self._held = held
         self.free = int(np.count_nonzero(self._status == FREE))
@@ -141,6 +147,7 @@ class RowSlots:
         """That commit is made: free the slots that only the one before the last needed."""
         self._status[self._held] = FREE
         self.free += self._held.size
+        # they wait one more commit: the header before the last still names them
         self._held = self._left
 
     def rows(self) -> Iterator[Ints]:
