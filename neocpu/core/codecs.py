@@ -70,6 +70,7 @@ MX_ROUNDINGS = {"nearest": 0, "floor": 1, "even": 2, "stochastic": 3, "ceil": 4}
 
 
 def _small(name: str) -> Codec:
+    # one pair of functions serves all small floats: the layout tells them apart
     words: dict[str, object] = {"layout": LAYOUTS[name]}
     choices = {
         "rounding": {n: v for n, v in ROUNDINGS.items() if v in (NEAREST, TRUNCATE, HALF_UP)}

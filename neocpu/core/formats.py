@@ -58,8 +58,10 @@ class SmallFloat(NamedTuple):
         """The largest finite number."""
         top = (1 << (self.bits - 1 - self.mantissa)) - 1
         if self.infinity:
+            # the topmost exponent is that of infinity and NaN
             significand = 2.0 - 2.0**-self.mantissa
             return float(np.ldexp(significand, top - 1 - self.bias))
+        # the topmost code is NaN, so the largest number is the one before it
         return float(np.ldexp(2.0 - 2.0 ** (1 - self.mantissa), top - self.bias))
 
     @property
@@ -150,6 +152,7 @@ class RowFormat(NamedTuple):
         """Bytes of a row of `columns` elements."""
         if self.block:
             blocks = (columns + self.block - 1) // self.block
+            # the last block is filled up with zeros
             return blocks * (self.data_bytes(self.block) + self.header_bytes)
         return self.data_bytes(columns) + self.header_bytes
 
@@ -167,6 +170,7 @@ class RowFormat(NamedTuple):
         It must hold every number of small floats. Row-scaled rows can have any number; of theirs
         it holds the nearest.
         """
+        # rows of as many bits would gain nothing from such a cache
         if other.exact or other.bits >= self.bits:
             return False
         if other.number is None or self.number is None:

@@ -57,6 +57,7 @@ class KJT:
                 f"{self.lengths[feature, sample]} is negative"
             )
         total = int(self.offsets[-1])
+        # checked here, before kernels read beyond the end
         if total != self.values.size:
             raise IndexRangeError(
                 f"lengths add up to {total} lookups, but there are {self.values.size} values"

@@ -62,6 +62,7 @@ def place_paths(tree: Tree, folder: str | Path) -> list[PlacedPath]:
         path = beside(folder, written)
         if os.path.isabs(written):
             return written
+        # a file beside the config wins over a log of the package with the same name
         if key in LOGS and not os.path.exists(path) and (log := log_file(written)):
             return str(log)
         placed.append(PlacedPath(key, written, path))
@@ -105,6 +106,7 @@ def absolute_paths(tree: Tree, placed: Tree) -> tuple[str, ...]:
     tree : the TOML tree as written, overrides applied. placed : the same with the paths of its file
     placed. Text, overrides and these together mean the same files in any current folder.
     """
+    # `_change` writes into sections, and these are the caller's
     values = deepcopy(
         {key: section for key, section in placed.items() if isinstance(section, dict)}
     )
@@ -131,9 +133,11 @@ def moved(text: str, folder: str | Path, target: str | Path) -> str:
         return text
     lines = text
     for placed in place_paths(tree, folder):
+        # replaced in the text, where comments and order stay as they are
         new = toml_text(os.path.relpath(placed.path, target))
         for quote in "\"'":
             lines = lines.replace(f"{quote}{placed.written}{quote}", new)
+    # the same text may stand elsewhere, or be written with escapes: what it means decides
     there = toml_tree(lines)
     place_paths(there, target)
     if _real_paths(there) != _real_paths(tree):

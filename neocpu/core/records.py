@@ -43,6 +43,7 @@ def choose(
 
     Raises ConfigError for a value that is not allowed, or a pattern that matches no table.
     """
+    # one name for all tables is a pattern that matches all
     rules = {"*": spec} if isinstance(spec, str) else dict(spec)
     for pattern, value in rules.items():
         if value not in allowed:
@@ -170,6 +171,7 @@ class Reader:
                 key,
                 f'expected a name in quotes, or a table like {{ "C*" = "NAME" }}, got {value!r}',
             )
+        # `type`, since true is an int to Python but not to TOML
         if hint is float and type(value) is int:
             # a larger one is no float; it is refused below
             value = float(value) if abs(value) < 2**1023 else math.inf
@@ -180,6 +182,7 @@ class Reader:
 
     def _check(self, key: str, value: object) -> None:
         """Raise ConfigError for a value outside choices and limits."""
+        # choices and limits are noted once for all tables, groups and heads
         general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\..*\.", r"\1.*.", key)
         # an item of a list may be what the list may hold; a table of a list has keys of its own
         choice = re.sub(r"\[\d+\]$", "", general)
@@ -213,6 +216,7 @@ def toml_text(value: object) -> str:
 def toml_tree(text: str) -> dict[str, Any]:
     """The tree of a TOML text; ValueError where it is not TOML, or nested without measure."""
     try:
+        # the parser recurses: a text of brackets alone can exhaust the stack
         tree = tomllib.loads(text)
         _check_depth(tree, MOST_NESTED)
     except RecursionError as error:
@@ -237,6 +241,7 @@ def apply_override(tree: dict[str, Any], override: str) -> str:
     """
     key, equals, text = (part.strip() for part in override.partition("="))
     try:
+        # TOML's own parser knows quoted keys and dots within them
         path = _path(toml_tree(f"{key} = 0")) if equals else []
     except ValueError:
         path = []

@@ -23,6 +23,7 @@ def allocate(handle: int, first: int, count: int) -> None:
         if count > 0:
             os.posix_fallocate(handle, first, count)
     except OSError as error:
+        # such a file system tells of a full disk when it is written
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
     except AttributeError:  # not on this system
@@ -45,6 +46,7 @@ def put_bytes(handle: int, data: Any, first: int) -> None:
     """Write all of a buffer at a place of a file. Raises OSError."""
     rest = memoryview(data).cast("B")
     while rest:
+        # a call may write less than it was given
         written = os.pwrite(handle, rest, first)
         rest = rest[written:]
         first += written

@@ -87,6 +87,7 @@ class File:
         value = attributes[key]
         if kind is float and isinstance(value, int):
             value = float(value)
+        # True is an int to Python, but no number in a file
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise self.damaged(f"the attribute {key} of /{name} is {type(value).__name__}")
         return value
@@ -200,6 +201,7 @@ class File:
             raise self.damaged(error) from error
         if found is None:
             size = self._status.st_size
+            # told without a process: a file that was cut
             if size < (end := _end_of_hdf5(self._handle)):
                 raise self.damaged(f"truncated: it has {size:,} of {end:,} bytes")
             if trouble := probe.trouble(self.path):
@@ -215,6 +217,7 @@ class File:
             objects = walk(self._h5, self._status.st_size)
         except (NotAcceptable, *PROBLEMS) as error:
             raise self.damaged(one_line(error)) from error
+        # what is left is read by plain calls
         if not any(_needs_hdf5(item) for item in objects.values()):
             self._h5.close()
             self._h5 = None
@@ -224,6 +227,7 @@ class File:
         """Refuse files of another kind, newer ones, and those that lost their seal."""
         attributes = self.attributes()
         name = attributes.get("format")
+        # an attribute that is an array would compare to an array
         if self.kind.format and not (isinstance(name, str) and name == self.kind.format):
             raise self._error(self.kind.foreign)
         if self.kind.format:
@@ -314,6 +318,7 @@ class Array:
                 return np.empty(self.shape, self.dtype)
             content = self._file.bytes_at(self._item.offset or 0, self.nbytes)
             return np.frombuffer(content, self.dtype).reshape(self.shape)
+        # a few compressed bytes can stand for any number of zeros
         if self.nbytes > LARGEST_READ:
             raise self._file.damaged(f"/{self.name} takes {self.nbytes:,} bytes, decompressed")
         return self._file.elements(self.name, ())
@@ -344,6 +349,7 @@ class Array:
 
 def _end_of_hdf5(handle: int) -> int:
     """How many bytes a file has at least, as its superblock says; 0 if that is unknown."""
+    # padded: a file may be shorter than a superblock
     head = os.pread(handle, 52, 0).ljust(52, b"\0")
     # version of the superblock -> where it notes the size of addresses, and the end of the file
     places = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}

@@ -108,6 +108,7 @@ class Draft:
             target = path
             options = {"locking": False}
         self._file = h5py.File(target, "w", libver=LIBVER, track_order=order, **options)
+        # a file that lost its seal must not pass for an older one, which never had any
         self.set("", {SEALED: 1})
 
     def set(self, name: str, attributes: Mapping[str, ArrayLike]) -> None:
@@ -172,7 +173,9 @@ class Draft:
         """An array that is written later, in one piece from `Image.offsets[name]` on."""
         properties = self._properties()
         properties.set_layout(h5py.h5d.CONTIGUOUS)
+        # the place must be known before anything is written to it
         properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        # zeros of an array of any size would go to memory here
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         space = h5py.h5s.create_simple(shape)
         group, last = self._parent(name)
@@ -221,6 +224,7 @@ class Draft:
         self._folders.clear()
         self._file.close()
         if self._path is not None:
+            # what was claimed beyond HDF5's end is not part of the file
             os.truncate(self._path, size)
         return Image(list(self._memory.pieces()), size, offsets, ranges)
 
@@ -234,6 +238,7 @@ class Draft:
 
 def _set(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, key: bytes, content: Elements) -> None:
     """Give an object an attribute, in less time than by h5py's `attrs`."""
+    # HDF5 does not overwrite attributes
     if h5py.h5a.exists(item, key):
         h5py.h5a.delete(item, key)
     attribute = h5py.h5a.create(item, key, _type(content.dtype), _space(content.shape))
@@ -255,6 +260,7 @@ def _space(shape: tuple[int, ...]) -> h5py.h5s.SpaceID:
 def fixed_text(text: str) -> Elements:
     """A text as HDF5's text of fixed length in UTF-8."""
     content = text.encode()
+    # HDF5 has no text of no bytes
     return np.array(content, h5py.string_dtype("utf-8", max(len(content), 1)))
 
 

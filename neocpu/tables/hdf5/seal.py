@@ -64,10 +64,12 @@ def write(path: Path, size: int, left_out: Iterable[Range]) -> None:
     handle = os.open(path, os.O_RDWR)
     try:
         body = b"".join(_RANGE.pack(*each) for each in ranges)
+        # the seal's own hash stands behind all that it covers, so it is added last
         head = _TAIL.pack(MAGIC, size, len(ranges), _hash(handle, size, ranges), b"")
         body += head[:-32]
         body += hashlib.sha256(body).digest()
         put_bytes(handle, body, size)
+        # space was claimed for more ranges than are left after they are joined
         os.ftruncate(handle, size + len(body))
         os.fsync(handle)
     finally:
@@ -81,6 +83,7 @@ def find(handle: int) -> Seal | None:
     if len(tail) < _TAIL.size or not tail.startswith(MAGIC):
         return None
     _, size, count, sha256, own = _TAIL.unpack(tail)
+    # a damaged count could ask for all memory, so it is held against the file first
     if not (0 <= size <= end and 0 <= count <= end and size + size_of(count) == end):
         raise BrokenSeal("its seal is for a file of another size")
     body = bytearray(end - size)

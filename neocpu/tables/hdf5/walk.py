@@ -114,6 +114,7 @@ class _Walk:
         for child in children:
             path = f"{name}/{child}" if name else child
             link = group.links.get_info(child.encode("utf-8", "surrogateescape"))
+            # other links could lead to any file of the machine
             if link.type != h5py.h5l.TYPE_HARD:
                 raise NotAcceptable(f"/{path} is a link to another place or file")
             item = h5py.h5o.open(group, child.encode("utf-8", "surrogateescape"))
@@ -128,6 +129,7 @@ class _Walk:
         """Refuse an object that has been seen under another name."""
         info = h5py.h5o.get_info(item)
         address = info.addr
+        # also what makes the walk end: a group may contain itself
         if address in self._addresses:
             raise NotAcceptable(f"/{name} is a second name of another object")
         self._addresses.add(address)
@@ -144,6 +146,7 @@ class _Walk:
             kind = attribute.get_type()
             self._check_type(kind, where)
             count = math.prod(attribute.shape)
+            # counted before they are read: a damaged shape could ask for all memory
             self._text += count * kind.get_size()
             if self._text > MOST_TEXT:
                 raise NotAcceptable(f"{where}: attributes of more than {MOST_TEXT >> 20} MiB")
@@ -178,6 +181,7 @@ class _Walk:
         layout = properties.get_layout()
         attributes = self._attributes(item, name)
         count = math.prod(shape)
+        # kept in a heap that has no checksums
         if dtype.kind == "O" and count > 1:
             raise NotAcceptable(f"{where} has text of variable length")
         if layout == h5py.h5d.CHUNKED:
@@ -228,6 +232,7 @@ class _Walk:
             if len(stored) > expected:
                 raise NotAcceptable(f"{where} has more chunks than its shape")
 
+        # a chunk takes a byte at least, so a damaged shape is known before its chunks are counted
         if expected > self._size:
             raise NotAcceptable(f"{where} has a shape of more chunks than the file has bytes")
         each_chunk(item, note)
@@ -287,8 +292,10 @@ def main(path: str) -> int:
         import resource
 
         seconds = SECONDS + min(size // BYTES_PER_SECOND, MOST_SECONDS)
+        # soft before hard: the status then says that it was time (`probe.ENDED`)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+        # a crash is one of the answers, and needs no dump
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(ImportError):
         import hdf5plugin  # noqa: F401  (registers zstd)

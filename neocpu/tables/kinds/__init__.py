@@ -76,6 +76,7 @@ def _with_signs(spec: TableSpec, part: TableSpec) -> TableSpec:
 
     Weights of the log count beside the signs if the logical table, `spec`, has them.
     """
+    # only signs make weights of a table that has none in the log
     if not any(row_map.signed for row_map in part.maps):
         return part
     maps = tuple(

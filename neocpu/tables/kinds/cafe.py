@@ -63,6 +63,7 @@ def split(rows: int, row_bytes: int, keys: CafeKeys) -> tuple[int, int]:
     rows, row_bytes : of the logical table.
     """
     kept = rows / keys.compression
+    # each hot row brings a bucket of the sketch, which counts as memory
     share_of_row = row_bytes / (row_bytes + ENTRY * keys.slots)
     hot = int(kept * (1.0 - keys.hash_share) * share_of_row)
     return max(1, hot), max(1, min(rows, int(kept * keys.hash_share)))
@@ -85,6 +86,7 @@ def _expand(table: LogicalTable) -> Expanded:
             name=f"{spec.name}.{name}",
             rows=rows,
             maps=(row_map,) * len(spec.features),
+            # a row is hot or shared, never a sum of both: each starts as a row of the whole table
             start=spec.initial,
         )
         for name, rows in (("hot", hot), ("hash", shared))

@@ -91,6 +91,7 @@ def _expand(table: LogicalTable) -> Expanded:
 
 def _row_map(spec: TableSpec, keys: HashKeys, rows: int, number: int) -> RowMap:
     rule = "digit" if keys.hash == MOD else "salted"
+    # of the table's name: rows that collide in one table need not in the next
     salt = f"{spec.name}:{number}"
     return RowMap(rule, spec.rows, modulus=rows, salt=salt, signed=keys.signed)
 

@@ -93,6 +93,7 @@ def expand(tables: Sequence[LogicalTable]) -> list[Expanded]:
     that are no parts of their table, and a compression out of reach.
     """
     blocks = [_blocks(table) for table in tables]
+    # one lambda for all blocks of all tables, so they are asked for together
     columns = iter(columns_of([block for parts in blocks for block in parts], _rule(tables)))
     return [
         _expand(table, parts, [next(columns) for _ in parts])
@@ -118,6 +119,7 @@ def _columns(blocks: Sequence[DimBlock], rule: MdKeys, scales: Sequence[float]) 
         width = max(1, round(min(scale * block.load**-rule.alpha, block.dim)))
         if rule.round_dims:
             width = 2 ** round(math.log2(width))
+        # a power of two may have been rounded beyond the dim
         columns.append(block.fixed or min(width, block.dim))
     return columns
 

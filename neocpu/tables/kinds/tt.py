@@ -136,6 +136,7 @@ def cube_factors(rows: int) -> tuple[int, int, int]:
     is left.
     """
     root = max(1, round(rows ** (1 / 3)))
+    # the float root may be one off: the nearest whole number is found in whole numbers
     while (2 * root - 1) ** 3 > 8 * rows and root > 1:
         root -= 1
     while (2 * root + 1) ** 3 <= 8 * rows:
@@ -182,8 +183,6 @@ def shape_of(spec: TableSpec, keys: TtKeys) -> TrainShape:
             f"{place}.rank: with {keys.rank} a row of a core has {max(shape.widths):,} numbers; at "
             f"most {MOST_COLUMNS:,} are possible"
         )
-    if 0 < keys.compression < 1:
-        raise ConfigError(f"{place}.compression: {keys.compression:g} should be 1 or more")
     if keys.compression:
         budget = spec.rows * spec.dim / keys.compression - keys.cache_rows * spec.dim
         return _compressed(f"{place}.compression", shape, budget)
@@ -208,6 +207,7 @@ def _compressed(place: str, shape: TrainShape, budget: float) -> TrainShape:
         )
     low = 1
     high = 2
+    # parameters grow with the rank, so halving finds the largest that fits
     while replace(shape, rank=high).parameters <= budget:
         high *= 2
     while high - low > 1:

@@ -67,6 +67,7 @@ class BatchScaling:
             return {}
         s = batch_size / self.base_batch_size
         values: dict[str, float | str] = {
+            # what follows is noted in checkpoints: a run that resumes must not scale once more
             f"{SECTION}rule": NO_SCALING,
             f"{SECTION}base_batch_size": 0,
             "optimizer.sparse.weight_decay": sparse.weight_decay * s,

@@ -117,6 +117,7 @@ def dense_runs(
     first = 0
     for name, size in sizes.items():
         optimizer = optimizers.get(group_of.get(name, ""), section)
+        # as few runs as possible: each is a call of the kernel at every step
         if runs and runs[-1].optimizer == optimizer:
             runs[-1] = runs[-1]._replace(end=first + size)
         else:

@@ -241,12 +241,14 @@ class SparseOptimizer:
 
     def hyper(self, step: int) -> HyperParameters:
         """What the rule reads at `step` (from 1), in fp32."""
+        # computed in fp64, and rounded once, here
         numbers = self.numbers(step)
         return HyperParameters._make(np.array([numbers[name] for name in HYPER], np.float32))
 
     def numbers(self, step: int) -> dict[str, float]:
         """The numbers of `hyper` in fp64, by name."""
         rate = self.schedule.value(self.learning_rate, step)
+        # after the schedule, which starts anew where states were taken over
         step += self.steps_before
         wd = self.weight_decay
         mode = self.weight_decay_mode

@@ -51,6 +51,7 @@ class RowMap:
 
     def keeps_rows_of(self, before: "RowMap") -> bool:
         """Has every row of a logical table that may have grown the place it had by another map?"""
+        # any other difference moves rows
         if replace(self, rows=0, modulus=0) != replace(before, rows=0, modulus=0):
             return False
         if self.modulus == before.modulus:

@@ -87,6 +87,7 @@ class TableSpec:
         return replace(
             self,
             format=form,
+            # nothing is rounded in a cache that holds every number
             rounding="nearest" if table_format(form).exact else self.rounding,
             cache_format="",
         )
@@ -112,11 +113,13 @@ class TableSpec:
     def unfit(self, cut: bool = False, copied: bool = False) -> str:
         """Why it may not be cut by columns, or have copies on other ranks; "" where it may."""
         plan = "set parallel.plan to row_wise or table_wise"
+        # the scale of a part of a row would be another one
         if cut and self.row_format.row_scaled:
             return (
                 f"table {self.name!r}: {self.format} rows have one scale for all their columns "
                 f"and cannot be cut; {plan}"
             )
+        # rows are rounded as they leave a cache, and each rank has its own
         if copied and self.cache_format:
             holds = f"its caches of {self.cache_format} hold other rows on every rank"
             return (
@@ -140,6 +143,7 @@ class TableSpec:
             del header["maps"]
         if self.start is None:
             del header["start"]
+        # keys that came later are left out at their defaults, so that old digests stay
         if not self.same_codes:
             del header["same_codes"]
         return header
@@ -288,6 +292,7 @@ def bags(tables: Sequence[TableSpec]) -> tuple[BatchKey, ...]:
     A key is the feature's name, or `feature@table` where one feature looks up several tables, or
     `feature@table:place` where it looks up one table in several ways.
     """
+    # keys must differ, but stay the feature's name where that is enough
     uses = Counter(feature for table in tables for feature in table.features)
     keys = []
     for number, table in enumerate(tables):

@@ -82,6 +82,7 @@ def tables_of(
     for name, own in entries.items():
         matching = [values for pattern, values in patterns.items() if fnmatchcase(name, pattern)]
         inherited = dict(default)
+        # the first pattern that matches wins, so it is written last
         for values in reversed(matching):
             inherited |= values
         tables.append(_table(reader, name, own, inherited, model, kinds))
@@ -97,6 +98,7 @@ def _read(reader: Reader, tree: object, key: str, kinds: Mapping[str, type]) -> 
     for name in tree:
         if name not in general and name not in of_kinds:
             raise reader.unknown(f"{key}.{name}", [*general, *sorted(of_kinds)])
+    # keys of kinds are read later, once the kind is known
     known = {name: value for name, value in tree.items() if name in general}
     return {**tree, **reader.keys(TableKeys, known, key)}
 
@@ -148,6 +150,7 @@ def _table(
         raise reader.wrong(key, "a table's name may not be empty, '.' or contain '/' or NUL")
     values = {**inherited, **own}
     form = values.get("format") or model.form
+    # a rounding for all tables is no mistake of a table that needs none
     if "rounding" not in own and table_format(form).exact:
         values.pop("rounding", None)  # meant for tables of other formats
     general = {field.name for field in fields(TableKeys)}

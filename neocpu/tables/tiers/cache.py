@@ -88,6 +88,7 @@ class _Counts:
         """Add to the counts of rows; returns the new counts."""
         if 2 * (self.used + rows.size) > self.rows.size:
             filled = self.counts != 0
+            # at most a quarter full, so that it does not grow again at once
             room = 1 << (4 * (self.used + rows.size) - 1).bit_length()
             kept_rows = self.rows[filled]
             kept_counts = self.counts[filled]
@@ -120,6 +121,7 @@ class Cache:
         self._find = chosen("tiers.cache", "finder")(policy)
         self._populate = kernels.populator(policy)
         line = line_of(self.policy)
+        # lazily committed: lines that never hold a row take no memory
         self._arena = Arena(Arena.space(self.lines, np.uint8) + Arena.space(self.lines, line))
         self._prints = self._arena.take(self.lines, np.uint8)
         self._state = self._arena.take(self.lines, line)
@@ -155,6 +157,7 @@ class Cache:
             self._work = np.empty((rows.size + rows.size // 8, 5), np.int64)
             self._missing = np.empty(self._work.T.shape, np.int64)
         lines = np.empty_like(rows)
+        # threads share the rows by chunks, and each chunk has counters of its own
         misses, lookups = np.empty((2, -(-rows.size // kernels.CHUNK)), np.int64)
         batch = BatchRows(rows, counts, next_use)
         self._find(
@@ -176,6 +179,7 @@ class Cache:
         self._populate(batch, newcomers, work, self.batch, self._known, lines, evicted)
         if self._counts:
             leaving = old_rows >= 0
+            # the line counted while the row was in it
             self._counts.put(old_rows[leaving], old_stamps[leaving])
         moves = np.empty((4, miss_count), np.int64)
         dirty = np.empty(miss_count, np.bool_)
@@ -227,6 +231,7 @@ class Cache:
 
     def rows(self) -> tuple[Ints, Ints]:
         """(lines, rows) of all rows that the cache holds, by line."""
+        # prints of rows are never 0, so 0 means an empty line
         lines = np.flatnonzero(self._prints)
         return lines, self._tags[lines]
 
@@ -250,12 +255,14 @@ class Cache:
             )
         lines, rows = self.rows()
         if self._counts:
+            # rows that leave take their counts along, as if they were evicted
             self._counts.put(rows, self._stamp[lines])
         self._prints[lines] = 0
         self._dirty[lines] = 0
 
     def forget(self) -> None:
         """As `invalidate`, and reset lookup counts: it then decides like a new cache."""
+        # asked before the lines are emptied
         lines = self.rows()[0]
         self.invalidate()
         self._state[lines] = np.zeros((), self._state.dtype)

@@ -46,6 +46,7 @@ class Memory:
 
     def read(self, rows: Ints, slots: Ints) -> None:
         begun = self._device.begin()
+        # rows that nobody wrote are made at home, and come up from there like any other
         self.place(rows)
         self._slots.copy(rows + self._first, slots)
         self._moved[0] += rows.size
@@ -65,6 +66,7 @@ class Memory:
     def place(self, rows: Ints) -> None:
         """Initialise rows that do not exist yet."""
         fresh = rows[self._present[rows] == 0]
+        # initial values depend on the row alone, so it does not matter when they are made
         self._create(fresh, fresh + self._first)
         self._present[fresh] = 1
 
@@ -121,6 +123,7 @@ class MemoryRecords:
 
     def __init__(self, tier: str, rows: int, record: int, huge: bool = True) -> None:
         self.tier = tier
+        # a lazily committed map: rows that nobody writes take no memory
         arena = Arena(Arena.space(rows * record, np.uint8), huge=huge)
         self._records = arena.take(rows * record, np.uint8).reshape(rows, record)
         self._present = np.zeros(rows, np.bool_)
@@ -201,6 +204,7 @@ class RecordHome:
             piece = rows[at : at + PIECE]
             targets = slots[at : at + PIECE]
             data = np.empty((piece.size, self._border.record), np.uint8)
+            # a row that was only read has no record: it has its initial values still
             present = self._records.read(piece, data)
             self._border.unpack(targets[present], data[present])
             self._create(piece[~present], targets[~present])

@@ -34,6 +34,7 @@ class Slots:
     """
 
     def __init__(self, arrays: Sequence[Elements], slots: int) -> None:
+        # rules without states have empty arrays
         self._fields = [(a.view(np.uint8).reshape(-1), a.nbytes // slots) for a in arrays if a.size]
         self.record = sum(size for _, size in self._fields)
 
@@ -119,11 +120,13 @@ class Level:
         `fill`: false if the caller overwrites the new ones anyway.
         """
         dirty = moves.evicted_dirty
+        # all that leave first: a row may be on its way down and wanted again
         self._home_write(moves.evicted_rows[dirty], moves.evicted_lines[dirty] + self.first)
         if fill:
             self.home.read(moves.filled_rows, moves.filled_lines + self.first)
 
     def _bring(self, rows: Ints, fill: bool = True) -> Moves:
+        # a lower cache sees a row once each time it moves, whatever its lookups above
         moves = self.cache.prefetch(rows, np.ones_like(rows))
         self.move(moves, fill)
         return moves
@@ -139,10 +142,12 @@ class Level:
         inside = moves.lines >= 0
         self._slots.copy(moves.lines[inside] + self.first, slots[inside])
         self._device.pay(begun, rows.size, int(inside.sum()) * self._slots.record)
+        # rows without a line pass this level by
         self.home.read(rows[~inside], slots[~inside])
         self.cache.release(moves.lines, False)
 
     def write(self, rows: Ints, slots: Ints) -> None:
+        # what is in the lines is overwritten: to fetch it would be for nothing
         moves = self._bring(rows, fill=False)
         begun = self._device.begin()
         inside = moves.lines >= 0
@@ -157,7 +162,9 @@ class Level:
         As many as there is room for, while no batch is at work. The statistics do not count it, and
         a warm row is evicted like one that was looked up once.
         """
+        # the lowest first, so that those above find their rows there
         for level in reversed(self.caches()):
+            # the cache takes rows in ascending order
             moves = level._bring(np.sort(rows[: level.cache.lines]))
             level.cache.release(moves.lines, False)
         for level in self.caches():
@@ -165,6 +172,7 @@ class Level:
 
     def flush(self) -> None:
         lines, rows = self.cache.flush()
+        # what is dirty here is older below: it must be there before the home is flushed
         self._home_write(rows, lines + self.first)
         self.home.flush()
 
@@ -187,6 +195,7 @@ class Level:
         """Flush, and reset this cache and those below it, lookup counts too; statistics stay."""
         self.flush()
         for level in self.caches():
+            # what is reported is what the cache held, though it is empty at the end of a run
             level._rows_before = level.cache.rows()[0].size or level._rows_before
             level.cache.forget()
 

@@ -47,6 +47,7 @@ class NarrowBorder(Border):
         """Records u8[n, record] of rows i64[n] that are in slots, rounded."""
         streams = None
         if self._codec.rounding != "nearest":
+            # of all that the row holds: the same bytes get the same codes whenever they leave
             streams = streams_of(rows, super().pack(rows, slots))
         data = self._codec.encode(self._get(slots), streams)
         return np.concatenate([data, self._states.pack(slots)], axis=1)

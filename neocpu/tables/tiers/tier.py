@@ -95,6 +95,8 @@ class Tier:
         moves = self.level.cache.prefetch(visit.rows, visit.counts, ahead)
         aside = np.flatnonzero(moves.lines < 0)
         if self._home is None and aside.size > self._free.size:
+            # the cache has decided already: lines and rows must agree with it, for this batch or
+            # none
             self._last = self._mover.run(lambda: self.level.move(moves))
             self.level.cache.release(moves.lines, False)
             visit.aside = aside
@@ -129,6 +131,7 @@ class Tier:
             self.level.cache.release(visit.lines, False)
             self._free_scratch(visit)
             visit.planned = False
+        # they come first: they were to run before those that are only known
         self._known = self._coming + self._known
         self._coming = []
 
@@ -175,6 +178,7 @@ class Tier:
         self._current = None
         if visit is None:
             return
+        # evaluation changes nothing, so its rows need not be written home
         self.level.cache.release(visit.lines, visit.changed)
         if visit.changed and visit.aside.size:
             self._return(visit.rows[visit.aside], visit.slots[visit.aside])
@@ -184,6 +188,7 @@ class Tier:
         # A later batch may have brought some of the rows into lines before they were updated.
         lines = self.level.cache.locate(rows)
         inside = lines >= 0
+        # the line gets bytes that home lacks, whether or not its own batch changes the row
         self.level.cache.mark(lines)
         copies = [(slots[inside], lines[inside] + self.level.first)]
         if self._home is None:
@@ -196,6 +201,7 @@ class Tier:
 
         def work() -> None:
             if self._home is None:
+                # rows with a line stay there: the cache writes them home when they leave
                 self.level.home.write(rows[~inside], slots[~inside])
             for source, target in copies:
                 self._slots.copy(source, target)
