@@ -45,15 +45,14 @@ LAYOUTS = {
 class Codec:
     """Functions of a kernel file and of its twin that write and read a format, and their options.
 
-    Attributes:
-        module: file in `kernels/` and in `kernels/twins/`, dotted.
-        quantize: name of the function (x f32[R, D], *options, out).
-        dequantize: name of the function (codes, *options, out f32[R, D]).
-        quantize_options: its options in order, with defaults; a string is a choice in `choices`.
-        dequantize_options: likewise.
-        choices: option -> {name: number that the function takes}.
-        randomly: name of the function of stochastic rounding, if there is one:
-            (x, *options, key, rows, step, out).
+    module : file in `kernels/` and in `kernels/twins/`, dotted.
+    quantize : name of the function (x f32[R, D], *options, out).
+    dequantize : name of the function (codes, *options, out f32[R, D]).
+    quantize_options : its options in order, with defaults; a string is a choice in `choices`.
+    dequantize_options : likewise.
+    choices : option -> {name: number that the function takes}.
+    randomly : name of the function of stochastic rounding, if there is one:
+        (x, *options, key, rows, step, out).
     """
 
     module: str

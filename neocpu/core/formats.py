@@ -28,13 +28,12 @@ INTEGER_BITS = (8, 4, 2)  # widths of row-scaled integers that kernels read
 class SmallFloat(NamedTuple):
     """What the codes of a small float mean: 1 sign bit, exponent bits, `mantissa` bits, a bias.
 
-    Attributes:
-        bits: bits of a code; what sign and mantissa leave are the exponent's.
-        mantissa: bits of the mantissa.
-        bias: of the exponent.
-        infinity: whether the topmost exponent means infinity and NaN (IEEE-754), or only the
-            topmost code of either sign is NaN and the rest are numbers (e4m3fn).
-        limit: where finite, there is no infinity and no NaN: numbers beyond it become it (HFP8).
+    bits : bits of a code; what sign and mantissa leave are the exponent's.
+    mantissa : bits of the mantissa.
+    bias : of the exponent.
+    infinity : whether the topmost exponent means infinity and NaN (IEEE-754), or only the
+        topmost code of either sign is NaN and the rest are numbers (e4m3fn).
+    limit : where finite, there is no infinity and no NaN: numbers beyond it become it (HFP8).
     """
 
     bits: int
@@ -82,19 +81,18 @@ class SmallFloat(NamedTuple):
 class RowFormat(NamedTuple):
     """A format of rows of `columns` elements.
 
-    Attributes:
-        name: as in configs and suites.
-        dtype: NumPy dtype of one code, or "|u1" where a row is a run of bytes.
-        bits: bits of one element.
-        number: what a code means, where it is a small float.
-        header: (name, dtype) of the words that scale a row or block, in the order they are stored.
-        header_first: whether they stand before the codes.
-        multiple: bytes of codes are padded with zero bytes to a multiple of this.
-        block: elements that share one header; 0: the whole row does.
-        trains: whether a table may be trained in it. Row-scaled formats are, below a cache.
-        caches: whether caches may have it, above rows of narrower formats.
-        split: where rows are fp32 numbers in two halves: the format of the upper ones, which
-            lookups read. The lower halves are an array of their own, of the same dtype.
+    name : as in configs and suites.
+    dtype : NumPy dtype of one code, or "|u1" where a row is a run of bytes.
+    bits : bits of one element.
+    number : what a code means, where it is a small float.
+    header : (name, dtype) of the words that scale a row or block, in the order they are stored.
+    header_first : whether they stand before the codes.
+    multiple : bytes of codes are padded with zero bytes to a multiple of this.
+    block : elements that share one header; 0: the whole row does.
+    trains : whether a table may be trained in it. Row-scaled formats are, below a cache.
+    caches : whether caches may have it, above rows of narrower formats.
+    split : where rows are fp32 numbers in two halves: the format of the upper ones, which
+        lookups read. The lower halves are an array of their own, of the same dtype.
     """
 
     name: str

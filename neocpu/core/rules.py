@@ -22,7 +22,7 @@ class HyperParameters(NamedTuple):
     decay of the modes decoupled and adagradw, else 1. step : t. shrinkage : lr * ar_alpha.
     counter_frequency : |counter_halflife|. adjusting : t is beyond adjustment_iter, by
     adjusted_steps. learning_rate_mode : FBGEMM's number of it. adagradw : the weight decay is of
-    this mode. The others are options of `embedding.optimizers.SparseOptimizer`.
+    this mode. The others are options of `tables.specs.optimizers.SparseOptimizer`.
     """
 
     lr: np.float32
@@ -85,7 +85,7 @@ class Rule:
     of all keys that share the table, pruned ones left out. direct : it has a phase before that
     turns g into the step's direction and reads the sum of g*g too. accumulator : the state that
     starts at `initial_accumulator_value`. options : keys of its own, of
-    `embedding.optimizers.SparseOptimizer`. updates : it has an update; `none` leaves gradients to
+    `tables.specs.optimizers.SparseOptimizer`. updates : it has an update; `none` leaves gradients to
     the caller.
     """
 

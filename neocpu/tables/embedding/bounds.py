@@ -26,9 +26,9 @@ MODES = ("fatal", "warning", "ignore")
 class Bounds:
     """Lookups that are safe to do, and the faults of those that were asked for.
 
-    indices, offsets i64 : the caller's arrays (int64), or repaired copies. outside, pruned i64[T] :
-    lookups of each table out of its range, and of -1. malformed : bags with impossible offsets, and
-    wrong ends of the offsets.
+    indices, offsets : i64, the caller's arrays, or repaired copies.
+    outside, pruned : i64[T], lookups of each table out of its range, and of -1.
+    malformed : bags with impossible offsets, and wrong ends of the offsets.
     """
 
     indices: Ints
@@ -41,8 +41,9 @@ class Bounds:
 def bag_cuts(features: int, offsets: Elements, batch_sizes: Elements | None) -> Ints:
     """First bag of every feature, and the number of bags: i64[F+1].
 
-    batch_sizes i64[F], or i64[F, ranks], or None: the same for all. Raises IndexRangeError if
-    `offsets` has another length.
+    batch_sizes : i64[F], or i64[F, ranks], or None: the same for all.
+
+    Raises IndexRangeError if `offsets` has another length.
     """
     bags = offsets.size - 1
     if batch_sizes is None:
@@ -101,9 +102,12 @@ def bounds_check(
 ) -> Bounds:
     """Check lookups before they are done; FBGEMM: `bounds_check_indices`.
 
-    rows [T]: rows of each table; feature_table [F]: its table; indices [n]; offsets [bags+1],
-    feature-major; batch_sizes [F] or [F, ranks]: bags of each feature where they differ; integers
-    of any width. `outside`: what a row out of range becomes: 0 as in FBGEMM, or -1 to read nothing.
+    rows : [T], of each table; like all of these, integers of any width.
+    feature_table : [F], its table.
+    indices, offsets : [n], [bags+1], feature-major.
+    batch_sizes : [F] or [F, ranks], bags of each feature where they differ.
+    outside : what a row out of range becomes: 0 as in FBGEMM, or -1 to read nothing.
+
     Raises IndexRangeError (mode fatal; any mode if the lengths do not fit).
     """
     if mode not in MODES:

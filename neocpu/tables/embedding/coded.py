@@ -22,7 +22,10 @@ from neocpu.tables.embedding.rows import RowStore, StepRule
 
 
 class CodedRowStore(RowStore):
-    """Rows of codes; `arrays`: those of the codes and, for bf16_split, of the lower halves."""
+    """Rows of codes.
+
+    arrays : of the codes and, for bf16_split, of the lower halves.
+    """
 
     coded = True
 

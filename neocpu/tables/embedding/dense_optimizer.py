@@ -19,11 +19,12 @@ AVERAGE = "ema"  # among the states, and so in checkpoints
 class DenseOptimizer:
     """Updates the dense parameters, one flat f32[P] array, in place; elementwise rules only.
 
-    optimizer : the rule and its numbers. runs : of parameters with other numbers of that rule; they
-    cover all of them ((): there are none). ema : beta of the average of the parameters (0: there is
-    none), which starts at what they are now.
-
-    `state`: name as torch has it -> f32[P]; the average among them.
+    optimizer : the rule and its numbers.
+    runs : of parameters with other numbers of that rule; they cover all of them ((): there are
+        none).
+    ema : beta of the average of the parameters (0: there is none), which starts at what they are
+        now.
+    state : attribute, name as torch has it -> f32[P]; the average among them.
     """
 
     def __init__(

@@ -167,8 +167,10 @@ def permute_2d(
 class Bucketized:
     """Lookups dealt to ranks, by (rank, bag): FBGEMM's results, all of them.
 
-    lengths i64[ranks * bags]; indices, positions (bucketize_pos) i64[n]; weights f32[n] or None;
-    unbucketize_permute, bucket_mapping i64[n]: where lookup j went, and to which rank.
+    lengths : i64[ranks * bags].
+    indices, positions : i64[n]; positions are FBGEMM's bucketize_pos.
+    weights : f32[n], or None.
+    unbucketize_permute, bucket_mapping : i64[n], where lookup j went, and to which rank.
     """
 
     lengths: Ints
@@ -193,12 +195,16 @@ def block_bucketize(
 ) -> Bucketized:
     """Deal lookups to the ranks that own their blocks of rows (block_bucketize_sparse_features).
 
-    lengths [F*B]; block_sizes [F], 0: rows are hashed; batch_sizes [F], where they differ
-    (batch_size_per_feature); total_blocks [F] (total_num_blocks), default: one per rank;
-    boundaries: for each feature ascending, the first 0 (block_bucketize_pos); keep: indices stay as
-    they are (keep_orig_idx), for all features or [F]. Indices count as unsigned numbers of their
-    width, so -1 is the largest of all: with `pruned` >= 0 that rank gets -1 as -1 instead. Raises
-    IndexRangeError, ConfigError for what does not fit together.
+    lengths : [F*B].
+    block_sizes : [F], 0: rows are hashed.
+    batch_sizes : [F], where they differ (batch_size_per_feature).
+    total_blocks : [F] (total_num_blocks), default: one per rank.
+    boundaries : for each feature ascending, the first 0 (block_bucketize_pos).
+    keep : indices stay as they are (keep_orig_idx), for all features or [F].
+    pruned : rank that gets -1 as -1. Below 0, indices count as unsigned numbers of their width, of
+        which -1 is the largest.
+
+    Raises IndexRangeError, ConfigError for what does not fit together.
     """
     sizes = _ints(lengths)
     block = _ints(block_sizes)

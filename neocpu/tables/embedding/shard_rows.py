@@ -65,9 +65,8 @@ class ShardRows:
         self.rounds = optimizer.rounds
         self._hyper_step: int | None = None  # the step of `_hypers`
         self._hypers: list[HyperParameters] = []  # of each of `_optimizers`
-        self._optimizers: tuple[SparseOptimizer, ...] = (
-            optimizer,
-        )  # whose numbers shard i learns with: that of _group_of[i]
+        # shard i learns with the numbers of that of _group_of[i]
+        self._optimizers: tuple[SparseOptimizer, ...] = (optimizer,)
         self.heights = np.array([s.rows[1] - s.rows[0] for s in self.shards], np.int64)
         self.width = np.array([s.cols[1] - s.cols[0] for s in self.shards], np.int64)
         self._group_of = np.zeros(len(self.shards), np.int64)
@@ -117,6 +116,9 @@ class ShardRows:
         """What these states of a new row are."""
         start = self.optimizer.initial_accumulator_value
         return np.array([start if n == self.rule.accumulator else 0.0 for n in names], np.float32)
+
+    def _spec(self, shard: int) -> TableSpec:
+        return self.tables[self.shards[shard].table]
 
     def _store(self, shard: int) -> RowStore:
         return self._stores[self._store_of[shard]]
@@ -260,7 +262,7 @@ class ShardRows:
     def _check_loaded(self, shard: int, slots: Ints, weight: Floats, rows: Ints) -> None:
         """Raise TrainingError if the weights of rows that were put into `slots` were rounded."""
         refuse_rounded(
-            self.tables[self.shards[shard].table],
+            self._spec(shard),
             self._places.row0[shard] + rows,
             int(self._places.column0[shard]),
             self.state(shard)["weight"][slots],

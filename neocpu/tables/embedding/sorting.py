@@ -68,8 +68,9 @@ def sort(
 ) -> Segments:
     """Sort lookups by shard and row. The result lives in `scratch`: it lasts until the next call.
 
-    heights i64: rows of every shard; the gradient of sample s for entry k is at element column[k] +
-    s * stride of the flat gradient; stride: the columns of its matrix, or i64[K].
+    heights : i64, rows of every shard.
+    stride : columns of the gradient's matrix, or i64[K]: that of sample s for entry k is at element
+        column[k] + s * stride of the flat gradient.
     """
     # lookups of a bag without weights share its gradient, so the bag is id enough
     by_bag = lookups.weights.size == 0

@@ -99,9 +99,8 @@ class TieredEmbedding(TableBatchedEmbedding):
         # Numba's workqueue ends the process when two threads run kernels at once
         self._mover = Mover(memory.prefetch > 0 and threading_layer() != "workqueue")
         self._coming: dict[int, _Batch] = {}  # known batches, by identity of their lookups
-        self._present: dict[
-            bytes, _Batch
-        ] = {}  # batches of this step, by the shards of their layout
+        # batches of this step, by the shards of their layout
+        self._present: dict[bytes, _Batch] = {}
         self._known: dict[int, Ints] = {}  # rows of each shard that existed at the last flush
         self._file, file_tables = self._open(
             memory, file, [h for h, place in enumerate(places) if place.ssd]
@@ -133,7 +132,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         for h in stored:
             shard = self.shards[h]
             record = self._narrow[h].record if h in self._narrow else self._slots(h).record
-            name = f"{self.tables[shard.table].name}.{h}"
+            name = f"{self._spec(h).name}.{h}"
             rows = int(self.heights[h])
             width = int(self.width[h])
             tables.append(
@@ -151,9 +150,8 @@ class TieredEmbedding(TableBatchedEmbedding):
 
     def _layout_of(self, h: int) -> str:
         """What a record is made of, in words."""
-        spec = self.tables[self.shards[h].table]
         rule = self.rule
-        form = self._narrow[h].codec.name if h in self._narrow else spec.format
+        form = self._narrow[h].codec.name if h in self._narrow else self._spec(h).format
         return ", ".join(
             [f"weight {form}", *(f"{name} fp32" for name in (*rule.element_state, *rule.row_state))]
         )
@@ -212,13 +210,7 @@ class TieredEmbedding(TableBatchedEmbedding):
                 self._ddr if i else None,
             )
         assert isinstance(home, Level)
-        return Tier(
-            self.tables[self.shards[h].table].name,
-            home,
-            slots,
-            (room.lines[0], room.scratch),
-            self._mover,
-        )
+        return Tier(self._spec(h).name, home, slots, (room.lines[0], room.scratch), self._mover)
 
     def _border(self, h: int) -> Border:
         """Between the wide slots of a shard and its narrow records."""
@@ -399,5 +391,5 @@ class TieredEmbedding(TableBatchedEmbedding):
         """Counts of each cached shard's levels, nearest first, by table."""
         levels: dict[str, list[Stats]] = {}
         for h, tier in self._tiers.items():
-            levels.setdefault(self.tables[self.shards[h].table].name, []).extend(tier.stats())
+            levels.setdefault(self._spec(h).name, []).extend(tier.stats())
         return levels

@@ -33,9 +33,11 @@ Value = TypeVar("Value")
 class Kind:
     """One kind of file, and what is said about one that is not right.
 
-    format : the root's attribute `format`; "": any HDF5 file. version : the newest that is read.
-    error : class of all errors. missing, damaged, no_hdf5, foreign, newer : sentences with {path},
-    {why}, {version} and {newest}.
+    format : the root's attribute `format`; "": any HDF5 file.
+    version : the newest that is read.
+    error : class of all errors.
+    missing, damaged, no_hdf5, foreign, newer : sentences with {path}, {why}, {version} and
+        {newest}.
     """
 
     format: str

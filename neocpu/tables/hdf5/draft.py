@@ -47,8 +47,10 @@ LIBVER = "v110"  # the first whose metadata has checksums
 class Image:
     """The bytes of a draft, without those of arrays that are only reserved.
 
-    pieces : (first byte, bytes). size : of the file without its seal. offsets : first byte of each
-    reserved array (0 if it is empty). ranges : of each large array, where its elements are.
+    pieces : (first byte, bytes).
+    size : of the file without its seal.
+    offsets : first byte of each reserved array (0 if it is empty).
+    ranges : of each large array, where its elements are.
     """
 
     pieces: list[tuple[int, bytes]]
@@ -125,7 +127,7 @@ class Draft:
         self._file.create_group(name, track_order=self._order)
 
     def put(self, name: str, values: ArrayLike, *, compress: bool = False) -> None:
-        """An array with its contents; `compress`: by gzip."""
+        """An array with its contents; compress : by gzip."""
         array = np.asarray(values)
         self._claim(array.nbytes)
         if not compress or not array.ndim or not array.size:
@@ -185,7 +187,7 @@ class Draft:
     def columns(
         self, name: str, shape: tuple[int, ...], dtype: str, options: Mapping[str, object]
     ) -> None:
-        """A chunked array, in a draft at a path; `options`: h5py's, with "chunks"."""
+        """A chunked array, in a draft at a path; options : h5py's, with "chunks"."""
         self._claim(0)
         self._file.create_dataset(name, shape, dtype, track_times=False, **options)
         self._large.append(name)

@@ -29,7 +29,7 @@ Range = tuple[int, int]  # first byte, bytes
 
 
 class Seal(NamedTuple):
-    """The seal of a file; `size`: bytes before it, `left_out`: ranges that it does not cover."""
+    """The seal of a file; size : bytes before it; left_out : ranges that it does not cover."""
 
     size: int
     left_out: list[Range]

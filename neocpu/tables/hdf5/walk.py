@@ -53,9 +53,10 @@ class NotAcceptable(Exception):
 class Object:
     """A group (dtype None) or an array of a file.
 
-    name : its path, without the first slash; "" is the root. attributes : numbers, text, arrays of
-    them. children : names in a group, in their order. offset : first byte of the elements where
-    they are contiguous, else None.
+    name : its path, without the first slash; "" is the root.
+    attributes : numbers, text, arrays of them.
+    children : names in a group, in their order.
+    offset : first byte of the elements where they are contiguous, else None.
     """
 
     name: str

@@ -27,8 +27,9 @@ _PAGE = mmap.PAGESIZE
 class Arena:
     """One anonymous mapping with regions cut from it; a page takes memory once it is touched.
 
-    `budget`: bytes it may hold (0: no limit). `huge`: request huge pages, which spare the processor
-    most page walks; then memory is taken two mebibytes at a time.
+    budget : bytes it may hold (0: no limit).
+    huge : request huge pages, which spare the processor most page walks; then memory is taken two
+        mebibytes at a time.
     """
 
     def __init__(self, size: int, budget: int = 0, huge: bool = True) -> None:

@@ -54,9 +54,11 @@ _UNDO_MAGIC = b"NEOGROW1"
 class RowTable:
     """The records of one table, or of one shard of it.
 
-    `rows` of the shard are numbered from 0; `first_row`, `first_column` say where it is in its
-    table, `columns` how wide it is; `record`: bytes of a row's record; `layout`: what is in them,
-    in words or JSON.
+    rows : of the shard, numbered from 0.
+    record : bytes of a row's record.
+    first_row, first_column : where the shard is in its table.
+    columns : how wide it is.
+    layout : what is in a record, in words or JSON.
     """
 
     name: str
@@ -72,8 +74,11 @@ class RowTable:
 class Extents:
     """Where the items of one dataset are in the file.
 
-    Item i begins at byte origin[i // per] + (i % per) * stride; `per`: items of an extent,
-    `stride`: bytes from one item to the next, `origin` i64[extents].
+    Item i begins at byte origin[i // per] + (i % per) * stride.
+
+    per : items of an extent.
+    stride : bytes from one item to the next.
+    origin : i64[extents].
     """
 
     name: str
@@ -102,7 +107,7 @@ class Extents:
 
 @dataclass
 class FileLayout:
-    """Where the parts of a file are; `commits`: the byte at which /commits begins."""
+    """Where the parts of a file are; commits : the byte at which /commits begins."""
 
     tables: tuple[RowTable, ...]
     extent: int
@@ -123,8 +128,9 @@ class FileLayout:
 def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
     """The bytes of a file with tables and no rows.
 
-    It is made in memory, because HDF5 may crash if a disk is full. `path`: a name that no open
-    file has; nothing is written there.
+    It is made in memory, because HDF5 may crash if a disk is full.
+
+    path : a name that no open file has; nothing is written there.
     """
     # HDF5 registers a name even of a file in memory, so it must be nobody else's
     with _opened(path, "w", driver="core", backing_store=False) as file:
@@ -302,8 +308,9 @@ def _plain(value: object) -> Any:
 def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, int]) -> None:
     """Give datasets, by name, that many extents; `layout` learns where they are.
 
-    `handle`: the file, open for reading and writing. Raises StorageError if the disk is full; then
-    nothing has changed.
+    handle : the file, open for reading and writing.
+
+    Raises StorageError if the disk is full; then nothing has changed.
     """
     size = os.fstat(handle).st_size
     growing = [e for e in layout.all() if extent_counts.get(e.name, 0) > e.origin.size]

@@ -31,7 +31,7 @@ Piece = tuple[int, int]  # first byte, bytes
 
 
 class Guard(NamedTuple):
-    """The content of a guard; number 0: there is none. `place`: which of the two it is."""
+    """The content of a guard; number 0: there is none; place : which of the two it is."""
 
     number: int
     place: int

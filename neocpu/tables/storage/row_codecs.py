@@ -1,6 +1,6 @@
 """How do rows of numbers become the bytes of a narrow format, and numbers again?
 
-By a `RowCodec`, for any format of tables that has a line in `reference.codecs.CODECS`. Numbers are
+By a `RowCodec`, for any format of tables that has a line in `neocpu.core.codecs.CODECS`. Numbers are
 rounded to nearest, or stochastically by random words of a stream of each row (`streams_of`), which
 depends on the table, the row and what the row holds: a row that leaves a cache with the same bytes
 gets the same codes, whenever that is. Formats that scale whole rows (int8, int4) give scale and
@@ -22,8 +22,9 @@ from neocpu.kernels.compile.choice import backend_module
 class RowCodec:
     """Rows of `columns` numbers in `name`, a row format of `neocpu.core.formats`.
 
-    rounding : nearest, or stochastic by random words of `key`. column0 : column of the table that
-    is the first one here. backend : "kernels", or "reference" for their twins.
+    rounding : nearest, or stochastic by random words of `key`.
+    column0 : column of the table that is the first one here.
+    backend : "kernels", or "reference" for their twins.
     """
 
     name: str

@@ -308,8 +308,10 @@ class RowFile:
     def commit(self, epoch: int, note: bytes = b"") -> None:
         """Make everything written so far, and a note, the state of the file, at once and for good.
 
-        `epoch`: greater than that of the last commit. Costs in proportion to the rows that changed.
-        Raises StorageError; then the last commit stands.
+        epoch : greater than that of the last commit.
+
+        Costs in proportion to the rows that changed. Raises StorageError; then the last commit
+        stands.
         """
         self.seal(epoch, note)()
 
@@ -435,7 +437,7 @@ class RowFile:
     def stats(self) -> dict[str, int | float]:
         """Counts of rows and slots, bytes of file and index, and traffic.
 
-        `changed`: rows that a crash would set back to the last commit.
+        "changed" : rows that a crash would set back to the last commit.
         """
         rows = sum(slots.count for slots in self._slots)
         index_bytes = sum(slots.nbytes for slots in self._slots)

@@ -44,7 +44,8 @@ class Damage(ValueError):
 class Header:
     """Where a commit is: bytes [start, end) of the log.
 
-    `rows`: in all tables; `identity`: CRC-32 of the descriptions of the tables.
+    rows : in all tables.
+    identity : CRC-32 of the descriptions of the tables.
     """
 
     epoch: int
@@ -82,8 +83,10 @@ def headers(page: bytes) -> list[Header | None]:
 class Change:
     """What a commit says of one table.
 
-    `extents`, and the CRC-32 of their `places`; `rows` that have a record; slots `born` and `died`,
-    ascending; in a full segment also `live`, u8[slots], 1 where a row lives.
+    extents, places : how many there are, and the CRC-32 of their places.
+    rows : that have a record.
+    born, died : slots, ascending.
+    live : in a full segment, u8[slots], 1 where a row lives.
     """
 
     extents: int
@@ -153,7 +156,7 @@ def encode(segment: Segment) -> bytes:
 
 
 def decode(log: bytes, slots: Sequence[int]) -> Iterator[Segment]:
-    """The segments in the bytes of a log; `slots`: slots of an extent, by table. Raises Damage."""
+    """The segments in the bytes of a log; slots : of an extent, by table. Raises Damage."""
     at = 0
     while at < len(log):
         if len(log) - at < _SEGMENT.size:

@@ -19,8 +19,10 @@ PIECE = 1 << 20  # rows of one piece of `RowSlots.rows`
 class RowSlots:
     """The index of one table: a hash map from row to slot, and a status byte per slot.
 
-    It also lists the slots that changed since the last commit. `rows`: rows that the table could
-    have. Attributes: count (rows that have a slot), free (slots without a row).
+    It also lists the slots that changed since the last commit.
+
+    rows : that the table could have.
+    count, free : attributes, rows that have a slot, and slots without a row.
     """
 
     def __init__(self, name: str, rows: int) -> None:
@@ -100,7 +102,8 @@ class RowSlots:
     def restore(self, live: Bytes, held: Ints) -> None:
         """Set the statuses to those after a commit.
 
-        live u8[slots]: 1 where a row lives; held: slots that only the commit before needs.
+        live : u8[slots], 1 where a row lives.
+        held : slots that only the commit before needs.
         """
         self._status = live.astype(np.uint8)
         # should the last header be damaged, the one before it counts, with these slots

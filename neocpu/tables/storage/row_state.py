@@ -24,8 +24,10 @@ from neocpu.tables.storage.row_slots import RowSlots
 class CommitState:
     """The last commit.
 
-    `page`: the page of /commits that its header is in (0 or 1). `kept`: byte ranges of the log
-    that the two headers need. `slots`: the index of each table. `noticed`: damage that did no harm.
+    page : the page of /commits that its header is in (0 or 1).
+    kept : byte ranges of the log that the two headers need.
+    slots : the index of each table.
+    noticed : damage that did no harm.
     """
 
     page: int

@@ -63,9 +63,9 @@ def line_of(policy: Policy) -> Dtype:
 class Moves(NamedTuple):
     """What a cache decided for the rows of a batch.
 
-    `lines`: of each row, in the order of the batch, its line, or -1 (a conflict miss). `evicted_*`:
-    lines that lose a row, the row, and whether it was changed. `filled_*`: lines that get a row and
-    the row, by ascending row.
+    lines : of each row, in the order of the batch, its line, or -1 (a conflict miss).
+    evicted_* : lines that lose a row, the row, and whether it was changed.
+    filled_* : lines that get a row and the row, by ascending row.
     """
 
     lines: Ints
@@ -107,10 +107,9 @@ class _Counts:
 class Cache:
     """A 32-way set-associative cache of row numbers.
 
-    Attributes:
-        sets, lines: its geometry; line = set * 32 + way.
-        policy: its record in `neocpu.core.policies`.
-        batch: number of the last batch that was prefetched, from 1.
+    sets, lines : its geometry; line = set * 32 + way.
+    policy : its record in `neocpu.core.policies`.
+    batch : number of the last batch that was prefetched, from 1.
     """
 
     def __init__(self, sets: int, policy: str = DEFAULT) -> None:
@@ -147,9 +146,10 @@ class Cache:
     def prefetch(self, rows: Ints, counts: Ints, ahead: Ints = _NONE) -> Moves:
         """Bring the rows of the next batch into lines, and lock those lines.
 
-        rows i64[n]: its rows, each once, ascending, >= 0; counts i64[n]: lookups of each; ahead
-        i64[n]: how many batches later each is used again, 0 where that is unknown (only the policy
-        `lookahead` uses it). Not checked.
+        rows : i64[n], each once, ascending, >= 0. Not checked.
+        counts : i64[n], lookups of each.
+        ahead : i64[n], how many batches later each is used again, 0 where that is unknown (only
+            the policy `lookahead` uses it).
         """
         self.batch += 1
         next_use = self._uses(rows, ahead)
@@ -205,7 +205,7 @@ class Cache:
         return np.where(ahead > 0, self.batch + ahead, NEVER)
 
     def release(self, lines: Ints, changed: bool = True) -> None:
-        """Unlock the lines of a batch (`Moves.lines`); `changed`: the batch wrote to them."""
+        """Unlock the lines of a batch (`Moves.lines`); changed : the batch wrote to them."""
         errors = np.empty(-(-lines.size // kernels.CHUNK), np.int64)
         kernels.release(lines, changed, self._locks, self._dirty, errors)
         if errors.any():
@@ -286,7 +286,7 @@ class Cache:
 def batches_ahead(rows: Ints, later: list[Ints]) -> Ints:
     """How many batches later each row is used next, or 0: the `ahead` of `Cache.prefetch`.
 
-    `later`: the rows of the batches that follow, each ascending.
+    later : the rows of the batches that follow, each ascending.
     """
     starts = np.cumsum([0, *(batch.size for batch in later)])
     out = np.empty_like(rows)

@@ -25,7 +25,7 @@ PIECE = 1 << 16  # rows whose records are packed at a time
 
 
 class Memory:
-    """All rows in slots [first, first + rows); `device`: how fast rows move to and from above."""
+    """All rows in slots [first, first + rows); device : how fast rows move to and from above."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Memory:
 class Records(Protocol):
     """Records of bytes by row; a row has none until it is written.
 
-    tier: the memory that they are in.
+    tier : the memory that they are in.
     """
 
     tier: str
@@ -168,7 +168,7 @@ class FileRecords:
 
 
 class Border:
-    """Packs rows into records and back: all bytes of a slot. `record`: bytes of a record."""
+    """Packs rows into records and back: all bytes of a slot; record : bytes of a record."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -186,7 +186,7 @@ class Border:
 class RecordHome:
     """Rows as records behind a border.
 
-    `device`: how fast they move, unless the records limit that themselves.
+    device : how fast they move, unless the records limit that themselves.
     """
 
     def __init__(

@@ -30,7 +30,8 @@ Stats: TypeAlias = dict[str, str | int]  # "tier": the name of a memory; counts 
 class Slots:
     """The bytes of the rows of one shard: weights and optimizer states, all by slot.
 
-    `arrays`: each with `slots` slots of equal size; `record`: bytes of a row.
+    arrays : each with `slots` slots of equal size.
+    record : bytes of a row.
     """
 
     def __init__(self, arrays: Sequence[Elements], slots: int) -> None:
@@ -89,7 +90,7 @@ class Home(Protocol):
 class Level:
     """A cache in slots [first, first + lines) over a home; it is a home itself.
 
-    `device`: how fast rows move between this level and the one above.
+    device : how fast rows move between this level and the one above.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Level:
     def move(self, moves: Moves, fill: bool = True) -> None:
         """Carry out what the cache decided: write evicted rows home, then fetch new ones.
 
-        `fill`: false if the caller overwrites the new ones anyway.
+        fill : false if the caller overwrites the new ones anyway.
         """
         dirty = moves.evicted_dirty
         # all that leave first: a row may be on its way down and wanted again

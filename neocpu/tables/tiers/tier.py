@@ -34,10 +34,13 @@ NONE = np.empty(0, np.int64)
 class Visit:
     """The rows i64[n] of one shard that a batch uses, and how often each is looked up.
 
-    `rows`: distinct, ascending; `counts` i64[n].
+    rows : distinct, ascending.
 
-    Once planned: `slots` and `lines` of the rows (-1: no line); `aside`: indices of the rows
-    without a line; `scratch`: the scratch slots that they were given.
+    Once it is planned:
+
+    slots, lines : of the rows (-1: no line).
+    aside : where in `rows` those without a line are.
+    scratch : the scratch slots that they were given.
     """
 
     rows: Ints
@@ -54,7 +57,7 @@ class Visit:
 class Tier:
     """The rows of one shard: the nearest cache, and scratch slots for rows without a line in it.
 
-    `scratch`: (first, count); if the home keeps rows in slots, they are used there instead.
+    scratch : (first, count); if the home keeps rows in slots, they are used there instead.
     """
 
     def __init__(
