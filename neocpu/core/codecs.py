@@ -51,8 +51,8 @@ class Codec:
     quantize_options : its options in order, with defaults; a string is a choice in `choices`.
     dequantize_options : likewise.
     choices : option -> {name: number that the function takes}.
-    randomly : name of the function of stochastic rounding, if there is one:
-        (x, *options, key, rows, step, out).
+    randomly : name of the function of stochastic rounding, if there is one: (x, *options, key,
+        rows, step, out).
     """
 
     module: str

@@ -31,8 +31,8 @@ class SmallFloat(NamedTuple):
     bits : bits of a code; what sign and mantissa leave are the exponent's.
     mantissa : bits of the mantissa.
     bias : of the exponent.
-    infinity : whether the topmost exponent means infinity and NaN (IEEE-754), or only the
-        topmost code of either sign is NaN and the rest are numbers (e4m3fn).
+    infinity : whether the topmost exponent means infinity and NaN (IEEE-754), or only the topmost
+        code of either sign is NaN and the rest are numbers (e4m3fn).
     limit : where finite, there is no infinity and no NaN: numbers beyond it become it (HFP8).
     """
 
@@ -91,8 +91,8 @@ class RowFormat(NamedTuple):
     block : elements that share one header; 0: the whole row does.
     trains : whether a table may be trained in it. Row-scaled formats are, below a cache.
     caches : whether caches may have it, above rows of narrower formats.
-    split : where rows are fp32 numbers in two halves: the format of the upper ones, which
-        lookups read. The lower halves are an array of their own, of the same dtype.
+    split : where rows are fp32 numbers in two halves: the format of the upper ones, which lookups
+        read. The lower halves are an array of their own, of the same dtype.
     """
 
     name: str

@@ -72,8 +72,9 @@ class KJT:
 class DistinctBags:
     """The bags of some keys of b samples, of which equal ones stand once (an inverse KJT of RecD).
 
-    kjt : of U samples, each with other bags. inverse : i32[b], sample s has the bags of
-    kjt's sample inverse[s]. first : i32[U], the first sample that has each.
+    kjt : of U samples, each with other bags.
+    inverse : i32[b], sample s has the bags of kjt's sample inverse[s].
+    first : i32[U], the first sample that has each.
     """
 
     kjt: KJT
@@ -86,7 +87,8 @@ class InverseKJT:
     """A batch whose keys are parted: some as they are, others in groups whose repeated bags stand
     once.
 
-    keys : of all, in the order of the tables. plain : those that are in no group, of b samples.
+    keys : of all, in the order of the tables.
+    plain : those that are in no group, of b samples.
     groups : each with keys of its own.
     """
 

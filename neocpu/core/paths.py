@@ -85,8 +85,8 @@ def refuse_misplaced(
     Before paths were relative to the config, that file would have been read. A run neither guesses
     nor fails with a bare "no such file": the message says which two places were looked at.
 
-    source, folder : the config and where it lies. set_keys : keys that were overridden, whose paths
-    in the file do not matter.
+    source, folder : the config and where it lies.
+    set_keys : keys that were overridden, whose paths in the file do not matter.
     """
     for key, written, path in placed:
         overridden = any(key == name or key.startswith(f"{name}.") for name in set_keys)
@@ -103,8 +103,9 @@ def refuse_misplaced(
 def absolute_paths(tree: Tree, placed: Tree) -> tuple[str, ...]:
     """Overrides `key=value` that make relative paths of a config absolute.
 
-    tree : the TOML tree as written, overrides applied. placed : the same with the paths of its file
-    placed. Text, overrides and these together mean the same files in any current folder.
+    tree : the TOML tree as written, overrides applied.
+    placed : the same with the paths of its file placed. Text, overrides and these together mean the
+        same files in any current folder.
     """
     # `_change` writes into sections, and these are the caller's
     values = deepcopy(

@@ -70,9 +70,10 @@ def _first_match(name: str, rules: Mapping[str, str], default: str) -> str:
 class Reader:
     """Turns a TOML tree into records; knows where each key was written, for messages.
 
-    source : the file. set_by : key -> the override that set it. choices, least, most : what is
-    allowed, by key; keys of tables stand under `tables.*`. Without an entry in `least`, whole
-    numbers are at least 0.
+    source : the file.
+    set_by : key -> the override that set it.
+    choices, least, most : what is allowed, by key; keys of tables stand under `tables.*`. Without
+        an entry in `least`, whole numbers are at least 0.
     """
 
     def __init__(

@@ -17,12 +17,18 @@ from neocpu.core.types import Elements
 class HyperParameters(NamedTuple):
     """What a rule reads at one step t, computed in fp64 and rounded to fp32 once; a flag is 0 or 1.
 
-    lr : learning rate after its schedule. correction1, correction2 : 1 / (1 - beta^t).
-    l2 : weight decay of mode l2, decay : of mode decoupled, 0 in the others. keep : 1 - lr * weight
-    decay of the modes decoupled and adagradw, else 1. step : t. shrinkage : lr * ar_alpha.
-    counter_frequency : |counter_halflife|. adjusting : t is beyond adjustment_iter, by
-    adjusted_steps. learning_rate_mode : FBGEMM's number of it. adagradw : the weight decay is of
-    this mode. The others are options of `tables.specs.optimizers.SparseOptimizer`.
+    lr : learning rate after its schedule.
+    correction1, correction2 : 1 / (1 - beta^t).
+    l2, decay : weight decay of mode l2, and of mode decoupled, 0 in the others.
+    keep : 1 - lr * weight decay of the modes decoupled and adagradw, else 1.
+    step : t.
+    shrinkage : lr * ar_alpha.
+    counter_frequency : |counter_halflife|.
+    adjusting : t is beyond adjustment_iter, by adjusted_steps.
+    learning_rate_mode : FBGEMM's number of it.
+    adagradw : the weight decay is of this mode.
+
+    The others are options of `tables.specs.optimizers.SparseOptimizer`.
     """
 
     lr: np.float32
@@ -80,13 +86,15 @@ class Rule:
     """One optimizer: what it remembers, and what it must be told.
 
     element_state, row_state : names of its state tensors per element and per row, all fp32, from
-    the rule's function to the checkpoint. row_scalars : 1: its update reads the row's sum of g*g,
-    2: and that of w*w. counts : it also reads the number of lookups of the row in the batch, those
-    of all keys that share the table, pruned ones left out. direct : it has a phase before that
-    turns g into the step's direction and reads the sum of g*g too. accumulator : the state that
-    starts at `initial_accumulator_value`. options : keys of its own, of
-    `tables.specs.optimizers.SparseOptimizer`. updates : it has an update; `none` leaves gradients to
-    the caller.
+        the rule's function to the checkpoint.
+    row_scalars : 1: its update reads the row's sum of g*g, 2: and that of w*w.
+    counts : it also reads the number of lookups of the row in the batch, those of all keys that
+        share the table, pruned ones left out.
+    direct : it has a phase before that turns g into the step's direction and reads the sum of g*g
+        too.
+    accumulator : the state that starts at `initial_accumulator_value`.
+    options : keys of its own, of `tables.specs.optimizers.SparseOptimizer`.
+    updates : it has an update; `none` leaves gradients to the caller.
     """
 
     name: str

@@ -29,8 +29,10 @@ ROW_DIGITS = 2
 class SketchSizes:
     """Shape of a sketch and its rules.
 
-    rows : of the logical table. buckets, slots : of the sketch; there are as many hot rows as
-    buckets. hash_rows : shared rows. threshold, decay : as of `kinds.cafe.CafeKeys`.
+    rows : of the logical table.
+    buckets, slots : of the sketch; there are as many hot rows as buckets.
+    hash_rows : shared rows.
+    threshold, decay : as of `kinds.cafe.CafeKeys`.
     """
 
     rows: int

@@ -22,7 +22,9 @@ def refuse_rounded(
 ) -> None:
     """Raise TrainingError if the numbers that are stored are not those that were loaded.
 
-    rows : i64[n], of the table. column : of it, the first one here. stored, numbers : f32[n, D].
+    rows : i64[n], of the table.
+    column : of it, the first one here.
+    stored, numbers : f32[n, D].
     """
     mismatches = np.argwhere(~same_bits(stored, numbers))
     if mismatches.size:
@@ -34,7 +36,7 @@ def refuse_rounded(
 
 
 def rounded(numbers: Floats, form: str, narrow: ModuleType) -> Floats:
-    """Numbers f32[n, D], each the nearest one of a format, by `kernels.narrow` or its twin."""
+    """Numbers f32[n, D], each the nearest one of a format, by `kernels.rows.narrow` or its twin."""
     record = table_format(form)
     if record.exact:
         return numbers

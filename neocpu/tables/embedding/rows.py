@@ -36,8 +36,8 @@ def entries_of(places: ShardPlaces, shards: Ints, samples: int) -> Entries:
 class StepRule(NamedTuple):
     """A rule as the kernels of one step take it.
 
-    limited : whether rows are scaled down to `max_norm` after the rule. hyper : its numbers at
-    `step`, which counts from 1.
+    limited : whether rows are scaled down to `max_norm` after the rule.
+    hyper : its numbers at `step`, which counts from 1.
     """
 
     rule: Rule
@@ -49,7 +49,8 @@ class StepRule(NamedTuple):
 class RowStore:
     """fp32 rows, and what is asked of rows of any format.
 
-    table : what lookups read. states : per-element states, f32 arrays like the table.
+    table : what lookups read.
+    states : per-element states, f32 arrays like the table.
     """
 
     coded = False
@@ -89,8 +90,8 @@ class RowStore:
     ) -> None:
         """The fused update of unique rows.
 
-        segments : by slot. rows : i64[U], the same as rows of the shard, by which stochastic
-        rounding draws.
+        segments : by slot.
+        rows : i64[U], the same as rows of the shard, by which stochastic rounding draws.
         """
         fused = chosen("rows.update", "fused")(by.rule, by.limited)
         states = by.rule.element_record(*self.element_states)

@@ -53,8 +53,8 @@ class TieredEmbedding(TableBatchedEmbedding):
     """A `TableBatchedEmbedding` some of whose shards live in slower memory than the one they are
     used in.
 
-    memory : placements and budgets. file : name of this rank's SSD file in `memory.folder`; an old
-        one is overwritten.
+    memory : placements and budgets.
+    file : name of this rank's SSD file in `memory.folder`; an old one is overwritten.
     """
 
     def __init__(

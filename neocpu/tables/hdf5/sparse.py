@@ -6,10 +6,7 @@ take no memory.
 
 import io
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer, WriteableBuffer
+from typing import Any
 
 PAGE = 1 << 16  # bytes
 
@@ -37,7 +34,7 @@ class SparseFile(io.RawIOBase):
         self._at = start + offset
         return self._at
 
-    def write(self, data: "ReadableBuffer") -> int:
+    def write(self, data: Any) -> int:
         """Write all of a buffer."""
         view = memoryview(data).cast("B")
         for page, start, count, done in self._spans(len(view)):
@@ -46,7 +43,7 @@ class SparseFile(io.RawIOBase):
         self.size = max(self.size, self._at)
         return len(view)
 
-    def readinto(self, buffer: "WriteableBuffer") -> int:
+    def readinto(self, buffer: Any) -> int:
         """Read as much as there is; returns how much."""
         view = memoryview(buffer).cast("B")
         length = min(len(view), max(self.size - self._at, 0))

@@ -23,8 +23,10 @@ from neocpu.tables.specs.specs import TableSpec
 class TableKind(NamedTuple):
     """A table kind.
 
-    keys : the record of its keys in the config, with their defaults. expand : all tables of the
-    kind, in the order of the config, to physical tables. Raises ConfigError for what does not fit.
+    keys : the record of its keys in the config, with their defaults.
+    expand : all tables of the kind, in the order of the config, to physical tables.
+
+    Raises ConfigError for what does not fit.
     """
 
     keys: type

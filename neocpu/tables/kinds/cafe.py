@@ -37,11 +37,13 @@ class CafeKeys:
     """Keys of a table of kind "cafe".
 
     compression : the rows of the table take this many times the memory of what is kept in their
-    place, sketch included. hash_share : part of the memory that shared rows take.
+        place, sketch included.
+    hash_share : part of the memory that shared rows take.
     threshold : score at which an id gets a row of its own, in lookups of mean importance.
     decay : what scores are multiplied by whenever so many lookups were seen that buckets have ten
-    times the threshold each. slots : ids that a bucket of the sketch knows. every : steps from one
-    decision to the next.
+        times the threshold each.
+    slots : ids that a bucket of the sketch knows.
+    every : steps from one decision to the next.
     """
 
     compression: float = 10.0

@@ -46,11 +46,13 @@ MOST_COLUMNS = 2**31 - 1  # as of any table
 class TtKeys:
     """Keys of a table of kind "tt".
 
-    rank : R of the products. row_factors : p1, p2, p3, whose product is the number of rows or
-    more; none: about the cube root of it each. dim_factors : q1, q2, q3, whose product is dim;
-    none: as near to one another as they can be. compression : with it, the largest rank for which
-    the table has dim * rows / compression parameters or fewer; 0: rank as it is. cache_rows : of
-    the first rows so many are kept as they are.
+    rank : R of the products.
+    row_factors : p1, p2, p3, whose product is the number of rows or more; none: about the cube root
+        of it each.
+    dim_factors : q1, q2, q3, whose product is dim; none: as near to one another as they can be.
+    compression : with it, the largest rank for which the table has dim * rows / compression
+        parameters or fewer; 0: rank as it is.
+    cache_rows : of the first rows so many are kept as they are.
     """
 
     rank: int = 16

@@ -35,11 +35,12 @@ class UnifiedKeys:
     """Keys of a table of kind "unified"; all but `chunks` are those of the shared table, the same
     for all that live in it.
 
-    table : name of the shared table. shared_rows : M, its rows (0: by `compression`).
-    shared_tables : how many of them the lookups go round; of several, the first is called
-    shared.0. chunks : c, lookups of each row, dim / c columns each.
+    table : name of the shared table.
+    shared_rows : M, its rows (0: by `compression`).
+    shared_tables : how many of them the lookups go round; of several, the first is called shared.0.
+    chunks : c, lookups of each row, dim / c columns each.
     compression : memory of the tables that live there, if they were full, over that of the shared
-    ones (0: not set).
+        ones (0: not set).
     """
 
     table: str = "shared"

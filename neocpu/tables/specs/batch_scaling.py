@@ -29,9 +29,9 @@ class BatchScaling:
     """How rates follow from those of a base batch.
 
     rule : "none": they are as they are given; "cowclip": weight decay of tables times s, learning
-    rate of dense parameters times sqrt(s), s = training.batch_size / base_batch_size.
-    base_batch_size : for which learning rates and weight decay are given. warmup_epochs : epochs in
-    which the rate of dense parameters grows from 0, also parts of one.
+        rate of dense parameters times sqrt(s), s = training.batch_size / base_batch_size.
+    base_batch_size : for which learning rates and weight decay are given.
+    warmup_epochs : epochs in which the rate of dense parameters grows from 0, also parts of one.
     """
 
     rule: str = NO_SCALING

@@ -21,8 +21,9 @@ Options: TypeAlias = tuple[tuple[str, Any], ...]
 class LogicalTable:
     """A table as a config names it.
 
-    spec : its shape, features and pooling. kind : a name in `kinds.KINDS`. keys : the record of
-    the kind's own keys.
+    spec : its shape, features and pooling.
+    kind : a name in `kinds.KINDS`.
+    keys : the record of the kind's own keys.
     """
 
     spec: TableSpec
@@ -44,9 +45,11 @@ class DynamicMap:
 
     Their row maps have the rule "row"; `train/step/dynamic_kinds.py` finds the rows of each batch.
 
-    rule : a name in `training.dynamic_kinds.RULES`. rows : of the logical table. every : steps from
-    one decision to the next. bytes : of what it takes to know where rows are. options : what else
-    the rule needs to know.
+    rule : a name in `train.step.dynamic_kinds.RULES`.
+    rows : of the logical table.
+    every : steps from one decision to the next.
+    bytes : of what it takes to know where rows are.
+    options : what else the rule needs to know.
     """
 
     rule: str
@@ -60,9 +63,11 @@ class DynamicMap:
 class Composition:
     """How the vectors of a logical table are made.
 
-    table : the logical table. terms : for each of its features, the lookups whose vectors are
-    composed. operation : a name in `model.operations`. tensors : dense parameters that it has,
-    (name, shape), the same for all features. options : what else the operation needs to know.
+    table : the logical table.
+    terms : for each of its features, the lookups whose vectors are composed.
+    operation : a name in `train.model.operations`.
+    tensors : dense parameters that it has, (name, shape), the same for all features.
+    options : what else the operation needs to know.
     dynamic : where rows move as training goes on (None: they stay).
     """
 

@@ -24,11 +24,13 @@ AS_SECTION = -1  # of warmup_steps
 class OptimizerGroup:
     """Tables and dense parameters with a learning rate, a weight decay and a warm-up of their own.
 
-    tables : names of tables, or shell patterns of them ("C1*"). dense : of dense parameters
-    ("top.*", "bottom.0.weight"). learning_rate : factor on the rate of `optimizer.sparse` or
-    `optimizer.dense`, its `end_learning_rate` included. weight_decay : factor on their weight
-    decay. warmup_steps : in which the rate grows from 0, in place of those of the section (-1: as
-    the section says; 0: none).
+    tables : names of tables, or shell patterns of them ("C1*").
+    dense : of dense parameters ("top.*", "bottom.0.weight").
+    learning_rate : factor on the rate of `optimizer.sparse` or `optimizer.dense`, its
+        `end_learning_rate` included.
+    weight_decay : factor on their weight decay.
+    warmup_steps : in which the rate grows from 0, in place of those of the section (-1: as the
+        section says; 0: none).
     """
 
     tables: tuple[str, ...] = ()
@@ -66,7 +68,9 @@ def group_names(
 ) -> dict[str, str]:
     """The group of each name that is in one.
 
-    aliases : what each name goes by. patterns : of each group. what : they are names of.
+    aliases : what each name goes by.
+    patterns : of each group.
+    what : they are names of.
 
     Raises ConfigError for a pattern that matches nothing, and a name that two groups match.
     """

@@ -24,10 +24,13 @@ RULES = ("digit", "salted", "range", "row")
 class RowMap:
     """A map from the rows of a logical table to those of a physical one.
 
-    rule : one of RULES. rows : of the logical table. divisor, modulus, first : as above.
-    salt : of a hash. signed : whether each lookup has a weight of 1 or -1, by another hash.
+    rule : one of RULES.
+    rows : of the logical table.
+    divisor, modulus, first : as above.
+    salt : of a hash.
+    signed : whether each lookup has a weight of 1 or -1, by another hash.
     log_weights : does a lookup take its weight of the log, if its table is weighted? (A table may
-    be weighted for the sake of signs only.)
+        be weighted for the sake of signs only.)
     """
 
     rule: str

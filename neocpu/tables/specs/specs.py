@@ -33,12 +33,13 @@ class TableSpec:
 
     pooling : "none" gives every lookup's row instead of a vector for each bag.
     format : how its numbers are kept, one of `neocpu.core.formats.TRAINED` (docs/formats.md).
-    rounding : how they are rounded to it after an update. cache_format : a wider format of the
-    rows in its caches, a key of `neocpu.core.formats.CACHES`; "": the same.
+    rounding : how they are rounded to it after an update.
+    cache_format : a wider format of the rows in its caches, a key of `neocpu.core.formats.CACHES`;
+        "": the same.
     same_codes : do all its features have the rows of the first one, code by code?
     maps : of a part of a table of some kind (`neocpu/tables/kinds/`), for each feature: which of
-    its rows stands for a row of that table. start : of its rows (None: as docs/arithmetic.md §9
-    says).
+        its rows stands for a row of that table.
+    start : of its rows (None: as docs/arithmetic.md §9 says).
     """
 
     name: str
@@ -230,12 +231,13 @@ class TableKeys:
     table's name. NAME may be "default" or a pattern like "C*" (`table_keys.py`).
 
     rows, dim : shape of the table: one row for each category, and its columns.
-    features : whose categories are looked up in it. pooling : how the rows of a bag become one
-    vector: their sum, or mean; none: they stay, for an operation of the model that takes them.
+    features : whose categories are looked up in it.
+    pooling : how the rows of a bag become one vector: their sum, or mean; none: they stay, for an
+        operation of the model that takes them.
     weighted : whether each lookup has a weight, which its row is multiplied by.
     same_codes : whether a value has one row, whichever of the features it is of: that of the first.
     format, rounding : how its numbers are kept, and rounded after an update; "": those of the
-    model. bf16_split: fp32 numbers of whose halves lookups read the upper one.
+        model. bf16_split: fp32 numbers of whose halves lookups read the upper one.
     kind : full: a row for each of its rows; others keep them in smaller tables (docs/kinds.md).
     kind_above : tables of this many rows or fewer are full, whatever `kind` says.
     """

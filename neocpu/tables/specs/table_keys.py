@@ -47,8 +47,8 @@ def tables_of(
 ) -> tuple[LogicalTable, ...]:
     """The tables that the TOML tree below `tables` makes.
 
-    features : the features of the log, in its order; called where there is a pattern. kinds : the
-    record of the keys of each table kind.
+    features : the features of the log, in its order; called where there is a pattern.
+    kinds : the record of the keys of each table kind.
 
     Raises ConfigError where there is no table, a pattern matches nothing, or a key is wrong.
     """

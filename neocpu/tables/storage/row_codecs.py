@@ -1,10 +1,10 @@
 """How do rows of numbers become the bytes of a narrow format, and numbers again?
 
-By a `RowCodec`, for any format of tables that has a line in `neocpu.core.codecs.CODECS`. Numbers are
-rounded to nearest, or stochastically by random words of a stream of each row (`streams_of`), which
-depends on the table, the row and what the row holds: a row that leaves a cache with the same bytes
-gets the same codes, whenever that is. Formats that scale whole rows (int8, int4) give scale and
-bias as numbers of their own (`scales`), with which `restore` finds the codes again.
+By a `RowCodec`, for any format of tables that has a line in `neocpu.core.codecs.CODECS`. Numbers
+are rounded to nearest, or stochastically by random words of a stream of each row (`streams_of`),
+which depends on the table, the row and what the row holds: a row that leaves a cache with the same
+bytes gets the same codes, whenever that is. Formats that scale whole rows (int8, int4) give scale
+and bias as numbers of their own (`scales`), with which `restore` finds the codes again.
 """
 
 from collections.abc import Mapping

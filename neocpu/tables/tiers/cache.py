@@ -148,8 +148,8 @@ class Cache:
 
         rows : i64[n], each once, ascending, >= 0. Not checked.
         counts : i64[n], lookups of each.
-        ahead : i64[n], how many batches later each is used again, 0 where that is unknown (only
-            the policy `lookahead` uses it).
+        ahead : i64[n], how many batches later each is used again, 0 where that is unknown (only the
+            policy `lookahead` uses it).
         """
         self.batch += 1
         next_use = self._uses(rows, ahead)

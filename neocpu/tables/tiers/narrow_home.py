@@ -24,7 +24,9 @@ from neocpu.tables.tiers.levels import Slots
 class NarrowBorder(Border):
     """Slots of a region inside; outside, records: the codec's bytes, then the states unchanged.
 
-    codec : of the shard's rows. wide : the slots of the shard. states : their optimizer states.
+    codec : of the shard's rows.
+    wide : the slots of the shard.
+    states : their optimizer states.
     get, put : read and write the numbers f32[n, D] in slots i64[n].
     """
 
