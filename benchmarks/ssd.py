@@ -42,9 +42,7 @@ class NeocpuFile:
         ours.wait_as_in_training()
         from neocpu.tables.storage.row_file import RowFile, RowTable
 
-        self.file = RowFile.create(
-            folder / "rows.h5", [RowTable("t", 10**10, RECORD)], threads=DEPTH
-        )
+        self.file = RowFile.create(folder / "rows.h5", [RowTable("t", 10**10, RECORD)])
         for low in range(0, rows.size, stores.PIECE):
             self.file.write(0, rows[low : low + stores.PIECE], records[low : low + stores.PIECE])
         self._out = np.empty((batch, RECORD), np.uint8)

@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from neocpu.tables.storage.row_file import RowFile, RowTable
+from neocpu.tables.storage.row_io import Access
 from neocpu.tables.storage.row_tools import compact, verify
 
 TABLES = (RowTable("A", 4000, 24), RowTable("B", 10**9, 61))
@@ -80,7 +81,7 @@ def live(path: Path, seed: int, journal: int, least: int, most: int, mapped: boo
     elif seed % 3 == 0 and least % 4 == 0:
         os.write(journal, b"r 0\n")
         compact(path)
-    with ThreadPoolExecutor(1) as pool, RowFile(path, TABLES, mapped=mapped) as file:
+    with ThreadPoolExecutor(1) as pool, RowFile(path, TABLES, access=Access(mapped=mapped)) as file:
         assert least <= file.epoch <= most, f"epoch {file.epoch}, expected {least} to {most}"
         check(file, seed)
         os.write(journal, b"r %d\n" % file.epoch)

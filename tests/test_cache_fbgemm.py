@@ -110,4 +110,4 @@ def test_the_difference_lfu_hits_of_the_same_batch():
         moves.append(cache.prefetch(np.array(list(batch)), np.array(list(batch.values()))))
         cache.release(moves[-1].lines)
     assert peer.step(first) == [] and peer.step(second) == [(0, 0)]
-    assert moves[1].lines.tolist() == [*range(32), -1] and not moves[1].evicted_ids.size
+    assert moves[1].lines.tolist() == [*range(32), -1] and not moves[1].evicted_rows.size

@@ -182,29 +182,6 @@ def test_padding_and_selection(seed: int, bags: int, width: int) -> None:
     )
 
 
-@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 4), st.booleans())
-def test_reorder_batched(seed: int, batches: int, tables: int, broadcast: bool) -> None:
-    rng = np.random.default_rng(seed)
-    batch_offsets = np.append(0, np.cumsum(rng.integers(1, 4, batches))).astype(np.int32)
-    lengths = rng.integers(0, 4, tables * (batches if broadcast else int(batch_offsets[-1])))
-    indices = rng.integers(0, 99, int(lengths.sum()))
-    samples = int(batch_offsets[-1])
-    actual = layouts.reorder_batched_ad(lengths, indices, batch_offsets, broadcast)
-    expected = FBGEMM.reorder_batched_ad_lengths(T(lengths), T(batch_offsets), samples, broadcast)
-    np.testing.assert_array_equal(actual[0], expected.numpy())
-    offsets, reordered_offsets = (layouts.complete_cumsum(a) for a in (lengths, actual[0]))
-    expected_indices = FBGEMM.reorder_batched_ad_indices(
-        T(offsets),
-        T(indices),
-        T(reordered_offsets),
-        T(batch_offsets),
-        samples,
-        broadcast,
-        int(reordered_offsets[-1]),
-    )
-    np.testing.assert_array_equal(actual[1], expected_indices.numpy())
-
-
 @given(st.integers(0, 2**32), st.integers(0, 3))
 def test_bounds_check(seed: int, broken: int) -> None:
     rng, lengths, indices, _ = batch(seed, 3, 4, False)

@@ -11,6 +11,7 @@ from spmd_exchange import NARROW, PLANS, Case, digest, train, unsharded
 from test_tbe import COLUMNS, KEYS, SEED, TABLES, WHOLE, Plain, batch, record
 
 from neocpu import load
+from neocpu.core.codecs import LAYOUTS, NEAREST, STOCHASTIC
 from neocpu.core.errors import CheckpointError, TrainingError
 from neocpu.kernels.compile.threads import thread_count, use_threads
 from neocpu.kernels.twins.codecs import small_floats as codecs
@@ -67,15 +68,15 @@ class Rounded(Plain):
         for w, table in zip(self.weights, self.tables):
             if table.row_format.exact:
                 continue
-            layout = codecs.LAYOUTS[table.format]
+            layout = LAYOUTS[table.format]
             rows = np.arange(table.rows)
             codes = np.empty(w.shape, np.uint16 if layout[0] == 16 else np.uint8)
             # numbers of the format never move: rows that were not updated stay
             if table.rounding == "stochastic":
                 key = tensor_key(SEED, STOCHASTIC_ROUNDING, table.name)
-                codecs.encode_rows_randomly(w, layout, codecs.STOCHASTIC, key, rows, 0, step, codes)
+                codecs.encode_rows_randomly(w, layout, STOCHASTIC, key, rows, 0, step, codes)
             else:
-                codecs.encode_rows(w, layout, codecs.NEAREST, codes)
+                codecs.encode_rows(w, layout, NEAREST, codes)
             codecs.decode_rows(codes, layout, w)
 
 

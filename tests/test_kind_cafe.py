@@ -213,7 +213,7 @@ def test_a_promotion_copies_the_row_and_its_state_bit_by_bit(log, tmp_path, name
         targets = rows.read(self._hot, promoted[0].hot_rows)
         for field, value in targets.items():
             assert value.tobytes() == sources[field][place].tobytes()
-        copied.append(promoted[0].ids.size)
+        copied.append(promoted[0].logical_rows.size)
 
     spy.original = HotRows.decide
     monkeypatch.setattr(HotRows, "decide", spy)
@@ -226,7 +226,7 @@ def test_decisions_after_every_step_and_tables_of_one_row(log, tmp_path):
     summary, sketches = train(log, tmp_path / "1", *overrides)
     again, _ = train(log, tmp_path / "2", *overrides, ranks=2)
     assert again["digest"] == summary["digest"]
-    assert sketches[-1].ids.tolist() == [[0, -1, -1, -1]]
+    assert sketches[-1].logical_rows.tolist() == [[0, -1, -1, -1]]
     assert sketches[-1].hot_rows[0, 0] == 0
 
 
@@ -240,8 +240,8 @@ def test_a_sketch_finds_the_ids_of_zipf_that_are_seen_most():
     for part in np.array_split(ids, 10):
         sketch.observe(observations(part))
     top = np.argsort(-np.bincount(ids, minlength=rows), kind="stable")[:200]
-    assert np.isin(top, sketch.ids).mean() > 0.95
-    scores = dict(zip(sketch.ids.reshape(-1).tolist(), sketch.scores.reshape(-1).tolist()))
+    assert np.isin(top, sketch.logical_rows).mean() > 0.95
+    scores = dict(zip(sketch.logical_rows.reshape(-1).tolist(), sketch.scores.reshape(-1).tolist()))
     counts = np.bincount(ids, minlength=rows)
     # a score is never less than the lookups of its id since it entered
     assert all(scores[row] >= counts[row] for row in top[:50].tolist())

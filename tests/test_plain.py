@@ -152,7 +152,7 @@ def test_caches_decide_alike(policy, monkeypatch):
         moves = []
         for ids in batches:
             step = cache.prefetch(ids, np.ones(ids.size, np.int64))
-            moves.append([step.lines, step.evicted_ids, step.filled_ids, cache.locate(ids)])
+            moves.append([step.lines, step.evicted_rows, step.filled_rows, cache.locate(ids)])
             cache.release(step.lines)
         decisions.append((moves, cache.stats()))
     for tuned_step, plain_step in zip(decisions[0][0], decisions[1][0], strict=True):

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from neocpu.core.errors import StorageError
 from neocpu.tables.storage import extents, row_log
+from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.extents import RowTable
 from neocpu.tables.storage.row_file import RowFile
+from neocpu.tables.storage.row_io import Access
 from neocpu.tables.storage.row_tools import verify
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,7 +26,7 @@ TABLES = (
     RowTable("C2[0:9]", 300, 7, 40, 8, 2),
 )
 Model = list[dict[int, bytes]]
-WAYS = ({}, {"mapped": False, "threads": 3}, {"reads": "threads", "threads": 2})
+WAYS = (Access(), Access(mapped=False, threads=3), Access("threads", threads=2))
 
 
 def fill(file: RowFile, rng: np.random.Generator, model: Model, most: int = 60) -> None:
@@ -73,14 +75,14 @@ def test_content_is_that_of_a_dictionary(tmp_path_factory, seed, way, steps):
     model = [{}, {}]
     last = [{}, {}]
     sealed = [{}, {}]
-    file = RowFile.create(path, TABLES, extent=1 << 12, **way)
+    file = RowFile.create(path, TABLES, extent=1 << 12, access=way)
     make = None
     for epoch, step in enumerate(steps, 1):
         if step == "w":
             fill(file, rng, model)
         elif step == "r":
             file.close()
-            file = RowFile(path, TABLES, **way)
+            file = RowFile(path, TABLES, access=way)
             make = None
             model = [dict(part) for part in last]
         elif make is None and step in "cs":
@@ -179,10 +181,10 @@ def test_a_stranger_reads_it_with_h5py(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_one_thread_writes_while_others_read(tmp_path: Path, way: dict) -> None:
+def test_one_thread_writes_while_others_read(tmp_path: Path, way: Access) -> None:
     rows = np.arange(3000)
     with (
-        RowFile.create(tmp_path / "r.h5", TABLES, extent=1 << 12, **way) as file,
+        RowFile.create(tmp_path / "r.h5", TABLES, extent=1 << 12, access=way) as file,
         ThreadPoolExecutor(3) as pool,
     ):
         file.write(0, rows, np.full((rows.size, 20), 5, np.uint8))
@@ -228,8 +230,8 @@ def test_a_slower_device_takes_longer(tmp_path: Path) -> None:
     small(tmp_path / "r.h5")
     rows = np.arange(300)
     out = np.zeros((300, 7), np.uint8)
-    for limit in ({"iops": 1000.0}, {"bandwidth": 7000.0}):
-        with RowFile(tmp_path / "r.h5", **limit) as file:
+    for device in (Device(iops=1000.0), Device(bandwidth=7000.0)):
+        with RowFile(tmp_path / "r.h5", device=device) as file:
             records = int(file.read(1, rows, out).sum())
             start = time.monotonic()
             file.read(1, rows, out)
@@ -239,7 +241,7 @@ def test_a_slower_device_takes_longer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reads", ["mapped", "threads"])
 def test_dropped_pages_are_read_again(tmp_path: Path, reads: str) -> None:
     model = small(tmp_path / "r.h5")
-    with RowFile(tmp_path / "r.h5", reads=reads) as file:
+    with RowFile(tmp_path / "r.h5", access=Access(reads)) as file:
         file.drop_pages()
         assert content(file) == model
         file.drop_pages()

@@ -21,7 +21,7 @@ from neocpu.tables.storage import extents
 from neocpu.tables.storage.extents import RowTable
 from neocpu.tables.storage.lock import held_by
 from neocpu.tables.storage.row_file import RowFile
-from neocpu.tables.storage.row_io import RawFile
+from neocpu.tables.storage.row_io import Access, RawFile
 from neocpu.tables.storage.row_tools import verify
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -354,7 +354,7 @@ def test_a_power_failure_leaves_a_commit(tmp_path_factory, seed):
 
     now: Model = [{}, {}]
     sealed: Model = now
-    with RowFile.create(path, TABLES, extent=1 << 12, mapped=False) as file:
+    with RowFile.create(path, TABLES, extent=1 << 12, access=Access(mapped=False)) as file:
         fill(file, rng, now, 500)
         file.commit(1)
         disk[:] = path.read_bytes()

@@ -330,7 +330,8 @@ def test_replicas_apply_summed_words(name, fill):
                 rounding.sum_words(
                     words, np.arange(rows.size), np.append(starts, rows.size), merged
                 )
-                tbe.apply_rows(i, unique, merged, step)
+                layout = EntryLayout(np.array([i]), np.zeros(1, np.int64))
+                tbe.apply_tables(layout, [(unique, merged)], step)
             plain.backward(lookups, grad, step)
             plain.check(tbe)
 

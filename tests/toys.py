@@ -147,7 +147,7 @@ POLICY = Toy(
         ),
         Lines(
             "neocpu/core/policies.py",
-            '        Policy("mru", "evicts the row that was used last", "a toy"),\n',
+            '        Policy("mru"),\n',
             before="        Policy(",
         ),
     ),

@@ -45,15 +45,14 @@ LAYOUTS = {
 class Codec:
     """Functions of a kernel file and of its twin that write and read a format, and their options.
 
-    Attributes:
-        module: file in `kernels/` and in `kernels/twins/`, dotted.
-        quantize: name of the function (x f32[R, D], *options, out).
-        dequantize: name of the function (codes, *options, out f32[R, D]).
-        quantize_options: its options in order, with defaults; a string is a choice in `choices`.
-        dequantize_options: likewise.
-        choices: option -> {name: number that the function takes}.
-        randomly: name of the function of stochastic rounding, if there is one:
-            (x, *options, key, rows, step, out).
+    module : file in `kernels/` and in `kernels/twins/`, dotted.
+    quantize : name of the function (x f32[R, D], *options, out).
+    dequantize : name of the function (codes, *options, out f32[R, D]).
+    quantize_options : its options in order, with defaults; a string is a choice in `choices`.
+    dequantize_options : likewise.
+    choices : option -> {name: number that the function takes}.
+    randomly : name of the function of stochastic rounding, if there is one: (x, *options, key,
+        rows, step, out).
     """
 
     module: str
@@ -70,6 +69,7 @@ MX_ROUNDINGS = {"nearest": 0, "floor": 1, "even": 2, "stochastic": 3, "ceil": 4}
 
 
 def _small(name: str) -> Codec:
+    # one pair of functions serves all small floats: the layout tells them apart
     words: dict[str, object] = {"layout": LAYOUTS[name]}
     choices = {
         "rounding": {n: v for n, v in ROUNDINGS.items() if v in (NEAREST, TRUNCATE, HALF_UP)}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 __all__ = ["available", "core_quota", "memory_left", "roam"]
 
+# at import, before any thread is bound to a core of its own
 _AT_START = frozenset(
     os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 )
@@ -37,10 +38,12 @@ def roam() -> None:
 
 def core_quota() -> float:
     """Cores' worth of time that this process may use, infinity where nobody limits it."""
+    # the tightest of a group and those above it counts
     quotas = [NO_LIMIT]
     for group in _groups("cpu"):
         words = _read(group / "cpu.max").split()
         if not words:
+            # version 1; its -1 for no limit is no number to `isdigit`
             limit = _read(group / "cpu.cfs_quota_us").strip()
             words = [limit, _read(group / "cpu.cfs_period_us").strip()]
         if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
@@ -61,6 +64,7 @@ def memory_left() -> float:
             limit = _read(group / "memory.limit_in_bytes").strip()
             used = _read(group / "memory.usage_in_bytes").strip()
         if limit.isdigit() and used.isdigit() and int(limit) < MOST_BYTES:
+            # the page cache counts as used, but gives way when memory is asked for
             left.append(max(int(limit) - int(used) + _reclaimable(group), 0))
     return min(left)
 
@@ -75,10 +79,12 @@ def _reclaimable(group: Path) -> int:
 def _groups(controller: str) -> Iterator[Path]:
     """Folders of the groups that limit this process, its own first."""
     for line in _read(MEMBERSHIP).splitlines():
+        # a line of version 2 names no controllers: its one tree has all of them
         _, controllers, name = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         root = GROUPS / controllers if controllers else GROUPS
+        # controllers that share a hierarchy may have links of their own names only
         if controllers and not root.is_dir():
             root = GROUPS / controller
         group = root / name.lstrip("/")

@@ -17,6 +17,7 @@ DEFAULT = ctypes.c_void_p(-1)  # FE_DFL_ENV of glibc and musl
 
 def subnormals_are_kept() -> bool:
     """Whether this thread computes with subnormal numbers."""
+    # a product, since a subnormal that is only copied stays what it is
     return bool(np.float32(2.0**-140) * np.float32(1.0) != 0)
 
 
@@ -28,6 +29,7 @@ def keep_subnormals() -> None:
     if subnormals_are_kept():
         return
     with contextlib.suppress(OSError, AttributeError):
+        # the default environment has the flags of flushing cleared
         ctypes.CDLL(None).fesetenv(DEFAULT)
     require_subnormals()
 

@@ -14,11 +14,12 @@ computes with rows.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Dtype, Elements
 
 CODE_BITS = (8, 16)  # widths of small floats that kernels are compiled for
 INTEGER_BITS = (8, 4, 2)  # widths of row-scaled integers that kernels read
@@ -27,13 +28,12 @@ INTEGER_BITS = (8, 4, 2)  # widths of row-scaled integers that kernels read
 class SmallFloat(NamedTuple):
     """What the codes of a small float mean: 1 sign bit, exponent bits, `mantissa` bits, a bias.
 
-    Attributes:
-        bits: bits of a code; what sign and mantissa leave are the exponent's.
-        mantissa: bits of the mantissa.
-        bias: of the exponent.
-        infinity: whether the topmost exponent means infinity and NaN (IEEE-754), or only the
-            topmost code of either sign is NaN and the rest are numbers (e4m3fn).
-        limit: where finite, there is no infinity and no NaN: numbers beyond it become it (HFP8).
+    bits : bits of a code; what sign and mantissa leave are the exponent's.
+    mantissa : bits of the mantissa.
+    bias : of the exponent.
+    infinity : whether the topmost exponent means infinity and NaN (IEEE-754), or only the topmost
+        code of either sign is NaN and the rest are numbers (e4m3fn).
+    limit : where finite, there is no infinity and no NaN: numbers beyond it become it (HFP8).
     """
 
     bits: int
@@ -57,8 +57,10 @@ class SmallFloat(NamedTuple):
         """The largest finite number."""
         top = (1 << (self.bits - 1 - self.mantissa)) - 1
         if self.infinity:
+            # the topmost exponent is that of infinity and NaN
             significand = 2.0 - 2.0**-self.mantissa
             return float(np.ldexp(significand, top - 1 - self.bias))
+        # the topmost code is NaN, so the largest number is the one before it
         return float(np.ldexp(2.0 - 2.0 ** (1 - self.mantissa), top - self.bias))
 
     @property
@@ -79,19 +81,18 @@ class SmallFloat(NamedTuple):
 class RowFormat(NamedTuple):
     """A format of rows of `columns` elements.
 
-    Attributes:
-        name: as in configs and suites.
-        dtype: NumPy dtype of one code, or "|u1" where a row is a run of bytes.
-        bits: bits of one element.
-        number: what a code means, where it is a small float.
-        header: (name, dtype) of the words that scale a row or block, in the order they are stored.
-        header_first: whether they stand before the codes.
-        multiple: bytes of codes are padded with zero bytes to a multiple of this.
-        block: elements that share one header; 0: the whole row does.
-        trains: whether a table may be trained in it. Row-scaled formats are, below a cache.
-        caches: whether caches may have it, above rows of narrower formats.
-        split: where rows are fp32 numbers in two halves: the format of the upper ones, which
-            lookups read. The lower halves are an array of their own, of the same dtype.
+    name : as in configs and suites.
+    dtype : NumPy dtype of one code, or "|u1" where a row is a run of bytes.
+    bits : bits of one element.
+    number : what a code means, where it is a small float.
+    header : (name, dtype) of the words that scale a row or block, in the order they are stored.
+    header_first : whether they stand before the codes.
+    multiple : bytes of codes are padded with zero bytes to a multiple of this.
+    block : elements that share one header; 0: the whole row does.
+    trains : whether a table may be trained in it. Row-scaled formats are, below a cache.
+    caches : whether caches may have it, above rows of narrower formats.
+    split : where rows are fp32 numbers in two halves: the format of the upper ones, which lookups
+        read. The lower halves are an array of their own, of the same dtype.
     """
 
     name: str
@@ -132,7 +133,7 @@ class RowFormat(NamedTuple):
         return sum(np.dtype(dtype).itemsize for _, dtype in self.header)
 
     @property
-    def code_dtype(self) -> np.dtype[Any]:
+    def code_dtype(self) -> Dtype:
         """Dtype of the array that kernels get: float32, or a record of one field that names how
         its codes are read.
         """
@@ -149,6 +150,7 @@ class RowFormat(NamedTuple):
         """Bytes of a row of `columns` elements."""
         if self.block:
             blocks = (columns + self.block - 1) // self.block
+            # the last block is filled up with zeros
             return blocks * (self.data_bytes(self.block) + self.header_bytes)
         return self.data_bytes(columns) + self.header_bytes
 
@@ -156,7 +158,7 @@ class RowFormat(NamedTuple):
         """Elements of dtype `dtype` in one row: the last axis of an array of rows."""
         return self.row_bytes(columns) // np.dtype(self.dtype).itemsize
 
-    def view(self, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def view(self, codes: Elements) -> Elements:
         """`codes` (dtype `dtype`, or anything of that item size) as kernels want it; no copy."""
         return codes.view(self.code_dtype)
 
@@ -166,6 +168,7 @@ class RowFormat(NamedTuple):
         It must hold every number of small floats. Row-scaled rows can have any number; of theirs
         it holds the nearest.
         """
+        # rows of as many bits would gain nothing from such a cache
         if other.exact or other.bits >= self.bits:
             return False
         if other.number is None or self.number is None:

@@ -57,6 +57,7 @@ class KJT:
                 f"{self.lengths[feature, sample]} is negative"
             )
         total = int(self.offsets[-1])
+        # checked here, before kernels read beyond the end
         if total != self.values.size:
             raise IndexRangeError(
                 f"lengths add up to {total} lookups, but there are {self.values.size} values"
@@ -71,8 +72,9 @@ class KJT:
 class DistinctBags:
     """The bags of some keys of b samples, of which equal ones stand once (an inverse KJT of RecD).
 
-    kjt : of U samples, each with other bags. inverse : i32[b], sample s has the bags of
-    kjt's sample inverse[s]. first : i32[U], the first sample that has each.
+    kjt : of U samples, each with other bags.
+    inverse : i32[b], sample s has the bags of kjt's sample inverse[s].
+    first : i32[U], the first sample that has each.
     """
 
     kjt: KJT
@@ -85,7 +87,8 @@ class InverseKJT:
     """A batch whose keys are parted: some as they are, others in groups whose repeated bags stand
     once.
 
-    keys : of all, in the order of the tables. plain : those that are in no group, of b samples.
+    keys : of all, in the order of the tables.
+    plain : those that are in no group, of b samples.
     groups : each with keys of its own.
     """
 

@@ -7,14 +7,15 @@ by name.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.presets import log_file, log_path
 from neocpu.core.records import toml_text, toml_tree
+from neocpu.core.types import Tree
 
 # keys whose values are a path, or a list of paths
 LOGS = ("data.train", "data.valid", "data.test")
@@ -47,7 +48,7 @@ def beside(folder: str | Path, written: str) -> str:
     return plain if os.path.realpath(plain) == os.path.realpath(joined) else joined
 
 
-def place_paths(tree: dict[str, Any], folder: str | Path) -> list[PlacedPath]:
+def place_paths(tree: Tree, folder: str | Path) -> list[PlacedPath]:
     """Replace relative paths of a TOML tree that stands in `folder`; returns what was replaced.
 
     folder : "": the current one, from which paths start as they are. Values that are no paths, and
@@ -61,6 +62,7 @@ def place_paths(tree: dict[str, Any], folder: str | Path) -> list[PlacedPath]:
         path = beside(folder, written)
         if os.path.isabs(written):
             return written
+        # a file beside the config wins over a log of the package with the same name
         if key in LOGS and not os.path.exists(path) and (log := log_file(written)):
             return str(log)
         placed.append(PlacedPath(key, written, path))
@@ -70,7 +72,7 @@ def place_paths(tree: dict[str, Any], folder: str | Path) -> list[PlacedPath]:
     return placed
 
 
-def place_logs(tree: dict[str, Any]) -> None:
+def place_logs(tree: Tree) -> None:
     """Replace names of small logs that come with the package by their paths."""
     _change(tree, lambda key, path: log_path(path) if key in LOGS else path)
 
@@ -83,8 +85,8 @@ def refuse_misplaced(
     Before paths were relative to the config, that file would have been read. A run neither guesses
     nor fails with a bare "no such file": the message says which two places were looked at.
 
-    source, folder : the config and where it lies. set_keys : keys that were overridden, whose paths
-    in the file do not matter.
+    source, folder : the config and where it lies.
+    set_keys : keys that were overridden, whose paths in the file do not matter.
     """
     for key, written, path in placed:
         overridden = any(key == name or key.startswith(f"{name}.") for name in set_keys)
@@ -98,20 +100,23 @@ def refuse_misplaced(
         )
 
 
-def absolute_paths(tree: Mapping[str, Any], placed: Mapping[str, Any]) -> tuple[str, ...]:
+def absolute_paths(tree: Tree, placed: Tree) -> tuple[str, ...]:
     """Overrides `key=value` that make relative paths of a config absolute.
 
-    tree : the TOML tree as written, overrides applied. placed : the same with the paths of its file
-    placed. Text, overrides and these together mean the same files in any current folder.
+    tree : the TOML tree as written, overrides applied.
+    placed : the same with the paths of its file placed. Text, overrides and these together mean the
+        same files in any current folder.
     """
+    # `_change` writes into sections, and these are the caller's
     values = deepcopy(
         {key: section for key, section in placed.items() if isinstance(section, dict)}
     )
     _change(values, lambda _, path: os.path.abspath(path))
     overrides = []
     for key, section, name in _entries(tree):
-        written = section[name] if isinstance(section[name], list) else [section[name]]
-        if any(_path(key, item) and not os.path.isabs(item) for item in written):
+        written = section[name]
+        items = written if isinstance(written, list) else [written]
+        if any(_is_path(item, key) and not os.path.isabs(item) for item in items):
             part, _, _ = key.partition(".")
             value = toml_text(values[part][name])
             overrides.append(f"{key}={value}")
@@ -129,9 +134,11 @@ def moved(text: str, folder: str | Path, target: str | Path) -> str:
         return text
     lines = text
     for placed in place_paths(tree, folder):
+        # replaced in the text, where comments and order stay as they are
         new = toml_text(os.path.relpath(placed.path, target))
         for quote in "\"'":
             lines = lines.replace(f"{quote}{placed.written}{quote}", new)
+    # the same text may stand elsewhere, or be written with escapes: what it means decides
     there = toml_tree(lines)
     place_paths(there, target)
     if _real_paths(there) != _real_paths(tree):
@@ -142,18 +149,18 @@ def moved(text: str, folder: str | Path, target: str | Path) -> str:
     return lines
 
 
-def _real_paths(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _real_paths(tree: Tree) -> Tree:
     """The files that the keys of a placed tree lead to."""
     real = {section: tree[section] for section in SECTIONS if section in tree}
     _change(real, lambda _, path: os.path.realpath(path))
     return real
 
 
-def _change(tree: Mapping[str, Any], change: Callable[[str, str], str]) -> None:
+def _change(tree: Tree, change: Callable[[str, str], str]) -> None:
     """Replace all paths of a tree by `change(key, path)`."""
 
-    def changed(key: str, value: Any) -> Any:
-        return change(key, value) if _path(key, value) else value
+    def changed(key: str, value: object) -> object:
+        return change(key, value) if _is_path(value, key) else value
 
     for key, section, name in _entries(tree):
         value = section[name]
@@ -163,7 +170,7 @@ def _change(tree: Mapping[str, Any], change: Callable[[str, str], str]) -> None:
             section[name] = changed(key, value)
 
 
-def _entries(tree: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+def _entries(tree: Tree) -> Iterator[tuple[str, dict[str, object], str]]:
     """(key, its section, its name there) of the keys for paths that a tree has."""
     for key in PATH_KEYS:
         section_name, name = key.split(".")
@@ -172,7 +179,7 @@ def _entries(tree: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], str
             yield key, section, name
 
 
-def _path(key: str, value: Any) -> bool:
+def _is_path(value: object, key: str) -> TypeGuard[str]:
     """Is a value of a key a path, rather than a name, nothing, or of a wrong type?"""
     if not isinstance(value, str) or not value or "\0" in value:
         return False

@@ -1,7 +1,7 @@
 """Which cache policies exist, and what do they record? One record each.
 
 What a policy does is a pair of functions in `kernels/tiers/policies.py` and its twin; its name and
-needs are here, without Numba, for the config and `--help`.
+needs are here, without Numba, for the config.
 """
 
 from dataclasses import dataclass
@@ -18,17 +18,13 @@ FAR = 1 << 20
 class Policy:
     """A cache policy.
 
-    name     : its name in the config
-    about    : what it evicts, one clause for `--help`
-    source   : where it is described
-    counts   : it needs the lookups of every row since the start, also of rows outside the cache
-    next_use : it needs, and keeps for each line, the next batch that uses a row (`NEVER`: unknown)
-    hand     : it keeps a position in the queue of each set
+    name : its name in the config.
+    counts : it needs the lookups of every row since the start, also of rows outside the cache.
+    next_use : it needs, and keeps for each line, the next batch that uses a row (`NEVER`: unknown).
+    hand : it keeps a position in the queue of each set.
     """
 
     name: str
-    about: str
-    source: str
     counts: bool = False
     next_use: bool = False
     hand: bool = False
@@ -37,30 +33,10 @@ class Policy:
 POLICIES = {
     policy.name: policy
     for policy in (
-        Policy(
-            "lru", "evicts the row that was not used for longest", "FBGEMM's CacheAlgorithm.LRU"
-        ),
-        Policy(
-            "lfu",
-            (
-                "evicts the row looked up least often; a row looked up less often than all others "
-                "stays outside"
-            ),
-            "FBGEMM's CacheAlgorithm.LFU; Neo, 2022",
-            counts=True,
-        ),
-        Policy(
-            "sieve",
-            "evicts the oldest row that was not used again since a hand last passed it",
-            "Zhang et al., SIEVE, NSDI 2024",
-            hand=True,
-        ),
-        Policy(
-            "lookahead",
-            "evicts the row whose next use, in the batches known already, is farthest",
-            "Belady 1966; BagPipe, SOSP 2023",
-            next_use=True,
-        ),
+        Policy("lru"),  # FBGEMM's CacheAlgorithm.LRU
+        Policy("lfu", counts=True),  # FBGEMM's CacheAlgorithm.LFU; Neo, 2022
+        Policy("sieve", hand=True),  # Zhang et al., SIEVE, NSDI 2024
+        Policy("lookahead", next_use=True),  # Belady 1966; BagPipe, SOSP 2023
     )
 }
 DEFAULT = "lru"

@@ -41,6 +41,7 @@ def model_path(config: str | Path) -> Path:
     ConfigError for anything else that is no model.
     """
     path = Path(config)
+    # a file of the user wins over a model of the same name
     if path.suffix == ".toml" or path.parent != Path() or path.is_file():
         return path
     known = names(MODELS)

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, get_args, get_origin, get_type_hints
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Tree
 
 Paths = tuple[str, ...]
 MOST_NESTED = 32  # tables and lists in one another
@@ -42,6 +43,7 @@ def choose(
 
     Raises ConfigError for a value that is not allowed, or a pattern that matches no table.
     """
+    # one name for all tables is a pattern that matches all
     rules = {"*": spec} if isinstance(spec, str) else dict(spec)
     for pattern, value in rules.items():
         if value not in allowed:
@@ -68,9 +70,10 @@ def _first_match(name: str, rules: Mapping[str, str], default: str) -> str:
 class Reader:
     """Turns a TOML tree into records; knows where each key was written, for messages.
 
-    source : the file. set_by : key -> the override that set it. choices, least, most : what is
-    allowed, by key; keys of tables stand under `tables.*`. Without an entry in `least`, whole
-    numbers are at least 0.
+    source : the file.
+    set_by : key -> the override that set it.
+    choices, least, most : what is allowed, by key; keys of tables stand under `tables.*`. Without
+        an entry in `least`, whole numbers are at least 0.
     """
 
     def __init__(
@@ -109,11 +112,11 @@ class Reader:
             f"{self.place(inner)}: {key}: no such key; {hint} here: {', '.join(known)}"
         )
 
-    def record(self, kind: type, tree: Any, key: str) -> Any:
+    def record(self, kind: type, tree: object, key: str) -> Any:
         """A dataclass from a TOML table; fields that the table lacks have their defaults."""
         return replace(kind(), **self.keys(kind, tree, key))
 
-    def keys(self, kind: type, tree: Any, key: str, default: Any = None) -> dict[str, Any]:
+    def keys(self, kind: type, tree: object, key: str, default: object = None) -> dict[str, Any]:
         """The values that a TOML table gives for a dataclass."""
         if not isinstance(tree, Mapping):
             raise self.wrong(key, f"expected a table of keys, got {tree!r}")
@@ -133,7 +136,7 @@ class Reader:
                 values[name] = self.value(hints[name], value, inner)
         return values
 
-    def value(self, hint: Any, value: Any, key: str) -> Any:
+    def value(self, hint: Any, value: object, key: str) -> Any:
         """A value of the annotated type."""
         if hint == Paths and isinstance(value, str):
             self._check(key, value)
@@ -169,6 +172,7 @@ class Reader:
                 key,
                 f'expected a name in quotes, or a table like {{ "C*" = "NAME" }}, got {value!r}',
             )
+        # `type`, since true is an int to Python but not to TOML
         if hint is float and type(value) is int:
             # a larger one is no float; it is refused below
             value = float(value) if abs(value) < 2**1023 else math.inf
@@ -177,13 +181,14 @@ class Reader:
         self._check(key, value)
         return value
 
-    def _check(self, key: str, value: Any) -> None:
+    def _check(self, key: str, value: object) -> None:
         """Raise ConfigError for a value outside choices and limits."""
+        # choices and limits are noted once for all tables, groups and heads
         general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\..*\.", r"\1.*.", key)
         # an item of a list may be what the list may hold; a table of a list has keys of its own
         choice = re.sub(r"\[\d+\]$", "", general)
         if (allowed := self._choices.get(choice)) and value not in allowed:
-            near = get_close_matches(value, allowed, 1)
+            near = get_close_matches(str(value), allowed, 1)
             hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
             raise self.wrong(key, f"{value!r} is not allowed; {hint} one of {', '.join(allowed)}")
         if isinstance(value, str) and "\0" in value:
@@ -198,7 +203,7 @@ class Reader:
                 raise self.wrong(key, f"{value} is too {size}; allowed: {least} to {most}")
 
 
-def toml_text(value: Any) -> str:
+def toml_text(value: object) -> str:
     """A value as TOML, on one line: text, number, flag, or a list or mapping of these."""
     if isinstance(value, Mapping):
         pairs = (f"{toml_text(key)} = {toml_text(inner)}" for key, inner in value.items())
@@ -212,6 +217,7 @@ def toml_text(value: Any) -> str:
 def toml_tree(text: str) -> dict[str, Any]:
     """The tree of a TOML text; ValueError where it is not TOML, or nested without measure."""
     try:
+        # the parser recurses: a text of brackets alone can exhaust the stack
         tree = tomllib.loads(text)
         _check_depth(tree, MOST_NESTED)
     except RecursionError as error:
@@ -219,7 +225,7 @@ def toml_tree(text: str) -> dict[str, Any]:
     return tree
 
 
-def _check_depth(tree: Any, left: int) -> None:
+def _check_depth(tree: Tree | list[object], left: int) -> None:
     """Raise ValueError where tables and lists are nested deeper than that."""
     if not left:
         raise ValueError(f"nested deeper than {MOST_NESTED} tables or lists")
@@ -236,6 +242,7 @@ def apply_override(tree: dict[str, Any], override: str) -> str:
     """
     key, equals, text = (part.strip() for part in override.partition("="))
     try:
+        # TOML's own parser knows quoted keys and dots within them
         path = _path(toml_tree(f"{key} = 0")) if equals else []
     except ValueError:
         path = []
@@ -258,7 +265,7 @@ def apply_override(tree: dict[str, Any], override: str) -> str:
     return ".".join(path)
 
 
-def _path(tree: Any) -> list[str]:
+def _path(tree: object) -> list[str]:
     """{"a": {"b": 0}} -> ["a", "b"]."""
     if not isinstance(tree, dict):
         return []

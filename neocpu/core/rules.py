@@ -4,22 +4,31 @@ The formula of a rule is a function of its name in `kernels/rows/rules.py` and i
 states and needs are here, without Numba, for the config, checkpoints, the planner and `--help`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+
+from neocpu.core.types import Elements
 
 
 class HyperParameters(NamedTuple):
     """What a rule reads at one step t, computed in fp64 and rounded to fp32 once; a flag is 0 or 1.
 
-    lr : learning rate after its schedule. correction1, correction2 : 1 / (1 - beta^t).
-    l2 : weight decay of mode l2, decay : of mode decoupled, 0 in the others. keep : 1 - lr * weight
-    decay of the modes decoupled and adagradw, else 1. step : t. shrinkage : lr * ar_alpha.
-    counter_frequency : |counter_halflife|. adjusting : t is beyond adjustment_iter, by
-    adjusted_steps. learning_rate_mode : FBGEMM's number of it. adagradw : the weight decay is of
-    this mode. The others are options of `embedding.optimizers.SparseOptimizer`.
+    lr : learning rate after its schedule.
+    correction1, correction2 : 1 / (1 - beta^t).
+    l2, decay : weight decay of mode l2, and of mode decoupled, 0 in the others.
+    keep : 1 - lr * weight decay of the modes decoupled and adagradw, else 1.
+    step : t.
+    shrinkage : lr * ar_alpha.
+    counter_frequency : |counter_halflife|.
+    adjusting : t is beyond adjustment_iter, by adjusted_steps.
+    learning_rate_mode : FBGEMM's number of it.
+    adagradw : the weight decay is of this mode.
+
+    The others are options of `tables.specs.optimizers.SparseOptimizer`.
     """
 
     lr: np.float32
@@ -56,15 +65,17 @@ class HyperParameters(NamedTuple):
 
 
 HYPER = HyperParameters._fields
+# a NamedTuple whose fields are the states of a rule
+StateRecord: TypeAlias = Callable[..., tuple[Elements, ...]]
 
 
 @cache
-def state_record(names: tuple[str, ...]) -> Any:
+def state_record(names: tuple[str, ...]) -> StateRecord:
     """The NamedTuple with these states as its fields: arrays of a table's states, or views of one
     row's.
     """
     name = "states_of_" + "__".join(names)
-    record: Any = NamedTuple(name, [(state, Any) for state in names])  # type: ignore[misc]
+    record: Any = NamedTuple(name, [(state, object) for state in names])  # type: ignore[misc]
     record.__module__ = __name__
     globals()[name] = record  # cached kernels name the class of an argument so
     return record
@@ -75,13 +86,15 @@ class Rule:
     """One optimizer: what it remembers, and what it must be told.
 
     element_state, row_state : names of its state tensors per element and per row, all fp32, from
-    the rule's function to the checkpoint. row_scalars : 1: its update reads the row's sum of g*g,
-    2: and that of w*w. counts : it also reads the number of lookups of the row in the batch, those
-    of all keys that share the table, pruned ones left out. direct : it has a phase before that
-    turns g into the step's direction and reads the sum of g*g too. accumulator : the state that
-    starts at `initial_accumulator_value`. options : keys of its own, of
-    `embedding.optimizers.SparseOptimizer`. updates : it has an update; `none` leaves gradients to
-    the caller.
+        the rule's function to the checkpoint.
+    row_scalars : 1: its update reads the row's sum of g*g, 2: and that of w*w.
+    counts : it also reads the number of lookups of the row in the batch, those of all keys that
+        share the table, pruned ones left out.
+    direct : it has a phase before that turns g into the step's direction and reads the sum of g*g
+        too.
+    accumulator : the state that starts at `initial_accumulator_value`.
+    options : keys of its own, of `tables.specs.optimizers.SparseOptimizer`.
+    updates : it has an update; `none` leaves gradients to the caller.
     """
 
     name: str
@@ -95,12 +108,12 @@ class Rule:
     updates: bool = True
 
     @cached_property
-    def element_record(self) -> Any:
+    def element_record(self) -> StateRecord:
         """Record class of its element states."""
         return state_record(self.element_state)
 
     @cached_property
-    def row_record(self) -> Any:
+    def row_record(self) -> StateRecord:
         """Record class of its row states."""
         return state_record(self.row_state)
 

@@ -33,7 +33,8 @@ class Stage(NamedTuple):
 
     queue : its stream; stages of one queue run one after the other, in the order of the schedule.
     kind : LOCAL, each rank for itself, or EXCHANGE, all ranks together.
-    needs : stages of the same batch. earlier : (stage, batches before) pairs.
+    needs : stages of the same batch.
+    earlier : (stage, batches before) pairs.
     """
 
     name: str

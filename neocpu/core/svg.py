@@ -13,6 +13,7 @@ def document(width: float, height: float, title: str, description: str, body: Se
     role = 'role="img" aria-labelledby="title description"'
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{FONT}" {role}>',
+        # a title and a description, which screen readers read
         f'<title id="title">{escape(title)}</title>',
         f'<desc id="description">{escape(description)}</desc>',
         f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
@@ -61,6 +62,7 @@ def ticks(most: float, count: int = 5) -> list[float]:
         return [0.0, 1.0]
     size = 10.0 ** math.floor(math.log10(most / count))
     step = next(size * part for part in (1, 2, 2.5, 5, 10) if most / (size * part) <= count)
+    # a quotient that should be whole may come out a little above
     return [number * step for number in range(math.ceil(most / step - 1e-9) + 1)]
 
 

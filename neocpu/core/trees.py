@@ -33,6 +33,7 @@ def rank_samples(rank: int, ranks: int, samples: int, leaves: int) -> tuple[int,
 def aligned_nodes(lo: int, hi: int) -> Iterator[Node]:
     """Maximal aligned nodes (start, size) inside leaves [lo, hi), ascending."""
     while lo < hi:
+        # the largest power of two that divides lo; 0 is divided by all of them
         size = lo & -lo or 1 << (hi - lo).bit_length()
         while lo + size > hi:
             size >>= 1

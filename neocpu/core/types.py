@@ -1,13 +1,20 @@
-"""Which types stand for data from outside? JSON, TOML trees, and arrays of any element."""
+"""Which types have one meaning everywhere? Trees of data from outside, and the usual arrays."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 # what `json.loads` may return
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 # sections and keys of a TOML file, before records check them
 Tree: TypeAlias = Mapping[str, object]
 # elements of any dtype: codes of a row format, columns of a file
 Elements: TypeAlias = NDArray[Any]
+Dtype: TypeAlias = np.dtype[Any]
+# rows, slots, offsets: signed, because -1 stands for none of them
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float32]
+Bytes: TypeAlias = NDArray[np.uint8]
+Bools: TypeAlias = NDArray[np.bool_]

@@ -15,6 +15,7 @@ def seconds_text(seconds: float) -> str:
     if not seconds:
         return "0"
     for name, unit in SECONDS:
+        # what three digits round up to a unit is written in it
         if abs(seconds) >= 0.9995 * unit:
             return f"{seconds / unit:.3g} {name}"
     return f"{seconds * 1e9:.2g} ns"

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.formats import FORMATS, INFERENCE
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.rows import lookup as kernels
 from neocpu.tables.embedding.bounds import Bounds, bag_cuts, bounds_check
-from neocpu.tables.embedding.lookups import Floats, Ints
 
 __all__ = ["Bounds", "bounds_check", "lookup", "row_elements", "weight_gradient"]
 # `lookup` has an option named bounds_check, which hides the function there.

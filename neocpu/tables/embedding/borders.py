@@ -8,17 +8,18 @@ bytes come back from a checkpoint.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
 from neocpu.core.errors import TrainingError
 from neocpu.core.rules import Rule
+from neocpu.core.types import Bytes, Floats, Ints
 from neocpu.kernels.twins.numbers.philox import LEAVING, tensor_key
-from neocpu.tables.embedding.lookups import Floats, Rectangle
+from neocpu.tables.embedding.lookups import Rectangle
+from neocpu.tables.embedding.rounded import refuse_rounded
 from neocpu.tables.specs.specs import TableSpec
-from neocpu.tables.storage.row_codecs import RowCodec, same_bits
-from neocpu.tables.tiers.levels import Bytes, Ints, Slots
+from neocpu.tables.storage.row_codecs import RowCodec
+from neocpu.tables.tiers.levels import Slots
 from neocpu.tables.tiers.narrow_home import NarrowBorder
 
 
@@ -38,6 +39,7 @@ class Narrowed:
         self._row0 = shard.rows[0]
         self._element = rule.element_state
         self._row = rule.row_state
+        # only numbers are narrowed: optimizer states stay fp32, as in FBGEMM
         state_floats = self.codec.columns * len(self._element) + len(self._row)
         self.record = self.codec.bytes + 4 * state_floats
 
@@ -57,6 +59,7 @@ class Narrowed:
 
     def start(self, unrounded: Mapping[str, Floats]) -> dict[str, Floats]:
         """Values of rows with these unrounded numbers and states, as `values` gives them."""
+        # to nearest, without random words: a row starts alike whenever it is first seen
         data = self.codec.encode(unrounded["weight"])
         return {**unrounded, "weight": self.codec.decode(data), **self.codec.scales(data)}
 
@@ -64,6 +67,7 @@ class Narrowed:
         """Numbers, states, and what scales them, of records."""
         cut = self.codec.bytes
         width = self.codec.columns
+        # a copy: behind the codec's bytes the states need not be aligned
         states = np.ascontiguousarray(records[:, cut:]).view(np.float32).reshape(len(records), -1)
         values = {"weight": self.codec.decode(records[:, :cut])}
         for i, name in enumerate(self._element):
@@ -72,23 +76,17 @@ class Narrowed:
             values[name] = states[:, i]
         return values | self.codec.scales(records[:, :cut])
 
-    def records(self, rows: Ints, values: Mapping[str, Any]) -> Bytes:
+    def records(self, rows: Ints, values: Mapping[str, Floats]) -> Bytes:
         """Records u8[n, record] of rows i64[n] with these values.
 
         Raises TrainingError for numbers that the format does not have.
         """
         weight = np.ascontiguousarray(values["weight"], np.float32)
+        # encoding decoded numbers anew may move a scale by an ulp: the scales say which codes they
+        # had
         data = self.codec.restore(weight, values)
-        mismatches = np.argwhere(~same_bits(self.codec.decode(data), weight))
-        if mismatches.size:
-            i, c = mismatches[0]
-            spec = self._spec
-            row = self._row0 + int(rows[i])
-            column = self.codec.column0 + int(c)
-            raise TrainingError(
-                f"table {spec.name}, row {row}, column {column}: {weight[i, c]!s} is no "
-                f"{spec.format} number"
-            )
+        decoded = self.codec.decode(data)
+        refuse_rounded(self._spec, self._row0 + rows, self.codec.column0, decoded, weight)
         states = [
             np.ascontiguousarray(values[name], np.float32) for name in (*self._element, *self._row)
         ]

@@ -12,14 +12,12 @@ one: allowed, counted, left alone.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import IndexRangeError
+from neocpu.core.types import Elements, Ints
 from neocpu.kernels.rows import lookup as kernels
-from neocpu.tables.embedding.lookups import Ints
 
 MODES = ("fatal", "warning", "ignore")
 
@@ -28,9 +26,9 @@ MODES = ("fatal", "warning", "ignore")
 class Bounds:
     """Lookups that are safe to do, and the faults of those that were asked for.
 
-    indices, offsets i64 : the caller's arrays (int64), or repaired copies. outside, pruned i64[T] :
-    lookups of each table out of its range, and of -1. malformed : bags with impossible offsets, and
-    wrong ends of the offsets.
+    indices, offsets : i64, the caller's arrays, or repaired copies.
+    outside, pruned : i64[T], lookups of each table out of its range, and of -1.
+    malformed : bags with impossible offsets, and wrong ends of the offsets.
     """
 
     indices: Ints
@@ -40,11 +38,12 @@ class Bounds:
     malformed: int
 
 
-def bag_cuts(features: int, offsets: NDArray[Any], batch_sizes: NDArray[Any] | None) -> Ints:
+def bag_cuts(features: int, offsets: Elements, batch_sizes: Elements | None) -> Ints:
     """First bag of every feature, and the number of bags: i64[F+1].
 
-    batch_sizes i64[F], or i64[F, ranks], or None: the same for all. Raises IndexRangeError if
-    `offsets` has another length.
+    batch_sizes : i64[F], or i64[F, ranks], or None: the same for all.
+
+    Raises IndexRangeError if `offsets` has another length.
     """
     bags = offsets.size - 1
     if batch_sizes is None:
@@ -93,19 +92,22 @@ def _outside_error(
 
 
 def bounds_check(
-    rows: NDArray[Any],
-    feature_table: NDArray[Any],
-    indices: NDArray[Any],
-    offsets: NDArray[Any],
+    rows: Elements,
+    feature_table: Elements,
+    indices: Elements,
+    offsets: Elements,
     mode: str = "fatal",
-    batch_sizes: NDArray[Any] | None = None,
+    batch_sizes: Elements | None = None,
     outside: int = 0,
 ) -> Bounds:
     """Check lookups before they are done; FBGEMM: `bounds_check_indices`.
 
-    rows [T]: rows of each table; feature_table [F]: its table; indices [n]; offsets [bags+1],
-    feature-major; batch_sizes [F] or [F, ranks]: bags of each feature where they differ; integers
-    of any width. `outside`: what a row out of range becomes: 0 as in FBGEMM, or -1 to read nothing.
+    rows : [T], of each table; like all of these, integers of any width.
+    feature_table : [F], its table.
+    indices, offsets : [n], [bags+1], feature-major.
+    batch_sizes : [F] or [F, ranks], bags of each feature where they differ.
+    outside : what a row out of range becomes: 0 as in FBGEMM, or -1 to read nothing.
+
     Raises IndexRangeError (mode fatal; any mode if the lengths do not fit).
     """
     if mode not in MODES:
@@ -114,6 +116,7 @@ def bounds_check(
     index, ends = (np.ascontiguousarray(a, np.int64).reshape(-1) for a in (indices, offsets))
     cuts = bag_cuts(table.size, ends, batch_sizes)
     malformed = 0
+    # offsets come first: a lookup is named by its bag, which they define
     bag = kernels.first_malformed(ends, index.size)
     if bag >= 0:
         if mode == "fatal":
@@ -127,9 +130,11 @@ def bounds_check(
     if j >= 0:
         if mode == "fatal":
             raise _outside_error(j, cuts, ends, index, table, heights)
+        # faults are repaired in copies: the caller may look at what it asked for
         index = index.copy()
         kernels.mend_rows(first, index, limit, outside)
     table_outside, table_pruned = np.zeros((2, heights.size), np.int64)
+    # features may share a table, whose counts then add up; a plain index would keep the last one
     np.add.at(table_outside, table, feature_outside)
     np.add.at(table_pruned, table, feature_pruned)
     return Bounds(index, ends, table_outside, table_pruned, malformed)

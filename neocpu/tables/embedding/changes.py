@@ -9,10 +9,9 @@ bytes for a while and a sort now and then.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bytes, Ints
 from neocpu.kernels.records import Segments
-from neocpu.tables.embedding.lookups import Ints
 
 EXISTS = 1  # mark of a row that exists
 CHANGED = 3  # mark of a row that exists and was updated
@@ -24,7 +23,7 @@ class Changes:
     shard h, or None.
     """
 
-    def __init__(self, marks: Sequence[NDArray[np.uint8] | None]) -> None:
+    def __init__(self, marks: Sequence[Bytes | None]) -> None:
         self.marks = list(marks)
         self._on = False
         # of each shard: the first list is ascending and distinct, the others were added since
@@ -48,8 +47,10 @@ class Changes:
             return
         marks = self.marks[shard]
         if marks is not None:
+            # a mark is the byte that says anyway that the row exists
             marks[rows] = CHANGED
             return
+        # a copy: the rows of a step lie in scratch that the next step overwrites
         self._parts[shard].append(rows.copy())
         self._waiting[shard] += rows.size
         if self._waiting[shard] > max(MANY, self._parts[shard][0].size):

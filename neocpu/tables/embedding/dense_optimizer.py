@@ -8,23 +8,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats
 from neocpu.tables.specs.optimizer_groups import ParameterRun
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 AVERAGE = "ema"  # among the states, and so in checkpoints
-Floats = NDArray[np.float32]
 
 
 class DenseOptimizer:
     """Updates the dense parameters, one flat f32[P] array, in place; elementwise rules only.
 
-    optimizer : the rule and its numbers. runs : of parameters with other numbers of that rule; they
-    cover all of them ((): there are none). ema : beta of the average of the parameters (0: there is
-    none), which starts at what they are now.
-
-    `state`: name as torch has it -> f32[P]; the average among them.
+    optimizer : the rule and its numbers.
+    runs : of parameters with other numbers of that rule; they cover all of them ((): there are
+        none).
+    ema : beta of the average of the parameters (0: there is none), which starts at what they are
+        now.
+    state : attribute, name as torch has it -> f32[P]; the average among them.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class DenseOptimizer:
             for name in rule.element_state
         }
         self._ema = np.float32(ema)
+        # of the fp64 difference: 1 - fl(ema) would be another number
         self._rest = np.float32(1.0 - ema)
         if ema:
             self.state[AVERAGE] = parameters.copy()
@@ -70,12 +71,15 @@ class DenseOptimizer:
 
         scratch = self._scratch[part]
         parameters = self.parameters[part]
+        # rules write into the gradient, which is the caller's
         np.copyto(scratch, gradient)
         rule = self.optimizer.rule
         states = rule.element_record(*(self.state[name][part] for name in rule.element_state))
         elementwise(rule)(parameters, states, scratch, optimizer.hyper(step))
         if self._ema:
             average = self.state[AVERAGE][part]
+            # three rounded operations in this order (docs/arithmetic.md §5): a fused one has other
+            # bits
             np.multiply(parameters, self._rest, out=scratch)
             average *= self._ema
             average += scratch

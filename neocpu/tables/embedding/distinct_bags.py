@@ -8,15 +8,12 @@ one group, or with those of no group.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, DistinctBags, InverseKJT
+from neocpu.core.types import Ints
 from neocpu.kernels.exchange.distinct import distinct_bags, take_bags
 from neocpu.kernels.operands import Bags
 from neocpu.tables.specs.feature_groups import Groups
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 
 
 def deduplicate(kjt: KJT, groups: Groups) -> InverseKJT:
@@ -33,10 +30,11 @@ def deduplicate(kjt: KJT, groups: Groups) -> InverseKJT:
 
 def _distinct(kjt: KJT, keys: tuple[int, ...]) -> DistinctBags:
     samples = kjt.samples
-    slots = np.empty(1 << max(2 * samples - 1, 1).bit_length(), np.int32)
+    # half of the hash table stays empty, so that searches end soon
+    buckets = np.empty(1 << max(2 * samples - 1, 1).bit_length(), np.int32)
     inverse = np.empty(samples, np.int32)
     first = np.empty(samples, np.int32)
-    count = distinct_bags(_bags_of(kjt), np.array(keys, np.int64), samples, slots, inverse, first)
+    count = distinct_bags(_bags_of(kjt), np.array(keys, np.int64), samples, buckets, inverse, first)
     first = first[:count].copy()
     return DistinctBags(_samples_of(kjt, keys, first.astype(np.int64)), inverse, first)
 

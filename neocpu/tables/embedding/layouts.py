@@ -13,48 +13,46 @@ int64. Names and meaning are those of `torch.ops.fbgemm`; what differs is said w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from neocpu.core.errors import ConfigError, IndexRangeError
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.exchange import bucketize as jagged
 from neocpu.kernels.exchange import jagged_layout as layout
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.rows import lookup
-from neocpu.tables.embedding.lookups import Floats, Ints
 
 NONE = np.empty(0, np.float32)
-Array = NDArray[Any]
 
 
-def _ints(values: Any) -> Ints:
+def _ints(values: ArrayLike) -> Ints:
     return np.ascontiguousarray(values, np.int64).reshape(-1)
 
 
-def complete_cumsum(lengths: Array) -> Ints:
+def complete_cumsum(lengths: Elements) -> Ints:
     """Offsets i64[n+1]: 0, then all running sums (asynchronous_complete_cumsum)."""
     out = np.empty(np.size(lengths) + 1, np.int64)
     jagged.running_sums(_ints(lengths), 0, out)
     return out
 
 
-def exclusive_cumsum(lengths: Array) -> Ints:
+def exclusive_cumsum(lengths: Elements) -> Ints:
     """Running sums i64[n] before each length (asynchronous_exclusive_cumsum)."""
     out = np.empty(np.size(lengths), np.int64)
     jagged.running_sums(_ints(lengths), 0, out)
     return out
 
 
-def inclusive_cumsum(lengths: Array) -> Ints:
+def inclusive_cumsum(lengths: Elements) -> Ints:
     """Running sums i64[n] up to and with each length (asynchronous_inclusive_cumsum)."""
     out = np.empty(np.size(lengths), np.int64)
     jagged.running_sums(_ints(lengths), 1, out)
     return out
 
 
-def running_sums(values: Array, first: int, count: int) -> NDArray[np.float64]:
+def running_sums(values: Elements, first: int, count: int) -> NDArray[np.float64]:
     """fp64 sums of the first `first`, `first` + 1, … fractions [n]: `count` of them, added in order
     in fp64.
 
@@ -66,7 +64,7 @@ def running_sums(values: Array, first: int, count: int) -> NDArray[np.float64]:
     return out
 
 
-def offsets_range(offsets: Array, size: int) -> Ints:
+def offsets_range(offsets: Elements, size: int) -> Ints:
     """Position i64[size] of every lookup in its bag; offsets [B], the last bag ends at `size`
     (offsets_range).
     """
@@ -75,14 +73,16 @@ def offsets_range(offsets: Array, size: int) -> Ints:
     return out
 
 
-def invert_permute(permute: Array) -> Ints:
+def invert_permute(permute: Elements) -> Ints:
     """The permutation i64[n] that undoes this one (invert_permute)."""
     out = np.empty(np.size(permute), np.int64)
     layout.invert_permute(_ints(permute), out)
     return out
 
 
-def expand_into_jagged_permute(permute: Array, input_offsets: Array, output_offsets: Array) -> Ints:
+def expand_into_jagged_permute(
+    permute: Elements, input_offsets: Elements, output_offsets: Elements
+) -> Ints:
     """Where each lookup of permuted segments comes from: i64[output_offsets[-1]]
     (expand_into_jagged_permute).
     """
@@ -102,8 +102,8 @@ def recat(features: int, ranks: int, stagger: int = 1) -> Ints:
 
 
 def copy_segments(
-    values: Array, starts: Ints, segment: Ints, offsets: Ints, width: int = 1
-) -> Array:
+    values: Elements, starts: Ints, segment: Ints, offsets: Ints, width: int = 1
+) -> Elements:
     """Segments by number: the t-th of the result, flat, has offsets[t+1] - offsets[t] rows of
     `width` from starts[segment[t]] on. Nothing is checked.
     """
@@ -113,7 +113,7 @@ def copy_segments(
     return out
 
 
-def _total(offsets: Ints, values: Array, what: str) -> None:
+def _total(offsets: Ints, values: Elements, what: str) -> None:
     if offsets[-1] != len(values):
         raise IndexRangeError(
             f"lengths add up to {int(offsets[-1])}, but there are {len(values)} {what}"
@@ -129,7 +129,7 @@ def _within(permute: Ints, count: int) -> None:
 
 
 def permute_1d(
-    permute: Array, lengths: Array, indices: Array, weights: Array | None = None
+    permute: Elements, lengths: Elements, indices: Elements, weights: Elements | None = None
 ) -> tuple[Ints, Ints, Floats | None]:
     """(lengths, indices, weights) of bags in another order, some perhaps missing or repeated
     (permute_1D_sparse_data).
@@ -150,7 +150,7 @@ def permute_1d(
 
 
 def permute_2d(
-    permute: Array, lengths: Array, indices: Array, weights: Array | None = None
+    permute: Elements, lengths: Elements, indices: Elements, weights: Elements | None = None
 ) -> tuple[Ints, Ints, Floats | None]:
     """(lengths [P, B], indices, weights) of features in another order; lengths [F, B]
     (permute_2D_sparse_data).
@@ -167,8 +167,10 @@ def permute_2d(
 class Bucketized:
     """Lookups dealt to ranks, by (rank, bag): FBGEMM's results, all of them.
 
-    lengths i64[ranks * bags]; indices, positions (bucketize_pos) i64[n]; weights f32[n] or None;
-    unbucketize_permute, bucket_mapping i64[n]: where lookup j went, and to which rank.
+    lengths : i64[ranks * bags].
+    indices, positions : i64[n]; positions are FBGEMM's bucketize_pos.
+    weights : f32[n], or None.
+    unbucketize_permute, bucket_mapping : i64[n], where lookup j went, and to which rank.
     """
 
     lengths: Ints
@@ -180,25 +182,29 @@ class Bucketized:
 
 
 def block_bucketize(
-    lengths: Array,
-    indices: Array,
-    block_sizes: Array,
+    lengths: Elements,
+    indices: Elements,
+    block_sizes: Elements,
     ranks: int,
-    weights: Array | None = None,
-    batch_sizes: Array | None = None,
-    total_blocks: Array | None = None,
-    boundaries: Sequence[Array] | None = None,
-    keep: bool | Array = False,
+    weights: Elements | None = None,
+    batch_sizes: Elements | None = None,
+    total_blocks: Elements | None = None,
+    boundaries: Sequence[Elements] | None = None,
+    keep: bool | Elements = False,
     pruned: int = -1,
 ) -> Bucketized:
     """Deal lookups to the ranks that own their blocks of rows (block_bucketize_sparse_features).
 
-    lengths [F*B]; block_sizes [F], 0: rows are hashed; batch_sizes [F], where they differ
-    (batch_size_per_feature); total_blocks [F] (total_num_blocks), default: one per rank;
-    boundaries: for each feature ascending, the first 0 (block_bucketize_pos); keep: indices stay as
-    they are (keep_orig_idx), for all features or [F]. Indices count as unsigned numbers of their
-    width, so -1 is the largest of all: with `pruned` >= 0 that rank gets -1 as -1 instead. Raises
-    IndexRangeError, ConfigError for what does not fit together.
+    lengths : [F*B].
+    block_sizes : [F], 0: rows are hashed.
+    batch_sizes : [F], where they differ (batch_size_per_feature).
+    total_blocks : [F] (total_num_blocks), default: one per rank.
+    boundaries : for each feature ascending, the first 0 (block_bucketize_pos).
+    keep : indices stay as they are (keep_orig_idx), for all features or [F].
+    pruned : rank that gets -1 as -1. Below 0, indices count as unsigned numbers of their width, of
+        which -1 is the largest.
+
+    Raises IndexRangeError, ConfigError for what does not fit together.
     """
     sizes = _ints(lengths)
     block = _ints(block_sizes)
@@ -233,6 +239,7 @@ def block_bucketize(
         place=unbucketize,
         rank=bucket,
     )
+    # a copy: Numba would compile everything again for a read-only array
     kept = np.broadcast_to(np.asarray(keep, np.bool_), features).copy()
     bags = Bags(offsets, rows, scale)
     jagged.block_bucketize(bags, row_blocks, ranks, pruned, kept, dealt_lengths, dealt)
@@ -247,13 +254,14 @@ def block_bucketize(
 
 
 def _bucket_bounds(
-    boundaries: Sequence[Array] | None, features: int
+    boundaries: Sequence[Elements] | None, features: int
 ) -> tuple[NDArray[np.uint64], Ints]:
     """The boundaries of all features, one after the other, and where each feature's begin,
     i64[features + 1].
 
     Raises ConfigError where some features have none, or boundaries do not begin with 0.
     """
+    # unsigned, like the indices that they part
     bounds = [np.asarray(b, np.uint64).reshape(-1) for b in boundaries or ()]
     if any(b.size < 2 or b[0] != 0 for b in bounds) or (bounds and len(bounds) != features):
         raise ConfigError(
@@ -264,7 +272,7 @@ def _bucket_bounds(
     return np.concatenate(bounds), complete_cumsum(np.array([b.size for b in bounds]))
 
 
-def _unsigned_rows(indices: Array, pruned: int) -> Ints:
+def _unsigned_rows(indices: Elements, pruned: int) -> Ints:
     """Row numbers i64[n] as unsigned numbers of their width; -1 stays where `pruned` >= 0."""
     rows = _ints(indices)
     if indices.dtype != np.int32:
@@ -273,7 +281,9 @@ def _unsigned_rows(indices: Array, pruned: int) -> Ints:
     return np.where(rows == -1, rows, unsigned) if pruned >= 0 else unsigned
 
 
-def bucketized_permute(lengths: Array, bucketized_lengths: Array, bucket_mapping: Array) -> Ints:
+def bucketized_permute(
+    lengths: Elements, bucketized_lengths: Elements, bucket_mapping: Elements
+) -> Ints:
     """Where each lookup went i64[n], from its rank [n] and the lengths [ranks * bags] of all
     (populate_bucketized_permute).
     """
@@ -287,7 +297,7 @@ def bucketized_permute(lengths: Array, bucketized_lengths: Array, bucket_mapping
     return out
 
 
-def index_select(values: Array, index: Array) -> Array:
+def index_select(values: Elements, index: Elements) -> Elements:
     """Rows of values [n, ...] by number, [m, ...] (index_select_dim0)."""
     chosen = _ints(index)
     width = int(np.prod(values.shape[1:]))
@@ -297,7 +307,9 @@ def index_select(values: Array, index: Array) -> Array:
     return out
 
 
-def jagged_index_select(values: Array, lengths: Array, index: Array) -> tuple[Array, Ints]:
+def jagged_index_select(
+    values: Elements, lengths: Elements, index: Elements
+) -> tuple[Elements, Ints]:
     """(values, lengths) of some bags of rows [n, ...], in any order, with repeats
     (jagged_index_select).
     """
@@ -313,8 +325,8 @@ def jagged_index_select(values: Array, lengths: Array, index: Array) -> tuple[Ar
 
 
 def jagged_to_padded_dense(
-    values: Array, offsets: Array, longest: int, padding: float = 0.0
-) -> Array:
+    values: Elements, offsets: Elements, longest: int, padding: float = 0.0
+) -> Elements:
     """Bags of numbers [n] or rows [n, D] as [B, longest] or [B, longest, D]
     (jagged_to_padded_dense, one jagged dimension).
     """
@@ -329,7 +341,7 @@ def jagged_to_padded_dense(
     return out
 
 
-def jagged_places(offsets: Sequence[Array], longest: Sequence[int]) -> Ints:
+def jagged_places(offsets: Sequence[Elements], longest: Sequence[int]) -> Ints:
     """Which row of the values stands at each place of [B, *longest], -1: none; one array of offsets
     per jagged dimension.
     """
@@ -342,7 +354,7 @@ def jagged_places(offsets: Sequence[Array], longest: Sequence[int]) -> Ints:
     return rows.reshape(shape)
 
 
-def invert_places(places: Array, count: int) -> Ints:
+def invert_places(places: Elements, count: int) -> Ints:
     """Which place leads to each of `count` rows: i64[count], -1: none."""
     rows = _ints(places)
     out = np.empty(count, np.int64)
@@ -351,7 +363,7 @@ def invert_places(places: Array, count: int) -> Ints:
     return out
 
 
-def select_or_fill(values: Array, index: Array, filler: Any) -> Array:
+def select_or_fill(values: Elements, index: Elements, filler: float) -> Elements:
     """Rows of values [n, ...] by number, [*index.shape, ...]; rows of `filler` where the number is
     -1.
     """
@@ -366,7 +378,7 @@ def select_or_fill(values: Array, index: Array, filler: Any) -> Array:
     return out
 
 
-def dense_to_jagged(dense: Array, offsets: Array) -> Array:
+def dense_to_jagged(dense: Elements, offsets: Elements) -> Elements:
     """Rows of bags out of [B, longest] or [B, longest, D]; zeros beyond it (dense_to_jagged)."""
     ends = _ints(offsets)
     longest = dense.shape[1]
@@ -380,23 +392,25 @@ def dense_to_jagged(dense: Array, offsets: Array) -> Array:
     return out
 
 
-def unique(indices: Array) -> tuple[Ints, Ints, Ints]:
+def unique(indices: Elements) -> tuple[Ints, Ints, Ints]:
     """(different values ascending, which of them each is [n], how often each occurs)
     (jagged_unique_indices, torch.unique).
     """
     values = _ints(indices)
     distinct, inverse, counts = np.empty((3, values.size), np.int64)
+    # a stable sort gives one order on every machine
     n = layout.mark_unique(values, np.argsort(values, kind="stable"), distinct, inverse, counts)
     return distinct[:n].copy(), inverse, counts[:n].copy()
 
 
-def segment_sum(values: Array, offsets: Array) -> Floats:
+def segment_sum(values: Elements, offsets: Elements) -> Floats:
     """Exact sums f32[segments, D] of rows f32[n, D], rounded once (segment_sum_csr;
     docs/arithmetic.md §3).
     """
     ends = _ints(offsets)
     rows = np.ascontiguousarray(values, np.float32)
     out = np.empty((ends.size - 1, rows.shape[1]), np.float32)
+    # segments are bags of one table whose lookups are all its rows
     zero = np.zeros(1, np.int64)
     width = np.array([rows.shape[1]], np.int64)
     entries = Entries(zero, width, width, np.array([0, len(out)], np.int64))
@@ -406,7 +420,7 @@ def segment_sum(values: Array, offsets: Array) -> Floats:
     return out
 
 
-def reordered_bags(batch_offsets: Array, tables: int, broadcast: bool) -> Ints:
+def reordered_bags(batch_offsets: Elements, tables: int, broadcast: bool) -> Ints:
     """Which bag of table-major batches stands at each place i64[tables * samples] of the
     table-major whole.
     """
@@ -414,24 +428,3 @@ def reordered_bags(batch_offsets: Array, tables: int, broadcast: bool) -> Ints:
     out = np.empty(tables * int(ends[-1]), np.int64)
     layout.reordered_bags(ends, tables, broadcast, out)
     return out
-
-
-def reorder_batched_ad(
-    lengths: Array, indices: Array, batch_offsets: Array, broadcast: bool = False
-) -> tuple[Ints, Array]:
-    """(lengths, indices) of batches that are table-major each, as one table-major batch.
-
-    batch_offsets [N+1]: samples of each batch; broadcast: a batch has one bag for each table, which
-    all its samples get. FBGEMM: reorder_batched_ad_lengths, reorder_batched_ad_indices.
-    """
-    ends = _ints(batch_offsets)
-    sizes = _ints(lengths)
-    batches = ends.size - 1
-    samples = int(ends[-1])
-    tables = sizes.size // max(batches if broadcast else samples, 1)
-    starts = complete_cumsum(sizes)
-    bags = reordered_bags(ends, tables, broadcast)
-    _total(starts, indices, "indices")
-    reordered = sizes[bags]
-    ends = complete_cumsum(reordered)
-    return reordered, copy_segments(np.asarray(indices), starts, bags, ends)

@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
+from neocpu.core.types import Floats, Ints
+
 Words = NDArray[np.float64]
 
 

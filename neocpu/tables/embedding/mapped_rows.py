@@ -4,21 +4,19 @@
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.rows.row_maps import map_rows, sign_weights
 from neocpu.tables.specs.row_maps import RowMap
 
-Ints = NDArray[np.int64]
 
+def physical_rows(row_map: RowMap, logical_rows: Ints, out: Ints) -> None:
+    """Write the row of a physical table for each logical row i64[n] into out i64[n].
 
-def physical_rows(row_map: RowMap, rows: Ints, out: Ints) -> None:
-    """Write the row of a physical table for each row i64[n] of the logical one into out i64[n].
-
-    -1: it has none there. `out` may be `rows`.
+    -1: it has none there. `out` may be `logical_rows`.
     """
     map_rows(
-        rows,
+        logical_rows,
         row_map.number,
         row_map.divisor,
         row_map.modulus,
@@ -28,10 +26,9 @@ def physical_rows(row_map: RowMap, rows: Ints, out: Ints) -> None:
     )
 
 
-def sign(row_map: RowMap, rows: Ints, weights: NDArray[np.float32]) -> None:
-    """Multiply the weights f32[n] of lookups by their signs, where the map is signed.
-
-    rows : i64[n], of the logical table.
+def sign(row_map: RowMap, logical_rows: Ints, weights: Floats) -> None:
+    """Multiply the weights f32[n] of lookups of logical rows i64[n] by their signs, where the map
+    is signed.
     """
     if row_map.signed:
-        sign_weights(rows, np.uint64(row_map.key), weights)
+        sign_weights(logical_rows, np.uint64(row_map.key), weights)

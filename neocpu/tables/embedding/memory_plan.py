@@ -59,6 +59,7 @@ class MemoryPlan:
                 placement.PlacedShard(
                     table=table.name,
                     rows=shard.rows[1] - shard.rows[0],
+                    # budgets count lines, which may hold wider rows than there are at home
                     row_bytes=table.cached.row_bytes(width, state_floats),
                     placement=self.placements[shard.table],
                     narrow=table.row_bytes(width, state_floats) if table.cache_format else 0,

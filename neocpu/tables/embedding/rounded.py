@@ -7,15 +7,36 @@ from types import ModuleType
 import numpy as np
 
 from neocpu.core.codecs import LAYOUTS
+from neocpu.core.errors import TrainingError
 from neocpu.core.formats import table_format
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.records import CodedTable, one_by_one, whole_table
-from neocpu.tables.embedding.lookups import Floats
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.storage.row_codecs import same_bits
 
 NO_HALVES = np.empty(0, np.uint16)
 
 
+def refuse_rounded(
+    table: TableSpec, rows: Ints, column: int, stored: Floats, numbers: Floats
+) -> None:
+    """Raise TrainingError if the numbers that are stored are not those that were loaded.
+
+    rows : i64[n], of the table.
+    column : of it, the first one here.
+    stored, numbers : f32[n, D].
+    """
+    mismatches = np.argwhere(~same_bits(stored, numbers))
+    if mismatches.size:
+        i, c = mismatches[0]
+        raise TrainingError(
+            f"table {table.name}, row {rows[i]}, column {column + c}: {numbers[i, c]!s} is no "
+            f"{table.format} number"
+        )
+
+
 def rounded(numbers: Floats, form: str, narrow: ModuleType) -> Floats:
-    """Numbers f32[n, D], each the nearest one of a format, by `kernels.narrow` or its twin."""
+    """Numbers f32[n, D], each the nearest one of a format, by `kernels.rows.narrow` or its twin."""
     record = table_format(form)
     if record.exact:
         return numbers

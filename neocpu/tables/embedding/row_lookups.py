@@ -2,11 +2,7 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
+from neocpu.core.types import Floats, Ints
 
 
 @dataclass(frozen=True)

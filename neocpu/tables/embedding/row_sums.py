@@ -7,24 +7,22 @@ the first; so are its gradients, and the gradient of a selection without any fac
 lookups therefore compute all of them: products rounded once, sums exact (`docs/arithmetic.md` §3).
 """
 
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.operands import Bags, Entries, Lines
-
-Ints = NDArray[np.int64]
-Numbers = NDArray[Any]
 
 
 class SumsOfRows(NamedTuple):
     """Sums of rows, described; segments may be empty."""
 
-    rows: Numbers  # f32[R, W]
+    rows: Elements  # f32[R, W]
     picks: Ints  # i64[m]: rows
     starts: Ints  # i64[S+1]: picks of each sum
-    factors: Numbers | None = None  # f32[m]
+    factors: Elements | None = None  # f32[m]
 
 
 def ranges(starts: Ints, lengths: Ints) -> Ints:
@@ -38,7 +36,7 @@ def segment_starts(lengths: Ints) -> Ints:
     return np.append(0, np.cumsum(lengths)).astype(np.int64)
 
 
-def row_by_matrix(factors: Numbers, matrices: Numbers, matrix: Ints) -> SumsOfRows:
+def row_by_matrix(factors: Elements, matrices: Elements, matrix: Ints) -> SumsOfRows:
     """Row l of factors [n, K] times matrix number matrix[l] of matrices [B, K, N]: n sums [N].
 
     Rows with the matrix -1 give zeros.
@@ -54,7 +52,7 @@ def row_by_matrix(factors: Numbers, matrices: Numbers, matrix: Ints) -> SumsOfRo
     )
 
 
-def transposed_by_matrix(left: Numbers, right: Numbers, first: Ints, lengths: Ints) -> SumsOfRows:
+def transposed_by_matrix(left: Elements, right: Elements, first: Ints, lengths: Ints) -> SumsOfRows:
     """Transposed rows of left [n, M] times the same rows of right [n, N], bag by bag.
 
     first, lengths : i64[B], the rows of each bag. B*M sums [N], bag by bag, column by column.
@@ -70,15 +68,16 @@ def transposed_by_matrix(left: Numbers, right: Numbers, first: Ints, lengths: In
     )
 
 
-def by_target(values: Numbers, target: Ints, count: int) -> SumsOfRows:
+def by_target(values: Elements, target: Ints, count: int) -> SumsOfRows:
     """Rows of values [n, W] added up by target i64[n]: `count` sums. Targets of -1 add nothing."""
     order = np.argsort(target, kind="stable")
+    # targets of -1 sort before all others
     picks = order[np.searchsorted(target[order], 0) :]
     lengths = np.bincount(target[picks], minlength=count)
     return SumsOfRows(rows=values, picks=picks, starts=segment_starts(lengths))
 
 
-def summed(sums: SumsOfRows, kernels: Any) -> NDArray[np.float32]:
+def summed(sums: SumsOfRows, kernels: ModuleType) -> Floats:
     """The sums f32[S, W]: products rounded to fp32, then added exactly and rounded once.
 
     kernels : the module `neocpu.kernels.rows.lookup`, or its twin.
@@ -90,6 +89,7 @@ def summed(sums: SumsOfRows, kernels: Any) -> NDArray[np.float32]:
     width = np.array([rows.shape[1]], np.int64)
     zero = np.zeros(1, np.int64)
     factors = np.zeros(0, np.float32) if sums.factors is None else sums.factors
+    # sums of NaN and infinities are defined (docs/arithmetic.md §3): no cause for warnings
     with np.errstate(all="ignore"):
         kernels.pooled_rows(
             rows.reshape(-1),

@@ -13,16 +13,16 @@ begin is in `ShardPlaces`. Its owner (`tbe.py`) knows which shards those are, an
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.rules import HyperParameters, Rule
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.records import Segments, ShardPlaces
-from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 
 NONE = np.empty(0, np.float32)
 
@@ -33,26 +33,40 @@ def entries_of(places: ShardPlaces, shards: Ints, samples: int) -> Entries:
     return Entries(places.base[shards], width, width, np.arange(shards.size + 1) * samples)
 
 
+class StepRule(NamedTuple):
+    """A rule as the kernels of one step take it.
+
+    limited : whether rows are scaled down to `max_norm` after the rule.
+    hyper : its numbers at `step`, which counts from 1.
+    """
+
+    rule: Rule
+    limited: bool
+    hyper: HyperParameters
+    step: int
+
+
 class RowStore:
     """fp32 rows, and what is asked of rows of any format.
 
-    table : what lookups read. states : per-element states, f32 arrays like the table.
+    table : what lookups read.
+    states : per-element states, f32 arrays like the table.
     """
 
     coded = False
 
-    def __init__(self, table: NDArray[Any], states: Sequence[Floats]) -> None:
+    def __init__(self, table: Elements, states: Sequence[Floats]) -> None:
         self.table = table
         self.element_states = tuple(states)
 
     @property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
+    def arrays(self) -> tuple[Elements, ...]:
         """All that this store keeps of every element, by element: the numbers first, then the
         states.
         """
         return self.table, *self.element_states
 
-    def over(self, arrays: Sequence[NDArray[Any]]) -> "RowStore":
+    def over(self, arrays: Sequence[Elements]) -> "RowStore":
         """A store of this format with other `arrays`."""
         return RowStore(arrays[0], arrays[1:])
 
@@ -67,24 +81,23 @@ class RowStore:
 
     def update(
         self,
-        rule: Rule,
-        limited: bool,
+        by: StepRule,
         row_state: Floats,
         places: ShardPlaces,
         segments: Segments,
-        gradient: Floats,
-        hyper: HyperParameters,
-        step: int,
         rows: Ints,
+        gradient: Floats,
     ) -> None:
-        """The fused update of unique rows, which may be slots; `rows` i64[U]: their numbers in the
-        shard.
-        """
-        fused = chosen("rows.update", "fused")(rule, limited)
-        states = rule.element_record(*self.element_states)
-        fused(self.table, states, row_state, places, segments, gradient, hyper)
+        """The fused update of unique rows.
 
-    def open(self, places: ShardPlaces, segments: Segments, offsets: Ints, out: Floats) -> Any:
+        segments : by slot.
+        rows : i64[U], the same as rows of the shard, by which stochastic rounding draws.
+        """
+        fused = chosen("rows.update", "fused")(by.rule, by.limited)
+        states = by.rule.element_record(*self.element_states)
+        fused(self.table, states, row_state, places, segments, gradient, by.hyper)
+
+    def open(self, places: ShardPlaces, segments: Segments, offsets: Ints, out: Floats) -> Elements:
         """Where the phases of an update find the numbers of unique rows: if they are `coded`, row u
         is decoded to out[offsets[u] :].
         """

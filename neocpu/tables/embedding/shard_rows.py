@@ -9,19 +9,19 @@ arithmetic is in `kernels/`, and the formats of rows are in `rows.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import TrainingError
 from neocpu.core.rules import HyperParameters
+from neocpu.core.types import Bytes, Floats, Ints
 from neocpu.kernels.numbers.philox import uniform_rows
 from neocpu.kernels.records import InitialValues, ShardPlaces
 from neocpu.kernels.rows import touch
 from neocpu.kernels.twins.numbers.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
 from neocpu.tables.embedding.changes import Changes
-from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups, Rectangle
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
+from neocpu.tables.embedding.rounded import refuse_rounded
 from neocpu.tables.embedding.rows import RowStore, runs
 from neocpu.tables.embedding.shelves import allocate, shelve
 from neocpu.tables.embedding.sorting import Scratch, cut
@@ -63,11 +63,10 @@ class ShardRows:
         self.optimizer = optimizer
         self.rule = optimizer.rule
         self.rounds = optimizer.rounds
-        self._hyper_of: int | None = None  # the step of `_numbers`
-        self._numbers: list[HyperParameters] = []  # of each of `_optimizers`
-        self._optimizers: tuple[SparseOptimizer, ...] = (
-            optimizer,
-        )  # whose numbers shard i learns with: that of _group_of[i]
+        self._hyper_step: int | None = None  # the step of `_hypers`
+        self._hypers: list[HyperParameters] = []  # of each of `_optimizers`
+        # shard i learns with the numbers of that of _group_of[i]
+        self._optimizers: tuple[SparseOptimizer, ...] = (optimizer,)
         self.heights = np.array([s.rows[1] - s.rows[0] for s in self.shards], np.int64)
         self.width = np.array([s.cols[1] - s.cols[0] for s in self.shards], np.int64)
         self._group_of = np.zeros(len(self.shards), np.int64)
@@ -81,6 +80,7 @@ class ShardRows:
             row_base=np.cumsum(self.slots) - self.slots,
             row0=np.array([s.rows[0] for s in self.shards], np.int64),
             column0=np.array([s.cols[0] for s in self.shards], np.int64),
+            # of the table's name: however tables are cut, an element draws the same words
             key=_keys(seed, STOCHASTIC_ROUNDING, specs),
         )
         starts = [spec.initial for spec in specs]
@@ -117,6 +117,9 @@ class ShardRows:
         start = self.optimizer.initial_accumulator_value
         return np.array([start if n == self.rule.accumulator else 0.0 for n in names], np.float32)
 
+    def _spec(self, shard: int) -> TableSpec:
+        return self.tables[self.shards[shard].table]
+
     def _store(self, shard: int) -> RowStore:
         return self._stores[self._store_of[shard]]
 
@@ -130,6 +133,7 @@ class ShardRows:
         chunks = cut(layout, lookups)
         owner = chunks.shards[chunks.owner]
         complete = self._row_counts[owner] == self.slots[owner]
+        # -1 spares the kernel a look at chunks in which nothing can be missing
         origin = np.where(complete, -1, self._places.row_base[owner])
         fresh = self._scratch.take("fresh", lookups.rows.size)
         count = np.zeros(owner.size, np.int64)
@@ -153,6 +157,7 @@ class ShardRows:
 
     def _make(self, fresh: Ints) -> None:
         """Initial values of rows, by their numbers among those of all shards."""
+        # then the new rows of each shard, and of each store, are one run
         fresh = np.sort(fresh, kind="stable")
         bounds = np.append(self._places.row_base, self._touched.size)
         first = np.searchsorted(fresh, bounds).tolist()
@@ -169,6 +174,7 @@ class ShardRows:
                 continue
             for shard in range(lo, hi):
                 local = fresh[first[shard] : first[shard + 1]] - self._places.row_base[shard]
+                # in pieces: unrounded rows take up to four times the memory of their codes
                 for at in range(0, local.size, PIECE):
                     piece = local[at : at + PIECE]
                     self._set(shard, piece, self._start(shard, piece))
@@ -193,7 +199,7 @@ class ShardRows:
             views[name] = self._row_state.reshape(-1, per_row)[row : row + height, i]
         return views
 
-    def touched(self, shard: int) -> NDArray[np.uint8]:
+    def touched(self, shard: int) -> Bytes:
         """Which slots of a shard have a row: u8[slots]."""
         row = int(self._places.row_base[shard])
         return self._touched[row : row + int(self.slots[shard])]
@@ -231,7 +237,7 @@ class ShardRows:
             values[name] = np.full(rows.size, start, np.float32)
         return values
 
-    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
+    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Floats]) -> None:
         """Set local rows i64[n] and their states (as `state` names them); the rows exist from now
         on.
 
@@ -244,7 +250,7 @@ class ShardRows:
         if self._store(shard).coded and "weight" in values:
             self._check_loaded(shard, rows, values["weight"], rows)
 
-    def _set(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
+    def _set(self, shard: int, rows: Ints, values: Mapping[str, Floats]) -> None:
         state = self.state(shard)
         for name, array in values.items():
             if name == "weight":
@@ -255,19 +261,13 @@ class ShardRows:
 
     def _check_loaded(self, shard: int, slots: Ints, weight: Floats, rows: Ints) -> None:
         """Raise TrainingError if the weights of rows that were put into `slots` were rounded."""
-        stored = self.state(shard)["weight"][slots]
-        weight = np.ascontiguousarray(weight, np.float32)
-        differ = stored.view(np.uint32) != weight.view(np.uint32)
-        moved = np.argwhere(differ & ~(np.isnan(stored) & np.isnan(weight)))
-        if moved.size:
-            i, c = moved[0]
-            table = self.tables[self.shards[shard].table]
-            row = int(self._places.row0[shard] + rows[i])
-            column = int(self._places.column0[shard] + c)
-            raise TrainingError(
-                f"table {table.name}, row {row}, column {column}: {weight[i, c]!s} is no "
-                f"{table.format} number"
-            )
+        refuse_rounded(
+            self._spec(shard),
+            self._places.row0[shard] + rows,
+            int(self._places.column0[shard]),
+            self.state(shard)["weight"][slots],
+            np.ascontiguousarray(weight, np.float32),
+        )
 
 
 def _keys(seed: int, purpose: int, specs: Sequence[TableSpec]) -> NDArray[np.uint64]:

@@ -3,12 +3,11 @@ rounding, all of them in one mapping.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.tables.embedding.lookups import Ints
+from neocpu.core.types import Elements, Ints
 from neocpu.tables.embedding.rows import RowStore
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.storage.arena import Arena
@@ -29,6 +28,7 @@ def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
     """Deal shards of these tables, of so many elements i64[H], to one store per format and
     rounding.
     """
+    # a rank without shards has a store all the same, which is empty
     kinds = {(t.format, t.rounding): t for t in specs or [TableSpec("", 0, 1, ())]}
     names = list(kinds)
     store = np.array([names.index((t.format, t.rounding)) for t in specs], np.int64)
@@ -36,6 +36,7 @@ def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
     elements = []
     for i, spec in enumerate(kinds.values()):
         in_store = np.flatnonzero(store == i)
+        # what a lookup reads counts: of split rows that is one of two arrays
         line = 64 // spec.lookup_bytes
         whole = -(-sizes[in_store] // line) * line  # every shard begins on a cache line
         base[in_store] = np.cumsum(whole) - whole
@@ -50,7 +51,7 @@ def allocate(
     other: Sequence[tuple[int, str]],
     budget: int,
     huge: bool = True,
-) -> tuple[list[RowStore], list[NDArray[Any]]]:
+) -> tuple[list[RowStore], list[Elements]]:
     """Stores in the formats of `specs`, with room for so many elements and `per_element` states;
     and `other` arrays, (size, dtype) each.
 
@@ -73,9 +74,7 @@ def allocate(
     return stores, [arena.take(n, kind) for n, kind in other]
 
 
-def _store(
-    spec: TableSpec, arrays: Sequence[NDArray[Any]], states: Sequence[NDArray[Any]]
-) -> RowStore:
+def _store(spec: TableSpec, arrays: Sequence[Elements], states: Sequence[Elements]) -> RowStore:
     """A store in a table's format, over these arrays."""
     if spec.format == "fp32":
         return RowStore(arrays[0], states)

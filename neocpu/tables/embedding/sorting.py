@@ -6,14 +6,14 @@ Segments    the same lookups by (shard, row): unique rows, and where the gradien
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.records import LookupChunks, RowGroups, Segments
 from neocpu.kernels.rows import segments
-from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 
 CHUNK = 8192  # lookups of a chunk, at most
 GROUP = 8192  # lookups of a group, about: its keys stay in the second-level cache
@@ -36,12 +36,13 @@ class Scratch:
     """Arrays that are reused at every step: one per name, grown when too small."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, Elements] = {}
 
-    def take(self, name: str, size: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+    def take(self, name: str, size: int, dtype: DTypeLike = np.int64) -> Elements:
         """An array of `size` elements with any contents, valid until the name is taken again."""
         array = self._arrays.get(name)
         if array is None or array.size < size:
+            # some room: batches differ a little, and growing touches new pages
             array = np.empty(size + size // 8, dtype)
             self._arrays[name] = array
         return array[:size]
@@ -67,9 +68,11 @@ def sort(
 ) -> Segments:
     """Sort lookups by shard and row. The result lives in `scratch`: it lasts until the next call.
 
-    heights i64: rows of every shard; the gradient of sample s for entry k is at element column[k] +
-    s * stride of the flat gradient; stride: the columns of its matrix, or i64[K].
+    heights : i64, rows of every shard.
+    stride : columns of the gradient's matrix, or i64[K]: that of sample s for entry k is at element
+        column[k] + s * stride of the flat gradient.
     """
+    # lookups of a bag without weights share its gradient, so the bag is id enough
     by_bag = lookups.weights.size == 0
     place_of = _places(layout, lookups.samples, stride)
     if not by_bag:
@@ -124,6 +127,7 @@ def _sort(
     distinct_rows, ranks = np.unique(lookups.rows, return_inverse=True)
     ranked = replace(lookups, rows=np.where(distinct_rows[ranks] < 0, -1, ranks))
     rank_heights = np.full_like(shard_heights, distinct_rows.size)
+    # ranks are dense, so they fit, and their order is that of the rows
     segments = _radix_sort(
         chunks, ranked, rank_heights, id_bits, by_bag, place_of, weights, scratch
     )

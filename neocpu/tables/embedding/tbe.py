@@ -13,29 +13,22 @@ the halves of an update for shards whose row scalars or gradients are summed ove
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from neocpu.core.errors import TrainingError
 from neocpu.core.rules import RULES, HyperParameters, Rule
 from neocpu.core.trees import Node, aligned_nodes
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.records import Segments, one_by_one
 from neocpu.kernels.rows import update
 from neocpu.tables.embedding import words
-from neocpu.tables.embedding.lookups import (
-    EntryLayout,
-    ExtraWords,
-    Floats,
-    Ints,
-    Lookups,
-    Merged,
-    Words,
-)
-from neocpu.tables.embedding.rows import NONE, RowStore, runs
+from neocpu.tables.embedding.lookups import EntryLayout, ExtraWords, Lookups, Merged, Words
+from neocpu.tables.embedding.rows import NONE, RowStore, StepRule, runs
 from neocpu.tables.embedding.shard_rows import ShardRows
 from neocpu.tables.embedding.sorting import sort
 from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.tiers.levels import Stats
 
 __all__ = ["EntryLayout", "ExtraWords", "Lookups", "Merged", "TableBatchedEmbedding"]
 # The gradient is packed where its lines are a multiple of APART bytes apart, and a line is read
@@ -65,8 +58,8 @@ class TableBatchedEmbedding(ShardRows):
         store.
         """
         samples = lookups.samples
-        for number, lo, hi in runs(self._store_of[layout.shard]):
-            yield self._stores[number], slice(lo, hi), slice(lo * samples, hi * samples + 1)
+        for store, lo, hi in runs(self._store_of[layout.shard]):
+            yield self._stores[store], slice(lo, hi), slice(lo * samples, hi * samples + 1)
 
     def forward_words(self, layout: EntryLayout, lookups: Lookups, out: Words) -> ExtraWords:
         """Pool row-split shards: first words of the exact sums into out f64[S, C], the rare further
@@ -116,17 +109,18 @@ class TableBatchedEmbedding(ShardRows):
 
     def give_rates(self, optimizers: Sequence[SparseOptimizer]) -> None:
         """Let shard i learn with the numbers of optimizers[i], which are of one rule."""
+        # shards with equal numbers share a call of a kernel; a rank without shards keeps its own
         self._optimizers = tuple(dict.fromkeys(optimizers)) or self._optimizers
         numbers = {optimizer: number for number, optimizer in enumerate(self._optimizers)}
         self._group_of = np.array([numbers[optimizer] for optimizer in optimizers], np.int64)
-        self._hyper_of = None
+        self._hyper_step = None
 
     def _hyper(self, step: int, group: int = 0) -> HyperParameters:
         """What the rule reads at `step`, worked out once for the shards of a group."""
-        if self._hyper_of != step:
-            self._numbers = [optimizer.hyper(step) for optimizer in self._optimizers]
-            self._hyper_of = step
-        return self._numbers[group]
+        if self._hyper_step != step:
+            self._hypers = [optimizer.hyper(step) for optimizer in self._optimizers]
+            self._hyper_step = step
+        return self._hypers[group]
 
     def _kernel_calls(self, shards: Ints) -> Iterator[tuple[int, int, int, int]]:
         """(store, group, first, last): runs of shards that one call of a kernel updates."""
@@ -143,18 +137,16 @@ class TableBatchedEmbedding(ShardRows):
             )
         limited = self.optimizer.max_norm > 0
         self.changes.note(segments)
+        # changes are noted by row, so before slots take the place of rows
         located = self._located(segments)
         for number, group, lo, hi in self._kernel_calls(segments.shards):
             self._stores[number].update(
-                rule,
-                limited,
+                StepRule(rule, limited, self._hyper(step, group), step),
                 self._row_state,
                 self._places,
                 located.part(lo, hi),
-                gradient,
-                self._hyper(step, group),
-                step,
                 segments.part(lo, hi).unique,
+                gradient,
             )
 
     def _located(self, segments: Segments) -> Segments:
@@ -195,6 +187,7 @@ class TableBatchedEmbedding(ShardRows):
         Clipped by max_gradient first, without weight decay; nothing is updated. FBGEMM: the
         optimizer `none`.
         """
+        # numbers without weight decay: the rule reads none of the others
         plain = SparseOptimizer().hyper(1)
         merged = self._merge(RULES["none"], layout, lookups, grad, lambda group: plain)
         gradients = {}
@@ -214,6 +207,7 @@ class TableBatchedEmbedding(ShardRows):
     ) -> Merged:
         """`merge` with another rule; hyper_of : what it reads in the shards of a group."""
         segments = self._sort(layout, lookups, grad.shape[1])
+        # what is merged waits for other ranks, and segments lie in scratch
         rows = segments.unique.copy()
         self.changes.note(segments)
         segments = self._located(segments)
@@ -232,6 +226,7 @@ class TableBatchedEmbedding(ShardRows):
             table = NONE  # nothing reads it where codes are not decoded
             if opened or not store.coded:
                 table = store.open(self._places, part, offsets, weights)
+            # the rule `none` has fewer states than the store has
             states = rule.element_record(*store.element_states[: len(rule.element_state)])
             update.merged(rule, opened)(
                 table, states, self._places, part, clipped, hyper_of(group), offsets, gradient
@@ -264,6 +259,7 @@ class TableBatchedEmbedding(ShardRows):
             slots = self._slots_of(shard, merged.rows[first:last])
             values["w"] = self.state(shard)["weight"][slots].reshape(-1)
         nodes: dict[Node, Floats] = {}
+        # columns up to a power of two count as +0: the last shard of a row stands for them too
         for node in aligned_nodes(lo, 1 << (dim - 1).bit_length() if hi == dim else hi):
             sums = np.empty((len(of), last - first), np.float32)
             for i, name in enumerate(of):
@@ -295,6 +291,7 @@ class TableBatchedEmbedding(ShardRows):
             np.ascontiguousarray(scalars).reshape(-1),
             self._hyper(step, int(self._group_of[shard])),
         )
+        # codes are rounded once, after the last phase
         if number == len(self.rounds) - 1:
             store.close(self._places, segments, offsets, merged.weights, step, rows)
 
@@ -309,19 +306,17 @@ class TableBatchedEmbedding(ShardRows):
         merged = words.merge(segments, grad.reshape(-1), self.width)
         return words.with_counts(segments, merged) if self.rule.counts else merged
 
-    def apply_rows(self, shard: int, rows: Ints, gradient: Floats, step: int) -> None:
-        """Update rows i64[U] (unique, local) of a whole-width shard from merged, rounded gradients
-        f32[U, D], or f32[U, D+1] where the rule reads lookups (`merge_words`).
-        """
-        layout = EntryLayout(np.array([shard]), np.zeros(1, np.int64))
-        self.apply_tables(layout, [(rows, gradient)], step)
-
     def apply_tables(
         self, layout: EntryLayout, gradients: Sequence[tuple[Ints, Floats]], step: int
     ) -> None:
-        """`apply_rows` of several shards together: (rows, gradient) of each entry of `layout`."""
+        """Update rows of whole-width shards from merged, rounded gradients.
+
+        gradients : for each entry of `layout`, rows i64[U] (unique, local) and gradient f32[U, D],
+        or f32[U, D+1] where the rule reads lookups (`merge_words`).
+        """
         first = np.cumsum([0, *(rows.size for rows, _ in gradients)])
         rows = np.concatenate([rows for rows, _ in gradients])
+        # rows that only other ranks looked up may not exist here yet
         self._ready(layout, Lookups(first, rows, NONE, 1))
         if self.rule.counts:
             counts = np.concatenate([gradient[:, -1] for _, gradient in gradients])
@@ -368,6 +363,6 @@ class TableBatchedEmbedding(ShardRows):
         """Seconds that steps have waited for rows to be brought into memory."""
         return 0.0
 
-    def tiers(self) -> dict[str, list[dict[str, Any]]]:
+    def tiers(self) -> dict[str, list[Stats]]:
         """Counts of the levels of shards that live in several memories, by table: there is none."""
         return {}

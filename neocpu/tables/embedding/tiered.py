@@ -11,15 +11,15 @@ of the one that keeps all rows in memory (Neo's memory hierarchy; `docs/memory.m
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from neocpu.core.errors import StorageError, TrainingError
+from neocpu.core.types import Bytes, Floats, Ints
 from neocpu.kernels.compile.threads import threading_layer
 from neocpu.kernels.records import Segments, whole_table
 from neocpu.tables.embedding.borders import Narrowed
-from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups, Rectangle
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.embedding.shard_rows import PIECE
 from neocpu.tables.embedding.sorting import index, placed
@@ -32,7 +32,7 @@ from neocpu.tables.storage.row_file import RowFile
 from neocpu.tables.storage.row_tools import remove
 from neocpu.tables.tiers import placement
 from neocpu.tables.tiers.homes import Border, FileRecords, Memory, MemoryRecords, RecordHome
-from neocpu.tables.tiers.levels import Home, Level, Slots
+from neocpu.tables.tiers.levels import Home, Level, Slots, Stats
 from neocpu.tables.tiers.mover import Mover
 from neocpu.tables.tiers.placement import PLACEMENTS, Room
 from neocpu.tables.tiers.tier import Tier, Visit
@@ -53,8 +53,8 @@ class TieredEmbedding(TableBatchedEmbedding):
     """A `TableBatchedEmbedding` some of whose shards live in slower memory than the one they are
     used in.
 
-    memory : placements and budgets. file : name of this rank's SSD file in `memory.folder`; an old
-        one is overwritten.
+    memory : placements and budgets.
+    file : name of this rank's SSD file in `memory.folder`; an old one is overwritten.
     """
 
     def __init__(
@@ -72,7 +72,14 @@ class TieredEmbedding(TableBatchedEmbedding):
         places = [PLACEMENTS[memory.placements[shard.table]] for shard in shards]
         slots = np.array([room.slots for room in rooms], np.int64)
         super().__init__(
-            [table.cached for table in tables], shards, optimizer, seed, 0, huge, slots
+            # kernels see rows as the caches hold them, perhaps wider than at home
+            [table.cached for table in tables],
+            shards,
+            optimizer,
+            seed,
+            0,
+            huge,
+            slots,
         )
         self._huge = huge
         self._tiers = dict[int, Tier]()
@@ -89,19 +96,20 @@ class TieredEmbedding(TableBatchedEmbedding):
                     "memory.placement"
                 )
         self._ddr = Device(memory.ddr_bandwidth)
+        # Numba's workqueue ends the process when two threads run kernels at once
         self._mover = Mover(memory.prefetch > 0 and threading_layer() != "workqueue")
         self._coming: dict[int, _Batch] = {}  # known batches, by identity of their lookups
-        self._present: dict[
-            bytes, _Batch
-        ] = {}  # batches of this step, by the shards of their layout
+        # batches of this step, by the shards of their layout
+        self._present: dict[bytes, _Batch] = {}
         self._known: dict[int, Ints] = {}  # rows of each shard that existed at the last flush
-        self._file, numbers = self._open(
+        self._file, file_tables = self._open(
             memory, file, [h for h, place in enumerate(places) if place.ssd]
         )
         for h, (room, place) in enumerate(zip(rooms, places)):
             if place.caches:
+                # a slot passes from row to row, so a mark on it would say nothing
                 self.changes.marks[h] = None
-                self._tiers[h] = self._tier(h, room, place, memory.policy, numbers.get(h, -1))
+                self._tiers[h] = self._tier(h, room, place, memory.policy, file_tables.get(h, -1))
                 self._row_counts[h] = room.slots  # slots are made by their homes
 
     def _open(
@@ -114,6 +122,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         path = memory.folder / file
         try:
             memory.folder.mkdir(parents=True, exist_ok=True)
+            # what matters of an older run is in its checkpoints
             remove(path)
         except OSError as error:
             raise StorageError(
@@ -123,7 +132,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         for h in stored:
             shard = self.shards[h]
             record = self._narrow[h].record if h in self._narrow else self._slots(h).record
-            name = f"{self.tables[shard.table].name}.{h}"
+            name = f"{self._spec(h).name}.{h}"
             rows = int(self.heights[h])
             width = int(self.width[h])
             tables.append(
@@ -132,15 +141,17 @@ class TieredEmbedding(TableBatchedEmbedding):
                 )
             )
         row_file = RowFile.create(
-            path, tables, bandwidth=memory.ssd_bandwidth, iops=memory.ssd_iops, budget=memory.ssd
+            path,
+            tables,
+            device=Device(memory.ssd_bandwidth, memory.ssd_iops),
+            budget=memory.ssd,
         )
         return row_file, {h: i for i, h in enumerate(stored)}
 
     def _layout_of(self, h: int) -> str:
         """What a record is made of, in words."""
-        spec = self.tables[self.shards[h].table]
         rule = self.rule
-        form = self._narrow[h].codec.name if h in self._narrow else spec.format
+        form = self._narrow[h].codec.name if h in self._narrow else self._spec(h).format
         return ", ".join(
             [f"weight {form}", *(f"{name} fp32" for name in (*rule.element_state, *rule.row_state))]
         )
@@ -159,7 +170,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         return Slots([*arrays, self._row_state[row * per_row : (row + slots) * per_row]], slots)
 
     def _tier(
-        self, h: int, room: Room, place: placement.Placement, policy: str, number: int
+        self, h: int, room: Room, place: placement.Placement, policy: str, file_table: int
     ) -> Tier:
         slots = self._slots(h)
         whole = self.slots[h] - room.whole
@@ -168,6 +179,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             for at in range(0, rows.size, PIECE):
                 start = self._start(h, rows[at : at + PIECE])
                 if h in self._narrow:
+                    # a new row is what it would be had it been at home
                     start["weight"] = self._narrow[h].nearest(start["weight"])
                 self._set(h, to[at : at + PIECE], start)
 
@@ -175,7 +187,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         border = self._border(h) if h in self._narrow else Border(slots)
         if place.ssd:
             assert self._file is not None
-            home = RecordHome(FileRecords(self._file, number), border, create)
+            home = RecordHome(FileRecords(self._file, file_table), border, create)
         elif h in self._narrow:
             home = RecordHome(
                 MemoryRecords(place.whole, int(self.heights[h]), border.record, self._huge),
@@ -185,6 +197,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             )
         else:
             home = Memory(place.whole, slots, int(whole), room.whole, create, self._ddr)
+        # one region: lines of the first cache, scratch, lines of the second, rows kept whole
         first = [0, room.lines[0] + room.scratch]
         for i in reversed(range(len(place.caches))):
             home = Level(
@@ -197,13 +210,7 @@ class TieredEmbedding(TableBatchedEmbedding):
                 self._ddr if i else None,
             )
         assert isinstance(home, Level)
-        return Tier(
-            self.tables[self.shards[h].table].name,
-            home,
-            slots,
-            (room.lines[0], room.scratch),
-            self._mover,
-        )
+        return Tier(self._spec(h).name, home, slots, (room.lines[0], room.scratch), self._mover)
 
     def _border(self, h: int) -> Border:
         """Between the wide slots of a shard and its narrow records."""
@@ -326,7 +333,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             return self._narrow[shard].start(self._start(shard, rows))
         return super().initial(shard, rows)
 
-    def _apart(self, shard: int, records: Any) -> dict[str, Floats]:
+    def _apart(self, shard: int, records: Bytes) -> dict[str, Floats]:
         """Values of records u8[n, record]: a store of these rows alone decodes them."""
         n = len(records)
         width = int(self.width[shard])
@@ -346,7 +353,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         rest = np.ascontiguousarray(records[:, at:]).view(np.float32).reshape(n, -1)
         return values | {name: rest[:, i] for i, name in enumerate(self.rule.row_state)}
 
-    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
+    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Floats]) -> None:
         if shard not in self._tiers:
             return super().load_rows(shard, rows, values)
         tier = self._tiers[shard]
@@ -359,6 +366,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             if shard in self._narrow:
                 tier.level.load(piece, self._narrow[shard].records(piece, piece_values))
                 continue
+            # the lines are empty by now: rows are laid out in them only to be packed
             to = np.arange(piece.size, dtype=np.int64)
             self._set(shard, to, piece_values)
             if self._store(shard).coded:
@@ -379,9 +387,9 @@ class TieredEmbedding(TableBatchedEmbedding):
     def stalled(self) -> float:
         return self._mover.stalled
 
-    def tiers(self) -> dict[str, list[dict[str, Any]]]:
+    def tiers(self) -> dict[str, list[Stats]]:
         """Counts of each cached shard's levels, nearest first, by table."""
-        levels: dict[str, list[dict[str, Any]]] = {}
+        levels: dict[str, list[Stats]] = {}
         for h, tier in self._tiers.items():
-            levels.setdefault(self.tables[self.shards[h].table].name, []).extend(tier.stats())
+            levels.setdefault(self._spec(h).name, []).extend(tier.stats())
         return levels

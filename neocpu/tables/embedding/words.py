@@ -3,21 +3,20 @@ terms, nearly always one for each sum.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.operands import Bags, Lines, Terms, WideBags
 from neocpu.kernels.records import Segments, ShardPlaces
 from neocpu.kernels.rows import pooling, update
-from neocpu.tables.embedding.lookups import EntryLayout, ExtraWords, Floats, Ints, Lookups, Words
+from neocpu.tables.embedding.lookups import EntryLayout, ExtraWords, Lookups, Words
 from neocpu.tables.embedding.rows import entries_of
 from neocpu.tables.embedding.sorting import Scratch
 
 
 def pool(
-    table: NDArray[Any],
+    table: Elements,
     places: ShardPlaces,
     layout: EntryLayout,
     entries: slice,
@@ -55,6 +54,7 @@ def pool(
     )
     terms = Terms(table, lookups.rows, lookups.weights)
     pooling.bag_words(terms, wide_bags, flat, extra)
+    # bags are numbered in the whole layout, of which this is a part
     return ExtraWords(np.repeat(long_bags, further) + bags.start, extra_start, extra)
 
 

@@ -23,16 +23,30 @@ def allocate(handle: int, first: int, count: int) -> None:
         if count > 0:
             os.posix_fallocate(handle, first, count)
     except OSError as error:
+        # such a file system tells of a full disk when it is written
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
     except AttributeError:  # not on this system
         pass
 
 
+def read_into(handle: int, view: memoryview, first: int) -> int:
+    """Fill a buffer from byte `first` of a file on; returns how many bytes there were.
+
+    Raises OSError.
+    """
+    count = 0
+    # one call reads two gibibytes at most
+    while count < len(view) and (length := os.preadv(handle, [view[count:]], first + count)):
+        count += length
+    return count
+
+
 def put_bytes(handle: int, data: Any, first: int) -> None:
     """Write all of a buffer at a place of a file. Raises OSError."""
     rest = memoryview(data).cast("B")
     while rest:
+        # a call may write less than it was given
         written = os.pwrite(handle, rest, first)
         rest = rest[written:]
         first += written

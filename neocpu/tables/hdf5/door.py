@@ -13,17 +13,17 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import NeocpuError
+from neocpu.core.types import Elements
 from neocpu.tables.hdf5 import probe, seal
-from neocpu.tables.hdf5.disk import SIGNATURE
+from neocpu.tables.hdf5.disk import SIGNATURE, read_into
 from neocpu.tables.hdf5.draft import SEALED
-from neocpu.tables.hdf5.walk import PROBLEMS, NotAcceptable, Object, one_line, walk
+from neocpu.tables.hdf5.walk import PROBLEMS, Attributes, NotAcceptable, Object, one_line, walk
 
 LARGEST_READ = 1 << 30  # bytes of a compressed array that are read at once
 Value = TypeVar("Value")
@@ -33,9 +33,11 @@ Value = TypeVar("Value")
 class Kind:
     """One kind of file, and what is said about one that is not right.
 
-    format : the root's attribute `format`; "": any HDF5 file. version : the newest that is read.
-    error : class of all errors. missing, damaged, no_hdf5, foreign, newer : sentences with {path},
-    {why}, {version} and {newest}.
+    format : the root's attribute `format`; "": any HDF5 file.
+    version : the newest that is read.
+    error : class of all errors.
+    missing, damaged, no_hdf5, foreign, newer : sentences with {path}, {why}, {version} and
+        {newest}.
     """
 
     format: str
@@ -75,7 +77,7 @@ class File:
 
     # ---- what is in it ----
 
-    def attributes(self, name: str = "") -> dict[str, Any]:
+    def attributes(self, name: str = "") -> Attributes:
         """Attributes of an object ("": the root)."""
         return self._object(name).attributes
 
@@ -87,6 +89,7 @@ class File:
         value = attributes[key]
         if kind is float and isinstance(value, int):
             value = float(value)
+        # True is an int to Python, but no number in a file
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise self.damaged(f"the attribute {key} of /{name} is {type(value).__name__}")
         return value
@@ -200,6 +203,7 @@ class File:
             raise self.damaged(error) from error
         if found is None:
             size = self._status.st_size
+            # told without a process: a file that was cut
             if size < (end := _end_of_hdf5(self._handle)):
                 raise self.damaged(f"truncated: it has {size:,} of {end:,} bytes")
             if trouble := probe.trouble(self.path):
@@ -215,6 +219,7 @@ class File:
             objects = walk(self._h5, self._status.st_size)
         except (NotAcceptable, *PROBLEMS) as error:
             raise self.damaged(one_line(error)) from error
+        # what is left is read by plain calls
         if not any(_needs_hdf5(item) for item in objects.values()):
             self._h5.close()
             self._h5 = None
@@ -224,6 +229,7 @@ class File:
         """Refuse files of another kind, newer ones, and those that lost their seal."""
         attributes = self.attributes()
         name = attributes.get("format")
+        # an attribute that is an array would compare to an array
         if self.kind.format and not (isinstance(name, str) and name == self.kind.format):
             raise self._error(self.kind.foreign)
         if self.kind.format:
@@ -260,16 +266,12 @@ class File:
     def bytes_at(self, first: int, count: int) -> bytearray:
         """Bytes of the file; raises the error of a damaged file if they are not there."""
         content = bytearray(count)
-        view = memoryview(content)
         try:
-            while view:
-                length = os.preadv(self._handle, [view], first)
-                if not length:
-                    raise self.damaged(f"it ends before byte {first + len(view):,}")
-                view = view[length:]
-                first += length
+            length = read_into(self._handle, memoryview(content), first)
         except OSError as error:
             raise self.damaged(error) from error
+        if length < count:
+            raise self.damaged(f"it ends before byte {first + count:,}")
         return content
 
     def mapped(self) -> mmap.mmap:
@@ -282,13 +284,13 @@ class File:
                 raise self.damaged(f"it cannot be mapped: {error}") from error
         return self._map
 
-    def elements(self, name: str, where: Any) -> NDArray[Any]:
+    def elements(self, name: str, where: tuple[()] | slice) -> Elements:
         """Elements of an array that only HDF5 can read."""
         with self.readable():
             assert self._h5 is not None
             if name not in self._opened:  # which takes longer than to read a chunk
                 self._opened[name] = self._h5[name]
-            elements: NDArray[Any] = np.asarray(self._opened[name][where])
+            elements: Elements = np.asarray(self._opened[name][where])
             return elements
 
 
@@ -311,18 +313,19 @@ class Array:
         """Whether the elements are in one place of the file."""
         return not _needs_hdf5(self._item)
 
-    def read(self) -> NDArray[Any]:
+    def read(self) -> Elements:
         """All elements. Raises the error of a damaged file."""
         if self.mappable:
             if not self.size:
                 return np.empty(self.shape, self.dtype)
             content = self._file.bytes_at(self._item.offset or 0, self.nbytes)
             return np.frombuffer(content, self.dtype).reshape(self.shape)
+        # a few compressed bytes can stand for any number of zeros
         if self.nbytes > LARGEST_READ:
             raise self._file.damaged(f"/{self.name} takes {self.nbytes:,} bytes, decompressed")
         return self._file.elements(self.name, ())
 
-    def rows(self, first: int, end: int) -> NDArray[Any]:
+    def rows(self, first: int, end: int) -> Elements:
         """Entries [first, end) along the first axis. Raises the error of a damaged file."""
         count = max(min(end, self.shape[0]) - first, 0)
         width = self.nbytes // max(self.shape[0], 1)
@@ -335,12 +338,12 @@ class Array:
             raise self._file.damaged(f"/{self.name}: {count:,} entries are too many at once")
         return self._file.elements(self.name, slice(first, first + count))
 
-    def map(self) -> NDArray[Any]:
+    def map(self) -> Elements:
         """All elements, mapped and read-only; only where `mappable`."""
         if not self.size:
             return np.empty(self.shape, self.dtype)
         assert self.mappable
-        elements: NDArray[Any] = np.frombuffer(
+        elements: Elements = np.frombuffer(
             self._file.mapped(), self.dtype, self.size, self._item.offset or 0
         )
         return elements.reshape(self.shape)
@@ -348,6 +351,7 @@ class Array:
 
 def _end_of_hdf5(handle: int) -> int:
     """How many bytes a file has at least, as its superblock says; 0 if that is unknown."""
+    # padded: a file may be shorter than a superblock
     head = os.pread(handle, 52, 0).ljust(52, b"\0")
     # version of the superblock -> where it notes the size of addresses, and the end of the file
     places = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}

@@ -22,15 +22,17 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import h5py
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from neocpu.core.types import Dtype, Elements
 from neocpu.tables.hdf5 import seal
 from neocpu.tables.hdf5.disk import allocate, put_bytes
 from neocpu.tables.hdf5.sparse import SparseFile
+from neocpu.tables.hdf5.walk import each_chunk
 
 SEALED = "sealed"  # attribute of the root: the file is whole only with its seal
 SLACK = 4 << 20  # bytes for HDF5's own metadata, beside those of chunks
@@ -45,8 +47,10 @@ LIBVER = "v110"  # the first whose metadata has checksums
 class Image:
     """The bytes of a draft, without those of arrays that are only reserved.
 
-    pieces : (first byte, bytes). size : of the file without its seal. offsets : first byte of each
-    reserved array (0 if it is empty). ranges : of each large array, where its elements are.
+    pieces : (first byte, bytes).
+    size : of the file without its seal.
+    offsets : first byte of each reserved array (0 if it is empty).
+    ranges : of each large array, where its elements are.
     """
 
     pieces: list[tuple[int, bytes]]
@@ -94,9 +98,9 @@ class Draft:
         self._claimed = SLACK if path is not None else 0  # bytes
         self._memory = SparseFile()
         self._folders: dict[str, h5py.Group] = {}
-        target: Any = self._memory
+        target: SparseFile | Path = self._memory
         # NumPy and Numba are slower with mapped arrays that are not aligned.
-        options: dict[str, Any] = {"alignment_threshold": 512, "alignment_interval": ALIGNED}
+        options: dict[str, object] = {"alignment_threshold": 512, "alignment_interval": ALIGNED}
         if path is not None:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
             try:
@@ -106,9 +110,10 @@ class Draft:
             target = path
             options = {"locking": False}
         self._file = h5py.File(target, "w", libver=LIBVER, track_order=order, **options)
+        # a file that lost its seal must not pass for an older one, which never had any
         self.set("", {SEALED: 1})
 
-    def set(self, name: str, attributes: Mapping[str, Any]) -> None:
+    def set(self, name: str, attributes: Mapping[str, ArrayLike]) -> None:
         """Give a group or an array ("": the root) attributes: text, numbers, arrays of numbers."""
         self._claim(sum(np.asarray(value).nbytes for value in attributes.values()))
         item = h5py.h5o.open(self._file.id, name.encode()) if name else self._file.id
@@ -122,7 +127,7 @@ class Draft:
         self._file.create_group(name, track_order=self._order)
 
     def put(self, name: str, values: ArrayLike, *, compress: bool = False) -> None:
-        """An array with its contents; `compress`: by gzip."""
+        """An array with its contents; compress : by gzip."""
         array = np.asarray(values)
         self._claim(array.nbytes)
         if not compress or not array.ndim or not array.size:
@@ -137,7 +142,7 @@ class Draft:
             gzip = {"compression": "gzip", "compression_opts": EFFORT, "shuffle": True}
             self._file.create_dataset(name, data=array, track_times=False, **gzip)
 
-    def _put(self, name: str, array: NDArray[Any], properties: Any) -> None:
+    def _put(self, name: str, array: Elements, properties: h5py.h5p.PropDCID) -> None:
         """An array, in less time than by h5py's `create_dataset`."""
         content = np.ascontiguousarray(array).reshape(array.shape)
         space = h5py.h5s.create_simple(content.shape)
@@ -154,7 +159,7 @@ class Draft:
         return self._folders[folder].id, last.encode()
 
     @staticmethod
-    def _properties() -> Any:
+    def _properties() -> h5py.h5p.PropDCID:
         """Properties of an array without times: the same contents are the same bytes."""
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_obj_track_times(False)
@@ -170,7 +175,9 @@ class Draft:
         """An array that is written later, in one piece from `Image.offsets[name]` on."""
         properties = self._properties()
         properties.set_layout(h5py.h5d.CONTIGUOUS)
+        # the place must be known before anything is written to it
         properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        # zeros of an array of any size would go to memory here
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         space = h5py.h5s.create_simple(shape)
         group, last = self._parent(name)
@@ -178,14 +185,14 @@ class Draft:
         self._large.append(name)
 
     def columns(
-        self, name: str, shape: tuple[int, ...], dtype: str, options: Mapping[str, Any]
+        self, name: str, shape: tuple[int, ...], dtype: str, options: Mapping[str, object]
     ) -> None:
-        """A chunked array, in a draft at a path; `options`: h5py's, with "chunks"."""
+        """A chunked array, in a draft at a path; options : h5py's, with "chunks"."""
         self._claim(0)
         self._file.create_dataset(name, shape, dtype, track_times=False, **options)
         self._large.append(name)
 
-    def put_rows(self, name: str, first: int, values: NDArray[Any]) -> None:
+    def put_rows(self, name: str, first: int, values: Elements) -> None:
         """Rows first, first + 1, … of a chunked array, whole chunks.
 
         Raises OSError if the disk has no room for them, before HDF5 is asked to write.
@@ -219,6 +226,7 @@ class Draft:
         self._folders.clear()
         self._file.close()
         if self._path is not None:
+            # what was claimed beyond HDF5's end is not part of the file
             os.truncate(self._path, size)
         return Image(list(self._memory.pieces()), size, offsets, ranges)
 
@@ -230,8 +238,9 @@ class Draft:
         self._file.close()
 
 
-def _set(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, key: bytes, content: NDArray[Any]) -> None:
+def _set(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, key: bytes, content: Elements) -> None:
     """Give an object an attribute, in less time than by h5py's `attrs`."""
+    # HDF5 does not overwrite attributes
     if h5py.h5a.exists(item, key):
         h5py.h5a.delete(item, key)
     attribute = h5py.h5a.create(item, key, _type(content.dtype), _space(content.shape))
@@ -239,20 +248,21 @@ def _set(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, key: bytes, content: NDArr
 
 
 @functools.lru_cache(256)
-def _type(dtype: np.dtype[Any]) -> Any:
+def _type(dtype: Dtype) -> h5py.h5t.TypeID:
     """HDF5's type of elements."""
     return h5py.h5t.py_create(dtype, logical=True)
 
 
 @functools.lru_cache(64)
-def _space(shape: tuple[int, ...]) -> Any:
+def _space(shape: tuple[int, ...]) -> h5py.h5s.SpaceID:
     """HDF5's shape of an attribute."""
     return h5py.h5s.create_simple(shape)
 
 
-def fixed_text(text: str) -> NDArray[Any]:
+def fixed_text(text: str) -> Elements:
     """A text as HDF5's text of fixed length in UTF-8."""
     content = text.encode()
+    # HDF5 has no text of no bytes
     return np.array(content, h5py.string_dtype("utf-8", max(len(content), 1)))
 
 
@@ -261,5 +271,5 @@ def _ranges(dataset: h5py.Dataset) -> list[seal.Range]:
     if dataset.chunks is None:
         return [(dataset.id.get_offset() or 0, dataset.nbytes)]
     ranges: list[seal.Range] = []
-    dataset.id.chunk_iter(lambda chunk: ranges.append((chunk.byte_offset, chunk.size)))
+    each_chunk(dataset.id, lambda chunk: ranges.append((chunk.byte_offset, chunk.size)))
     return seal.joined(ranges)

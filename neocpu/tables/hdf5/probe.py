@@ -29,6 +29,7 @@ def trouble(path: Path) -> str:
     """Why a file cannot be used; "" if HDF5 reads all that is in it but the elements of arrays."""
     try:
         done = subprocess.run(
+            # -P: files beside walk.py must not stand in for modules of the same name
             [sys.executable, "-P", walk.__file__, str(path.resolve())],
             capture_output=True,
             check=False,

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from neocpu.tables.hdf5.disk import put_bytes
+from neocpu.tables.hdf5.disk import put_bytes, read_into
 
 MAGIC = b"NEOSEAL1"
 _TAIL = struct.Struct("<8sqq32s32s")
@@ -29,7 +29,7 @@ Range = tuple[int, int]  # first byte, bytes
 
 
 class Seal(NamedTuple):
-    """The seal of a file; `size`: bytes before it, `left_out`: ranges that it does not cover."""
+    """The seal of a file; size : bytes before it; left_out : ranges that it does not cover."""
 
     size: int
     left_out: list[Range]
@@ -64,10 +64,12 @@ def write(path: Path, size: int, left_out: Iterable[Range]) -> None:
     handle = os.open(path, os.O_RDWR)
     try:
         body = b"".join(_RANGE.pack(*each) for each in ranges)
+        # the seal's own hash stands behind all that it covers, so it is added last
         head = _TAIL.pack(MAGIC, size, len(ranges), _hash(handle, size, ranges), b"")
         body += head[:-32]
         body += hashlib.sha256(body).digest()
         put_bytes(handle, body, size)
+        # space was claimed for more ranges than are left after they are joined
         os.ftruncate(handle, size + len(body))
         os.fsync(handle)
     finally:
@@ -81,9 +83,12 @@ def find(handle: int) -> Seal | None:
     if len(tail) < _TAIL.size or not tail.startswith(MAGIC):
         return None
     _, size, count, sha256, own = _TAIL.unpack(tail)
+    # a damaged count could ask for all memory, so it is held against the file first
     if not (0 <= size <= end and 0 <= count <= end and size + size_of(count) == end):
         raise BrokenSeal("its seal is for a file of another size")
-    body = _read(handle, size, end - size)
+    body = bytearray(end - size)
+    if read_into(handle, memoryview(body), size) < len(body):
+        raise BrokenSeal("its seal is for a file of another size")
     if hashlib.sha256(body[:-32]).digest() != own:
         raise BrokenSeal("its seal has other bytes than were written")
     ranges = [_RANGE.unpack_from(body, i * _RANGE.size) for i in range(count)]
@@ -113,13 +118,3 @@ def _hash(handle: int, size: int, left_out: Sequence[Range]) -> bytes:
             at += len(data)
         at = first + count
     return digest.digest()
-
-
-def _read(handle: int, first: int, count: int) -> bytes:
-    """Bytes of a file, all that are there."""
-    parts = []
-    while count > 0 and (data := os.pread(handle, count, first)):
-        parts.append(data)
-        first += len(data)
-        count -= len(data)
-    return b"".join(parts)

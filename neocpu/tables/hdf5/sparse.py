@@ -11,6 +11,7 @@ from typing import Any
 PAGE = 1 << 16  # bytes
 
 
+# seek, write, readinto and truncate are what h5py's driver for file objects calls
 class SparseFile(io.RawIOBase):
     """A file object in memory in which bytes that were never written take no room and are zero."""
 
@@ -27,26 +28,10 @@ class SparseFile(io.RawIOBase):
             if first < self.size:
                 yield first, bytes(self._pages[number][: self.size - first])
 
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def writable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a place; returns it."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
         self._at = start + offset
-        return self._at
-
-    def tell(self) -> int:
-        """The place."""
         return self._at
 
     def write(self, data: Any) -> int:
@@ -63,6 +48,7 @@ class SparseFile(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         length = min(len(view), max(self.size - self._at, 0))
         for page, start, count, done in self._spans(length):
+            # a page that was never written reads as zeros
             content = self._pages.get(page)
             view[done : done + count] = content[start : start + count] if content else bytes(count)
         return length
@@ -73,9 +59,6 @@ class SparseFile(io.RawIOBase):
         for number in [number for number in self._pages if number * PAGE >= self.size]:
             del self._pages[number]
         return self.size
-
-    def flush(self) -> None:
-        """Nothing: it is all in memory."""
 
     def _spans(self, length: int) -> Iterator[tuple[int, int, int, int]]:
         """(page, first byte in it, bytes, bytes before) of the next bytes; moves on over them."""

@@ -13,9 +13,9 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -29,6 +29,8 @@ SECONDS = 4
 BYTES_PER_SECOND = 2 << 20
 MOST_SECONDS = 56
 FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32015: "zstd"}
+# numbers, text, arrays of numbers, lists of text
+Attributes: TypeAlias = dict[str, Any]
 # what h5py raises for files that HDF5 cannot read
 PROBLEMS = (
     ArithmeticError,
@@ -51,20 +53,18 @@ class NotAcceptable(Exception):
 class Object:
     """A group (dtype None) or an array of a file.
 
-    name : its path, without the first slash; "" is the root. attributes : numbers, text, arrays of
-    them. children : names in a group, in their order. offset : first byte of the elements where
-    they are contiguous, else None. stored : ranges of the file with the elements (first byte,
-    bytes). chunks : shape of a chunk, None where contiguous.
+    name : its path, without the first slash; "" is the root.
+    attributes : numbers, text, arrays of them.
+    children : names in a group, in their order.
+    offset : first byte of the elements where they are contiguous, else None.
     """
 
     name: str
-    attributes: dict[str, Any]
+    attributes: Attributes
     children: tuple[str, ...] = ()
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] = ()
     offset: int | None = None
-    chunks: tuple[int, ...] | None = None
-    stored: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:
@@ -83,15 +83,24 @@ def walk(file: h5py.File, size: int) -> dict[str, Object]:
     return {item.name: item for item in _Walk(size).group(file["/"].id, "", 0)}
 
 
+def each_chunk(dataset: h5py.h5d.DatasetID, note: Callable[[h5py.h5d.StoreInfo], None]) -> None:
+    """Call `note` for each chunk of a dataset that has a place in its file."""
+    if hasattr(dataset, "chunk_iter"):
+        dataset.chunk_iter(note)
+        return
+    for number in range(dataset.get_num_chunks()):  # HDF5 before 1.12.3
+        note(dataset.get_chunk_info(number))
+
+
 class _Walk:
     """A walk over a file, with what it has seen so far."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._addresses: set[Any] = set()
+        self._addresses: set[int] = set()
         self._text = 0
 
-    def group(self, group: Any, name: str, depth: int) -> Iterator[Object]:
+    def group(self, group: h5py.h5g.GroupID, name: str, depth: int) -> Iterator[Object]:
         """A group and all that is below it."""
         if depth > MOST_DEPTH:
             raise NotAcceptable(f"/{name} is nested deeper than {MOST_DEPTH} groups")
@@ -106,6 +115,7 @@ class _Walk:
         for child in children:
             path = f"{name}/{child}" if name else child
             link = group.links.get_info(child.encode("utf-8", "surrogateescape"))
+            # other links could lead to any file of the machine
             if link.type != h5py.h5l.TYPE_HARD:
                 raise NotAcceptable(f"/{path} is a link to another place or file")
             item = h5py.h5o.open(group, child.encode("utf-8", "surrogateescape"))
@@ -116,15 +126,16 @@ class _Walk:
             else:
                 raise NotAcceptable(f"/{path} is neither a group nor an array")
 
-    def _note(self, item: Any, name: str) -> None:
+    def _note(self, item: h5py.h5g.GroupID | h5py.h5d.DatasetID, name: str) -> None:
         """Refuse an object that has been seen under another name."""
         info = h5py.h5o.get_info(item)
         address = info.addr
+        # also what makes the walk end: a group may contain itself
         if address in self._addresses:
             raise NotAcceptable(f"/{name} is a second name of another object")
         self._addresses.add(address)
 
-    def _attributes(self, item: Any, name: str) -> dict[str, Any]:
+    def _attributes(self, item: h5py.h5g.GroupID | h5py.h5d.DatasetID, name: str) -> Attributes:
         """All attributes of an object, as Python's numbers and text, or arrays of them."""
         values = {}
         ordered = item.get_create_plist().get_attr_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
@@ -136,13 +147,14 @@ class _Walk:
             kind = attribute.get_type()
             self._check_type(kind, where)
             count = math.prod(attribute.shape)
+            # counted before they are read: a damaged shape could ask for all memory
             self._text += count * kind.get_size()
             if self._text > MOST_TEXT:
                 raise NotAcceptable(f"{where}: attributes of more than {MOST_TEXT >> 20} MiB")
             values[key] = _plain(_attribute_value(attribute, kind), where)
         return values
 
-    def _check_type(self, kind: Any, where: str) -> np.dtype[Any]:
+    def _check_type(self, kind: h5py.h5t.TypeID, where: str) -> np.dtype[Any]:
         """The dtype of elements; raises NotAcceptable unless they are numbers or text."""
         if isinstance(kind, h5py.h5t.TypeStringID):
             return np.dtype("O" if kind.is_variable_str() else f"S{kind.get_size()}")
@@ -156,7 +168,7 @@ class _Walk:
                 return dtype
         raise NotAcceptable(f"{where} has elements that are neither numbers nor text")
 
-    def _array(self, item: Any, name: str) -> Object:
+    def _array(self, item: h5py.h5d.DatasetID, name: str) -> Object:
         """An array: where its elements are, checked against the file."""
         self._note(item, name)
         where = f"/{name}"
@@ -170,11 +182,12 @@ class _Walk:
         layout = properties.get_layout()
         attributes = self._attributes(item, name)
         count = math.prod(shape)
+        # kept in a heap that has no checksums
         if dtype.kind == "O" and count > 1:
             raise NotAcceptable(f"{where} has text of variable length")
         if layout == h5py.h5d.CHUNKED:
-            chunks, stored = self._chunks(item, properties, where, dtype, shape)
-            return Object(name, attributes, (), dtype, shape, None, chunks, stored)
+            self._check_chunks(item, properties, where, dtype, shape)
+            return Object(name, attributes, (), dtype, shape)
         if layout == h5py.h5d.COMPACT or count == 0:
             return Object(name, attributes, (), dtype, shape)
         if layout != h5py.h5d.CONTIGUOUS:
@@ -182,16 +195,21 @@ class _Walk:
         offset = item.get_offset()
         if offset is None:
             raise NotAcceptable(f"{where} was never written")
-        stored = [(offset, item.get_storage_size())]
-        if dtype.kind != "O" and stored[0][1] != count * dtype.itemsize:
-            raise NotAcceptable(f"{where} of shape {shape} has {stored[0][1]:,} bytes")
-        self._check_inside(stored, where)
-        return Object(name, attributes, (), dtype, shape, offset, None, stored)
+        size = item.get_storage_size()
+        if dtype.kind != "O" and size != count * dtype.itemsize:
+            raise NotAcceptable(f"{where} of shape {shape} has {size:,} bytes")
+        self._check_inside([(offset, size)], where)
+        return Object(name, attributes, (), dtype, shape, offset)
 
-    def _chunks(
-        self, item: Any, properties: Any, where: str, dtype: np.dtype[Any], shape: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
-        """The shape of chunks, and where they are; all must have been written."""
+    def _check_chunks(
+        self,
+        item: h5py.h5d.DatasetID,
+        properties: h5py.h5p.PropDCID,
+        where: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+    ) -> None:
+        """Refuse chunks that this HDF5 cannot read, or that were not all written."""
         for number in range(properties.get_nfilters()):
             code = properties.get_filter(number)[0]
             if code not in FILTERS:
@@ -210,22 +228,18 @@ class _Walk:
         stored: list[tuple[int, int]] = []
         expected = math.prod(-(-n // chunk) for n, chunk in zip(shape, chunks))
 
-        def note(chunk: Any) -> None:
+        def note(chunk: h5py.h5d.StoreInfo) -> None:
             stored.append((chunk.byte_offset, chunk.size))
             if len(stored) > expected:
                 raise NotAcceptable(f"{where} has more chunks than its shape")
 
+        # a chunk takes a byte at least, so a damaged shape is known before its chunks are counted
         if expected > self._size:
             raise NotAcceptable(f"{where} has a shape of more chunks than the file has bytes")
-        if hasattr(item, "chunk_iter"):
-            item.chunk_iter(note)
-        else:  # HDF5 before 1.12.3
-            for number in range(min(item.get_num_chunks(), expected + 1)):
-                note(item.get_chunk_info(number))
+        each_chunk(item, note)
         if len(stored) != expected:
             raise NotAcceptable(f"{where} lacks {expected - len(stored)} of {expected} chunks")
         self._check_inside(stored, where)
-        return chunks, stored
 
     def _check_inside(self, ranges: list[tuple[int, int]], where: str) -> None:
         """Refuse elements that are said to be beyond the end of the file."""
@@ -236,7 +250,7 @@ class _Walk:
                 )
 
 
-def _attribute_value(attribute: Any, kind: Any) -> Any:
+def _attribute_value(attribute: h5py.h5a.AttrID, kind: h5py.h5t.TypeID) -> Any:
     """The value of an attribute as h5py gives it."""
     if attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL:
         return ""
@@ -247,7 +261,7 @@ def _attribute_value(attribute: Any, kind: Any) -> Any:
     return value
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: object, where: str) -> Any:
     """Numbers and text of Python; arrays of numbers stay arrays, those of text become lists."""
     array = np.asarray(value)
     if array.dtype.kind in "SO":
@@ -256,7 +270,7 @@ def _plain(value: Any, where: str) -> Any:
     return array if array.ndim else array.item()
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: str | bytes | None, where: str) -> str:
     """Text of HDF5's bytes."""
     try:
         text: str = value if isinstance(value, str) else bytes(value or b"").decode()
@@ -279,8 +293,10 @@ def main(path: str) -> int:
         import resource
 
         seconds = SECONDS + min(size // BYTES_PER_SECOND, MOST_SECONDS)
+        # soft before hard: the status then says that it was time (`probe.ENDED`)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+        # a crash is one of the answers, and needs no dump
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(ImportError):
         import hdf5plugin  # noqa: F401  (registers zstd)

@@ -11,7 +11,7 @@ Read `hash.py` first, then `qr.py`: formula, initial values and source at the to
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
 from neocpu.tables.kinds import cafe, md, qr, tt, unified
@@ -23,8 +23,10 @@ from neocpu.tables.specs.specs import TableSpec
 class TableKind(NamedTuple):
     """A table kind.
 
-    keys : the record of its keys in the config, with their defaults. expand : all tables of the
-    kind, in the order of the config, to physical tables. Raises ConfigError for what does not fit.
+    keys : the record of its keys in the config, with their defaults.
+    expand : all tables of the kind, in the order of the config, to physical tables.
+
+    Raises ConfigError for what does not fit.
     """
 
     keys: type
@@ -42,7 +44,7 @@ KINDS: dict[str, TableKind] = {
 }
 KIND_NAMES = (FULL, *KINDS)
 # kind -> the record of its keys, for those who read them
-KEYS: dict[str, Any] = {name: kind.keys for name, kind in KINDS.items()}
+KEYS: dict[str, type] = {name: kind.keys for name, kind in KINDS.items()}
 
 
 def expand(
@@ -76,6 +78,7 @@ def _with_signs(spec: TableSpec, part: TableSpec) -> TableSpec:
 
     Weights of the log count beside the signs if the logical table, `spec`, has them.
     """
+    # only signs make weights of a table that has none in the log
     if not any(row_map.signed for row_map in part.maps):
         return part
     maps = tuple(

@@ -37,11 +37,13 @@ class CafeKeys:
     """Keys of a table of kind "cafe".
 
     compression : the rows of the table take this many times the memory of what is kept in their
-    place, sketch included. hash_share : part of the memory that shared rows take.
+        place, sketch included.
+    hash_share : part of the memory that shared rows take.
     threshold : score at which an id gets a row of its own, in lookups of mean importance.
     decay : what scores are multiplied by whenever so many lookups were seen that buckets have ten
-    times the threshold each. slots : ids that a bucket of the sketch knows. every : steps from one
-    decision to the next.
+        times the threshold each.
+    slots : ids that a bucket of the sketch knows.
+    every : steps from one decision to the next.
     """
 
     compression: float = 10.0
@@ -63,6 +65,7 @@ def split(rows: int, row_bytes: int, keys: CafeKeys) -> tuple[int, int]:
     rows, row_bytes : of the logical table.
     """
     kept = rows / keys.compression
+    # each hot row brings a bucket of the sketch, which counts as memory
     share_of_row = row_bytes / (row_bytes + ENTRY * keys.slots)
     hot = int(kept * (1.0 - keys.hash_share) * share_of_row)
     return max(1, hot), max(1, min(rows, int(kept * keys.hash_share)))
@@ -85,6 +88,7 @@ def _expand(table: LogicalTable) -> Expanded:
             name=f"{spec.name}.{name}",
             rows=rows,
             maps=(row_map,) * len(spec.features),
+            # a row is hot or shared, never a sum of both: each starts as a row of the whole table
             start=spec.initial,
         )
         for name, rows in (("hot", hot), ("hash", shared))

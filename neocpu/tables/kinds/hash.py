@@ -44,10 +44,12 @@ MOST_HASHES = 16
 class HashKeys:
     """Keys of a table of kind "hash"; either `hash_rows` or `compression` says how small it is.
 
-    hash_rows : M, rows that are kept. compression : how many times fewer those are than the rows of
-    the table (0: not set). hashes : of each row, whose vectors are added. signed : whether a hash
-    gives each of them a sign. hash : mod: the number of the row mod M; salted: another hash for
-    every table and every one of its hashes.
+    hash_rows : M, rows that are kept.
+    compression : how many times fewer those are than the rows of the table (0: not set).
+    hashes : of each row, whose vectors are added.
+    signed : whether a hash gives each of them a sign.
+    hash : mod: the number of the row mod M; salted: another hash for every table and every one of
+        its hashes.
     """
 
     hash_rows: int = 0
@@ -91,6 +93,7 @@ def _expand(table: LogicalTable) -> Expanded:
 
 def _row_map(spec: TableSpec, keys: HashKeys, rows: int, number: int) -> RowMap:
     rule = "digit" if keys.hash == MOD else "salted"
+    # of the table's name: rows that collide in one table need not in the next
     salt = f"{spec.name}:{number}"
     return RowMap(rule, spec.rows, modulus=rows, salt=salt, signed=keys.signed)
 

@@ -40,17 +40,19 @@ class MdKeys:
     """Keys of a table of kind "md".
 
     alpha : how fast the columns fall with the rows, from 0 (not at all) to 1, the same for all
-    tables of the kind. budget : numbers that all of them may have, by the formula before rounding
-    (0: the smallest table has the model's dim). compression : of all of them together, after
-    rounding (0: not set).
-    round_dims : whether numbers of columns are powers of two. full_rows : tables of so many rows
-    or fewer keep all columns, but count in the rule.
+        tables of the kind.
+    budget : numbers that all of them may have, by the formula before rounding (0: the smallest
+        table has the model's dim).
+    compression : of all of them together, after rounding (0: not set).
+    round_dims : whether numbers of columns are powers of two.
+    full_rows : tables of so many rows or fewer keep all columns, but count in the rule.
     own_dim : columns of this table, whatever the rule says (0: by the rule).
     blocks : first rows of its popularity blocks but the first: `[1000, 50_000]` cuts off the 1000
-    most frequent, which needs rows in the order of falling frequency (data.rows_by "vocabulary",
-    or "code"). block_dims : columns of each block, whatever the rule says.
-    queries : lookups a sample, of each block ([]: one for each feature; blocks that say nothing
-    are looked up alike).
+        most frequent, which needs rows in the order of falling frequency (data.rows_by
+        "vocabulary", or "code").
+    block_dims : columns of each block, whatever the rule says.
+    queries : lookups a sample, of each block ([]: one for each feature; blocks that say nothing are
+        looked up alike).
     """
 
     alpha: float = 0.15
@@ -68,8 +70,9 @@ class MdKeys:
 class DimBlock:
     """Rows [first, first + rows) of a table, that have one number of columns.
 
-    dim : of the model. fixed : columns that the config gives (0: by the rule). queries : lookups
-    a sample.
+    dim : of the model.
+    fixed : columns that the config gives (0: by the rule).
+    queries : lookups a sample.
     """
 
     first: int
@@ -93,6 +96,7 @@ def expand(tables: Sequence[LogicalTable]) -> list[Expanded]:
     that are no parts of their table, and a compression out of reach.
     """
     blocks = [_blocks(table) for table in tables]
+    # one lambda for all blocks of all tables, so they are asked for together
     columns = iter(columns_of([block for parts in blocks for block in parts], _rule(tables)))
     return [
         _expand(table, parts, [next(columns) for _ in parts])
@@ -118,6 +122,7 @@ def _columns(blocks: Sequence[DimBlock], rule: MdKeys, scales: Sequence[float]) 
         width = max(1, round(min(scale * block.load**-rule.alpha, block.dim)))
         if rule.round_dims:
             width = 2 ** round(math.log2(width))
+        # a power of two may have been rounded beyond the dim
         columns.append(block.fixed or min(width, block.dim))
     return columns
 
@@ -171,10 +176,6 @@ def _rule(tables: Sequence[LogicalTable]) -> MdKeys:
         raise ConfigError(
             f"tables.{tables[0].spec.name}.alpha: {rule.alpha:g} is out of range; it must be from "
             "0 to 1"
-        )
-    if 0 < rule.compression < 1:
-        raise ConfigError(
-            f"tables.{tables[0].spec.name}.compression: {rule.compression:g} should be 1 or more"
         )
     if rule.budget and rule.compression:
         raise ConfigError(

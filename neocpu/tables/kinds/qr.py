@@ -65,14 +65,16 @@ class QrKeys:
     """Keys of a table of kind "qr"; at most one of `collisions`, `compression`, `partitions` and
     `radices` says how a row is told (none: 4 collisions).
 
-    collisions : m, rows that share a quotient (0: not set). compression : how many times fewer
-    numbers two parts have than the full table, as far as that goes (0: not set).
-    partitions : number of parts of about equal rows (0: not set). radices : rows of the parts,
-    whose product is at least that of the table. scheme : radix: quotients and remainders; crt:
-    remainders only, by numbers without common divisors, at or next above the rows that the other
-    keys say.
-    operation : concat: side by side; add; mult: number by number. combine : bags: of pooled bags,
-    as the published code; rows: of rows, which are pooled afterwards (the same for bags of one).
+    collisions : m, rows that share a quotient (0: not set).
+    compression : how many times fewer numbers two parts have than the full table, as far as that
+        goes (0: not set).
+    partitions : number of parts of about equal rows (0: not set).
+    radices : rows of the parts, whose product is at least that of the table.
+    scheme : radix: quotients and remainders; crt: remainders only, by numbers without common
+        divisors, at or next above the rows that the other keys say.
+    operation : concat: side by side; add; mult: number by number.
+    combine : bags: of pooled bags, as the published code; rows: of rows, which are pooled
+        afterwards (the same for bags of one).
     """
 
     collisions: int = 0

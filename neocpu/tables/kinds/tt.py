@@ -46,11 +46,13 @@ MOST_COLUMNS = 2**31 - 1  # as of any table
 class TtKeys:
     """Keys of a table of kind "tt".
 
-    rank : R of the products. row_factors : p1, p2, p3, whose product is the number of rows or
-    more; none: about the cube root of it each. dim_factors : q1, q2, q3, whose product is dim;
-    none: as near to one another as they can be. compression : with it, the largest rank for which
-    the table has dim * rows / compression parameters or fewer; 0: rank as it is. cache_rows : of
-    the first rows so many are kept as they are.
+    rank : R of the products.
+    row_factors : p1, p2, p3, whose product is the number of rows or more; none: about the cube root
+        of it each.
+    dim_factors : q1, q2, q3, whose product is dim; none: as near to one another as they can be.
+    compression : with it, the largest rank for which the table has dim * rows / compression
+        parameters or fewer; 0: rank as it is.
+    cache_rows : of the first rows so many are kept as they are.
     """
 
     rank: int = 16
@@ -136,6 +138,7 @@ def cube_factors(rows: int) -> tuple[int, int, int]:
     is left.
     """
     root = max(1, round(rows ** (1 / 3)))
+    # the float root may be one off: the nearest whole number is found in whole numbers
     while (2 * root - 1) ** 3 > 8 * rows and root > 1:
         root -= 1
     while (2 * root + 1) ** 3 <= 8 * rows:
@@ -182,8 +185,6 @@ def shape_of(spec: TableSpec, keys: TtKeys) -> TrainShape:
             f"{place}.rank: with {keys.rank} a row of a core has {max(shape.widths):,} numbers; at "
             f"most {MOST_COLUMNS:,} are possible"
         )
-    if 0 < keys.compression < 1:
-        raise ConfigError(f"{place}.compression: {keys.compression:g} should be 1 or more")
     if keys.compression:
         budget = spec.rows * spec.dim / keys.compression - keys.cache_rows * spec.dim
         return _compressed(f"{place}.compression", shape, budget)
@@ -208,6 +209,7 @@ def _compressed(place: str, shape: TrainShape, budget: float) -> TrainShape:
         )
     low = 1
     high = 2
+    # parameters grow with the rank, so halving finds the largest that fits
     while replace(shape, rank=high).parameters <= budget:
         high *= 2
     while high - low > 1:

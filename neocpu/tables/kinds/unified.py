@@ -35,11 +35,12 @@ class UnifiedKeys:
     """Keys of a table of kind "unified"; all but `chunks` are those of the shared table, the same
     for all that live in it.
 
-    table : name of the shared table. shared_rows : M, its rows (0: by `compression`).
-    shared_tables : how many of them the lookups go round; of several, the first is called
-    shared.0. chunks : c, lookups of each row, dim / c columns each.
+    table : name of the shared table.
+    shared_rows : M, its rows (0: by `compression`).
+    shared_tables : how many of them the lookups go round; of several, the first is called shared.0.
+    chunks : c, lookups of each row, dim / c columns each.
     compression : memory of the tables that live there, if they were full, over that of the shared
-    ones (0: not set).
+        ones (0: not set).
     """
 
     table: str = "shared"
@@ -87,6 +88,7 @@ def _share(tables: Sequence[LogicalTable]) -> Mapping[str, Expanded]:
     for table in tables:
         terms: list[list[Term]] = [[] for _ in table.spec.features]
         for chunk in range(table.keys.chunks):
+            # in turn, so that lookups are spread evenly over the shared tables
             name = names[turn % len(names)]
             turn += 1
             salt = f"{table.spec.name}:{chunk}"
@@ -145,10 +147,6 @@ def _check(tables: Sequence[LogicalTable]) -> None:
         if table.keys.shared_tables < 1 or not table.keys.table:
             key = "table" if table.keys.shared_tables else "shared_tables"
             raise ConfigError(f"tables.{spec.name}.{key}: there must be a shared table")
-        if 0 < table.keys.compression < 1:
-            raise ConfigError(
-                f"tables.{spec.name}.compression: {table.keys.compression:g} should be 1 or more"
-            )
     first = tables[0]
     for table in tables[1:]:
         for name, value, expected in _shared_facts(table, first):

@@ -14,7 +14,6 @@ checkpoints like any key that was chosen for a run.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
@@ -30,9 +29,9 @@ class BatchScaling:
     """How rates follow from those of a base batch.
 
     rule : "none": they are as they are given; "cowclip": weight decay of tables times s, learning
-    rate of dense parameters times sqrt(s), s = training.batch_size / base_batch_size.
-    base_batch_size : for which learning rates and weight decay are given. warmup_epochs : epochs in
-    which the rate of dense parameters grows from 0, also parts of one.
+        rate of dense parameters times sqrt(s), s = training.batch_size / base_batch_size.
+    base_batch_size : for which learning rates and weight decay are given.
+    warmup_epochs : epochs in which the rate of dense parameters grows from 0, also parts of one.
     """
 
     rule: str = NO_SCALING
@@ -59,7 +58,7 @@ class BatchScaling:
         dense: SparseOptimizer,
         batch_size: int,
         samples: int,
-    ) -> dict[str, Any]:
+    ) -> dict[str, float | str]:
         """Values by key for a run over so many train samples; {} where the rule is none.
 
         They are in place of the given ones, and the rule is none then.
@@ -67,7 +66,8 @@ class BatchScaling:
         if self.rule == NO_SCALING:
             return {}
         s = batch_size / self.base_batch_size
-        values: dict[str, Any] = {
+        values: dict[str, float | str] = {
+            # what follows is noted in checkpoints: a run that resumes must not scale once more
             f"{SECTION}rule": NO_SCALING,
             f"{SECTION}base_batch_size": 0,
             "optimizer.sparse.weight_decay": sparse.weight_decay * s,
@@ -81,7 +81,7 @@ class BatchScaling:
         return values
 
 
-def scaling_text(batch_size: int, values: Mapping[str, Any]) -> str:
+def scaling_text(batch_size: int, values: Mapping[str, float | str]) -> str:
     """What was derived for a batch size, for people."""
     rates = sorted((key, value) for key, value in values.items() if not key.startswith(SECTION))
     shown = ", ".join(f"{key} = {value:.6g}" for key, value in rates)

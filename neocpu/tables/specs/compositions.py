@@ -7,20 +7,23 @@ say.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from neocpu.tables.specs.specs import TableSpec
 
 COPY = "copy"  # side by side, in the order of the terms; of one term: as it is
 Tensors = tuple[tuple[str, tuple[int, ...]], ...]
+# by name; pairs, so that records with them can be hashed
+Options: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class LogicalTable:
     """A table as a config names it.
 
-    spec : its shape, features and pooling. kind : a name in `kinds.KINDS`. keys : the record of
-    the kind's own keys.
+    spec : its shape, features and pooling.
+    kind : a name in `kinds.KINDS`.
+    keys : the record of the kind's own keys.
     """
 
     spec: TableSpec
@@ -42,25 +45,29 @@ class DynamicMap:
 
     Their row maps have the rule "row"; `train/step/dynamic_kinds.py` finds the rows of each batch.
 
-    rule : a name in `training.dynamic_kinds.RULES`. rows : of the logical table. every : steps from
-    one decision to the next. bytes : of what it takes to know where rows are. options : what else
-    the rule needs to know.
+    rule : a name in `train.step.dynamic_kinds.RULES`.
+    rows : of the logical table.
+    every : steps from one decision to the next.
+    bytes : of what it takes to know where rows are.
+    options : what else the rule needs to know.
     """
 
     rule: str
     rows: int
     every: int
     bytes: int
-    options: tuple[tuple[str, Any], ...] = ()
+    options: Options = ()
 
 
 @dataclass(frozen=True)
 class Composition:
     """How the vectors of a logical table are made.
 
-    table : the logical table. terms : for each of its features, the lookups whose vectors are
-    composed. operation : a name in `model.operations`. tensors : dense parameters that it has,
-    (name, shape), the same for all features. options : what else the operation needs to know.
+    table : the logical table.
+    terms : for each of its features, the lookups whose vectors are composed.
+    operation : a name in `train.model.operations`.
+    tensors : dense parameters that it has, (name, shape), the same for all features.
+    options : what else the operation needs to know.
     dynamic : where rows move as training goes on (None: they stay).
     """
 
@@ -68,10 +75,10 @@ class Composition:
     terms: tuple[tuple[Term, ...], ...]
     operation: str = COPY
     tensors: Tensors = ()
-    options: tuple[tuple[str, Any], ...] = ()
+    options: Options = ()
     dynamic: DynamicMap | None = None
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits."""
         header = asdict(self)
         if self.dynamic is None:

@@ -42,6 +42,7 @@ def key_groups(tables: Sequence[TableSpec], patterns: Sequence[Sequence[str]]) -
                         f"data.deduplicate: feature {name!r} is in two groups; it changes with one"
                     )
     for table in tables:
+        # a table is looked up with the bags of one group: its features cannot differ in it
         groups = {group_of.get(name, -1) for name in table.features}
         if len(groups) > 1:
             parts = ", ".join(

@@ -12,7 +12,7 @@ no kernel of its own: hyper-parameters are arguments of the kernels (`docs/arith
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
 from neocpu.tables.specs.optimizers import SparseOptimizer
@@ -24,11 +24,13 @@ AS_SECTION = -1  # of warmup_steps
 class OptimizerGroup:
     """Tables and dense parameters with a learning rate, a weight decay and a warm-up of their own.
 
-    tables : names of tables, or shell patterns of them ("C1*"). dense : of dense parameters
-    ("top.*", "bottom.0.weight"). learning_rate : factor on the rate of `optimizer.sparse` or
-    `optimizer.dense`, its `end_learning_rate` included. weight_decay : factor on their weight
-    decay. warmup_steps : in which the rate grows from 0, in place of those of the section (-1: as
-    the section says; 0: none).
+    tables : names of tables, or shell patterns of them ("C1*").
+    dense : of dense parameters ("top.*", "bottom.0.weight").
+    learning_rate : factor on the rate of `optimizer.sparse` or `optimizer.dense`, its
+        `end_learning_rate` included.
+    weight_decay : factor on their weight decay.
+    warmup_steps : in which the rate grows from 0, in place of those of the section (-1: as the
+        section says; 0: none).
     """
 
     tables: tuple[str, ...] = ()
@@ -66,7 +68,9 @@ def group_names(
 ) -> dict[str, str]:
     """The group of each name that is in one.
 
-    aliases : what each name goes by. patterns : of each group. what : they are names of.
+    aliases : what each name goes by.
+    patterns : of each group.
+    what : they are names of.
 
     Raises ConfigError for a pattern that matches nothing, and a name that two groups match.
     """
@@ -117,6 +121,7 @@ def dense_runs(
     first = 0
     for name, size in sizes.items():
         optimizer = optimizers.get(group_of.get(name, ""), section)
+        # as few runs as possible: each is a call of the kernel at every step
         if runs and runs[-1].optimizer == optimizer:
             runs[-1] = runs[-1]._replace(end=first + size)
         else:
@@ -125,7 +130,7 @@ def dense_runs(
     return tuple(runs)
 
 
-def header_of(groups: Groups) -> dict[str, Any]:
+def header_of(groups: Groups) -> dict[str, object]:
     """What decides the bits: keys that are at their defaults are left out."""
     defaults = asdict(OptimizerGroup())
     return {

@@ -8,7 +8,7 @@ themselves are in `neocpu/kernels/rows/rules.py`.
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,9 +47,11 @@ class Schedule:
     """Learning rate over steps: constant, after an optional linear warm-up, with an optional
     polynomial decay.
 
-    warmup_steps : in which the rate grows from 0 (0: none). decay_start : step after which it
-    falls. decay_steps : in which it falls to the last rate (0: it never falls). decay_power : power
-    of the share of them that is left. end_learning_rate : the last rate.
+    warmup_steps : in which the rate grows from 0 (0: none).
+    decay_start : step after which it falls.
+    decay_steps : in which it falls to the last rate (0: it never falls).
+    decay_power : power of the share of them that is left.
+    end_learning_rate : the last rate.
     """
 
     warmup_steps: int = 0
@@ -73,7 +75,8 @@ class Schedule:
 class Round(NamedTuple):
     """A phase of a rule where rows are cut by columns.
 
-    phase : its name in `kernels/rows/rules.py`. of : whose sums of squares it reads: "g", "w".
+    phase : its name in `kernels/rows/rules.py`.
+    of : whose sums of squares it reads: "g", "w".
     counts : it then reads the lookups of the row in the batch, which every shard of the row knows.
     """
 
@@ -90,32 +93,35 @@ class SparseOptimizer:
     Names from momentum to lower_bound are FBGEMM's; a key that the rule does not read must keep its
     default.
 
-    name : the update rule. learning_rate : the schedule's highest. eps : added to the root that
-    divides.
+    name : the update rule.
+    learning_rate : the schedule's highest.
+    eps : added to the root that divides.
     beta1, beta2 : decay of the means of gradients and of their squares, in rules that keep them;
-    `beta2` is FBGEMM's ema_beta in rowwise_rmsprop.
-    weight_decay : strength of the decay. weight_decay_mode : whether it is added to the gradient
-    (l2) or taken off the weight (decoupled).
+        `beta2` is FBGEMM's ema_beta in rowwise_rmsprop.
+    weight_decay : strength of the decay.
+    weight_decay_mode : whether it is added to the gradient (l2) or taken off the weight
+        (decoupled).
     initial_accumulator_value : where sums of squares begin.
     momentum, eta : numbers of momentum_sgd and lars_sgd.
-    max_norm : the norm of a row after its update, at most (0: any). max_gradient : the gradient of
-    a pooled row is moved into [-max_gradient, max_gradient], number by number, before anything is
-    merged (0: not).
+    max_norm : the norm of a row after its update, at most (0: any).
+    max_gradient : the gradient of a pooled row is moved into [-max_gradient, max_gradient], number
+        by number, before anything is merged (0: not).
     ar_alpha, min_shrinkage : of rowwise_rmsprop: weight decay by the steps since a row was last
         updated, and the least factor of that.
     counter_halflife : steps after which an update counts half (negative: never; 0: only the current
         one counts).
-    adjustment_iter : counters have an effect after this step. adjustment_ub : exponent, or bound,
-        of their effect.
+    adjustment_iter : counters have an effect after this step.
+    adjustment_ub : exponent, or bound, of their effect.
     learning_rate_mode : of rows counted more than `tail_id_threshold` times.
-    max_counter : the greatest count that is reckoned with. tail_id_threshold : the count above
-    which the mode has an effect. tail_id_threshold_is_ratio : whether that is a fraction of
-    `max_counter`. weight_norm_coefficient, lower_bound : of CowClip: a row's merged gradient is
-    scaled down to the norm n*max(weight_norm_coefficient*||w||, lower_bound) where it is longer; n
-    is the row's counter, in adam_with_cowclip the lookups of the row in the batch.
-    beta, lambda1, lambda2 : of ftrl, by McMahan et al. 2013: what is added to the root that
-        divides (ftrl does not read `eps`); below which |z| a weight is 0; how strongly weights are
-        drawn to 0.
+    max_counter : the greatest count that is reckoned with.
+    tail_id_threshold : the count above which the mode has an effect.
+    tail_id_threshold_is_ratio : whether that is a fraction of `max_counter`.
+    weight_norm_coefficient, lower_bound : of CowClip: a row's merged gradient is scaled down to the
+        norm n*max(weight_norm_coefficient*||w||, lower_bound) where it is longer; n is the row's
+        counter, in adam_with_cowclip the lookups of the row in the batch.
+    beta, lambda1, lambda2 : of ftrl, by McMahan et al. 2013: what is added to the root that divides
+        (ftrl does not read `eps`); below which |z| a weight is 0; how strongly weights are drawn to
+        0.
     steps_before : updates that the states have seen before the first step; counters and bias
         corrections go on from there, schedules do not. A run that takes states over notes it.
     """
@@ -171,7 +177,7 @@ class SparseOptimizer:
             rounds.append(Round("limit_norm", ("w",)))
         return tuple(rounds)
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits, for digests: keys that were added later are left out at their
         defaults, so that digests of older configs stay.
         """
@@ -185,8 +191,8 @@ class SparseOptimizer:
     def faults(self, general: bool = True, trains: bool = True) -> Iterator[tuple[str, str]]:
         """(key, what is wrong with it) of values that do not go together.
 
-        general : the rule is one of tables. trains : it is to be trained with, so values with which
-        nothing is learnt are wrong too.
+        general : the rule is one of tables.
+        trains : it is to be trained with, so values with which nothing is learnt are wrong too.
         """
         for beta in ("beta1", "beta2"):
             if getattr(self, beta) >= 1:
@@ -241,12 +247,14 @@ class SparseOptimizer:
 
     def hyper(self, step: int) -> HyperParameters:
         """What the rule reads at `step` (from 1), in fp32."""
+        # computed in fp64, and rounded once, here
         numbers = self.numbers(step)
         return HyperParameters._make(np.array([numbers[name] for name in HYPER], np.float32))
 
     def numbers(self, step: int) -> dict[str, float]:
         """The numbers of `hyper` in fp64, by name."""
         rate = self.schedule.value(self.learning_rate, step)
+        # after the schedule, which starts anew where states were taken over
         step += self.steps_before
         wd = self.weight_decay
         mode = self.weight_decay_mode

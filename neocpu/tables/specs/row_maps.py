@@ -14,7 +14,6 @@ Source: docs/arithmetic.md §14.
 """
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from neocpu.kernels.twins.numbers.philox import fnv1a64, splitmix64
 
@@ -25,10 +24,13 @@ RULES = ("digit", "salted", "range", "row")
 class RowMap:
     """A map from the rows of a logical table to those of a physical one.
 
-    rule : one of RULES. rows : of the logical table. divisor, modulus, first : as above.
-    salt : of a hash. signed : whether each lookup has a weight of 1 or -1, by another hash.
+    rule : one of RULES.
+    rows : of the logical table.
+    divisor, modulus, first : as above.
+    salt : of a hash.
+    signed : whether each lookup has a weight of 1 or -1, by another hash.
     log_weights : does a lookup take its weight of the log, if its table is weighted? (A table may
-    be weighted for the sake of signs only.)
+        be weighted for the sake of signs only.)
     """
 
     rule: str
@@ -52,6 +54,7 @@ class RowMap:
 
     def keeps_rows_of(self, before: "RowMap") -> bool:
         """Has every row of a logical table that may have grown the place it had by another map?"""
+        # any other difference moves rows
         if replace(self, rows=0, modulus=0) != replace(before, rows=0, modulus=0):
             return False
         if self.modulus == before.modulus:
@@ -59,6 +62,6 @@ class RowMap:
         fit = before.rows <= before.divisor * before.modulus  # none began again at the first row
         return self.rule == "digit" and fit and self.modulus > before.modulus
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits."""
         return asdict(self)

@@ -33,12 +33,13 @@ class TableSpec:
 
     pooling : "none" gives every lookup's row instead of a vector for each bag.
     format : how its numbers are kept, one of `neocpu.core.formats.TRAINED` (docs/formats.md).
-    rounding : how they are rounded to it after an update. cache_format : a wider format of the
-    rows in its caches, a key of `neocpu.core.formats.CACHES`; "": the same.
+    rounding : how they are rounded to it after an update.
+    cache_format : a wider format of the rows in its caches, a key of `neocpu.core.formats.CACHES`;
+        "": the same.
     same_codes : do all its features have the rows of the first one, code by code?
     maps : of a part of a table of some kind (`neocpu/tables/kinds/`), for each feature: which of
-    its rows stands for a row of that table. start : of its rows (None: as docs/arithmetic.md §9
-    says).
+        its rows stands for a row of that table.
+    start : of its rows (None: as docs/arithmetic.md §9 says).
     """
 
     name: str
@@ -87,6 +88,7 @@ class TableSpec:
         return replace(
             self,
             format=form,
+            # nothing is rounded in a cache that holds every number
             rounding="nearest" if table_format(form).exact else self.rounding,
             cache_format="",
         )
@@ -112,11 +114,13 @@ class TableSpec:
     def unfit(self, cut: bool = False, copied: bool = False) -> str:
         """Why it may not be cut by columns, or have copies on other ranks; "" where it may."""
         plan = "set parallel.plan to row_wise or table_wise"
+        # the scale of a part of a row would be another one
         if cut and self.row_format.row_scaled:
             return (
                 f"table {self.name!r}: {self.format} rows have one scale for all their columns "
                 f"and cannot be cut; {plan}"
             )
+        # rows are rounded as they leave a cache, and each rank has its own
         if copied and self.cache_format:
             holds = f"its caches of {self.cache_format} hold other rows on every rank"
             return (
@@ -125,7 +129,7 @@ class TableSpec:
             )
         return ""
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits, for digests: no format if it is fp32, so that old digests stay,
         and rounding, and a format of caches, where there is any.
         """
@@ -140,6 +144,7 @@ class TableSpec:
             del header["maps"]
         if self.start is None:
             del header["start"]
+        # keys that came later are left out at their defaults, so that old digests stay
         if not self.same_codes:
             del header["same_codes"]
         return header
@@ -226,12 +231,13 @@ class TableKeys:
     table's name. NAME may be "default" or a pattern like "C*" (`table_keys.py`).
 
     rows, dim : shape of the table: one row for each category, and its columns.
-    features : whose categories are looked up in it. pooling : how the rows of a bag become one
-    vector: their sum, or mean; none: they stay, for an operation of the model that takes them.
+    features : whose categories are looked up in it.
+    pooling : how the rows of a bag become one vector: their sum, or mean; none: they stay, for an
+        operation of the model that takes them.
     weighted : whether each lookup has a weight, which its row is multiplied by.
     same_codes : whether a value has one row, whichever of the features it is of: that of the first.
     format, rounding : how its numbers are kept, and rounded after an update; "": those of the
-    model. bf16_split: fp32 numbers of whose halves lookups read the upper one.
+        model. bf16_split: fp32 numbers of whose halves lookups read the upper one.
     kind : full: a row for each of its rows; others keep them in smaller tables (docs/kinds.md).
     kind_above : tables of this many rows or fewer are full, whatever `kind` says.
     """
@@ -288,6 +294,7 @@ def bags(tables: Sequence[TableSpec]) -> tuple[BatchKey, ...]:
     A key is the feature's name, or `feature@table` where one feature looks up several tables, or
     `feature@table:place` where it looks up one table in several ways.
     """
+    # keys must differ, but stay the feature's name where that is enough
     uses = Counter(feature for table in tables for feature in table.features)
     keys = []
     for number, table in enumerate(tables):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from neocpu.core.formats import table_format
 from neocpu.core.records import Reader
@@ -26,6 +26,8 @@ from neocpu.tables.specs.specs import TableKeys
 
 DEFAULT = "default"
 PATTERN_SIGNS = "*?["
+# values of keys as a `Reader` has checked them
+KeyValues: TypeAlias = Mapping[str, Any]
 
 
 class ModelDefaults(NamedTuple):
@@ -38,15 +40,15 @@ class ModelDefaults(NamedTuple):
 
 def tables_of(
     reader: Reader,
-    trees: Any,
+    trees: object,
     features: Callable[[], Sequence[str]],
     model: ModelDefaults,
     kinds: Mapping[str, type],
 ) -> tuple[LogicalTable, ...]:
     """The tables that the TOML tree below `tables` makes.
 
-    features : the features of the log, in its order; called where there is a pattern. kinds : the
-    record of the keys of each table kind.
+    features : the features of the log, in its order; called where there is a pattern.
+    kinds : the record of the keys of each table kind.
 
     Raises ConfigError where there is no table, a pattern matches nothing, or a key is wrong.
     """
@@ -80,13 +82,14 @@ def tables_of(
     for name, own in entries.items():
         matching = [values for pattern, values in patterns.items() if fnmatchcase(name, pattern)]
         inherited = dict(default)
+        # the first pattern that matches wins, so it is written last
         for values in reversed(matching):
             inherited |= values
         tables.append(_table(reader, name, own, inherited, model, kinds))
     return tuple(tables)
 
 
-def _read(reader: Reader, tree: Any, key: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+def _read(reader: Reader, tree: object, key: str, kinds: Mapping[str, type]) -> KeyValues:
     """The keys of an entry: those of all tables as they are meant, those of kinds as written."""
     if not isinstance(tree, Mapping):
         raise reader.wrong(key, f"expected a table of keys, got {tree!r}")
@@ -95,6 +98,7 @@ def _read(reader: Reader, tree: Any, key: str, kinds: Mapping[str, type]) -> dic
     for name in tree:
         if name not in general and name not in of_kinds:
             raise reader.unknown(f"{key}.{name}", [*general, *sorted(of_kinds)])
+    # keys of kinds are read later, once the kind is known
     known = {name: value for name, value in tree.items() if name in general}
     return {**tree, **reader.keys(TableKeys, known, key)}
 
@@ -104,8 +108,8 @@ def _may_be_pattern(name: str) -> bool:
 
 
 def _with_features(
-    named: Mapping[str, Mapping[str, Any]], patterns: Mapping[str, Any], log: Sequence[str]
-) -> dict[str, Mapping[str, Any]]:
+    named: Mapping[str, KeyValues], patterns: Mapping[str, KeyValues], log: Sequence[str]
+) -> dict[str, KeyValues]:
     """The keys of named tables and of those that patterns make, in their order."""
     if not patterns:
         return dict(named)
@@ -113,7 +117,7 @@ def _with_features(
     for name, values in named.items():
         for feature in values.get("features", (name,)):
             tables_of_feature.setdefault(feature, []).append(name)
-    entries: dict[str, Mapping[str, Any]] = {}
+    entries: dict[str, KeyValues] = {}
     for feature in log:
         for name in tables_of_feature.get(feature, ()):
             entries[name] = named[name]
@@ -135,8 +139,8 @@ def _matches_nothing(reader: Reader, pattern: str, names: Sequence[str]) -> Exce
 def _table(
     reader: Reader,
     name: str,
-    own: Mapping[str, Any],
-    inherited: Mapping[str, Any],
+    own: KeyValues,
+    inherited: KeyValues,
     model: ModelDefaults,
     kinds: Mapping[str, type],
 ) -> LogicalTable:
@@ -146,6 +150,7 @@ def _table(
         raise reader.wrong(key, "a table's name may not be empty, '.' or contain '/' or NUL")
     values = {**inherited, **own}
     form = values.get("format") or model.form
+    # a rounding for all tables is no mistake of a table that needs none
     if "rounding" not in own and table_format(form).exact:
         values.pop("rounding", None)  # meant for tables of other formats
     general = {field.name for field in fields(TableKeys)}
@@ -172,8 +177,8 @@ def _table(
 def _of_kind(
     reader: Reader,
     table: LogicalTable,
-    own: Mapping[str, Any],
-    values: Mapping[str, Any],
+    own: KeyValues,
+    values: KeyValues,
     keys: TableKeys,
     kinds: Mapping[str, type],
 ) -> LogicalTable:

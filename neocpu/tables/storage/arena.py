@@ -9,12 +9,12 @@ import ctypes
 import mmap
 import os
 import sys
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from neocpu.core.errors import TrainingError
+from neocpu.core.types import Elements
 
 HUGE = 2 << 20  # bytes of a huge page
 # Promise no memory for rows that may never be touched (the constant is new in Python 3.13).
@@ -27,11 +27,13 @@ _PAGE = mmap.PAGESIZE
 class Arena:
     """One anonymous mapping with regions cut from it; a page takes memory once it is touched.
 
-    `budget`: bytes it may hold (0: no limit). `huge`: request huge pages, which spare the processor
-    most page walks; then memory is taken two mebibytes at a time.
+    budget : bytes it may hold (0: no limit).
+    huge : request huge pages, which spare the processor most page walks; then memory is taken two
+        mebibytes at a time.
     """
 
     def __init__(self, size: int, budget: int = 0, huge: bool = True) -> None:
+        # refused now: without reserved memory the system would find out while the run goes on
         if budget and size > budget:
             raise TrainingError(
                 f"the tables of this rank take {size} bytes, but its memory budget is {budget}; "
@@ -42,12 +44,14 @@ class Arena:
         self._used = 0
         try:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
+            # an empty map is an error, and a rank may have no rows
             self._map = mmap.mmap(-1, max(size, 1) + LINE, flags=flags)
         except OSError as error:
             raise TrainingError(
                 f"cannot map {size} bytes for tables ({error.strerror}); use more hosts or "
                 "smaller tables"
             ) from error
+        # small arenas would only waste the rest of their last huge page
         if huge and size >= 4 * HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)
 
@@ -55,9 +59,10 @@ class Arena:
     def space(count: int, dtype: DTypeLike) -> int:
         """Bytes that a region of `count` elements takes."""
         size = -(-count * np.dtype(dtype).itemsize // LINE) * LINE
+        # whole pages and one more: only pages can be forbidden
         return (-(-size // _PAGE) + 1) * _PAGE if GUARDED else size
 
-    def take(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
+    def take(self, count: int, dtype: DTypeLike) -> Elements:
         """The next region: `count` zeros, aligned to a cache line."""
         start = self._used
         self._used += self.space(count, dtype)
@@ -72,6 +77,7 @@ class Arena:
         """
         guard = self._used - _PAGE
         address = np.frombuffer(self._map, np.uint8).ctypes.data + guard
+        # Python's mmap cannot take rights away from a part of a map
         if ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(address), _PAGE, 0):
             raise OSError(ctypes.get_errno(), "a page cannot be guarded")
         return guard - -(-size // LINE) * LINE

@@ -47,12 +47,15 @@ class Device:
         setup = operations / self.iops if self.iops else 0
         cost = max(transfer, setup)
         with self._lock:
+            # threads share one device: a request waits for those before it
             due = max(begun - self._late, self._due) + cost
             self._due = due
             now = self.clock()
+            # what was late is given back once; time without requests is not saved up
             self._late = min(self._late, max(self._late + now - begun - cost, 0.0))
         if due - now < TICK:
             return
+        # outside of the lock: others may queue up meanwhile
         self.sleep(due - now)
         with self._lock:
             woke = self.clock()

@@ -34,11 +34,11 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import StorageError
+from neocpu.core.types import Dtype, Ints
 from neocpu.tables.hdf5.disk import allocate, starts_like_hdf5
-from neocpu.tables.hdf5.walk import PROBLEMS, one_line
+from neocpu.tables.hdf5.walk import PROBLEMS, each_chunk, one_line
 from neocpu.tables.storage import metadata_check
 from neocpu.tables.storage.metadata_check import COMMITS, PAGE
 
@@ -54,9 +54,11 @@ _UNDO_MAGIC = b"NEOGROW1"
 class RowTable:
     """The records of one table, or of one shard of it.
 
-    `rows` of the shard are numbered from 0; `first_row`, `first_column` say where it is in its
-    table, `columns` how wide it is; `record`: bytes of a row's record; `layout`: what is in them,
-    in words or JSON.
+    rows : of the shard, numbered from 0.
+    record : bytes of a row's record.
+    first_row, first_column : where the shard is in its table.
+    columns : how wide it is.
+    layout : what is in a record, in words or JSON.
     """
 
     name: str
@@ -72,14 +74,17 @@ class RowTable:
 class Extents:
     """Where the items of one dataset are in the file.
 
-    Item i begins at byte origin[i // per] + (i % per) * stride; `per`: items of an extent,
-    `stride`: bytes from one item to the next, `origin` i64[extents].
+    Item i begins at byte origin[i // per] + (i % per) * stride.
+
+    per : items of an extent.
+    stride : bytes from one item to the next.
+    origin : i64[extents].
     """
 
     name: str
     per: int
     stride: int
-    origin: NDArray[np.int64]
+    origin: Ints
 
     @property
     def items(self) -> int:
@@ -91,7 +96,7 @@ class Extents:
         """Bytes of an extent."""
         return self.per * self.stride
 
-    def offsets(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def offsets(self, items: Ints) -> Ints:
         """Where items begin in the file."""
         return self.origin[items // self.per] + items % self.per * self.stride
 
@@ -102,7 +107,7 @@ class Extents:
 
 @dataclass
 class FileLayout:
-    """Where the parts of a file are; `commits`: the byte at which /commits begins."""
+    """Where the parts of a file are; commits : the byte at which /commits begins."""
 
     tables: tuple[RowTable, ...]
     extent: int
@@ -123,9 +128,11 @@ class FileLayout:
 def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
     """The bytes of a file with tables and no rows.
 
-    It is made in memory, because HDF5 may crash if a disk is full. `path`: a name that no open
-    file has; nothing is written there.
+    It is made in memory, because HDF5 may crash if a disk is full.
+
+    path : a name that no open file has; nothing is written there.
     """
+    # HDF5 registers a name even of a file in memory, so it must be nobody else's
     with _opened(path, "w", driver="core", backing_store=False) as file:
         file.attrs.update({"format": FORMAT, "version": VERSION, "extent": extent})
         file.attrs["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -145,11 +152,12 @@ def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
             _create_growing(group, "records", (0, stride), (per, stride), np.dtype("u1"))
             _create_growing(group, "tags", (0,), (per,), TAG)
         file.flush()
+        # written by us, where a full disk is an error and no crash
         contents: bytes = file.id.get_file_image()
         return contents
 
 
-def _opened(path: Path, mode: str, **options: Any) -> h5py.File:
+def _opened(path: Path, mode: str, **options: object) -> h5py.File:
     # `FileLock` locks the file; HDF5's own lock would be a second one on another descriptor.
     file_format = {
         "libver": ("earliest", "v110"),
@@ -159,16 +167,17 @@ def _opened(path: Path, mode: str, **options: Any) -> h5py.File:
     return h5py.File(path, mode, locking=False, **file_format, **options)
 
 
-def _allocated_early() -> Any:
+def _allocated_early() -> h5py.h5p.PropDCID:
     """Properties of a dataset that has its place in the file as soon as it has a size."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    # zeros would be written over whole extents, of which many slots are never used
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     return properties
 
 
 def _create_growing(
-    group: h5py.Group, name: str, shape: tuple[int, ...], chunk: tuple[int, ...], dtype: np.dtype
+    group: h5py.Group, name: str, shape: tuple[int, ...], chunk: tuple[int, ...], dtype: Dtype
 ) -> None:
     properties = _allocated_early()
     properties.set_chunk(chunk)
@@ -189,6 +198,7 @@ def read(path: Path, handle: int | None = None) -> FileLayout:
     if foreign:
         raise StorageError(f"{path}: not a file of rows (not an HDF5 file)")
     if handle is not None:
+        # HDF5's earliest metadata has no checksums, and damaged it can hang HDF5
         commits = metadata_check.find(handle)
         if commits is not None and not metadata_check.check(handle, commits):
             raise damaged(path, "HDF5's metadata has other bytes than were written")
@@ -200,6 +210,7 @@ def read(path: Path, handle: int | None = None) -> FileLayout:
         why = f"truncated, or its HDF5 metadata cannot be read: {one_line(error)}"
         raise damaged(path, why) from error
     for extents in layout.all():
+        # a read of a map beyond the end of its file would end the process
         if extents.origin.size and int(extents.origin.max()) + extents.size > size:
             raise damaged(
                 path, f"truncated: it has {size:,} bytes, but /{extents.name} goes on beyond them"
@@ -262,6 +273,7 @@ def _layout(path: Path, file: h5py.File, size: int) -> FileLayout:
 def _checked(table: RowTable) -> RowTable:
     """The description of a table; raises ValueError unless its numbers are some."""
     numbers = (table.rows, table.record, table.first_row, table.first_column, table.columns)
+    # `type`, since True is an int and arrays are none; 2^62 leaves room for sums
     if not all(type(number) is int and 0 <= number < 2**62 for number in numbers):
         raise ValueError(f"tables/{table.name} has impossible attributes")
     if not (table.rows and table.record and isinstance(table.layout, str)):
@@ -274,35 +286,35 @@ def _extents(file: h5py.File, name: str, size: int) -> Extents:
     data = file[name]
     per = data.chunks[0]
     stride = data.dtype.itemsize * math.prod(data.shape[1:])
+    # checked first: a damaged shape could ask for all memory
     if data.shape[0] * stride > size or not stride:
         raise ValueError(f"/{name} has more items than the file has bytes")
     origin = np.full(data.shape[0] // per, -1, np.int64)
 
-    def note(chunk: Any) -> None:
+    def note(chunk: h5py.h5d.StoreInfo) -> None:
         origin[chunk.chunk_offset[0] // per] = chunk.byte_offset
 
-    if hasattr(data.id, "chunk_iter"):
-        data.id.chunk_iter(note)
-    else:  # HDF5 before 1.12.3
-        for number in range(data.id.get_num_chunks()):
-            note(data.id.get_chunk_info(number))
+    each_chunk(data.id, note)
+    # two extents in one place would let rows overwrite each other
     if origin.size and (origin.min() <= 0 or np.unique(origin).size != origin.size):
         raise ValueError(f"/{name} lacks extents")
     return Extents(name, per, stride, origin)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
 def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, int]) -> None:
     """Give datasets, by name, that many extents; `layout` learns where they are.
 
-    `handle`: the file, open for reading and writing. Raises StorageError if the disk is full; then
-    nothing has changed.
+    handle : the file, open for reading and writing.
+
+    Raises StorageError if the disk is full; then nothing has changed.
     """
     size = os.fstat(handle).st_size
     growing = [e for e in layout.all() if extent_counts.get(e.name, 0) > e.origin.size]
+    # PAGE for each extent: HDF5 aligns them to pages
     need = 1 << 16  # for HDF5's own metadata
     for extents in growing:
         need += (extent_counts[extents.name] - extents.origin.size) * (extents.size + PAGE)
@@ -322,16 +334,19 @@ def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, i
             file.flush()
             grown = [_extents(file, extents.name, size + need) for extents in growing]
         os.fsync(handle)
+        # slots are written without HDF5 later, which must not meet a full disk
         allocate(handle, size, os.fstat(handle).st_size - size)
     except (OSError, RuntimeError, ValueError) as error:
         recover(path, handle)
         raise full(path, need, error) from error
     for extents, new in zip(growing, grown):
+        # the index knows records by their places
         if not np.array_equal(new.origin[: extents.origin.size], extents.origin):
             recover(path, handle)
             raise damaged(path, f"/{extents.name} is elsewhere than before")
     for extents, new in zip(growing, grown):
         extents.origin = new.origin
+    # a guard newer than the saved one tells `recover` that the growth had ended
     metadata_check.write(handle, layout.commits, metadata(layout, os.fstat(handle).st_size))
     undo_of(path).unlink()  # the growth counts from here on
     sync_folder(path)
@@ -349,6 +364,7 @@ def full(path: Path, need: int, error: BaseException) -> StorageError:
 def publish(new: Path, path: Path) -> None:
     """Give a complete file its name, which must be free. Raises FileExistsError."""
     try:
+        # a link fails where the name is taken; a rename would replace another run's file
         os.link(new, path)
     except FileExistsError:
         raise
@@ -371,6 +387,7 @@ def open_file(path: Path, write: bool) -> int:
         raise StorageError(
             f"{path}: cannot be opened: {error.strerror}; {advice}, or choose another one"
         ) from error
+    # asked of the descriptor: the path may be another file by now
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise StorageError(f"{path}: not a file of rows (not a regular file)")
@@ -412,6 +429,7 @@ def _save(path: Path, handle: int, layout: FileLayout, size: int) -> None:
     with open(undo_of(path), "wb") as file:
         file.write(_UNDO.pack(_UNDO_MAGIC, size, len(pieces), zlib.crc32(body)) + body)
         file.flush()
+        # on the disk before HDF5 changes the first byte
         os.fsync(file.fileno())
     sync_folder(path)
 
@@ -425,6 +443,7 @@ def recover(path: Path, handle: int) -> bool:
     if not undo.exists():
         return False
     text = undo.read_bytes()
+    # an undo file that is cut off was never synced, so HDF5 had changed nothing yet
     if len(text) >= _UNDO.size:
         magic, size, count, checksum = _UNDO.unpack_from(text)
         body = text[_UNDO.size :]
@@ -443,6 +462,7 @@ def _put_back(handle: int, body: bytes, count: int, size: int) -> None:
         pieces.append((start, body[at : at + length]))
         at += length
     start, saved = pieces[0]
+    # /commits is the first piece: what was written to it since says whether the growth had ended
     current = os.pread(handle, len(saved), start)
     committed = current[: 2 * PAGE] != saved[: 2 * PAGE]
     guarded = metadata_check.newest(current).number > metadata_check.newest(saved).number

@@ -24,6 +24,7 @@ def remove_parts(path: Path) -> None:
     """Remove what processes of this host that are no more left of `path`."""
     prefix = _prefix(path)
     for part in path.parent.glob(f"{glob.escape(prefix)}*"):
+        # a name of another host that begins alike ends in no number
         number = part.name[len(prefix) :]
         if number.isascii() and number.isdigit() and not _is_running(int(number)):
             if part.is_dir():
@@ -39,6 +40,7 @@ def _prefix(path: Path) -> str:
 
 def _is_running(process: int) -> bool:
     try:
+        # signal 0 is not sent: it only asks whether the process is there
         os.kill(process, 0)
     except ProcessLookupError:
         return False

@@ -64,6 +64,7 @@ def claim(lock_file: Path) -> bool:
         if not claim(successor):
             return False
         try:
+            # after it was read another process may have replaced it
             if _read(lock_file) == stale:
                 os.replace(_private(lock_file), lock_file)
                 _remove_leftovers(lock_file)
@@ -95,6 +96,7 @@ def _read(lock_file: Path) -> _Content | None:
 
 def _successor(lock_file: Path, stale: _Content) -> Path:
     """The lock file that gives the right to replace this very content of a lock file."""
+    # the inode and time are in it: a later file with the same words has another successor
     identity = hashlib.sha256(repr(stale).encode()).hexdigest()[:16]
     return lock_file.with_name(f"{lock_file.name[:NAME]}.{identity}")
 
@@ -103,6 +105,7 @@ def _private(lock_file: Path) -> Path:
     """A new file of this process alone that names it as the holder."""
     name = f".{lock_file.name[:NAME]}.{os.getpid()}-{secrets.token_hex(8)}"
     private = lock_file.with_name(name)
+    # complete before it has the lock's name: nobody may read half of it
     private.write_text(holder())
     return private
 
@@ -154,6 +157,7 @@ class FileLock:
         try:
             if fcntl is None:
                 raise OSError(errno.ENOSYS, "no file locks")
+            # of the open file, not of the process, as POSIX locks are: a second open is refused too
             fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StorageError(
@@ -162,6 +166,7 @@ class FileLock:
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
+            # without locks readers cannot be counted, so only writers keep each other out
             if exclusive:
                 self._claim(path)
 
@@ -188,6 +193,7 @@ def _holder_is_dead(text: str) -> bool:
     """Whether a lock file's text names a process of this host that does not exist any more."""
     try:
         word, pid, _, host = text.split()[:4]
+        # a process number says nothing of another host
         if word != "process" or host != socket.gethostname():
             return False
         os.kill(int(pid), 0)

@@ -31,7 +31,7 @@ Piece = tuple[int, int]  # first byte, bytes
 
 
 class Guard(NamedTuple):
-    """The content of a guard; number 0: there is none. `place`: which of the two it is."""
+    """The content of a guard; number 0: there is none; place : which of the two it is."""
 
     number: int
     place: int
@@ -41,6 +41,7 @@ class Guard(NamedTuple):
 
 def find(handle: int) -> int | None:
     """Where /commits is in an open file, without the help of HDF5; None if there is no header."""
+    # by its contents: to ask HDF5 would be to trust what is to be checked
     for number in range(1, _SEARCHED_PAGES):
         if any(headers(os.pread(handle, PAGE, number * PAGE).ljust(PAGE, b"\0"))):
             return number * PAGE
@@ -54,6 +55,7 @@ def newest(commits: bytes) -> Guard:
         text = commits[(2 + place * PAGES) * PAGE :][: PAGES * PAGE].ljust(_GUARD.size, b"\0")
         magic, number, count, crc = _GUARD.unpack_from(text)
         body = text[_GUARD.size :][: 16 * count + 4]
+        # a guard that a kill cut off while it was written is none: the other one counts
         whole = magic == _MAGIC and len(body) == 16 * count + 4 and zlib.crc32(body) == crc
         if whole and number > guard.number:
             pieces = [struct.unpack_from("<qq", body, 16 * i) for i in range(count)]

@@ -1,34 +1,30 @@
 """How do rows of numbers become the bytes of a narrow format, and numbers again?
 
-By a `RowCodec`, for any format of tables that has a line in `reference.codecs.CODECS`. Numbers are
-rounded to nearest, or stochastically by random words of a stream of each row (`streams_of`), which
-depends on the table, the row and what the row holds: a row that leaves a cache with the same bytes
-gets the same codes, whenever that is. Formats that scale whole rows (int8, int4) give scale and
-bias as numbers of their own (`scales`), with which `restore` finds the codes again.
+By a `RowCodec`, for any format of tables that has a line in `neocpu.core.codecs.CODECS`. Numbers
+are rounded to nearest, or stochastically by random words of a stream of each row (`streams_of`),
+which depends on the table, the row and what the row holds: a row that leaves a cache with the same
+bytes gets the same codes, whenever that is. Formats that scale whole rows (int8, int4) give scale
+and bias as numbers of their own (`scales`), with which `restore` finds the codes again.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.codecs import CODECS, LAYOUTS, STOCHASTIC
 from neocpu.core.formats import FORMATS, RowFormat
+from neocpu.core.types import Bools, Bytes, Dtype, Elements, Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
-
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class RowCodec:
     """Rows of `columns` numbers in `name`, a row format of `neocpu.core.formats`.
 
-    rounding : nearest, or stochastic by random words of `key`. column0 : column of the table that
-    is the first one here. backend : "kernels", or "reference" for their twins.
+    rounding : nearest, or stochastic by random words of `key`.
+    column0 : column of the table that is the first one here.
+    backend : "kernels", or "reference" for their twins.
     """
 
     name: str
@@ -75,7 +71,7 @@ class RowCodec:
         self._call(codec.dequantize, codes, *_options(codec.dequantize_options, codec.choices), out)
         return out
 
-    def _call(self, function: str, *arguments: Any) -> None:
+    def _call(self, function: str, *arguments: object) -> None:
         module = backend_module(CODECS[self.name].module, self.backend)
         with np.errstate(all="ignore"):
             getattr(module, function)(*arguments)
@@ -88,7 +84,7 @@ class RowCodec:
         header = words.view(_header(self.form))[:, 0]
         return {f"weight_{name}": header[name].astype(np.float32) for name, _ in self.form.header}
 
-    def restore(self, numbers: Floats, scales: Mapping[str, Any]) -> Bytes:
+    def restore(self, numbers: Floats, scales: Mapping[str, Floats]) -> Bytes:
         """The bytes u8[n, bytes] of which `decode` gave these numbers and `scales` these scales.
 
         Where there are no such bytes, something near; the caller decodes and compares.
@@ -100,6 +96,7 @@ class RowCodec:
         with np.errstate(all="ignore"):
             for name, _ in self.form.header:
                 header[name] = scales[f"weight_{name}"]
+            # in fp64, where the quotient is off by one code at most
             bias = header["bias"].astype(np.float64)[:, None]
             scale = header["scale"].astype(np.float64)[:, None]
             quotient = np.nan_to_num(np.rint((x - bias) / scale), nan=0)
@@ -120,7 +117,7 @@ class RowCodec:
             codes = np.where(differs, candidate, codes).astype(np.uint8)
         return self._written(codes, header)
 
-    def _written(self, codes: Bytes, header: NDArray[Any]) -> Bytes:
+    def _written(self, codes: Bytes, header: Elements) -> Bytes:
         """Bytes of rows of these codes u8[n, columns], low bits first, and headers."""
         per_byte = 8 // self.form.bits
         padded = np.zeros((len(codes), self.form.data_bytes(self.columns), per_byte), np.uint8)
@@ -132,26 +129,30 @@ class RowCodec:
 
 def streams_of(rows: Ints, records: Bytes) -> Ints:
     """Streams of random words i64[n], none negative, of rows i64[n] that hold records u8[n, m]."""
+    # only rows that are rounded by chance need the kernel
     from neocpu.kernels.tiers import row_records
 
     tags = np.empty(rows.size * row_records.TAG, np.uint8)
     row_records.make_tags(records.reshape(-1), records.shape[1], rows, rows, 0, tags)
     checksum = tags.view(np.uint32).reshape(rows.size, -1)[:, 2].astype(np.int64)
+    # the checksum fills bits 31 to 62: the stream stays positive
     return rows ^ checksum << 31
 
 
-def _header(form: RowFormat) -> np.dtype[Any]:
+def _header(form: RowFormat) -> Dtype:
     return np.dtype(list(form.header))
 
 
-def _options(options: Mapping[str, object], choices: Mapping[str, Mapping[str, int]]) -> list[Any]:
+def _options(
+    options: Mapping[str, object], choices: Mapping[str, Mapping[str, int]]
+) -> list[object]:
     """A codec's options in order, choices as the numbers that its functions take."""
     return [
         choices[name][value] if isinstance(value, str) else value for name, value in options.items()
     ]
 
 
-def same_bits(a: Floats, b: Floats) -> NDArray[np.bool_]:
+def same_bits(a: Floats, b: Floats) -> Bools:
     """Which numbers are the same to the bit, where any NaN is the same as any other."""
-    same: NDArray[np.bool_] = a.view(np.uint32) == b.view(np.uint32)
+    same: Bools = a.view(np.uint32) == b.view(np.uint32)
     return same | (np.isnan(a) & np.isnan(b))

@@ -17,23 +17,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import StorageError
+from neocpu.core.types import Bools, Bytes, Elements, Ints
 from neocpu.kernels.tiers import row_records
 from neocpu.tables.storage import extents, metadata_check, row_state
 from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.extents import INDEX_EXTENT, TAG, RowTable
 from neocpu.tables.storage.lock import FileLock
 from neocpu.tables.storage.metadata_check import PAGE
-from neocpu.tables.storage.row_io import RawFile
+from neocpu.tables.storage.row_io import MAPPED, Access, RawFile
 from neocpu.tables.storage.row_log import Change, Header, Segment, encode
 
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 EXTENT = 8 << 20  # bytes by which a table grows
 SLACK = 1 << 16  # bytes of log that may pile up before a full index is considered
 
@@ -41,11 +39,13 @@ SLACK = 1 << 16  # bytes of log that may pile up before a full index is consider
 class RowFile:
     """Records of the rows of several tables, by table number and row number; one process at a time.
 
-    `tables`: the tables that the file must hold (None: any). `write`: false to only look. `reads`:
-    "mapped" (kernels over a map of the file) or "threads" (`threads` of them, read calls);
-    `mapped=False` avoids maps for writing too. `bandwidth` (bytes/s), `iops` (records read, runs
-    written per second): make it as slow as another device. `budget`: bytes that the file may have
-    (0: no limit). One thread may write while other threads read different rows.
+    tables : the tables that the file must hold (None: any).
+    write : false to only look.
+    access : by maps or by calls.
+    device : another one to be as slow as (None: as fast as this machine's).
+    budget : bytes that the file may have (0: no limit).
+
+    One thread may write while other threads read different rows.
 
     Attributes: path, tables, epoch and note of the last commit, noticed (damage that did no harm).
     Raises StorageError for a file that is missing, foreign, damaged, in use, or cannot grow, or
@@ -58,11 +58,8 @@ class RowFile:
         tables: Sequence[RowTable] | None = None,
         *,
         write: bool = True,
-        reads: str = "mapped",
-        mapped: bool = True,
-        threads: int = 16,
-        bandwidth: float = 0.0,
-        iops: float = 0.0,
+        access: Access = MAPPED,
+        device: Device | None = None,
         budget: int = 0,
     ) -> None:
         self.path = Path(path)
@@ -81,11 +78,12 @@ class RowFile:
                     "or resume"
                 )
             if write:
+                # before anything is read: until then half of HDF5's metadata may be new
                 extents.recover(self.path, handle)
             self._layout = extents.read(self.path, handle)
             self.tables = self._layout.tables
             row_state.check_tables(self.path, self.tables, tables)
-            self._io = RawFile(handle, write, reads, mapped, threads, Device(bandwidth, iops))
+            self._io = RawFile(handle, write, access, device or Device())
         except BaseException:
             if hasattr(self, "_lock"):
                 self._lock.release()
@@ -107,12 +105,21 @@ class RowFile:
 
     @classmethod
     def create(
-        cls, path: str | Path, tables: Sequence[RowTable], *, extent: int = EXTENT, **options: Any
+        cls,
+        path: str | Path,
+        tables: Sequence[RowTable],
+        *,
+        extent: int = EXTENT,
+        access: Access = MAPPED,
+        device: Device | None = None,
+        budget: int = 0,
     ) -> "RowFile":
         """Make a file without rows and open it; its name must be free.
 
-        `extent`: bytes by which a table grows, at least. Raises StorageError for a name that is
-        taken, table names that are not distinct, and a folder that cannot be written.
+        extent : bytes by which a table grows, at least.
+
+        Raises StorageError for a name that is taken, table names that are not distinct, and a
+        folder that cannot be written.
         """
         path = Path(path)
         tables = tuple(tables)
@@ -128,6 +135,7 @@ class RowFile:
             raise StorageError(
                 f"{path}: a table needs 1 to 2^62 rows and records of at least a byte"
             )
+        # of this process: runs that make the same file must not write into one
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
             new.write_bytes(extents.image(new, tables, extent))
@@ -153,14 +161,14 @@ class RowFile:
             with contextlib.suppress(OSError):
                 new.unlink()
         extents.sync_folder(path)
-        return cls(path, tables, **options)
+        return cls(path, tables, access=access, device=device, budget=budget)
 
     @property
     def extent(self) -> int:
         """Bytes by which a table grows, at least."""
         return self._layout.extent
 
-    def read(self, table: int, rows: Ints, out: Bytes, *, check: bool = False) -> NDArray[np.bool_]:
+    def read(self, table: int, rows: Ints, out: Bytes, *, check: bool = False) -> Bools:
         """Read the records of rows i64[n] into out u8[n, record]; returns which exist, bool[n].
 
         The part of `out` of a row without a record stays as it is. With `check` every record is
@@ -172,6 +180,7 @@ class RowFile:
             slots = self._slots[table].find(rows)
             with self._idle:
                 self._readers += 1
+        # from here on commits wait for this read before they free a slot
         present = slots >= 0
         try:
             self._io.gather(self._layout.records[table], slots, out)
@@ -213,11 +222,13 @@ class RowFile:
         tags = np.empty((rows.size, TAG.itemsize), np.uint8)
         with self._guard:
             self._check_usable()
+            # before a slot is taken: if the disk is full nothing has changed
             self._make_room(table, rows)
             slots = self._slots[table].place(rows)
             try:
                 flat = records.reshape(-1)
                 row_records.make_tags(flat, records.shape[1], rows, slots, table, tags.reshape(-1))
+                # no sync: until a commit counts these slots, nobody reads them after a kill
                 self._io.scatter(self._layout.records[table], slots, records)
                 self._io.scatter(self._layout.tags[table], slots, tags)
             except OSError as error:
@@ -243,6 +254,7 @@ class RowFile:
             )
 
     def _break(self, error: OSError) -> StorageError:
+        # what is in the slots is unknown now, and a commit would count them
         self._broken = True
         return StorageError(
             f"{self.path}: cannot be written: {error.strerror or error}; the last commit is safe"
@@ -256,6 +268,7 @@ class RowFile:
         spare = slots.slots // 64
         if rows.size + spare <= slots.free:
             return
+        # rows written since the last commit keep their slots: only the others need new ones
         needed = slots.slots_needed(rows)
         missing = needed + spare - slots.free
         if needed == 0 or missing <= 0:
@@ -271,6 +284,7 @@ class RowFile:
         except StorageError:
             if least == best:
                 raise
+            # a nearly full disk may have room for what is needed now, if for no more
             self._grow({records.name: least, tags.name: least})
         slots.extend(records.items)
 
@@ -288,13 +302,16 @@ class RowFile:
                 "raise its budget (memory.ssd of a run), commit more often, or use more ranks"
             )
         extents.grow(self.path, self._io.handle, self._layout, extent_counts)
+        # the map of before ends where the file ended
         self._io.remap()
 
     def commit(self, epoch: int, note: bytes = b"") -> None:
         """Make everything written so far, and a note, the state of the file, at once and for good.
 
-        `epoch`: greater than that of the last commit. Costs in proportion to the rows that changed.
-        Raises StorageError; then the last commit stands.
+        epoch : greater than that of the last commit.
+
+        Costs in proportion to the rows that changed. Raises StorageError; then the last commit
+        stands.
         """
         self.seal(epoch, note)()
 
@@ -316,6 +333,7 @@ class RowFile:
                 self._grow({"index": -(-end // INDEX_EXTENT)})
             rows = sum(slots.count for slots in self._slots)
             header = Header(epoch, start, end, rows, self._layout.identity())
+            # one commit at a time: what two headers need is kept, and no more
             self._sealed = True
             for slots in self._slots:
                 slots.seal()
@@ -397,6 +415,7 @@ class RowFile:
     def live(self, table: int) -> Iterator[Ints]:
         """Slots that hold a row, ascending, by extent: the fastest order to read the file in."""
         extents = self._layout.records[table]
+        # an extent is one piece of the file
         for first in range(0, extents.items, extents.per):
             yield self._slots[table].live(first, first + extents.per)
 
@@ -406,7 +425,7 @@ class RowFile:
         self._io.gather(self._layout.records[table], slots, records)
         return self._tags(table, slots)["row"].astype(np.int64), records
 
-    def _tags(self, table: int, slots: Ints) -> NDArray[Any]:
+    def _tags(self, table: int, slots: Ints) -> Elements:
         tags = np.empty((slots.size, TAG.itemsize), np.uint8)
         self._io.gather(self._layout.tags[table], slots, tags)
         return tags.view(TAG).reshape(-1)
@@ -418,7 +437,7 @@ class RowFile:
     def stats(self) -> dict[str, int | float]:
         """Counts of rows and slots, bytes of file and index, and traffic.
 
-        `changed`: rows that a crash would set back to the last commit.
+        "changed" : rows that a crash would set back to the last commit.
         """
         rows = sum(slots.count for slots in self._slots)
         index_bytes = sum(slots.nbytes for slots in self._slots)

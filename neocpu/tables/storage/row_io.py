@@ -14,38 +14,50 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bytes, Ints
 from neocpu.kernels.tiers import row_records
-from neocpu.tables.hdf5.disk import put_bytes
+from neocpu.tables.hdf5.disk import put_bytes, read_into
 from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.extents import Extents
 from neocpu.tables.storage.metadata_check import PAGE
 from neocpu.tables.storage.row_log import runs
 
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 SAMPLE = 16  # records of which it is asked whether they are in the page cache
+
+
+class Access(NamedTuple):
+    """How records move between a file and memory.
+
+    reads : "mapped", by kernels over a map of the file, or "threads", by read calls.
+    mapped : whether the file may be mapped at all; if not, writes are calls too.
+    threads : of the read calls.
+    """
+
+    reads: str = "mapped"
+    mapped: bool = True
+    threads: int = 16
+
+
+MAPPED = Access()
 
 
 class RawFile:
     """Reads and writes of an open file by place.
 
-    `reads`: "mapped" or "threads"; `mapped`: whether the file may be mapped at all. Attributes:
-    handle, and counters of records read and written and their bytes.
+    Attributes: handle, and counters of records read and written and their bytes.
     """
 
-    def __init__(
-        self, handle: int, writable: bool, reads: str, mapped: bool, threads: int, device: Device
-    ) -> None:
+    def __init__(self, handle: int, writable: bool, access: Access, device: Device) -> None:
         self.handle = handle
         self.device = device
         self._writable = writable
-        self._reads = reads if mapped else "threads"
-        self._mapped = mapped
-        self._threads = threads
+        self._reads = access.reads if access.mapped else "threads"
+        self._mapped = access.mapped
+        self._threads = access.threads
         self._pool: ThreadPoolExecutor | None = None
         self._map: mmap.mmap | None = None
         self._swap = threading.Lock()
@@ -55,6 +67,7 @@ class RawFile:
         self.bytes_read = 0
         self.bytes_written = 0
         with contextlib.suppress(AttributeError, OSError):
+            # rows are looked up at random: read-ahead would fetch neighbours that nobody asks for
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
         self.remap()
 
@@ -67,10 +80,14 @@ class RawFile:
             try:
                 if self._map is None:
                     raise BufferError
+                # keeps the pages that are mapped; refused while a read still looks into them
                 self._map.resize(os.fstat(self.handle).st_size)
             except (BufferError, SystemError, OSError, ValueError):
                 self._map = mmap.mmap(
-                    self.handle, 0, access=mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY
+                    # else NumPy's array would be read-only, which is another type to Numba
+                    self.handle,
+                    0,
+                    access=mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY,
                 )
                 with contextlib.suppress(AttributeError, OSError):
                     self._map.madvise(mmap.MADV_RANDOM)
@@ -83,16 +100,12 @@ class RawFile:
 
     def get(self, extents: Extents, start: int, count: int) -> bytes:
         """Bytes [start, start + count) of a dataset. Raises OSError if the file ends earlier."""
-        parts = []
+        content = bytearray(count)
+        view = memoryview(content)
         for at, size in _pieces(extents, start, count):
-            while size:
-                part = os.pread(self.handle, size, at)
-                if not part:
-                    raise OSError("the file ends too early")
-                parts.append(part)
-                at = at + len(part)
-                size = size - len(part)
-        return b"".join(parts)
+            _fill(self.handle, view[:size], at)
+            view = view[size:]
+        return bytes(content)
 
     def put(self, extents: Extents, start: int, data: bytes | memoryview) -> None:
         """Write bytes into a dataset, from byte `start` of it on."""
@@ -136,12 +149,14 @@ class RawFile:
 
         False where the system cannot say.
         """
+        # a few tell: to ask for all would cost what reading them costs
         sample = extents.offsets(slots[:: max(1, slots.size // SAMPLE)]).tolist()
         byte = [bytearray(1)]
         cold = 0
         try:
             for at in sample:
                 try:
+                    # fails with EAGAIN instead of waiting for the device
                     os.preadv(self.handle, byte, at, os.RWF_NOWAIT)
                 except BlockingIOError:
                     cold += 1
@@ -152,6 +167,7 @@ class RawFile:
     def _prefetch(self, extents: Extents, slots: Ints) -> None:
         """Have the system read the pages of these records, all at once."""
         first = extents.offsets(slots)
+        # a record may lie across two pages
         pages = np.unique(np.concatenate([first, first + extents.stride - 1]) // PAGE)
         for page, count in runs(pages).tolist():
             os.posix_fadvise(self.handle, page * PAGE, count * PAGE, os.POSIX_FADV_WILLNEED)
@@ -167,12 +183,8 @@ class RawFile:
         view = out.reshape(-1).data
 
         def read_part(low: int, high: int) -> None:
-            handle = self.handle
-            preadv = os.preadv
             for start, begin in zip(at[low:high], to[low:high]):
-                record = view[begin : begin + size]
-                if preadv(handle, [record], start) != size:
-                    _fill(handle, record, start)
+                _fill(self.handle, view[begin : begin + size], start)
 
         parts = min(self._threads, len(at))
         ends = [len(at) * i // parts for i in range(parts + 1)]
@@ -187,6 +199,7 @@ class RawFile:
         n, size = records.shape
         if not n:
             return
+        # neighbours within one extent are neighbours in the file
         starts = np.flatnonzero((np.diff(slots, prepend=-2) != 1) | (slots % extents.per == 0))
         ends = np.append(starts[1:], n)
         run_count = starts.size
@@ -223,6 +236,7 @@ class RawFile:
         for at, low, high in zip(offsets.tolist(), starts.tolist(), ends.tolist()):
             run = records[low:high]
             if records.shape[1] < extents.stride:
+                # one write for the run, gaps between records included
                 padded = np.zeros((high - low, extents.stride), np.uint8)
                 padded[:, : records.shape[1]] = run
                 run = padded
@@ -262,10 +276,6 @@ def _pieces(extents: Extents, start: int, count: int) -> Sequence[tuple[int, int
 
 
 def _fill(handle: int, view: memoryview, at: int) -> None:
-    """Read until the view is full."""
-    while view:
-        count = os.preadv(handle, [view], at)
-        if not count:
-            raise OSError("the file ends too early")
-        view = view[count:]
-        at = at + count
+    """Read until the view is full. Raises OSError."""
+    if read_into(handle, view, at) < len(view):
+        raise OSError("the file ends too early")

@@ -24,9 +24,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from neocpu.core.types import Bytes, Ints
+
 HEADER = struct.Struct("<8sIIQQQQQII")
 COPIES = (0, 2048)  # where the copies of a header are in its page
 MAGIC = b"NEOROWS1"
@@ -44,7 +44,8 @@ class Damage(ValueError):
 class Header:
     """Where a commit is: bytes [start, end) of the log.
 
-    `rows`: in all tables; `identity`: CRC-32 of the descriptions of the tables.
+    rows : in all tables.
+    identity : CRC-32 of the descriptions of the tables.
     """
 
     epoch: int
@@ -58,9 +59,11 @@ class Header:
         text = HEADER.pack(
             MAGIC, VERSION, self.identity, self.epoch, self.start, self.end, self.rows, 0, 0, 0
         )
+        # the CRC covers all before it, magic and version too
         text = text[:-4] + struct.pack("<I", zlib.crc32(text[:-4]))
         page = bytearray(size)
         for at in COPIES:
+            # two copies in different sectors: a bit that flips in one is survived
             page[at : at + HEADER.size] = text
         return bytes(page)
 
@@ -80,8 +83,10 @@ def headers(page: bytes) -> list[Header | None]:
 class Change:
     """What a commit says of one table.
 
-    `extents`, and the CRC-32 of their `places`; `rows` that have a record; slots `born` and `died`,
-    ascending; in a full segment also `live`, u8[slots], 1 where a row lives.
+    extents, places : how many there are, and the CRC-32 of their places.
+    rows : that have a record.
+    born, died : slots, ascending.
+    live : in a full segment, u8[slots], 1 where a row lives.
     """
 
     extents: int
@@ -89,7 +94,7 @@ class Change:
     rows: int
     born: Ints
     died: Ints
-    live: NDArray[np.uint8] | None = None
+    live: Bytes | None = None
 
 
 @dataclass
@@ -137,10 +142,12 @@ def encode(segment: Segment) -> bytes:
         if segment.full:
             assert change.live is not None
             bits = np.packbits(change.live, bitorder="little").tobytes()
+            # what follows stays aligned to words
             arrays.append(bits + bytes(-len(bits) % 8))
     body = b"".join([*tables, *arrays, segment.note])
     body += bytes(-len(body) % 8)
     size = _SEGMENT.size + len(body)
+    # packed with a CRC of 0 first: the CRC covers the rest of the head
     head = _SEGMENT.pack(
         _SEGMENT_MAGIC, 0, size, segment.epoch, int(segment.full), len(tables), len(segment.note)
     )
@@ -149,12 +156,13 @@ def encode(segment: Segment) -> bytes:
 
 
 def decode(log: bytes, slots: Sequence[int]) -> Iterator[Segment]:
-    """The segments in the bytes of a log; `slots`: slots of an extent, by table. Raises Damage."""
+    """The segments in the bytes of a log; slots : of an extent, by table. Raises Damage."""
     at = 0
     while at < len(log):
         if len(log) - at < _SEGMENT.size:
             raise Damage("a commit in /index is cut off")
         magic, crc, size, epoch, kind, tables, note = _SEGMENT.unpack_from(log, at)
+        # the size is checked before it is believed
         inside = magic == _SEGMENT_MAGIC and _SEGMENT.size <= size <= len(log) - at
         if not inside or zlib.crc32(memoryview(log)[at + 8 : at + size]) != crc:
             raise Damage("a commit in /index has other bytes than were written")

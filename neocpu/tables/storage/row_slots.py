@@ -6,13 +6,12 @@ The index of one table, in memory.
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import StorageError
+from neocpu.core.types import Bools, Bytes, Ints
 from neocpu.kernels.tiers import row_index as kernels
 from neocpu.kernels.twins.tiers.row_index import FREE, FRESH, HELD, LIVE, NEW, STAYED
 
-Ints = NDArray[np.int64]
 FULLEST = 0.75  # load factor of the hash map at which it doubles
 PIECE = 1 << 20  # rows of one piece of `RowSlots.rows`
 
@@ -20,12 +19,15 @@ PIECE = 1 << 20  # rows of one piece of `RowSlots.rows`
 class RowSlots:
     """The index of one table: a hash map from row to slot, and a status byte per slot.
 
-    It also lists the slots that changed since the last commit. `rows`: rows that the table could
-    have. Attributes: count (rows that have a slot), free (slots without a row).
+    It also lists the slots that changed since the last commit.
+
+    rows : that the table could have.
+    count, free : attributes, rows that have a slot, and slots without a row.
     """
 
     def __init__(self, name: str, rows: int) -> None:
         self._name = name
+        # a word of the map is a row and its slot: rows take the bits they need, slots the rest
         self._shift = 64 - max(1, (rows - 1).bit_length())
         self._words = np.zeros(64, np.uint64)
         self._status = np.zeros(0, np.uint8)
@@ -50,6 +52,7 @@ class RowSlots:
 
     def extend(self, slots: int) -> None:
         """There are that many slots now; new ones are free."""
+        # the slot would not fit beside the row in its word
         if slots >= 1 << min(self._shift, 62):
             raise StorageError(
                 f"table {self._name}: {slots:,} slots are more than its index can number; use "
@@ -76,6 +79,8 @@ class RowSlots:
         self._make_room(rows.size)
         slots = np.empty(rows.size, np.int64)
         old = np.empty(rows.size, np.int64)
+        # the search for free slots goes on where the last one ended: neighbours are written
+        # together
         self._cursor = kernels.place_rows(
             rows, self._words, self._shift, self._status, self._cursor, slots, old
         )
@@ -83,6 +88,7 @@ class RowSlots:
         self.count += int(np.count_nonzero(old == NEW))
         self.free -= born.size
         self._born.append(born)
+        # -1 and below: the row had no slot, or stays in its own
         self._died.append(old[old >= 0])
         return slots
 
@@ -93,12 +99,14 @@ class RowSlots:
         self.count += rows.size
         return duplicate
 
-    def restore(self, live: NDArray[np.uint8], held: Ints) -> None:
+    def restore(self, live: Bytes, held: Ints) -> None:
         """Set the statuses to those after a commit.
 
-        live u8[slots]: 1 where a row lives; held: slots that only the commit before needs.
+        live : u8[slots], 1 where a row lives.
+        held : slots that only the commit before needs.
         """
         self._status = live.astype(np.uint8)
+        # should the last header be damaged, the one before it counts, with these slots
         self._status[held] = HELD
         self._held = held
         self.free = int(np.count_nonzero(self._status == FREE))
@@ -124,9 +132,9 @@ class RowSlots:
         died = np.sort(np.concatenate(self._died + none))
         return born, died
 
-    def alive(self) -> NDArray[np.uint8]:
+    def alive(self) -> Bytes:
         """A byte per slot: 1 where a row lives once this is committed."""
-        alive: NDArray[np.bool_] = (self._status == LIVE) | (self._status == FRESH)
+        alive: Bools = (self._status == LIVE) | (self._status == FRESH)
         return alive.astype(np.uint8)
 
     def seal(self) -> None:
@@ -142,6 +150,7 @@ class RowSlots:
         """That commit is made: free the slots that only the one before the last needed."""
         self._status[self._held] = FREE
         self.free += self._held.size
+        # they wait one more commit: the header before the last still names them
         self._held = self._left
 
     def rows(self) -> Iterator[Ints]:

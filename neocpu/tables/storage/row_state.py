@@ -24,8 +24,10 @@ from neocpu.tables.storage.row_slots import RowSlots
 class CommitState:
     """The last commit.
 
-    `page`: the page of /commits that its header is in (0 or 1). `kept`: byte ranges of the log
-    that the two headers need. `slots`: the index of each table. `noticed`: damage that did no harm.
+    page : the page of /commits that its header is in (0 or 1).
+    kept : byte ranges of the log that the two headers need.
+    slots : the index of each table.
+    noticed : damage that did no harm.
     """
 
     page: int
@@ -56,6 +58,7 @@ def load(path: Path, layout: FileLayout, io: RawFile) -> CommitState:
         raise damaged(path, "no header in /commits is whole")
     if header.identity != layout.identity():
         raise damaged(path, "the attributes of its tables are not those that were written")
+    # the log grows around what either header needs
     kept = [(h.start, h.end) for h in (header, before) if h is not None]
     try:
         if not 0 <= header.start <= header.end <= layout.index.items:
@@ -82,6 +85,7 @@ def _replay(
     live = [np.zeros(extents.items, np.uint8) for extents in layout.records]
     for segment in segments:
         for number, change in enumerate(segment.changes):
+            # a slot is a place in the file only while its extents are where they were
             _check_places(layout, number, change)
             if change.live is not None:  # a full segment replaces all before it
                 live[number][: change.live.size] = change.live
@@ -97,6 +101,7 @@ def _replay(
     for number, table in enumerate(layout.tables):
         slots = RowSlots(table.name, table.rows)
         slots.extend(layout.records[number].items)
+        # slots that died in the last commit belong to the header before it
         held = segments[-1].changes[number].died if segments else np.zeros(0, np.int64)
         slots.restore(live[number], held)
         _enter_rows(layout, number, table, io, slots)
@@ -130,6 +135,7 @@ def _enter_rows(
         live = slots.live(first, first + extents.per)
         if not live.size:
             continue
+        # a whole extent in one read, dead slots included
         data = np.frombuffer(io.get(extents, first * TAG.itemsize, extents.size), np.uint8)
         tags = np.ascontiguousarray(data.reshape(-1, TAG.itemsize)[live - first]).reshape(-1)
         rows = np.empty(live.size, np.int64)

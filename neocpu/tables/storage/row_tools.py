@@ -73,6 +73,7 @@ def compact(path: str | Path) -> tuple[int, int]:
         try:
             with RowFile.create(new, old.tables, extent=old.extent) as copy:
                 _copy(old, copy)
+                # epochs of commits begin at 1, and a file without any may be compacted too
                 copy.commit(max(1, old.epoch), old.note)
                 after = int(copy.stats()["bytes"])
                 os.replace(new, path)  # both are locked: nobody sees either half-way
@@ -93,6 +94,7 @@ def _copy(old: RowFile, copy: RowFile) -> None:
             for low in range(0, rows.size, BATCH):
                 part = rows[low : low + BATCH]
                 records = np.empty((part.size, spec.record), np.uint8)
+                # a damaged record must not get a new tag that vouches for it
                 old.read(table, part, records, check=True)
                 copy.write(table, part, records)
 
@@ -106,6 +108,7 @@ def remove(path: Path) -> None:
         handle = os.open(path, os.O_RDWR)
         try:
             lock = FileLock(path, handle, True)
+            # HDF5 is not asked: the file may be damaged, which is no reason to keep it
             start = os.pread(handle, 1 << 16, 0)
             if start and extents.FORMAT.encode() not in start:
                 raise StorageError(

@@ -10,23 +10,22 @@ not narrowed and stay in memory need no records: in slots they can be used where
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bools, Bytes, Ints
 from neocpu.tables.storage.arena import Arena
 from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.row_file import RowFile
-from neocpu.tables.tiers.levels import Bytes, Ints, Slots
+from neocpu.tables.tiers.levels import Slots, Stats
 
-Bools = NDArray[np.bool_]
 Create = Callable[[Ints, Ints], None]
 PIECE = 1 << 16  # rows whose records are packed at a time
 
 
 class Memory:
-    """All rows in slots [first, first + rows); `device`: how fast rows move to and from above."""
+    """All rows in slots [first, first + rows); device : how fast rows move to and from above."""
 
     def __init__(
         self,
@@ -47,6 +46,7 @@ class Memory:
 
     def read(self, rows: Ints, slots: Ints) -> None:
         begun = self._device.begin()
+        # rows that nobody wrote are made at home, and come up from there like any other
         self.place(rows)
         self._slots.copy(rows + self._first, slots)
         self._moved[0] += rows.size
@@ -66,6 +66,7 @@ class Memory:
     def place(self, rows: Ints) -> None:
         """Initialise rows that do not exist yet."""
         fresh = rows[self._present[rows] == 0]
+        # initial values depend on the row alone, so it does not matter when they are made
         self._create(fresh, fresh + self._first)
         self._present[fresh] = 1
 
@@ -82,7 +83,7 @@ class Memory:
         self._slots.unpack(rows + self._first, records)
         self._present[rows] = 1
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[Stats]:
         rows = int(np.count_nonzero(self._present))
         read, written = self._moved
         return [
@@ -99,7 +100,7 @@ class Memory:
 class Records(Protocol):
     """Records of bytes by row; a row has none until it is written.
 
-    tier: the memory that they are in.
+    tier : the memory that they are in.
     """
 
     tier: str
@@ -122,6 +123,7 @@ class MemoryRecords:
 
     def __init__(self, tier: str, rows: int, record: int, huge: bool = True) -> None:
         self.tier = tier
+        # a lazily committed map: rows that nobody writes take no memory
         arena = Arena(Arena.space(rows * record, np.uint8), huge=huge)
         self._records = arena.take(rows * record, np.uint8).reshape(rows, record)
         self._present = np.zeros(rows, np.bool_)
@@ -166,7 +168,7 @@ class FileRecords:
 
 
 class Border:
-    """Packs rows into records and back: all bytes of a slot. `record`: bytes of a record."""
+    """Packs rows into records and back: all bytes of a slot; record : bytes of a record."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -184,7 +186,7 @@ class Border:
 class RecordHome:
     """Rows as records behind a border.
 
-    `device`: how fast they move, unless the records limit that themselves.
+    device : how fast they move, unless the records limit that themselves.
     """
 
     def __init__(
@@ -202,6 +204,7 @@ class RecordHome:
             piece = rows[at : at + PIECE]
             targets = slots[at : at + PIECE]
             data = np.empty((piece.size, self._border.record), np.uint8)
+            # a row that was only read has no record: it has its initial values still
             present = self._records.read(piece, data)
             self._border.unpack(targets[present], data[present])
             self._create(piece[~present], targets[~present])
@@ -230,7 +233,7 @@ class RecordHome:
     def load(self, rows: Ints, records: Bytes) -> None:
         self._records.write(rows, records)
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[Stats]:
         counts = self._records.stats()
         read, written = self._moved
         return [

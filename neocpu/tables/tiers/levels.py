@@ -14,27 +14,28 @@ a home.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bytes, Elements, Ints
 from neocpu.kernels.tiers import slots as kernels
 from neocpu.tables.storage.device import Device
 from neocpu.tables.tiers.cache import Cache, Moves
 from neocpu.tables.tiers.placement import WAYS
 
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
+Stats: TypeAlias = dict[str, str | int]  # "tier": the name of a memory; counts of it by their names
 
 
 class Slots:
     """The bytes of the rows of one shard: weights and optimizer states, all by slot.
 
-    `arrays`: each with `slots` slots of equal size; `record`: bytes of a row.
+    arrays : each with `slots` slots of equal size.
+    record : bytes of a row.
     """
 
-    def __init__(self, arrays: Sequence[NDArray[Any]], slots: int) -> None:
+    def __init__(self, arrays: Sequence[Elements], slots: int) -> None:
+        # rules without states have empty arrays
         self._fields = [(a.view(np.uint8).reshape(-1), a.nbytes // slots) for a in arrays if a.size]
         self.record = sum(size for _, size in self._fields)
 
@@ -82,14 +83,14 @@ class Home(Protocol):
     def load(self, rows: Ints, records: Bytes) -> None:
         """Overwrite rows; no cache above may hold any of them."""
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[Stats]:
         """Counts of this level and those below."""
 
 
 class Level:
     """A cache in slots [first, first + lines) over a home; it is a home itself.
 
-    `device`: how fast rows move between this level and the one above.
+    device : how fast rows move between this level and the one above.
     """
 
     def __init__(
@@ -117,14 +118,16 @@ class Level:
     def move(self, moves: Moves, fill: bool = True) -> None:
         """Carry out what the cache decided: write evicted rows home, then fetch new ones.
 
-        `fill`: false if the caller overwrites the new ones anyway.
+        fill : false if the caller overwrites the new ones anyway.
         """
         dirty = moves.evicted_dirty
-        self._home_write(moves.evicted_ids[dirty], moves.evicted_lines[dirty] + self.first)
+        # all that leave first: a row may be on its way down and wanted again
+        self._home_write(moves.evicted_rows[dirty], moves.evicted_lines[dirty] + self.first)
         if fill:
-            self.home.read(moves.filled_ids, moves.filled_lines + self.first)
+            self.home.read(moves.filled_rows, moves.filled_lines + self.first)
 
     def _bring(self, rows: Ints, fill: bool = True) -> Moves:
+        # a lower cache sees a row once each time it moves, whatever its lookups above
         moves = self.cache.prefetch(rows, np.ones_like(rows))
         self.move(moves, fill)
         return moves
@@ -140,10 +143,12 @@ class Level:
         inside = moves.lines >= 0
         self._slots.copy(moves.lines[inside] + self.first, slots[inside])
         self._device.pay(begun, rows.size, int(inside.sum()) * self._slots.record)
+        # rows without a line pass this level by
         self.home.read(rows[~inside], slots[~inside])
         self.cache.release(moves.lines, False)
 
     def write(self, rows: Ints, slots: Ints) -> None:
+        # what is in the lines is overwritten: to fetch it would be for nothing
         moves = self._bring(rows, fill=False)
         begun = self._device.begin()
         inside = moves.lines >= 0
@@ -158,7 +163,9 @@ class Level:
         As many as there is room for, while no batch is at work. The statistics do not count it, and
         a warm row is evicted like one that was looked up once.
         """
+        # the lowest first, so that those above find their rows there
         for level in reversed(self.caches()):
+            # the cache takes rows in ascending order
             moves = level._bring(np.sort(rows[: level.cache.lines]))
             level.cache.release(moves.lines, False)
         for level in self.caches():
@@ -166,6 +173,7 @@ class Level:
 
     def flush(self) -> None:
         lines, rows = self.cache.flush()
+        # what is dirty here is older below: it must be there before the home is flushed
         self._home_write(rows, lines + self.first)
         self.home.flush()
 
@@ -188,12 +196,13 @@ class Level:
         """Flush, and reset this cache and those below it, lookup counts too; statistics stay."""
         self.flush()
         for level in self.caches():
+            # what is reported is what the cache held, though it is empty at the end of a run
             level._rows_before = level.cache.rows()[0].size or level._rows_before
             level.cache.forget()
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[Stats]:
         rows = self.cache.rows()[0].size or self._rows_before
-        counts = {
+        counts: Stats = {
             "tier": self.name,
             "rows": rows,
             "bytes": rows * self._slots.record,

@@ -40,6 +40,7 @@ class Mover:
         return job
 
     def _run(self, work: Work) -> None:
+        # its rows may not have gone home: a later move could fetch old bytes
         if self._failed is not None:
             raise self._failed
         try:
@@ -63,5 +64,6 @@ class Mover:
 
 
 def _prepare() -> None:
+    # threads inherit the one core of the thread that made them
     roam()
     use_threads(1)  # the cores are busy with the step

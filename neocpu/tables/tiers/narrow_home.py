@@ -15,15 +15,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from neocpu.tables.storage.row_codecs import Floats, RowCodec, streams_of
+from neocpu.core.types import Bytes, Floats, Ints
+from neocpu.tables.storage.row_codecs import RowCodec, streams_of
 from neocpu.tables.tiers.homes import Border
-from neocpu.tables.tiers.levels import Bytes, Ints, Slots
+from neocpu.tables.tiers.levels import Slots
 
 
 class NarrowBorder(Border):
     """Slots of a region inside; outside, records: the codec's bytes, then the states unchanged.
 
-    codec : of the shard's rows. wide : the slots of the shard. states : their optimizer states.
+    codec : of the shard's rows.
+    wide : the slots of the shard.
+    states : their optimizer states.
     get, put : read and write the numbers f32[n, D] in slots i64[n].
     """
 
@@ -46,6 +49,7 @@ class NarrowBorder(Border):
         """Records u8[n, record] of rows i64[n] that are in slots, rounded."""
         streams = None
         if self._codec.rounding != "nearest":
+            # of all that the row holds: the same bytes get the same codes whenever they leave
             streams = streams_of(rows, super().pack(rows, slots))
         data = self._codec.encode(self._get(slots), streams)
         return np.concatenate([data, self._states.pack(slots)], axis=1)

@@ -132,6 +132,7 @@ def make_room(shards: Sequence[PlacedShard], hbm: int = 0, ddr: int = 0) -> list
     limited = {"hbm": bool(hbm), "ddr": bool(ddr)}
     for memory, budget in (("hbm", hbm), ("ddr", ddr)):
         whole = sum(s.bytes for s in shards if PLACEMENTS[s.placement].whole == memory)
+        # scratch of narrow rows is in ddr, and their lines in hbm say how much: hbm comes first
         whole += sum(
             s.row_bytes * _scratch(s, shard_lines["hbm"], limited)
             for s, shard_lines in zip(shards, lines)
@@ -166,6 +167,7 @@ def _share(
     order = sorted(cached, key=lambda i: (-(-shards[i].rows // WAYS), i))
     for place, i in enumerate(order):
         if room:
+            # what one set in every cache that is still to come takes
             set_of_each = sum(_bytes(shards[j], memory, WAYS) for j in order[place:])
             sets = left // set_of_each
         else:
@@ -200,6 +202,7 @@ def _scratch(shard: PlacedShard, lines: int, limited: Mapping[str, bool]) -> int
     if not memory:
         return 0
     if not limited[memory]:
+        # no budget to keep to, and pages of rows that are not used take no memory
         return max(min(shard.rows, ASIDE), lines // SCRATCH)
     least = 0 if PLACEMENTS[shard.placement].ssd else min(shard.rows, BELOW)
     return max(lines // SCRATCH, least)

@@ -16,19 +16,17 @@ leaves is home before it is fetched again. Source: the hazards of Neo's prefetch
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import TrainingError
+from neocpu.core.types import Ints
 from neocpu.tables.tiers.cache import Moves, batches_ahead
 from neocpu.tables.tiers.homes import Memory
-from neocpu.tables.tiers.levels import Level, Slots
+from neocpu.tables.tiers.levels import Level, Slots, Stats
 from neocpu.tables.tiers.mover import Job, Mover
 from neocpu.tables.tiers.placement import WAYS
 
-Ints = NDArray[np.int64]
 NONE = np.empty(0, np.int64)
 
 
@@ -36,10 +34,13 @@ NONE = np.empty(0, np.int64)
 class Visit:
     """The rows i64[n] of one shard that a batch uses, and how often each is looked up.
 
-    `rows`: distinct, ascending; `counts` i64[n].
+    rows : distinct, ascending.
 
-    Once planned: `slots` and `lines` of the rows (-1: no line); `aside`: indices of the rows
-    without a line; `scratch`: the scratch slots that they were given.
+    Once it is planned:
+
+    slots, lines : of the rows (-1: no line).
+    aside : where in `rows` those without a line are.
+    scratch : the scratch slots that they were given.
     """
 
     rows: Ints
@@ -56,7 +57,7 @@ class Visit:
 class Tier:
     """The rows of one shard: the nearest cache, and scratch slots for rows without a line in it.
 
-    `scratch`: (first, count); if the home keeps rows in slots, they are used there instead.
+    scratch : (first, count); if the home keeps rows in slots, they are used there instead.
     """
 
     def __init__(
@@ -97,6 +98,8 @@ class Tier:
         moves = self.level.cache.prefetch(visit.rows, visit.counts, ahead)
         aside = np.flatnonzero(moves.lines < 0)
         if self._home is None and aside.size > self._free.size:
+            # the cache has decided already: lines and rows must agree with it, for this batch or
+            # none
             self._last = self._mover.run(lambda: self.level.move(moves))
             self.level.cache.release(moves.lines, False)
             visit.aside = aside
@@ -131,6 +134,7 @@ class Tier:
             self.level.cache.release(visit.lines, False)
             self._free_scratch(visit)
             visit.planned = False
+        # they come first: they were to run before those that are only known
         self._known = self._coming + self._known
         self._coming = []
 
@@ -177,6 +181,7 @@ class Tier:
         self._current = None
         if visit is None:
             return
+        # evaluation changes nothing, so its rows need not be written home
         self.level.cache.release(visit.lines, visit.changed)
         if visit.changed and visit.aside.size:
             self._return(visit.rows[visit.aside], visit.slots[visit.aside])
@@ -186,6 +191,7 @@ class Tier:
         # A later batch may have brought some of the rows into lines before they were updated.
         lines = self.level.cache.locate(rows)
         inside = lines >= 0
+        # the line gets bytes that home lacks, whether or not its own batch changes the row
         self.level.cache.mark(lines)
         copies = [(slots[inside], lines[inside] + self.level.first)]
         if self._home is None:
@@ -198,6 +204,7 @@ class Tier:
 
         def work() -> None:
             if self._home is None:
+                # rows with a line stay there: the cache writes them home when they leave
                 self.level.home.write(rows[~inside], slots[~inside])
             for source, target in copies:
                 self._slots.copy(source, target)
@@ -231,6 +238,6 @@ class Tier:
         self._cancel()
         self.level.forget()
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self) -> list[Stats]:
         """Counts of all levels, nearest first."""
         return self.level.stats()

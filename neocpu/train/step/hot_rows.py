@@ -39,7 +39,7 @@ class HotRows:
     def decide(self, rows: TableRows) -> None:
         """Give rows to ids that have become hot. Collective."""
         promoted = self.sketch.decide()
-        for first in range(0, promoted.ids.size, PIECE):
+        for first in range(0, promoted.logical_rows.size, PIECE):
             piece = slice(first, first + PIECE)
             # ids may share a row
             sources, place = np.unique(promoted.shared_rows[piece], return_inverse=True)

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Floats, Ints
 from neocpu.peers import arrays as operators
 from neocpu.tables.embedding.bounds import bag_cuts
-from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 from neocpu.tables.embedding.rows import RowStore
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from neocpu.core.types import Ints
 from neocpu.kernels.twins.rows.row_counters import missed_decay
 from neocpu.peers.fbgemm.modules.engine import FeatureBatch
 from neocpu.peers.fbgemm.modules.narrow import TouchedRows, touched_rows
 from neocpu.peers.fbgemm.modules.storage import Storage
-from neocpu.tables.embedding.lookups import Ints
 
 
 def decayed_rows(

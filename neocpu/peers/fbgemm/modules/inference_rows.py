@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.codecs import layout
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.codecs import small_floats as codecs
 from neocpu.peers import arrays
 from neocpu.peers.fbgemm.names import SparseType, of
-from neocpu.tables.embedding.lookups import Floats, Ints
 
 Bytes = NDArray[np.uint8]
 # Our name of each format of rows; FP8 rows are decoded first.

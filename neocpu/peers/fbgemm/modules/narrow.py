@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neocpu.core.types import Floats, Ints
 from neocpu.peers.fbgemm.modules.engine import NONE, ExternalTables, TableBatch
 from neocpu.peers.fbgemm.modules.storage import Storage
 from neocpu.peers.fbgemm.operators import codes
-from neocpu.tables.embedding.lookups import Floats, Ints
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 
