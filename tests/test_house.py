@@ -82,7 +82,6 @@ HOMES = {
     "safetensors": ("serve/",),
     "onnx": ("serve/exports/",),
     "matplotlib": ("train/watch/results.py",),
-    "scipy": ("plan/search/exact.py",),
     "torch": ("peers/fbgemm/", "oracle/adapters.py", "peers/torchrec.py", "serve/"),
 }
 
