@@ -14,9 +14,9 @@ import numpy as np
 
 from neocpu.core import svg
 from neocpu.core.units import bytes_text, count_text, seconds_text
-from neocpu.plan.cost.collectives import total
-from neocpu.plan.cost.demand import MeanDemand, sample_cuts
-from neocpu.plan.cost.traffic import StepShape, step_traffic
+from neocpu.plan.cost.traffic.collectives import total
+from neocpu.plan.cost.traffic.demand import MeanDemand, sample_cuts
+from neocpu.plan.cost.traffic.step import StepShape, step_traffic
 from neocpu.plan.cost.work import Floats, Ints
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.answer import Answer
@@ -257,7 +257,7 @@ def _memory(
 
 
 def traffic_matrix(answer: Answer, leaves: int) -> Floats:
-    """Expected bytes of a step by sender and receiver, f64[ranks, ranks] (`traffic.py`)."""
+    """Expected bytes of a step by sender and receiver, f64[ranks, ranks] (`cost/traffic`)."""
     ranks = answer.layout.ranks
     while leaves < ranks:
         leaves *= 2

@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from neocpu.parallel.exchange.wire_formats import WireSpec
-from neocpu.plan.cost.collectives import Collective
-from neocpu.plan.cost.shard_columns import Flags, Ints, ShardColumns
+from neocpu.plan.cost.traffic.collectives import Collective
+from neocpu.plan.cost.traffic.shard_columns import Flags, Ints, ShardColumns
 
 WORD = 8  # bytes of an fp64 word
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.transport.throttle import LINKS
-from neocpu.plan.cost.demand import Numbers
-from neocpu.plan.cost.shard_columns import Ints
+from neocpu.plan.cost.traffic.demand import Numbers
+from neocpu.plan.cost.traffic.shard_columns import Ints
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@
 With a `CountedDemand` of the step's batch these are, call by call, the bytes that
 `parallel/transport/comm.py` counts; with a `MeanDemand` they are expected ones. Calls stand in the
 order in which a step makes them that is not pipelined (`core/stages.py`); other steps make the same
-calls in another order, and those for inputs a step earlier. W ranks, K entries of the receiver, b
-samples of the sender:
+calls in another order, those for inputs a step earlier, dense ones for each half of the network.
+All go straight from rank to rank. W ranks, K entries of the receiver, b samples of the sender:
 
     input lengths       i32, a status number and the bags of each entry and sample        [1 + K b]
                         (a number for each shard too, where equal rows travel once)
@@ -16,7 +16,7 @@ samples of the sender:
                         (`parallel/exchange/message_sizes.py`)
     input weights       f32, likewise, if any table is weighted
     pooled output       f32, columns of whole entries for each sample
-    words               f64, columns of row-split entries; calls by route (`traffic_routes.py`)
+    words               f64, columns of row-split entries; calls by route (`routes.py`)
     further counts      i64, 2 to each rank: how many words need more than one f64
     pooled gradients    f32, the way back of the pooled output
     word gradients      f32, the way back of words
@@ -27,7 +27,7 @@ samples of the sender:
     gathered rows       i64, touched rows, from the rank that summed them to all
     gathered gradients  f32, their gradients
     dense slices        f32, P/W parameters of each aligned node of the sender's leaves
-    dense gather        f32, finished slices to all; both for each bucket of P parameters
+    dense gather        f32, finished slices to all
     row scalars         f32, sums over columns of touched rows, for each phase that reads any
 
 Pooled output, gradients and dense slices are codes where the step has wires
@@ -45,11 +45,10 @@ import numpy as np
 from neocpu.core.trees import aligned_nodes, rank_leaves
 from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.plan.cost.collectives import Collective
-from neocpu.plan.cost.demand import Demand, Numbers, sample_cuts
-from neocpu.plan.cost.shard_columns import Ints, ShardColumns
-from neocpu.plan.cost.traffic_routes import ROUTE_CALLS, groups_of
-from neocpu.plan.cost.traffic_two_level import Levels, two_level_calls
+from neocpu.plan.cost.traffic.collectives import Collective
+from neocpu.plan.cost.traffic.demand import Demand, Numbers, sample_cuts
+from neocpu.plan.cost.traffic.routes import ROUTE_CALLS, groups_of
+from neocpu.plan.cost.traffic.shard_columns import Ints, ShardColumns
 
 INDEX = 8  # bytes of a row index, and of a count
 LENGTH = 4  # of a bag's length
@@ -62,9 +61,7 @@ class StepShape:
     """What decides a step's messages besides its plan and its lookups.
 
     batch : samples of the global batch. leaves : of the batch tree. parameters : dense ones.
-    buckets : parameters whose gradients are summed together, in their order; (): all are.
     route : of row-split tables, a name in `parallel.routes.ROUTES`.
-    alltoall : "direct" or "two_level", as in `ParallelConfig`.
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
         `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
     counts : the sparse optimizer reads how often each row is looked up, so replicas add that up.
@@ -79,34 +76,11 @@ class StepShape:
     row_scalars: tuple[int, ...] = ()
     counts: bool = False
     unique_rows: str = "off"
-    alltoall: str = "direct"
-    buckets: tuple[int, ...] = ()
     wires: WireSpecs = FP32
 
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
-    """The calls of one training step, in their order. Raises KeyError for an unknown route.
-
-    With two-level exchanges, stages of calls that are under way together may change places.
-    """
-    calls = _direct_traffic(plan, step, demand)
-    nodes = np.arange(plan.ranks, dtype=np.int64) // plan.ranks_per_node
-    if step.alltoall == "direct" or plan.ranks_per_node == 1 or not nodes.any():
-        return calls
-    levels = Levels(nodes)
-    if not levels.reduces or not step.wires.dense.exact:
-        return tuple(two_level_calls(calls, nodes))
-    others = [call for call in calls if not call.name.startswith("dense ")]
-    dense = [
-        call
-        for parameters in step.buckets or (step.parameters,)
-        for call in levels.dense(parameters, step.leaves)
-    ]
-    return (*two_level_calls(others, nodes), *dense)
-
-
-def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
-    """The calls of a step whose exchanges are direct."""
+    """The calls of one training step, in their order. Raises KeyError for an unknown route."""
     rectangles = ShardColumns.of(plan)
     dense = dense_traffic(plan.ranks, step)
     if _alone(rectangles, step):
@@ -135,24 +109,21 @@ def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collec
 
 
 def dense_traffic(ranks: int, step: StepShape) -> list[Collective]:
-    """The two calls of the dense reduction of each bucket: slices to their owners, finished slices
-    to all.
-    """
+    """The two calls of the dense reduction: slices to their owners, finished slices to all."""
     if ranks == 1:
         return []
     nodes = [
         sum(1 for _ in aligned_nodes(*rank_leaves(rank, ranks, step.leaves)))
         for rank in range(ranks)
     ]
-    calls = []
-    for parameters in step.buckets or (step.parameters,):
-        widths = np.diff(np.arange(ranks + 1, dtype=np.int64) * parameters // ranks)
-        sizes = step.wires.dense.bytes(widths)
-        slices = np.array(nodes, np.int64)[:, None] * sizes
-        finished = np.broadcast_to(sizes[:, None], (ranks, ranks))
-        calls.append(Collective("dense slices", "alltoallv", slices))
-        calls.append(Collective("dense gather", "allgatherv", finished))
-    return calls
+    widths = np.diff(np.arange(ranks + 1, dtype=np.int64) * step.parameters // ranks)
+    sizes = step.wires.dense.bytes(widths)
+    slices = np.array(nodes, np.int64)[:, None] * sizes
+    finished = np.broadcast_to(sizes[:, None], (ranks, ranks))
+    return [
+        Collective("dense slices", "alltoallv", slices),
+        Collective("dense gather", "allgatherv", finished),
+    ]
 
 
 def _alone(rectangles: ShardColumns, step: StepShape) -> bool:

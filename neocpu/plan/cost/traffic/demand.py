@@ -1,6 +1,6 @@
 """How much do the samples of a step look up? Counted in a batch, or expected from means.
 
-Traffic (`traffic.py`) needs few numbers of a batch: lookups that each rank's samples send to each
+Traffic (`step.py`) needs few numbers of a batch: lookups that each rank's samples send to each
 rank, and unique rows, of the whole batch or of one rank's samples. `CountedDemand` counts them in a
 given global batch, so that bytes come out exactly. `MeanDemand` expects them: a table of H rows
 that is looked up n times, each row alike, has h (1 - (1 - 1/H)^n) unique rows among h of its rows.
@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
 from neocpu.parallel.exchange.message_sizes import segment_words
-from neocpu.plan.cost.shard_columns import Ints, ShardColumns
+from neocpu.plan.cost.traffic.shard_columns import Ints, ShardColumns
 from neocpu.plan.cost.work import alike_rows
 from neocpu.tables.specs.specs import TableSpec, bags
 
@@ -24,9 +25,9 @@ Numbers = NDArray[Any]
 
 
 def sample_cuts(ranks: int, batch: int, leaves: int) -> Ints:
-    """First sample of every rank and the end, i64[ranks + 1], as `trees.rank_samples` has them."""
-    leaf = np.arange(ranks + 1, dtype=np.int64) * leaves // ranks
-    return leaf * batch // leaves
+    """First sample of every rank and the end: i64[ranks + 1]."""
+    firsts = [rank_samples(rank, ranks, batch, leaves)[0] for rank in range(ranks + 1)]
+    return np.array(firsts, np.int64)
 
 
 def owner_cuts(rows: int, ranks: int) -> Ints:
