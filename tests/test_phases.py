@@ -32,7 +32,7 @@ from neocpu.plan.machines.machine import (
     MemoryPeak,
     PhaseCosts,
 )
-from neocpu.plan.machines.measure_dense import DENSE_DESIGNS
+from neocpu.plan.machines.measure.dense import DENSE_DESIGNS
 from neocpu.tables.specs.specs import TableSpec
 
 MACHINE = Machine(

@@ -1,7 +1,7 @@
 """What do phases of our own step cost on a machine where they were measured?
 
 `neocpu calibrate` measures what a call, an entry, a bag, a lookup, a number and a row cost in each
-phase (`plan/machines/measure_phases.py`), on 1, 2, 4 ranks of this host. Where a machine has these
+phase (`plan/machines/measure/phases.py`), on 1, 2, 4 ranks of this host. Where a machine has these
 costs, they take the place of what bandwidths alone would say.
 """
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload, touched
 from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
-from neocpu.plan.machines.measure_dense import dense_amounts, parameter_amounts, product_curves
+from neocpu.plan.machines.measure.dense import dense_amounts, parameter_amounts, product_curves
 
 # phases of a step that are measured, in the order of `MeasuredPhases.phases`
 MEASURED = ("input", "lookup", "output", "gradient", "update", "replicas")

@@ -2,7 +2,7 @@
 
     python -m neocpu.plan.learned.measure RESULT FOLDER quick|full
 
-(As `plan/machines/measure.py`, whose arguments and result these are.) All ranks measure the same
+(As `plan/machines/measure`, whose arguments and result these are.) All ranks measure the same
 set at a time: lookups and fused update of random tables, after other memory has been written so
 that no cache holds their rows. The least of several tries on the slowest rank counts. Exchanges:
 every rank starts at its own offset; a rank's seconds go from its start to its end.

@@ -6,7 +6,7 @@ import numpy as np
 
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.machines.machine import MoveRates
-from neocpu.plan.machines.timing import BATCHES, Effort, Stopwatch, rates
+from neocpu.plan.machines.measure.timing import BATCHES, Effort, Stopwatch, rates
 
 
 def measure_ddr(watch: Stopwatch, effort: Effort, ranks: int) -> list[MoveRates]:

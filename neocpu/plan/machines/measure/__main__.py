@@ -32,9 +32,9 @@ from neocpu.plan.machines.machine import (
     ProductRates,
     TransferRates,
 )
-from neocpu.plan.machines.measure_phases import as_values, measure_phases
-from neocpu.plan.machines.measure_tiers import measure_ddr, measure_ssd
-from neocpu.plan.machines.timing import BATCHES, EFFORTS, Effort, Stopwatch, rates
+from neocpu.plan.machines.measure.phases import as_values, measure_phases
+from neocpu.plan.machines.measure.tiers import measure_ddr, measure_ssd
+from neocpu.plan.machines.measure.timing import BATCHES, EFFORTS, Effort, Stopwatch, rates
 
 LEAVES = 16  # of the weight gradient, as in training
 INPUTS = 256  # of a layer, at least

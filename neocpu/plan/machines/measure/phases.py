@@ -23,7 +23,7 @@ from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
-from neocpu.plan.machines.measure_dense import DENSE_DESIGNS, DenseBench
+from neocpu.plan.machines.measure.dense import DENSE_DESIGNS, DenseBench
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")
