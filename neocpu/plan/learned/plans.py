@@ -56,9 +56,6 @@ class ShardingTask:
     room: float
 
 
-Propose = Callable[[ShardingTask], PlacedParts]
-
-
 def neuroshard_plan(
     tables: Sequence[TableSpec],
     spec: PlanSpec,
@@ -75,7 +72,7 @@ def neuroshard_plan(
     Raises ConfigError where there are no networks, PlanError for other schemes than `KNOWN` and
     for what does not fit.
     """
-    return _plan("neuroshard", beam_search, tables, spec, layout, model, work, capacity, networks)
+    return _plan("neuroshard", tables, spec, layout, model, work, capacity, networks)
 
 
 def autoshard_plan(
@@ -88,7 +85,7 @@ def autoshard_plan(
     networks: store.Networks | None = None,
 ) -> Answer:
     """The plan of AutoShard's policy, or another's; as `neuroshard_plan` otherwise."""
-    return _plan("autoshard", play, tables, spec, layout, model, work, capacity, networks)
+    return _plan("autoshard", tables, spec, layout, model, work, capacity, networks)
 
 
 def beam_search(task: ShardingTask) -> PlacedParts:
@@ -106,9 +103,15 @@ def play(task: ShardingTask) -> PlacedParts:
     return episodes.place(policy, task.costs, task.room, task.cutting, tries)
 
 
+# what each planner finds by itself
+PROPOSALS: dict[str, Callable[[ShardingTask], PlacedParts]] = {
+    "neuroshard": beam_search,
+    "autoshard": play,
+}
+
+
 def _plan(
     name: str,
-    propose: Propose,
     tables: Sequence[TableSpec],
     spec: PlanSpec,
     layout: Layout,
@@ -121,7 +124,7 @@ def _plan(
     task = task_of(name, tables, spec, layout, model, work, capacity, networks)
     shared = SharedPrice(model, work, layout, capacity)
     rivals = rival_placements(task)
-    own = propose(task)
+    own = PROPOSALS[name](task)
     proposal = min([own, *rivals], key=lambda placed: placed.seconds)
     proposal = neuroshard.improved(task.costs, proposal, task.room)
     plans = [

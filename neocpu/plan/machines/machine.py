@@ -244,12 +244,6 @@ class Machine:
         """All ranks."""
         return self.nodes * self.ranks_per_node
 
-    def uplink_bytes_per_s(self, level: str) -> float:
-        """Bandwidth from all nodes below one switch of "rack" or "spine" to the level above."""
-        switch: FabricLevel = getattr(self, level)
-        below = min(switch.nodes, self.nodes) * self.ranks_per_node
-        return below * self.between_nodes.bandwidth_bytes_per_s / switch.oversubscription
-
     # ---- achieved rates ----
 
     def phase_costs(self, phase: str, ranks: int) -> PhaseCosts | None:

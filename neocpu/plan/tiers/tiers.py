@@ -172,10 +172,6 @@ class StepModel:
         self.speeds = speeds
         self.shards = Shards.of(plan, work)
 
-    def seconds_of(self, names: Sequence[str]) -> float:
-        """Seconds of a step with these placements."""
-        return float(self.seconds(_codes(names))[0])
-
     def seconds(self, codes: Codes) -> Floats:
         """Seconds f64[n] of a step for each of n placements, codes i64[n, tables]."""
         step = max(PIECE // self.shards.rows.size, 1)
