@@ -7,7 +7,6 @@ row-wise AdaGrad, and 24 TB in fp16, plus one number per row.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
 from neocpu.tables.embedding.tiered import MemoryPlan
@@ -89,11 +88,11 @@ def rank_bytes(
     return size
 
 
-def placed(plan: Plan, memory: MemoryPlan | None) -> list[dict[str, Any]]:
+def placed(plan: Plan, memory: MemoryPlan | None) -> list[dict[str, object]]:
     """Placement of each table, as `run.json` has it, and its demand per byte if any was chosen."""
     if memory is None:
         return []
-    entries: list[dict[str, Any]] = [
+    entries: list[dict[str, object]] = [
         {"table": table.name, "placement": name}
         for table, name in zip(plan.tables, memory.placements)
     ]

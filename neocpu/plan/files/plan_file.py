@@ -24,7 +24,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import Reader
@@ -196,7 +196,7 @@ def loads(content: str, source: str = "plan") -> PlanFile:
     return PlanFile(source, ranks, per_node, tables, made_for)
 
 
-def _of_a_run(source: str, tree: Mapping[str, Any]) -> dict[str, Any]:
+def _of_a_run(source: str, tree: Mapping[str, Any]) -> dict[str, object]:
     """The plan.json of a run, as a plan file has it."""
     try:
         tables = [
@@ -227,7 +227,7 @@ def _reader(source: str) -> Reader:
     return Reader(source, {}, choices, least, {"ranks": MOST_RANKS})
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """An object of JSON; ValueError for a key that is there twice, or cannot be printed."""
     tree = dict(pairs)
     if len(tree) < len(pairs):
@@ -240,11 +240,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return tree
 
 
-def _no_number(constant: str) -> Any:
+def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number of JSON")
 
 
-def _table(reader: Reader, place: int, entry: Any) -> PlannedTable:
+def _table(reader: Reader, place: int, entry: object) -> PlannedTable:
     """A table of the file, with rectangles that suit its scheme."""
     if not isinstance(entry, dict):
         raise reader.wrong(f"tables[{place}]", f"expected an object, got {entry!r}")
@@ -271,7 +271,7 @@ def _table(reader: Reader, place: int, entry: Any) -> PlannedTable:
 
 
 def _rectangle(
-    reader: Reader, key: str, entry: Any
+    reader: Reader, key: str, entry: object
 ) -> tuple[int, tuple[int, int], tuple[int, int]]:
     """(rank, rows, columns) of a rectangle."""
     if not isinstance(entry, dict):
@@ -290,7 +290,7 @@ def _rectangle(
     return rank, rows, _span(reader, f"{key}.columns", entry["columns"])
 
 
-def _span(reader: Reader, key: str, value: Any) -> tuple[int, int]:
+def _span(reader: Reader, key: str, value: object) -> tuple[int, int]:
     """[first, end) as two whole numbers."""
     if isinstance(value, list) and len(value) == 2:
         first, end = value

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +66,7 @@ SAMPLINGS = {
 }
 
 
-def measure_sets(comm: Comm, sampling: Sampling) -> dict[str, Any]:
+def measure_sets(comm: Comm, sampling: Sampling) -> dict[str, object]:
     """Features [pieces, FEATURES], starts [sets] and seconds [sets] of random sets. Collective."""
     rng = np.random.default_rng(SEED)
     flushed = np.zeros(FLUSHED, np.uint8)
@@ -129,7 +128,7 @@ def _set_seconds(
     return described, best
 
 
-def measure_exchanges(comm: Comm, sampling: Sampling) -> dict[str, Any]:
+def measure_exchanges(comm: Comm, sampling: Sampling) -> dict[str, object]:
     """Dim sums, offsets, and seconds of each rank forward and backward, [exchanges, ranks] each.
 
     Collective; nothing for a rank alone.
@@ -174,10 +173,10 @@ def _exchange_seconds(comm: Comm, sampling: Sampling, dims: Floats, starts: Floa
     return best.tolist()
 
 
-def measure(comm: Comm, effort: str, tell: Callable[[str], None]) -> dict[str, Any]:
+def measure(comm: Comm, effort: str, tell: Callable[[str], None]) -> dict[str, object]:
     """All samples of one job, as JSON values. Collective."""
     sampling = SAMPLINGS[effort]
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     # Once is enough: by two ranks that share the memory, or by one where there is no MPI.
     if comm.size <= 2:
         tell("sets of tables")
@@ -188,7 +187,7 @@ def measure(comm: Comm, effort: str, tell: Callable[[str], None]) -> dict[str, A
     return result
 
 
-def _plain(sampling: Sampling) -> dict[str, Any]:
+def _plain(sampling: Sampling) -> dict[str, object]:
     facts = asdict(sampling)
     ranges = facts.pop("ranges")
     return facts | ranges

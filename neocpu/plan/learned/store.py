@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Tree
 from neocpu.plan.learned.cost_nets import CommNet, ComputeNet
 from neocpu.plan.learned.features import Scaling
 from neocpu.plan.learned.nets import Array
@@ -40,7 +41,7 @@ class Networks:
     compute: ComputeNet
     comm: Mapping[int, tuple[CommNet, CommNet]] = field(default_factory=dict)
     policy: PlacementPolicy | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Tree = field(default_factory=dict)
 
 
 def networks_path(machine: str) -> Path:
@@ -56,17 +57,18 @@ def networks_path(machine: str) -> Path:
 def pack(networks: Networks) -> bytes:
     """The networks as the bytes of an .npz file."""
     arrays: dict[str, Array] = {}
-    header: dict[str, Any] = {
+    units: dict[str, float] = {}
+    header = {
         "version": VERSION,
         "machine": networks.machine,
         "batch": networks.batch,
         "facts": dict(networks.facts),
-        "units": {},
+        "units": units,
         "policy": networks.policy is not None,
     }
 
     def keep(name: str, net: ComputeNet | CommNet) -> None:
-        header["units"][name] = net.unit
+        units[name] = net.unit
         arrays[f"{name}.mean"] = net.scaling.mean
         arrays[f"{name}.deviation"] = net.scaling.deviation
         _keep_all(arrays, name, net.parameters)

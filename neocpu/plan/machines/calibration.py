@@ -10,12 +10,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from neocpu import __version__
 from neocpu.core.cores import available
@@ -42,15 +42,16 @@ FIRST_LIMIT = 600.0  # seconds of the job that compiles kernels
 LIMIT = 300.0  # seconds of each other job
 PATIENCE = 5.0  # seconds from asking a job to end until it is killed
 TOPICS = 5  # that a job tells
+Curved = TypeVar("Curved", ProductRates, EmbeddingRates, TransferRates, MoveRates)
 # tell(ranks of the job, topic)
 Tell = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one job measured: the fields of its curves by kind, and facts."""
+    """What one job measured: the fields of its curves by kind, as JSON has them, and facts."""
 
-    curves: dict[str, list[Any]]
+    curves: Mapping[str, Any]
     facts: dict[str, float]
 
     @property
@@ -238,7 +239,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
     )
 
 
-def _collect(kind: type, jobs: Sequence[Measured], name: str) -> tuple[Any, ...]:
+def _collect(kind: type[Curved], jobs: Sequence[Measured], name: str) -> tuple[Curved, ...]:
     """The curves of one kind from all jobs, their rates rounded."""
     sizes, rates = COLUMNS[kind]
     curves = []

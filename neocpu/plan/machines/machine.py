@@ -16,7 +16,6 @@ from peaks: latency + bytes / bandwidth. `docs/zionex.md` has the file format.
 import sys
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
 
 from neocpu.plan.machines.curves import Curve, rate_between
 
@@ -258,9 +257,9 @@ class Machine:
         return costs[0] if costs else None
 
     @cached_property
-    def _curves(self) -> dict[tuple[Any, ...], list[tuple[float, Curve]]]:
+    def _curves(self) -> dict[tuple[object, ...], list[tuple[float, Curve]]]:
         """(ranks, curve) pairs by what they are of: the kind of rates, and its other fields."""
-        curves: dict[tuple[Any, ...], list[tuple[float, Curve]]] = {}
+        curves: dict[tuple[object, ...], list[tuple[float, Curve]]] = {}
         measured: tuple[Rates, ...] = (
             *self.products,
             *self.embeddings,
@@ -269,8 +268,9 @@ class Machine:
         )
         for rates in measured:
             beside = ("ranks", *COLUMNS[type(rates)])
-            what = [getattr(rates, f.name) for f in fields(rates) if f.name not in beside]
-            curves.setdefault((type(rates), *what), []).append((float(rates.ranks), rates.curve))
+            names = [spec.name for spec in fields(rates) if spec.name not in beside]
+            key = (type(rates), *(getattr(rates, name) for name in names))
+            curves.setdefault(key, []).append((float(rates.ranks), rates.curve))
         return curves
 
     def product_flops_per_s(
@@ -322,12 +322,11 @@ class Machine:
     @cached_property
     def _heights(self) -> dict[str, list[tuple[int, list[tuple[float, Curve]]]]]:
         """(rows of the tables, curves) pairs, ascending, by work."""
-        heights: dict[str, list[tuple[int, list[tuple[float, Curve]]]]] = {}
-        for (kind, *what), curves in self._curves.items():
-            if kind is EmbeddingRates:
-                work, rows = what
-                heights.setdefault(work, []).append((rows, curves))
-        return {work: sorted(pairs, key=lambda pair: pair[0]) for work, pairs in heights.items()}
+        heights: dict[str, dict[int, list[tuple[float, Curve]]]] = {}
+        for rates in self.embeddings:
+            curves = self._curves[EmbeddingRates, rates.work, rates.rows]
+            heights.setdefault(rates.work, {})[rates.rows] = curves
+        return {work: sorted(by_rows.items()) for work, by_rows in heights.items()}
 
     def share(self, amount: float, memory: MemoryPeak) -> float:
         """A rank's part of a memory's capacity, bandwidth or operations while all ranks use it."""

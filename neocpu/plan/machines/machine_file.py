@@ -17,6 +17,7 @@ from typing import Any
 from neocpu.core import presets
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import Reader, toml_tree
+from neocpu.core.types import Tree
 from neocpu.kernels.compile.folder import base_folder
 from neocpu.plan.machines.curves import fault
 from neocpu.plan.machines.machine import (
@@ -40,6 +41,7 @@ from neocpu.plan.machines.machine import (
     MoveRates,
     PhaseCosts,
     ProductRates,
+    Rates,
     TransferRates,
 )
 
@@ -53,7 +55,7 @@ _SECTIONS: dict[str, type] = {
     **dict.fromkeys(FABRIC, FabricLevel),
     "compute": ComputePeak,
 }
-_CURVES: dict[str, type] = {
+_CURVES: dict[str, type[Rates]] = {
     "products": ProductRates,
     "embeddings": EmbeddingRates,
     "transfers": TransferRates,
@@ -151,7 +153,7 @@ def loads(text: str, source: str = "machine") -> Machine:
     return machine
 
 
-def _choices(tree: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _choices(tree: Tree) -> dict[str, tuple[str, ...]]:
     """What texts may be, by key as the reader writes it: `products[3].precision`."""
     choices = dict(_CHOICES)
     for key, allowed in _CHOICES.items():
@@ -162,13 +164,13 @@ def _choices(tree: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return choices
 
 
-def _curves(reader: Reader, kind: str, entries: Any) -> list[Any]:
+def _curves(reader: Reader, kind: str, entries: object) -> list[Rates]:
     """The curves of one kind, each with points that make a curve."""
     if not isinstance(entries, list):
         raise reader.wrong(kind, f"expected a list of tables [[{kind}]], got {entries!r}")
     record_type = _CURVES[kind]
     sizes_name, rates_name = COLUMNS[record_type]
-    records: list[Any] = []
+    records: list[Rates] = []
     for i, entry in enumerate(entries):
         key = f"{kind}[{i}]"
         record = reader.record(record_type, entry, key)
@@ -185,7 +187,7 @@ def _curves(reader: Reader, kind: str, entries: Any) -> list[Any]:
     return records
 
 
-def _phases(reader: Reader, entries: Any) -> list[PhaseCosts]:
+def _phases(reader: Reader, entries: object) -> list[PhaseCosts]:
     """Costs of phases, each phase and number of ranks once."""
     if not isinstance(entries, list):
         raise reader.wrong("phases", f"expected a list of tables [[phases]], got {entries!r}")
@@ -199,13 +201,13 @@ def _phases(reader: Reader, entries: Any) -> list[PhaseCosts]:
     return records
 
 
-def _identity(record: Any) -> tuple[Any, ...]:
+def _identity(record: Rates) -> tuple[object, ...]:
     """What a curve is of: all fields but its two columns."""
     columns = COLUMNS[type(record)]
     return tuple(getattr(record, spec.name) for spec in fields(record) if spec.name not in columns)
 
 
-def _in_words(record: Any) -> str:
+def _in_words(record: Rates) -> str:
     columns = COLUMNS[type(record)]
     names = [spec.name for spec in fields(record) if spec.name not in columns]
     return ", ".join(f"{name} {getattr(record, name)}" for name in names)
@@ -274,7 +276,7 @@ def _noted(line: str, note: str) -> list[str]:
     return [f"{line}  # {note}" if note else line]
 
 
-def _literal(value: Any) -> str:
+def _literal(value: str | float | tuple[float, ...]) -> str:
     """A value as TOML writes it."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -38,7 +38,7 @@ class VerbTime:
         """Seconds of all calls: those of the slowest link class."""
         return max(self.seconds.values())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON; seconds are None where the machine has no such link."""
         return {
             "calls": self.calls,

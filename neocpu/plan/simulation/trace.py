@@ -4,12 +4,10 @@ A process is a rank, a thread one of its streams. An exchange begins where its l
 arrived; before that a rank that waits for slower ones shows `wait`.
 """
 
-from typing import Any
-
 import numpy as np
 
 from neocpu.core.stages import QUEUES
-from neocpu.plan.simulation.chrome_trace import TrackPiece, document, event, names
+from neocpu.plan.simulation.chrome_trace import Event, TrackPiece, document, event, names
 from neocpu.plan.simulation.engine import Timeline
 
 # More ranks than this are sampled.
@@ -30,7 +28,7 @@ def trace_text(line: Timeline, title: str, most: int = MOST_RANKS) -> str:
     """The trace as JSON, times in microseconds."""
     ranks = traced_ranks(line, most)
     tracks = list(QUEUES)
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     for rank in ranks:
         events.extend(names(rank, [QUEUES[queue] for queue in tracks]))
     for number, task in enumerate(line.tasks):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from neocpu.core import svg
+from neocpu.plan.simulation.chrome_trace import Event
 
 WIDTH = 1160
 LEFT = 150.0
@@ -102,7 +103,7 @@ def _length(panel: Panel) -> float:
     return (end - begin) / (panel.steps[1] - panel.steps[0] + 1)
 
 
-def _events(panel: Panel) -> Iterator[Mapping[str, Any]]:
+def _events(panel: Panel) -> Iterator[Event]:
     return (event for event in panel.trace["traceEvents"] if event["ph"] == "X")
 
 

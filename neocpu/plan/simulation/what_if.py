@@ -37,7 +37,7 @@ class WhatIf:
 
     machine: tuple[tuple[str, str], ...] = ()
     config: tuple[str, ...] = ()
-    wires: tuple[tuple[str, Any], ...] = ()
+    wires: tuple[tuple[str, str], ...] = ()
     pooling: float = 0.0
     precision: str = ""
     dense_features: int = 0
@@ -48,8 +48,8 @@ class WhatIf:
 
     def of_wires(self, wires: Wires) -> Wires:
         """The config's wires with their changes."""
-        changed_formats: dict[str, Any] = dict(self.wires)
-        return replace(wires, **changed_formats)
+        formats: dict[str, Any] = dict(self.wires)
+        return replace(wires, **formats)
 
     def of_machine(self, machine: Machine) -> Machine:
         """The machine with its changes; ConfigError for what a machine cannot be."""

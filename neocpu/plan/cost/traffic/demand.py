@@ -8,20 +8,20 @@ that is looked up n times, each row alike, has h (1 - (1 - 1/H)^n) unique rows a
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
+from neocpu.core.types import Elements
 from neocpu.parallel.exchange.message_sizes import segment_words
 from neocpu.plan.cost.traffic.shard_columns import Ints, ShardColumns
 from neocpu.plan.cost.work import alike_rows
 from neocpu.tables.specs.specs import TableSpec, bags
 
 # i64 where they were counted, f64 where they are expected
-Numbers = NDArray[Any]
+Numbers: TypeAlias = Elements
 
 
 def sample_cuts(ranks: int, batch: int, leaves: int) -> Ints:
