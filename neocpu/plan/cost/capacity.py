@@ -118,6 +118,7 @@ def placement_lines(plan: Plan, memory: MemoryPlan, state_floats: tuple[int, int
             table_rows[t] += shard.shape[0]
             for cache, lines in zip(PLACEMENTS[memory.placements[t]].caches, room.lines):
                 earlier_lines = cache_lines.get((t, cache), 0)
+                # a cache may have more lines than its shard has rows
                 cache_lines[t, cache] = earlier_lines + min(lines, shard.shape[0])
 
     demands = memory.demands or (0.0,) * len(plan.tables)
@@ -128,6 +129,7 @@ def placement_lines(plan: Plan, memory: MemoryPlan, state_floats: tuple[int, int
             for cache in ("hbm", "ddr")
             if (t, cache) in cache_lines
         ]
+        # placements that were named have no demand
         demand = f"{demands[t]:.4g}" if memory.demands else ""
         line = (
             f"{plan.tables[t].name[:13]:14}{memory.placements[t]:23}{demand:>23}"

@@ -102,6 +102,8 @@ def _check_cover(
     fixed: Mapping[int, tuple[Shard, ...]],
 ) -> None:
     """Raise PlanError for gaps, overlaps and ranks outside, of the tables with rectangles."""
+    # tables without rectangles are cut later; the check wants those of the file alone, numbered
+    # anew
     order = sorted(fixed)
     shards = [
         Shard(place, shard.rows, shard.cols, shard.rank)

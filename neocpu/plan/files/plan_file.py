@@ -140,6 +140,7 @@ def read_text(path: str | Path) -> str:
     """The text of a plan file. Raises ConfigError where it cannot be read, or is too large."""
     try:
         with open(path, "rb") as file:
+            # one byte more than allowed tells that there is more, without reading all of it
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise ConfigError(f"{path}: more than {MOST_BYTES:,} bytes: this is no plan file")
@@ -158,10 +159,12 @@ def loads(content: str, source: str = "plan") -> PlanFile:
     """
     try:
         tree = json.loads(content, object_pairs_hook=_unique, parse_constant=_no_number)
+    # nested brackets overflow the parser long before a file is large
     except RecursionError as error:
         raise ConfigError(f"{source}: nested too deeply") from error
     except ValueError as error:
         raise ConfigError(f"{source}: not valid JSON: {error}") from error
+    # a run's plan has no "format": it is known by its keys
     if isinstance(tree, dict) and tree.keys() == KEYS_OF_A_RUN:
         tree = _of_a_run(source, tree)
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:

@@ -46,6 +46,7 @@ def describe(sharding_plan: Any) -> dict[str, object]:
             tables[name] = {
                 "sharding_type": sharding.sharding_type,
                 "compute_kernel": sharding.compute_kernel,
+                # None where TorchRec leaves the ranks open
                 "ranks": sharding.ranks and list(sharding.ranks),
                 "shards": [
                     {
@@ -95,6 +96,7 @@ def loads(content: str, source: str, ranks: int) -> PlanFile:
         "ranks": ranks,
         "tables": tables,
     }
+    # through the text of a plan file, so that its checks hold for TorchRec's plans as well
     return plan_file.loads(json.dumps(ours), source)
 
 

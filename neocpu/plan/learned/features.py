@@ -53,6 +53,7 @@ def describe(
         distinct = np.minimum(arrays.distinct[table] * np.minimum(part, 1.0), lookups)
         bins = histograms(lookups, distinct)
     else:
+        # measured for whole tables: their blocks share the histogram
         bins = reuse[table]
     height = np.log2(np.maximum(pieces.rows, 1.0))
     sizes = np.stack([pieces.width, lookups / batch, height], axis=1)

@@ -163,6 +163,7 @@ def _against_random(
         ranks = rng.integers(0, game.costs.layout.ranks, (EXAM_RANDOM, count))
         random = [float(game.costs.seconds(game.costs.loads(game.order, r))) for r in ranks]
         ratios.append(float(game.play(policy, 1, None).seconds[0]) / float(np.mean(random)))
+    # tasks on which the policy found no room say nothing of its costs
     finite = [ratio for ratio in ratios if np.isfinite(ratio)]
     return {"tasks": len(finite), "cost_by_random": float(np.mean(finite))}
 
@@ -180,6 +181,7 @@ def _tasks(
         model = StepSeconds(machine, pool.tables, pool.work, layout)
         costs = LearnedCosts(networks, pool.tables, pool.work, layout, model)
         sizes = costs.facts[:count, 0]
+        # half of the memory stays free, and the largest table fits any rank
         capacity = max(2.0 * float(sizes.sum()) / ranks, 1.5 * float(sizes.max()))
         return Game(costs, capacity)
 

@@ -116,6 +116,7 @@ def _set_seconds(
     best = np.inf
     # The first try compiles, and creates the rows.
     for turn in range(sampling.tries + 1):
+        # a step between two batches would have written over the caches as well
         flushed += 1
         comm.barrier()
         begin = time.perf_counter_ns()
@@ -162,6 +163,7 @@ def _exchange_seconds(comm: Comm, sampling: Sampling, dims: Floats, starts: Floa
     for _ in range(sampling.tries):
         comm.barrier()
         begin = time.perf_counter() + float(starts[comm.rank])
+        # busy, since a sleeping rank would wake up late by a part of the offset
         while time.perf_counter() < begin:
             pass
         begin = time.perf_counter()
@@ -169,6 +171,7 @@ def _exchange_seconds(comm: Comm, sampling: Sampling, dims: Floats, starts: Floa
         spent = np.zeros(comm.size)
         ended = np.array([time.perf_counter() - begin])
         comm.allgatherv(ended, spent, np.ones(comm.size, np.int64))
+        # the times of one try belong together: a rank's time depends on when the others came
         best = spent if spent.max() < best.max() else best
     return best.tolist()
 

@@ -122,9 +122,11 @@ def _plan(
 ) -> Answer:
     capacity = capacity or Capacity()
     task = task_of(name, tables, spec, layout, model, work, capacity, networks)
+    # proposals are compared under the model that prices every planner's plan
     shared = SharedPrice(model, work, layout, capacity)
     rivals = rival_placements(task)
     own = PROPOSALS[name](task)
+    # a heuristic that is cheaper under the networks is as good a start as the planner's own
     proposal = min([own, *rivals], key=lambda placed: placed.seconds)
     proposal = neuroshard.improved(task.costs, proposal, task.room)
     plans = [
@@ -196,6 +198,7 @@ def whole_tables(task: ShardingTask) -> list[PlacedParts | None]:
     everywhere = list(task.cutting.everywhere)
     ranks = costs.layout.ranks
     sizes = costs.facts[free, 0]
+    # every rank holds its part of these before any table is placed
     room = task.room - float(costs.facts[everywhere, 0].sum())
     arrays = type(costs.arrays)(*(column[free] for column in costs.arrays))
     placements: list[Ints | None] = [
@@ -231,6 +234,7 @@ def plan_of(costs: LearnedCosts, placed: PlacedParts) -> Plan:
         shards += _everywhere(costs.tables, piece, layout)
     for number, rank in zip(placed.cutting.free, placed.ranks.tolist()):
         piece = costs.pieces[number]
+        # halves of halves on one rank lie side by side again, as one rectangle
         by_table[piece.table].append((rank, piece.width))
     for number, blocks in enumerate(by_table):
         rows = costs.tables[number].rows

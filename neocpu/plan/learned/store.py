@@ -82,6 +82,7 @@ def pack(networks: Networks) -> bytes:
         _keep_all(arrays, "policy", networks.policy.parameters)
     buffer = io.BytesIO()
     text = np.array(json.dumps(header))
+    # into memory first, so that the file is written in one piece
     np.savez(buffer, header=text, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
 
@@ -105,6 +106,7 @@ def load(path: Path, machine: str = THIS_MACHINE) -> Networks:
         )
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as data:
+            # without pickles: a file of networks may come from anywhere
             arrays = {name: data[name] for name in data.files}
         header = json.loads(str(arrays.pop("header")))
         if header["version"] != VERSION:
@@ -117,6 +119,7 @@ def load(path: Path, machine: str = THIS_MACHINE) -> Networks:
 
 
 def _unpack(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Networks:
+    # weights that are drawn here give shapes only; the stored ones replace them
     rng = np.random.default_rng(0)
     units = header["units"]
     scaling = _scaling(arrays, "compute")

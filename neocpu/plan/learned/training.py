@@ -51,6 +51,7 @@ class Quality:
 
 def quality(predicted: Floats, seconds: Floats) -> Quality:
     """Quality of predictions."""
+    # samples that do not vary have no R^2; 1 avoids a division by 0
     spread = float(((seconds - seconds.mean()) ** 2).sum()) or 1.0
     error = float(((predicted - seconds) ** 2).sum())
     mape = float(np.mean(np.abs(predicted - seconds) / np.maximum(seconds, 1e-12)))
@@ -60,6 +61,7 @@ def quality(predicted: Floats, seconds: Floats) -> Quality:
 def parts(count: int) -> tuple[Ints, Ints, Ints]:
     """Samples that train, validate and test."""
     order = np.random.default_rng(SEED).permutation(count)
+    # so that few samples, too, are validated and tested
     held = max(count // 10, 1)
     return order[2 * held :], order[:held], order[held : 2 * held]
 
@@ -76,6 +78,7 @@ def train_compute(samples: ComputeSamples, steps: int = 4000) -> tuple[ComputeNe
     targets = (samples.seconds / unit).astype(np.float32)
 
     def loss(chosen: Ints) -> tuple[float, list[Array]]:
+        # sets of the batch side by side, whatever their lengths
         firsts = np.cumsum(lengths[chosen]) - lengths[chosen]
         places = np.repeat(samples.starts[chosen] - firsts, lengths[chosen])
         return net.loss(inputs[places + np.arange(places.size)], firsts, targets[chosen])
@@ -125,6 +128,7 @@ def _fit(
         order = rng.permutation(train)
         for first in range(0, order.size, batch):
             _, slopes = loss(order[first : first + batch])
+            # a falling rate settles the weights; a twentieth of it remains to the end
             adam.step(slopes, RATE * max(1 - 0.95 * step / steps, 0.05))
             step += 1
         error, _ = loss(valid)

@@ -88,9 +88,11 @@ def run_jobs(
     module : of the job; it takes the arguments of `neocpu.plan.machines.measure`. Errors as of
     `calibrate`.
     """
+    # ranks of a job cannot start jobs of their own with every MPI
     if launched():
         raise ConfigError("calibrate starts its ranks itself; run it without mpiexec or srun")
     try:
+        # in the folder itself, because its disk is what is measured
         place = tempfile.mkdtemp(prefix=".neocpu-calibrate-", dir=folder)
     except OSError as error:
         raise ConfigError(
@@ -99,6 +101,7 @@ def run_jobs(
         ) from error
     try:
         jobs: list[Measured] = []
+        # one rank first: it compiles the kernels that the others load
         for count in sorted(set(ranks)) if _has_mpi() else (1,):
             limit = LIMIT if jobs else FIRST_LIMIT
             jobs.append(_job(count, effort, Path(place), limit, tell, module))
@@ -125,6 +128,7 @@ def _job(
     environment = dict(os.environ)
     if ranks > 1:
         command, environment = mpiexec_command(ranks, arguments)
+    # into a file: a pipe that nobody reads would block a job that says much
     errors = place / f"errors-{ranks}.txt"
     with open(errors, "wb") as stderr:
         job = subprocess.Popen(
@@ -134,6 +138,7 @@ def _job(
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
+            # a group of its own, so that a signal reaches mpiexec with all its ranks
             start_new_session=True,
         )
     assert job.stdout is not None
@@ -174,6 +179,7 @@ def _end(job: "subprocess.Popen[str]") -> None:
         with suppress(ProcessLookupError):
             os.killpg(job.pid, number)
         with suppress(subprocess.TimeoutExpired):
+            # mpiexec needs a moment to end its ranks before it is killed itself
             job.wait(PATIENCE)
 
 
@@ -186,6 +192,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
     memory, disk : bytes of this host. cores : that may be used; the machine has as many ranks as
         the largest job without two ranks on a core.
     """
+    # ranks that shared a core measured their competition, not the machine
     fitting = [job.ranks for job in jobs if job.ranks <= cores]
     ranks = max(fitting, default=1)
     machine = Machine(
@@ -216,6 +223,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
         machine,
         hbm=MemoryPeak(
             capacity_bytes=memory,
+            # a copy reads and writes each byte
             bandwidth_bytes_per_s=_rounded(max(2 * t.ranks * t.bytes_per_s[-1] for t in copies)),
             shared="node",
         ),
@@ -276,6 +284,7 @@ def _text(machine: Machine, jobs: Sequence[Measured]) -> str:
         "between_nodes": "not measured: one host",
     }
     text = machine_file.text(machine, heading, notes)
+    # read back, so that no file is written that a run could not read
     machine_file.loads(text, machine_file.THIS_MACHINE)
     return text
 
@@ -292,6 +301,7 @@ def _memory() -> int:
     """Bytes of memory of this host, or of its container."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
+        # a container may have less than its host
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     except OSError:
         return memory

@@ -267,6 +267,7 @@ class Machine:
             *self.moves,
         )
         for rates in measured:
+            # curves that differ in ranks alone are of one thing, and are interpolated between
             beside = ("ranks", *COLUMNS[type(rates)])
             names = [spec.name for spec in fields(rates) if spec.name not in beside]
             key = (type(rates), *(getattr(rates, name) for name in names))
@@ -317,6 +318,7 @@ class Machine:
             return Curve(*zip(*speeds))
         memory = self.hbm if self.hbm.capacity_bytes else self.ddr
         rate = self.share(memory.bandwidth_bytes_per_s, memory) / (1 if work == "lookup" else 2)
+        # a curve has rates above 0; the least float stands for a memory without bandwidth
         return Curve((1.0,), (rate or sys.float_info.min,))
 
     @cached_property
@@ -341,6 +343,7 @@ class Machine:
         peak: LinkPeak = getattr(self, link)
         curves = self._curves.get((TransferRates, operation, link))
         if curves:
+            # a flat end of the curve would let small messages take no time
             return max(peak.latency_s, size / rate_between(curves, ranks, size))
         if not peak.bandwidth_bytes_per_s:
             return float("inf") if size else 0.0
@@ -356,6 +359,7 @@ class Machine:
         size = records * record_bytes
         if curves:
             rate = rate_between(curves, self.ranks_per_node, record_bytes)
+            # a measured rate holds for many records, so the latency bounds few of them from below
             return max(peak.latency_s if records else 0.0, size / rate)
         if not records:
             return 0.0

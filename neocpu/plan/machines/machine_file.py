@@ -160,6 +160,7 @@ def _choices(tree: Tree) -> dict[str, tuple[str, ...]]:
         kind, _, name = key.partition(".")
         entries = tree.get(kind)
         if kind in (*_CURVES, "phases") and isinstance(entries, list):
+            # the reader knows entries of a list by their number
             choices |= {f"{kind}[{i}].{name}": allowed for i in range(len(entries))}
     return choices
 
@@ -279,13 +280,17 @@ def _noted(line: str, note: str) -> list[str]:
 def _literal(value: str | float | tuple[float, ...]) -> str:
     """A value as TOML writes it."""
     if isinstance(value, str):
+        # a basic string of TOML is one of JSON, but for the control character that JSON lets
+        # through
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, int):
         return f"{value:_}"
+    # digits grouped for people; beyond that an exponent is easier to read
     if value.is_integer() and value < 1e9:
         return f"{int(value):_}"
+    # the shortest text that reads back as the same number
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
@@ -303,6 +308,7 @@ def check_writable(path: Path) -> None:
 def save(path: Path, content: str | bytes) -> None:
     """Write a machine's file so that readers see all of it or nothing. Raises ConfigError."""
     check_writable(path)
+    # renamed into place in the same folder, so that a reader sees the old file or the new one
     new = path.with_name(f".{path.name}.new")
     try:
         new.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))

@@ -128,6 +128,7 @@ def _scaled_curves(machine: Machine, part: str, name: str, factor: float) -> Mac
         return _with_curves(machine, "moves", "memory", part, 1.0 / factor, 1.0)
     if part in MEMORIES and name == "bandwidth_bytes_per_s":
         machine = _with_curves(machine, "moves", "memory", part, factor, factor)
+        # lookups and updates run at the speed of the memory that holds the tables
         if part == ("hbm" if machine.hbm.capacity_bytes else "ddr"):
             for work in EMBEDDING_WORK:
                 machine = _with_curves(machine, "embeddings", "work", work, 1.0, factor)
@@ -141,6 +142,7 @@ def _with_curves(
     curves = []
     for record in getattr(machine, kind):
         if getattr(record, key) == value:
+            # f times the bandwidth reaches the same part of its peak at f times the size
             curve = record.curve.stretched(sizes, rates)
             columns = COLUMNS[type(record)]
             record = replace(record, **dict(zip(columns, (curve.sizes, curve.rates))))

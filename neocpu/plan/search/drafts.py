@@ -163,6 +163,7 @@ def lay(options: Options, layout: Layout, limits: Floats, choice: Ints) -> Laid 
     homes = options.home[choice]
     copied = options.scheme[choice] == CODES["data_parallel"]
     pieces = options.piece[choice[copied]]
+    # copies are the same on every rank: one broadcast instead of a rectangle for each
     seconds += options.piece_seconds[pieces].sum(axis=0)
     size += options.piece_bytes[pieces].sum(axis=0)
     for table in np.flatnonzero((homes == ALL) & ~copied).tolist():
@@ -173,6 +174,7 @@ def lay(options: Options, layout: Layout, limits: Floats, choice: Ints) -> Laid 
         return None
     node = np.zeros(choice.size, np.int64)
     on_nodes = np.flatnonzero(homes == NODE)
+    # as in LPT: small ones fill what large ones leave
     dearest_first = np.argsort(-options.seconds[choice[on_nodes]].sum(axis=1), kind="stable")
     for table in on_nodes[dearest_first].tolist():
         home = best_node(options, layout, limits, int(choice[table]), seconds, size)
@@ -221,6 +223,7 @@ def items_of(options: Options, choice: Ints, tables: Ints) -> tuple[Ints, Ints]:
     """(piece, table) of the items of some tables, i64[n] each."""
     chosen = choice[tables]
     kinds = options.piece[chosen + 1] - options.piece[chosen]
+    # pieces of all tables at once, without a loop over thousands of tables
     owner = np.repeat(np.arange(tables.size), kinds)
     behind = kinds.cumsum()
     within = np.arange(owner.size) - np.repeat(behind - kinds, kinds)

@@ -44,6 +44,7 @@ def without(norm: Norm, table: int) -> Ground:
     size = draft.bytes.copy()
     np.subtract.at(seconds, part.ranks, options.piece_seconds[part.pieces])
     np.subtract.at(size, part.ranks, options.piece_bytes[part.pieces])
+    # only the ranks of the table have other powers
     powers = norm.powers.copy()
     ranks = np.unique(part.ranks)
     powers[ranks] = norm.power(seconds[ranks])
@@ -79,6 +80,7 @@ def _insert_items(norm: Norm, ground: Ground, candidate: int, budget: Budget) ->
     limits = draft.limits * (1.0 + TOLERANCE)
     chosen = []
     for piece in range(int(options.piece[candidate]), int(options.piece[candidate + 1])):
+        # more copies than ranks with room go round again, on what the first round left
         left = int(options.copies[piece])
         while left:
             budget.spend(CALL + draft.layout.ranks)
@@ -105,6 +107,7 @@ def _insert_on_node(norm: Norm, ground: Ground, candidate: int) -> Insertion | N
     options = norm.draft.options
     ranks, pieces = spread_on_nodes(options, candidate, norm.draft.layout)
     limits = norm.draft.limits * (1.0 + TOLERANCE)
+    # every node at once: a candidate on a node has one rectangle for each of its ranks
     room = np.all(ground.bytes[ranks] + options.piece_bytes[pieces] <= limits, axis=(1, 2))
     powers = norm.power(ground.seconds[ranks] + options.piece_seconds[pieces])
     sums = ground.sums - ground.powers[ranks].sum(axis=1) + powers.sum(axis=1)

@@ -89,6 +89,7 @@ def _recut_all(norm: Norm, budget: Budget) -> None:
         todo[rank] = False
         _recut(norm, rank, seen, budget)
     everywhere = np.flatnonzero(draft.options.home[draft.choice] == ALL)
+    # tables on all ranks are on no rank's list, so they have their turn at the end
     dearest_first = np.argsort(-draft.options.peak[draft.choice[everywhere]], kind="stable")
     for table in everywhere[dearest_first].tolist():
         if budget.left <= 0:
@@ -106,6 +107,7 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     if not rank_items.size:
         return False
     heat = norm.heat()
+    # no rank trades with itself
     heat[rank] = np.inf
     near = _partners(draft, heat)
     partners = np.flatnonzero(near)
@@ -125,6 +127,7 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     sums = sums + norm.power(draft.seconds[rank] + gain)
     sums += norm.power(draft.seconds[your_rank] - gain)
     values = norm.value(sums)
+    # only memories with a limit: this is an array of all pairs by memories
     limited = np.isfinite(draft.limits)
     if limited.any():
         limits = draft.limits[limited] * (1.0 + TOLERANCE)
@@ -224,6 +227,7 @@ def _others(options: Options, table: int, present: int) -> list[int]:
     candidates = []
     for candidate in (first + np.argsort(totals, kind="stable")).tolist():
         cut = int(options.scheme[candidate]), int(options.parts[candidate])
+        # otherwise placements of one cut would fill the list, and other cuts would never be tried
         if candidate != present and seen.get(cut, 0) < PLACEMENTS_OF_CUT:
             seen[cut] = seen.get(cut, 0) + 1
             candidates.append(candidate)
@@ -234,6 +238,7 @@ def apply(norm: Norm, table: int, insertion: Insertion) -> None:
     """Give a table another candidate in the draft."""
     draft = norm.draft
     options = draft.options
+    # items stand in no order, so those of the new candidate may go behind all others
     keep = draft.item_table != table
     before = draft.rectangles_of(table)
     pieces = np.zeros(0, np.int64)
@@ -248,4 +253,5 @@ def apply(norm: Norm, table: int, insertion: Insertion) -> None:
     for part, sign in ((before, -1.0), (after, 1.0)):
         np.add.at(draft.seconds, part.ranks, sign * options.piece_seconds[part.pieces])
         np.add.at(draft.bytes, part.ranks, sign * options.piece_bytes[part.pieces])
+    # ranks that the table leaves are touched as well
     norm.touch(np.unique(np.concatenate([before.ranks, after.ranks])))

@@ -94,6 +94,7 @@ def answer_of_plan(
     """
     capacity = capacity or Capacity()
     variants, allowed = capacity.variants([table.name for table in plan.tables])
+    # variants stand fastest first
     first = allowed.argmax(axis=1)
     rectangles = rectangles_of(plan)
     variant = first[rectangles.table]
@@ -203,6 +204,7 @@ def _shards(draft: PlanDraft, tables: Sequence[TableSpec]) -> tuple[list[Shard],
         else:
             scheme = SCHEMES[SCHEME_NAMES[int(options.scheme[candidate])]]
             cut = scheme.cut(number, table.rows, table.dim, layout, int(draft.node[number]))
+        # a grid's rectangles come node by node, the plan's go by rows and columns
         if options.scheme[candidate] == CODES["grid_shard"]:
             order = sorted(range(len(cut)), key=cut.__getitem__)
             cut = [cut[i] for i in order]

@@ -132,6 +132,8 @@ class Trials:
         options = self.options._replace(piece_phases=phases)
         under = Trials(self.answer, self.capacity, others or self.model)
         under.options = options
+        # bytes do not depend on the model, so what is cached is handed on; seconds only where they
+        # stay
         under.rectangle_bytes = self.rectangle_bytes
         if others is None:
             under.rectangle_seconds = self.rectangle_seconds
@@ -148,6 +150,7 @@ class Trials:
         """The pieces of all candidates of a table, as rectangles on rank 0."""
         options = self.options
         part = self._pieces(table)
+        # the last candidate that begins at the piece or before it
         owner = np.searchsorted(options.piece, np.arange(part.start, part.stop), "right") - 1
         count = owner.size
         rectangles = Rectangles(
@@ -192,6 +195,7 @@ class Trials:
             np.add.at(loads, home.ranks, options.piece_phases[home.pieces])
             np.add.at(taken, home.ranks, options.piece_bytes[home.pieces])
             missing = float(np.maximum(taken - limits, 0.0).max())
+            # what fits comes before what is fast
             price = (missing, step_seconds(self.model, loads))
             if best is None or price < best[0]:
                 best = (price, home, loads)
@@ -230,6 +234,8 @@ class Trials:
             else:
                 growth = np.maximum(grown.sum(axis=1) - loads.sum(axis=1).max(), 0.0)
             excess = np.maximum(taken + options.piece_bytes[piece] - limits, 0.0)
+            # of ranks without room the one that lacks least, so that missing bytes are told at
+            # their least
             growth += NO_ROOM * (excess[:, limited] / limits[limited]).sum(axis=1)
             # of ranks where nothing grows, the one that has least to do
             order = np.lexsort((grown.sum(axis=1), growth))

@@ -145,6 +145,7 @@ class Explainer:
         whole = int(loads.sum(axis=1).argmax())
         for number, phase in enumerate(answer.model.phases):
             column = loads[:, number]
+            # of a model whose ranks wait once a step, one rank is the slowest of all phases
             slowest = int(column.argmax()) if answer.model.synchronised else whole
             if not column.any():
                 continue
@@ -269,6 +270,7 @@ class Explainer:
                 "together and did not get there"
             )
         if change > EQUAL * self.answer.seconds:
+            # the phase that grows most is named, and others may shrink
             grown = rival.phases - kept.phases
             worst = int(grown.argmax())
             return (

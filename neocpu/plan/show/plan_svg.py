@@ -115,6 +115,7 @@ def _bars(answer: Answer) -> Bars:
     if layout.ranks <= MOST_RANKS:
         names = tuple(str(rank) for rank in range(layout.ranks))
         return Bars(names, "rank", answer.loads, answer.memory.astype(np.float64))
+    # the slowest rank of a node stands for it, since it is the one that others wait for
     first = np.arange(0, layout.ranks, layout.ranks_per_node)
     work = answer.loads.sum(axis=1)
     slowest = [
@@ -173,6 +174,7 @@ def _loads(answer: Answer, bars: Bars, top: float) -> Iterator[str]:
         y = bottom
         for number, seconds in enumerate(bars.seconds[place].tolist()):
             size = LOAD_HEIGHT * seconds / values[-1]
+            # thinner than any screen shows
             if size < 0.02:
                 continue
             y -= size
@@ -259,6 +261,7 @@ def _memory(
 def traffic_matrix(answer: Answer, leaves: int) -> Floats:
     """Expected bytes of a step by sender and receiver, f64[ranks, ranks] (`cost/traffic`)."""
     ranks = answer.layout.ranks
+    # with fewer leaves than ranks some would have no samples, and nothing to send
     while leaves < ranks:
         leaves *= 2
     batch = answer.work.batch
@@ -281,6 +284,7 @@ def _grouped(answer: Answer, matrix: Floats) -> tuple[Floats, str]:
     """The matrix by rank, by node, or by several nodes; and what a row is."""
     layout = answer.layout
     if layout.ranks <= MOST_RANKS:
+        # what stays on a rank would outshine all that travels
         np.fill_diagonal(matrix, 0.0)
         return matrix, "rank"
     together = -(-layout.nodes // MOST_CELLS)
@@ -309,6 +313,7 @@ def _traffic(answer: Answer, top: float, leaves: int) -> Iterator[str]:
                 tip = ""
                 if count <= MOST_RANKS // 2:
                     tip = f"{kind} {row} to {column}: {bytes_text(int(size))}"
+                # cells overlap a little, or renderers show hairs between them
                 yield svg.box(x, y, cell + 0.05, cell + 0.05, svg.shade(size / most), tip)
     yield "</g>"
     per_node = answer.layout.ranks_per_node

@@ -101,6 +101,7 @@ def _busy(tasks: list[Task]) -> dict[str, float]:
     for task in tasks:
         seconds = task.work.seconds
         if task.exchange:
+            # all ranks are in an exchange until its slowest is done
             seconds = np.full_like(seconds, seconds.max())
         busy[task.stage.queue] = busy.get(task.stage.queue, 0.0) + seconds
     return {QUEUES[queue]: float(seconds.max()) for queue, seconds in busy.items()}
@@ -127,6 +128,7 @@ def _exposed(line: Timeline, begin: float, end: float) -> tuple[dict[str, float]
     common = [begin, end, *(stretch.start for parts in stretches.values() for stretch in parts)]
     edges = [line.arrival[numbers], line.start[numbers], line.finish[numbers]]
     edges.append(np.repeat(np.array(common)[:, None], line.ranks, axis=1))
+    # between two borders nothing starts or ends on a rank, so the middle of a span stands for it
     borders = np.sort(np.clip(np.concatenate(edges), begin, end), axis=0)
     spans = np.diff(borders, axis=0)
     middles = borders[:-1] + spans / 2
@@ -160,6 +162,7 @@ def _exposed(line: Timeline, begin: float, end: float) -> tuple[dict[str, float]
         if task.stage.queue == "compute":
             inside = np.minimum(line.finish[number], end) - np.maximum(line.start[number], begin)
             exposed[PHASE_OF[task.name]] += float(np.maximum(inside, 0.0).sum()) / ranks
+    # what crawls leaves part of the moment to waiting or to idleness
     left = open_spans * np.maximum(0.0, 1.0 - total)
     waiting = float(left[waited].sum()) / ranks
     idle = float(left[~waited].sum()) / ranks
@@ -175,6 +178,7 @@ def _path(line: Timeline, begin: float, last: int) -> dict[str, float]:
     while True:
         task = line.tasks[number]
         if task.exchange:
+            # the path goes on at the rank for which the exchange waited
             rank = int(line.arrival[number].argmax())
         finish = float(line.finish[number, rank])
         start = max(begin, float(line.start[number, rank]))

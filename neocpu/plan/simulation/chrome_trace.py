@@ -48,6 +48,7 @@ def event(piece: TrackPiece) -> Event:
         "pid": piece.rank,
         "tid": piece.track,
         "ts": begin,
+        # from the rounded begin, or neighbours on a track would overlap by rounding
         "dur": round(piece.end * MICROSECONDS - begin, 3),
         "args": dict(piece.arguments),
     }

@@ -80,11 +80,14 @@ class Network:
         for level in ("rack", "spine"):
             switch = getattr(machine, level)
             below = min(switch.nodes, self.nodes)
+            # nothing leaves a switch that has all nodes below it
             if not switch.nodes or below == self.nodes:
                 continue
             slower = switch.oversubscription * self.links[BETWEEN].byte_seconds
             leaving = self.ranks - below * self.per_node
+            # of what leaves a node, the part that leaves the switch too
             self.spread[level] = slower * leaving / (self.ranks - self.per_node)
+            # one of the nodes below sends over the uplinks of them all
             self.neighbour[level] = slower / below
             self.uplink_latency += switch.latency_s
 
@@ -105,6 +108,7 @@ class Network:
             if group.parts.get(BETWEEN):
                 uplinks = self.spread if group.spread else self.neighbour
                 busy |= {name: group.parts[BETWEEN] * cost for name, cost in uplinks.items()}
+                # a round takes as long as its farthest message
                 start += self.uplink_latency
             latency += group.count * start
             byte_seconds += group.count * max(busy.values(), default=0.0)
@@ -140,6 +144,7 @@ def _rings(net: Network, count: int, part: float) -> list[Rounds]:
     if net.nodes == 1:
         return _kept(Rounds(count, {INSIDE: part}))
     parts = {BETWEEN: part / net.per_node}
+    # of L rings one step in L leaves the node
     if net.per_node > 1:
         parts[INSIDE] = part * (net.per_node - 1) / net.per_node
     return _kept(Rounds(count, parts, spread=False))

@@ -111,6 +111,7 @@ def unrolled(stages: Sequence[Stage], works: Mapping[str, Work], batches: int) -
                 if batch >= distance
             }
             if stage.queue in last_of_queue:
+                # a queue is one stream: its tasks run in the order in which they were put there
                 waits.add(last_of_queue[stage.queue])
             last_of_queue[stage.queue] = len(tasks)
             tasks.append(Task(stage, batch, works[stage.name], tuple(sorted(waits))))
@@ -151,11 +152,14 @@ class _Run:
             finishes = {n: self.now + left / rates[n] for n, left in self.active.items()}
             finish = min(finishes.values(), default=np.inf)
             start = self.pending[0][0] if self.pending else np.inf
+            # rates hold until the next exchange starts or ends, whichever is first
             self._advance(min(start, finish), rates)
+            # starts before ends: an exchange that begins at this moment already shares the links
             if start <= finish:
                 _, number = heapq.heappop(self.pending)
                 self.active[number] = float(self.line.tasks[number].work.seconds.max())
                 continue
+            # all that end at this moment leave the links together
             ended = sorted(n for n, time in finishes.items() if time <= finish)
             for number in ended:
                 del self.active[number]
@@ -186,8 +190,10 @@ class _Run:
         for number, rate in rates.items():
             if time > self.now:
                 left = self.active[number] - (time - self.now) * rate
+                # rounding may take a little more than is left
                 self.active[number] = max(0.0, left)
                 stretches = self.line.stretches.setdefault(number, [])
+                # one stretch for as long as the rate holds, whatever else starts and ends meanwhile
                 if stretches and stretches[-1].rate == rate:
                     stretches[-1] = stretches[-1]._replace(finish=time)
                 else:

@@ -97,6 +97,7 @@ def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
     left, top, width, height = STEP_BOX
     stacks = [_stack(outcome) for outcome in outcomes]
     most = max(sum(stack.values()) for stack in stacks)
+    # a little above the highest bar, so that it does not touch the top
     ticks = svg.ticks(1.0001 * most)
     limit = ticks[-1]
     yield svg.text(left, top - 12, "a step: exposed time by phase", size=13, bold=True)

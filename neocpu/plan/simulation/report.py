@@ -33,6 +33,7 @@ def gains(outcome: Simulated) -> list[Gain]:
     result = []
     for key, factor, words in PARTS:
         quantity = key.format(scenario.work.dense.precision)
+        # the plan stays, so the gain is the machine's alone
         machine = scaled(scenario.machine, quantity, factor)
         faster = simulate(replace(scenario, machine=machine), outcome.placed)
         result.append(Gain(words, outcome.step / faster.step))

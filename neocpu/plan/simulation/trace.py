@@ -20,6 +20,7 @@ def traced_ranks(line: Timeline, most: int = MOST_RANKS) -> list[int]:
         return list(range(line.ranks))
     computing = [n for n, task in enumerate(line.tasks) if task.stage.queue == "compute"]
     busiest = int((line.finish - line.start)[computing].sum(axis=0).argmax())
+    # the busiest rank beside an even sample: it is the one for which the others wait
     sample = np.linspace(0, line.ranks - 1, most - 1).astype(int)
     return sorted({busiest, *sample.tolist()})
 
@@ -44,6 +45,7 @@ def trace_text(line: Timeline, title: str, most: int = MOST_RANKS) -> str:
                 events.append(
                     event(TrackPiece(waiting, rank, track, arrivals[rank], start, arguments))
                 )
+            # pieces shorter than the file's resolution would be drawn as pieces without length
             if round((finishes[rank] - start) * 1e6, 3) > 0:
                 events.append(
                     event(TrackPiece(task.name, rank, track, start, finishes[rank], arguments))

@@ -167,6 +167,7 @@ def _row(row: _Row, begin: float, longest: float, y: float) -> Iterator[str]:
     yield svg.text(LEFT - 8, y + 11, row.title, size=10, anchor="end")
     for start, end, name in row.pieces:
         x = LEFT + CHART * (start - begin) / longest
+        # a short piece stays visible
         width = max(CHART * (end - start) / longest, 0.3)
         yield svg.box(x, y + 1, width, ROW - 3, colour(name), f"{name}: {end - start:.2f} ms")
 

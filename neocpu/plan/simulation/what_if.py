@@ -1,6 +1,6 @@
 """What is different from the config and the machine file? Keys of `--set` that only we know.
 
-    machine.QUANTITY        2x, or a number: see zionex.scaling (machine.nic=2x)
+    machine.QUANTITY        2x, or a number: see machines/scaling.py (machine.nic=2x)
     wires.forward           format of pooled vectors that travel; also .backward, .partial, .dense
     work.pooling            mean lookups per bag of all tables
     work.precision          of the dense products
@@ -71,6 +71,7 @@ def changes(overrides: Sequence[str]) -> WhatIf:
         part, _, name = key.partition(".")
         if part == "machine":
             result = replace(result, machine=(*result.machine, (name, text)))
+        # the block is a key of the config, and changes what a plan may cut
         elif part == "wires" and name != "block":
             if name not in WIRES:
                 known = ", wires.".join((*WIRES, "block"))

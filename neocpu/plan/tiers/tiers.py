@@ -114,12 +114,14 @@ def place_tables(
         missing.
     """
     free = [t for t, name in enumerate(named) if name == AUTO]
+    # without budgets all rows are in the fastest memory, and nothing is to be chosen
     if not free or not (hbm or ddr):
         return tuple("hbm" if name == AUTO else name for name in named)
     model = StepModel(plan, work, hbm, ddr, speeds)
     frugal = _frugal(plan, named, bool(ddr))
     order = _demand_order(plan, free, work)
     codes, seconds = _improve(model, _greedy(model, frugal, order), order)
+    # the search compares excesses only; whether the least placement fits is checked exactly
     if seconds >= TOO_LARGE:
         _check_ddr(plan, frugal, work, ddr)
         return frugal
@@ -174,6 +176,7 @@ class StepModel:
 
     def seconds(self, codes: Codes) -> Floats:
         """Seconds f64[n] of a step for each of n placements, codes i64[n, tables]."""
+        # so many placements at a time that their arrays stay in the caches
         step = max(PIECE // self.shards.rows.size, 1)
         pieces = [self._seconds(codes[at : at + step]) for at in range(0, len(codes), step)]
         return np.concatenate(pieces)
@@ -219,6 +222,7 @@ class StepModel:
         if not budget:
             return cached * rows * LOAD_FACTOR, np.zeros(len(whole))
         row_bytes = self.shards.row_bytes
+        # shards that only fill up a rank's row have no lines
         line_bytes = (row_bytes + LINE_BYTES) * (row_bytes > 0) * (1 + scratch / SCRATCH)
         room = budget - (whole * (rows * row_bytes)).sum(axis=-1)
         cost = cached * line_bytes
@@ -235,6 +239,7 @@ class StepModel:
 
     def _swaps(self, lines: Floats) -> Floats:
         """Bytes that misses move to and from below a cache, per byte that lookups move."""
+        # the fourth root of docs/memory.md, by square roots
         hits = np.sqrt(np.sqrt(lines / self.shards.rows))
         swaps: Floats = (1 - hits) * SWAPPED / MOVED
         return swaps
@@ -246,6 +251,7 @@ class StepModel:
         """
         rows = self.shards.rows
         batch_rows = np.maximum(np.minimum(self.shards.lookups, rows), 1)
+        # a cache has whole sets; one with a line for every row is none
         whole_sets = np.where(lines < rows, lines // WAYS * WAYS, rows)
         lack: Floats = np.maximum(1 - whole_sets * (1 + 1 / SCRATCH) / batch_rows, 0)
         return lack * (self.shards.row_bytes > 0)
@@ -279,6 +285,7 @@ def _greedy(model: StepModel, frugal: Sequence[str], order: NDArray[np.int64]) -
     All cuts of few tables are costed; of many, a grid of them.
     """
     points = len(order)
+    # three cuts of an order of n are about n^3 / 3 placements
     while points**3 // 3 * model.shards.rows.size > EVALUATIONS and points > 4:
         points -= 1
     grid = np.linspace(0, len(order), points + 1).round().astype(np.int64)
@@ -339,11 +346,13 @@ def _descend(
             costs = model.seconds(options.reshape(-1, codes.shape[1])).reshape(len(codes), -1)
             choice = costs.argmin(axis=1)
             least = costs.min(axis=1)
+            # every start goes its own way; one that has no gain keeps its placement
             better = least < seconds * (1 - GAIN)
             codes[np.ix_(better, tables)] = kinds[choice[better]][:, None]
             seconds[better] = least[better]
         if not (seconds < before).any():
             break
+        # starts that met go on as one
         codes, first = np.unique(codes, axis=0, return_index=True)
         seconds = seconds[first]
     best = seconds.argmin()
@@ -358,6 +367,7 @@ def _pair_moves(
     All pairs of few tables; of many, those that are close in the order.
     """
     both = np.array(list(product(kinds, repeat=2)))
+    # tables close in the order are the ones that compete for what is left of a budget
     reach = EVALUATIONS // (len(order) * len(both) * model.shards.rows.size)
     first, second = np.triu_indices(len(order), 1)
     near = second - first <= reach
@@ -385,6 +395,7 @@ def _frugal(plan: Plan, named: Sequence[str], ssd: bool) -> tuple[str, ...]:
     shard_rows = [0] * len(plan.tables)
     for shard in plan.shards:
         shard_rows[shard.table] = max(shard_rows[shard.table], shard.shape[0])
+    # a cache has one set at least, so a smaller table would take less room whole
     chosen = ["ddr_over_ssd" if ssd and rows > WAYS else "ddr" for rows in shard_rows]
     return tuple(choice if name == AUTO else name for name, choice in zip(named, chosen))
 

@@ -66,6 +66,7 @@ def plan_by_nodes(
 def _without_copies(numbers: Sequence[int], schemes: Sequence[str], plan_node: NodePlanner) -> Plan:
     """A node's plan in which no table is copied to all its ranks: other nodes would lack it."""
     part = plan_node(numbers, schemes)
+    # a node's planner may choose copies for other tables once these are refused
     while "data_parallel" in part.schemes:
         schemes = [
             "table_wise" if chosen == "data_parallel" else scheme

@@ -50,6 +50,7 @@ class Collective:
             return self.size
         source, target, size = self.messages()
         matrix = np.zeros((ranks, ranks), size.dtype)
+        # several messages of a call may have one source and target
         np.add.at(matrix, (source, target), size)
         return matrix
 
@@ -65,6 +66,7 @@ def link_table(call: Collective, nodes: Ints) -> Numbers:
     """[link class of `comm.LINKS`, (messages, bytes)] of one call; nodes i64[W]: of each rank."""
     source, target, size = call.messages()
     link = np.where(nodes[source] == nodes[target], 1, 2)
+    # a rank's message to itself stays on the rank, whatever its node
     link[source == target] = 0
     table = np.zeros((len(LINKS), 2), size.dtype)
     for number in range(len(LINKS)):

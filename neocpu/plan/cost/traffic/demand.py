@@ -81,6 +81,7 @@ class CountedDemand:
         self._keys: list[list[int]] = [[] for _ in tables]
         for key, bag in enumerate(bags(tables)):
             ends = kjt.offsets[key * samples + cuts]
+            # sorted once: every later count of rows in a range is two binary searches
             runs = [np.sort(kjt.values[lo:hi]) for lo, hi in pairwise(ends.tolist())]
             self._rows.append([run[np.searchsorted(run, 0) :] for run in runs])
             self._keys[bag.table].append(key)
@@ -190,6 +191,7 @@ class MeanDemand:
         # ranks have few different numbers of samples
         samples, place = np.unique(self._samples, return_inverse=True)
         words = np.zeros((samples.size, rectangles.ranks))
+        # by table, not by rectangle: all rectangles of a table share the law
         touched = self._touched(np.arange(self._rows.size), samples)[moving.table]
         for i, count in enumerate(samples.tolist()):
             sizes = segment_words(per_sample * count, height * touched[:, i], unique_rows)
@@ -218,6 +220,7 @@ class MeanDemand:
         """Probability that a row of a table is looked up by so many samples: f64[tables, n]."""
         lookups = self._per_sample[tables, None] * samples
         alike = self._alike[tables, None]
+        # a table of one row has log1p(-1) = -inf: all of it is touched, and NaN without lookups
         with np.errstate(divide="ignore", invalid="ignore"):
             touched = -np.expm1(lookups * np.log1p(-1.0 / alike))
         return np.where(lookups > 0, touched, 0.0) * (alike / self._rows[tables, None])

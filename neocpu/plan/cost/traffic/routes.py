@@ -49,6 +49,7 @@ class Groups:
     def around(self) -> Ints:
         """Columns that the next h ranks after d hold, each once: i64[ranks, ranks + 1], [d, h]."""
         ranks = self.ranks
+        # the ring twice in a row, so that the next holder of any rank stands behind it
         places = np.arange(2 * ranks)
         twice = np.concatenate([self.holders, self.holders], axis=1)
         place = np.where(twice, places, 2 * ranks)
@@ -57,6 +58,7 @@ class Groups:
         hops = following[:, 1 : ranks + 1] - places[:ranks]
         slots = (places[:ranks] * (ranks + 1) + hops).reshape(-1)
         width = np.repeat(self.width, ranks)
+        # a group counts where the ring meets its first holder, so sums over hops count it once
         first = np.bincount(slots, width, ranks * (ranks + 1)).reshape(ranks, ranks + 1)
         return np.cumsum(first, axis=1).astype(np.int64)
 
@@ -125,6 +127,7 @@ def _merge_equal(width: Ints, holders: Flags) -> tuple[Ints, Flags]:
     """Groups with the same holders as one: many tables are cut over the same ranks."""
     if not width.size:
         return width, holders
+    # rows are compared as bytes, eight ranks in each
     packed = np.packbits(holders, axis=1)
     patterns = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).reshape(-1)
     _, first, place = np.unique(patterns, return_index=True, return_inverse=True)
@@ -160,6 +163,7 @@ def _ring_gradients(groups: Groups) -> list[Collective]:
     home = np.arange(ranks)
     calls = []
     for hop in range(1, ranks):
+        # the ring backwards: a rank passes on what those before it hold
         size = groups.samples * groups.around[:, ranks - hop]
         source = (home - hop + 1) % ranks
         target = (source - 1) % ranks

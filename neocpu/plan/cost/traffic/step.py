@@ -83,6 +83,7 @@ def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collectiv
     """The calls of one training step, in their order. Raises KeyError for an unknown route."""
     rectangles = ShardColumns.of(plan)
     dense = dense_traffic(plan.ranks, step)
+    # nothing of the embedding leaves the rank, not even to itself
     if _alone(rectangles, step):
         return tuple(dense)
     samples = np.diff(sample_cuts(plan.ranks, step.batch, step.leaves))
@@ -92,6 +93,7 @@ def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collectiv
         words_of, gradients_of = ROUTE_CALLS[step.route]
         words = words_of(groups_of(rectangles, samples, plan.ranks_per_node))
         back = step.wires.backward
+        # in bytes, since gradients may be codes, which a count of columns does not tell
         gradients = gradients_of(groups_of(rectangles, samples, plan.ranks_per_node, back))
         words.append(_equal("further counts", plan.ranks, 2 * INDEX))
     pooled, pooled_gradients = _whole(rectangles, samples, step.wires)
@@ -149,6 +151,7 @@ def _input(
     heads = np.ones(plan.ranks, np.int64)
     if unique_rows != "off":
         shards = np.ones(rectangles.table.size, np.int64)
+        # each segment tells its unique rows in the head of the lengths, so that both sides agree
         heads += rectangles.sum_by_rank(shards, ~rectangles.copies)
     lengths = LENGTH * (heads + samples[:, None] * entries)
     calls = [
@@ -172,6 +175,7 @@ def _whole(
         for wire in (wires.forward, wires.backward)
     )
     output = Collective("pooled output", "alltoallv", forward)
+    # gradients go the way back: senders and receivers change places
     back = np.ascontiguousarray(backward.T)
     return [output], [Collective("pooled gradients", "alltoallv", back)]
 
@@ -183,6 +187,7 @@ def _replicas(plan: Plan, demand: Demand, counted: bool) -> list[Collective]:
         return []
     ranks = plan.ranks
     ones = np.ones(len(tables), np.int64)
+    # one more column counts how often each row was looked up
     widths = np.array([plan.tables[table].dim + counted for table in tables], np.int64)
     counts = INDEX * len(tables)
     rows = INDEX * demand.replica_rows(tables, ones)
@@ -214,6 +219,7 @@ def _row_scalars(
         return []
     narrow = rectangles.select(np.flatnonzero(rectangles.narrow))
     amounts: Numbers = np.zeros((plan.ranks, plan.ranks), np.int64)
+    # pairs are of one table, so they are listed table by table
     order = np.argsort(narrow.table, kind="stable")
     ends = np.flatnonzero(np.diff(narrow.table[order], append=-1)) + 1
     for places in np.split(order, ends[:-1]):
@@ -231,6 +237,7 @@ def _row_scalars(
             nodes[source] * rows,
             plan.ranks**2,
         ).reshape(amounts.shape)
+        # not in place: expected rows are f64, which an i64 array would not take
         amounts = amounts + sums.astype(rows.dtype)
     return [
         Collective("row scalars", "alltoallv", NUMBER * scalars * amounts, hop=phase)
@@ -241,6 +248,7 @@ def _row_scalars(
 
 def _column_nodes(table: ShardColumns, dim: int) -> Ints:
     """Maximal aligned nodes of the column tree that each rectangle of one table sends: i64[S]."""
+    # the tree's leaves are a power of two; the last shard stands for those beyond the table too
     root = 1 << (dim - 1).bit_length()
     spans = np.stack([table.left, np.where(table.right == dim, root, table.right)], axis=1)
     distinct, place = np.unique(spans, axis=0, return_inverse=True)

@@ -127,6 +127,7 @@ def _embedding_seconds(
     ]
     out = np.zeros((samples, dim), np.float32)
     gradient = rng.standard_normal((samples, dim), np.float32)
+    # rows come into being at their first lookup, which is not to be timed
     for batch in batches:
         table.forward(layout, batch, out)
     turn = 0
@@ -164,6 +165,7 @@ def measure_collectives(watch: Stopwatch, effort: Effort, comm: Comm) -> list[Tr
     if comm.size == 1:
         return []
     peers = comm.size - 1
+    # sizes are what a rank receives from all others, as `TransferRates` counts them
     blocks = [max(1, size // peers) for size in effort.messages]
     sizes = tuple(float(block * peers) for block in blocks)
     measured = [_collective_seconds(watch, comm, block) for block in blocks]
@@ -199,6 +201,7 @@ def measure(
     tell("copies and collectives")
     transfers = measure_copies(watch, effort, comm.size) + measure_collectives(watch, effort, comm)
     tell("phases of a step")
+    # phases are told beside rates of this very job, which their fit takes
     costs: list[PhaseCosts] = []
     if effort.phases:
         machine = Machine(

@@ -158,6 +158,7 @@ class DenseBench:
                     dE = self._dE
                     interaction.dot_backward(self._E, gradient, design.bottom[-1], False, dE)
                 gradient = np.ascontiguousarray(dE[:, : design.bottom[-1]])
+                # the bottom's ReLU: the interaction stands between, so the product has no gate
                 gradient[self._outputs[i - 1] <= 0] = 0
         for cuts in self._cuts:
             for i, gradient in outer:
@@ -167,7 +168,7 @@ class DenseBench:
                 )
 
     def amounts(self, phase: str) -> tuple[float, ...]:
-        """What a phase counts, in the order of `measure_phases.COUNTED`."""
+        """What a phase counts, in the order of `machine.COUNTED`."""
         design = self._design
         if phase in ("dense_exchange", "dense_update"):
             return parameter_amounts(design.parameters)
@@ -199,7 +200,7 @@ def parameter_amounts(parameters: int) -> tuple[float, ...]:
 def dense_amounts(
     layers: Sequence[tuple[int, int]], samples: float, vectors: int, width: int, curve: float
 ) -> tuple[float, ...]:
-    """Amounts of the dense part on a rank, in the order of `measure_phases.COUNTED`.
+    """Amounts of the dense part on a rank, in the order of `machine.COUNTED`.
 
     vectors : of the dot interaction, with the bottom's output; 0 without it. width : of each.
     curve : seconds of the products by the machine's rates.

@@ -117,6 +117,7 @@ class Workbench:
         )
         plan = place(specs, [design.scheme] * design.tables, comm.size)
         optimizer = SparseOptimizer(name="exact_rowwise_adagrad", learning_rate=0.01)
+        # the real exchange and tables: their private steps are timed one by one
         self._tables = ShardedEmbedding(plan, comm, optimizer, 1, LEAVES)
         lo, hi = rank_samples(comm.rank, comm.size, design.batch, LEAVES)
         rng = np.random.default_rng(comm.rank)
@@ -275,6 +276,7 @@ def fit(phase: str, timed: list[Timed]) -> dict[str, float]:
         costs = _least_errors(amounts[:, terms])
         if costs.min() >= 0:
             return {COUNTED[term]: float(cost) for term, cost in zip(terms, costs)}
+        # the term that lowers the times most is the one that fits worst
         worst = int(np.argmin(costs * amounts[:, terms].max(axis=0)))
         terms.pop(worst)
     return {}
@@ -282,6 +284,7 @@ def fit(phase: str, timed: list[Timed]) -> dict[str, float]:
 
 def _least_errors(columns: Floats) -> Floats:
     """x with columns @ x near 1, by least squares that are weighted again and again."""
+    # columns differ by powers of ten, and lstsq would take the smallest of them for nothing
     scale = columns.max(axis=0)
     scale[scale == 0] = 1.0
     weights = np.ones(len(columns))
@@ -290,6 +293,7 @@ def _least_errors(columns: Floats) -> Floats:
         target = weights
         x = np.linalg.lstsq(columns / scale * weights[:, None], target, rcond=None)[0]
         errors = np.abs(columns / scale @ x - 1.0)
+        # weights of least absolute errors: a few slow moments must not bend the whole fit
         weights = 1.0 / np.sqrt(np.maximum(errors, LEAST_ERROR))
     result: Floats = x / scale
     return result

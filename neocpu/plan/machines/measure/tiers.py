@@ -98,6 +98,7 @@ def _ssd_seconds(watch: Stopwatch, effort: Effort, path: Path, size: int) -> dic
             file.read(0, batches[0, :1], out[:1])
 
         seconds = {"write": watch.least(write)}
+        # committed, so that the pages are on the disk and the system can be told to drop them
         file.commit(2)
         seconds["read"] = watch.least(read, file.drop_pages)
         seconds["one"] = watch.least(read_one, file.drop_pages)
