@@ -54,11 +54,11 @@ class LinkSeconds:
         """(latency, seconds per byte) of an alltoallv by link class, at such messages."""
         inside, between = self.shares
         link_seconds = {}
-        for link, part in (("inside_node", inside), ("between_nodes", between)):
-            if not part:
+        for link, share in (("inside_node", inside), ("between_nodes", between)):
+            if not share:
                 link_seconds[link] = (0.0, 0.0)
                 continue
-            size = max(self.message_bytes * part, 1.0)
+            size = max(self.message_bytes * share, 1.0)
             group = self.layout.ranks
             if link == "inside_node":
                 group = min(self.layout.ranks_per_node, group)

@@ -157,8 +157,8 @@ class FirstSeconds(_Public):
         cached = (r.share * self.device + (1.0 - r.share) * self.below) / CACHE_DIVISOR
         device = np.where(r.share >= 1.0, self.device, cached)
         size = outputs * tables.lookup_bytes
-        part = self.layout.ranks_per_node / self.layout.ranks
-        in_node = size / self.intra + size * min(part, 1.0) / self.inter
+        node_share = self.layout.ranks_per_node / self.layout.ranks
+        in_node = size / self.intra + size * min(node_share, 1.0) / self.inter
         out = np.where(_in_node(r), in_node, size / self.inter)
         table_bytes = r.rows * r.width * tables.lookup_bytes
         return np.stack(
@@ -204,8 +204,8 @@ class TorchrecSeconds(_Public):
         output = sent / self.inter
         back = gradients / self.inter + np.where(split, gradients * BATCHED_COPY / device, 0.0)
         if self.layout.nodes > 1:
-            part = min(self.layout.ranks_per_node / self.layout.ranks, 1.0)
-            over_nodes = outputs * wires.number_bytes("forward") * part / self.inter
+            node_share = min(self.layout.ranks_per_node / self.layout.ranks, 1.0)
+            over_nodes = outputs * wires.number_bytes("forward") * node_share / self.inter
             in_node = _in_node(r)
             output = np.where(in_node, sent / self.intra + over_nodes, output)
             back_in_node = gradients / self.intra + gradients * BATCHED_COPY / device

@@ -79,7 +79,7 @@ class CostModel(Protocol):
 
 def rectangles_of(plan: Plan) -> Rectangles:
     """The rectangles of a plan, whole in fast memory, in the order of `plan.shards`."""
-    number = {name: place for place, name in enumerate(SCHEME_NAMES)}
+    number = {name: code for code, name in enumerate(SCHEME_NAMES)}
     scheme = np.array([number[name] for name in plan.schemes], np.int64)
     table = np.array([shard.table for shard in plan.shards], np.int64)
     edges = np.array([(*shard.rows, *shard.cols) for shard in plan.shards], np.float64)
@@ -156,11 +156,10 @@ class StepSeconds:
     def seconds(self, rectangles: Rectangles) -> Floats:
         """Seconds of each rectangle on its rank in each phase, f64[n, PHASES]."""
         r = rectangles
-        # columns by table become columns by rectangle
         tables = TableArrays(*(column[r.table] for column in self.arrays))
         wires = self.work.wires
         copied = COPIED[r.scheme]
-        part = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+        row_split = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
         cut = r.rows / tables.rows
         # a copy sees the samples of its own rank, a rectangle those of all ranks
         samples = np.where(copied, 1.0 / self.layout.ranks, 1.0)
@@ -168,8 +167,12 @@ class StepSeconds:
         row_bytes = tables.lookup_bytes * r.width
         # pooled vectors of copies are where their samples are
         bags = np.where(copied, 0.0, tables.bags)
-        travel = np.where(part, self.links.partial_byte_seconds(), self.links.byte_seconds["all"])
-        sent = np.where(part, *(wires.sample_bytes(n, r.width) for n in ("partial", "forward")))
+        travel = np.where(
+            row_split, self.links.partial_byte_seconds(), self.links.byte_seconds["all"]
+        )
+        sent = np.where(
+            row_split, *(wires.sample_bytes(n, r.width) for n in ("partial", "forward"))
+        )
         arriving = tables.index_bytes * lookups + 4.0 * tables.bags
 
         out = np.zeros((r.table.size, len(PHASES)))
@@ -181,10 +184,10 @@ class StepSeconds:
         out[:, 5] = self._prefetch(r, tables, lookups)
         out[:, 6] = np.where(copied, self._replicas(r, tables, lookups), 0.0)
         if self._measured.any:
-            kinds = Kinds(copied, part, ~copied & (r.width < tables.dim))
-            places = [PHASES.index(phase) for phase in MEASURED]
+            kinds = Kinds(copied, row_split, ~copied & (r.width < tables.dim))
+            columns = [PHASES.index(phase) for phase in MEASURED]
             curves = out[:, [1, 4]]
-            out[:, places] = self._measured.phases(kinds, r, tables, lookups, curves, self.work)
+            out[:, columns] = self._measured.phases(kinds, r, tables, lookups, curves, self.work)
         return out
 
     @cached_property
@@ -213,13 +216,12 @@ class StepSeconds:
     def _rates(self, work: str, rows: Floats, row_bytes: Floats) -> Floats:
         """Bytes a second of lookups or updates, f64[n]; each size of a row is asked once."""
         rates = np.empty(rows.size)
-        sizes, place = np.unique(row_bytes, return_inverse=True)
-        by_size = np.argsort(place, kind="stable")
-        ends = np.searchsorted(place[by_size], np.arange(sizes.size + 1))
+        sizes, inverse = np.unique(row_bytes, return_inverse=True)
+        by_size = np.argsort(inverse, kind="stable")
+        ends = np.searchsorted(inverse[by_size], np.arange(sizes.size + 1))
         # rates follow straight lines in a log-log plot, as everywhere between measured points
         log_rows = np.log(np.maximum(np.floor(rows), 1.0))
         for number, size in enumerate(sizes.tolist()):
-            # a curve is asked once for a size of a row: building it costs far more than reading it
             curve = self._node.embedding_curve(work, size)
             same = by_size[ends[number] : ends[number + 1]]
             log_rates = np.interp(log_rows[same], np.log(curve.sizes), np.log(curve.rates))
@@ -238,8 +240,8 @@ class StepSeconds:
         record = (
             tables.lookup_bytes + tables.state_bytes_of_number
         ) * r.width + tables.state_bytes_of_row
-        for place, memory in enumerate(BELOW):
-            for i in np.flatnonzero(missing & (r.below == place)).tolist():
+        for code, memory in enumerate(BELOW):
+            for i in np.flatnonzero(missing & (r.below == code)).tolist():
                 count = max(int(misses[i] * SWAPPED / 2), 1)
                 up = self._node.move_seconds(memory, "read", count, float(record[i]))
                 down = self._node.move_seconds(memory, "write", count, float(record[i]))

@@ -106,8 +106,8 @@ def _check_cover(
     # anew
     order = sorted(fixed)
     shards = [
-        Shard(place, shard.rows, shard.cols, shard.rank)
-        for place, number in enumerate(order)
+        Shard(index, shard.rows, shard.cols, shard.rank)
+        for index, number in enumerate(order)
         for shard in fixed[number]
     ]
     named = tuple(tables[number] for number in order)

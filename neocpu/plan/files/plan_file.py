@@ -247,13 +247,13 @@ def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number of JSON")
 
 
-def _table(reader: Reader, place: int, entry: object) -> PlannedTable:
+def _table(reader: Reader, index: int, entry: object) -> PlannedTable:
     """A table of the file, with rectangles that suit its scheme."""
     if not isinstance(entry, dict):
-        raise reader.wrong(f"tables[{place}]", f"expected an object, got {entry!r}")
-    name = reader.value(str, entry.get("name", ""), f"tables[{place}].name")
+        raise reader.wrong(f"tables[{index}]", f"expected an object, got {entry!r}")
+    name = reader.value(str, entry.get("name", ""), f"tables[{index}].name")
     if not name:
-        raise reader.wrong(f"tables[{place}].name", "it is missing")
+        raise reader.wrong(f"tables[{index}].name", "it is missing")
     key = f"tables.{name}" if name.isprintable() else f"tables.{name!r}"
     known = [spec.name for spec in fields(TableEntry)]
     for other in entry:

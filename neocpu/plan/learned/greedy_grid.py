@@ -53,8 +53,8 @@ def grid(
     per_cutting = slacks.size * costs.layout.ranks * HIDDEN
     block = max(1, BLOCK // per_cutting)
     placed: list[PlacedParts] = []
-    for first in range(0, len(cuttings), block):
-        placed += _block(costs, cuttings[first : first + block], capacity, slacks)
+    for start in range(0, len(cuttings), block):
+        placed += _block(costs, cuttings[start : start + block], capacity, slacks)
     return placed
 
 

@@ -94,13 +94,13 @@ def neighbours(
     largest = np.argsort(-costs.facts[free, 0], kind="stable")[: beam.candidates]
     dearest = np.argsort(-costs.single[free], kind="stable")[: beam.candidates]
     # the dearest stand first: they are tried where the work does not suffice for all
-    places = list(dict.fromkeys([*dearest.tolist(), *largest.tolist()]))
+    candidates = list(dict.fromkeys([*dearest.tolist(), *largest.tolist()]))
     changed: dict[Cutting, None] = {}
-    for place in places:
-        piece = costs.pieces[free[place]]
+    for candidate in candidates:
+        piece = costs.pieces[free[candidate]]
         if piece.table in locked:
             continue
-        rest = cutting.free[:place] + cutting.free[place + 1 :]
+        rest = cutting.free[:candidate] + cutting.free[candidate + 1 :]
         table = costs.tables[piece.table]
         half = piece.width // 2
         if piece.width % 2 == 0 and half % COLUMN_STEP == 0 and not table.unfit(cut=True):

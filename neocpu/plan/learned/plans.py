@@ -139,8 +139,10 @@ def _plan(
     best = int(np.argmin(prices)) if prices else -1
     if best < 0 or prices[best] >= searched.seconds:
         own_price = shared(plan_of(task.costs, own)) if np.isfinite(own.seconds) else np.inf
-        said = f"{own_price:.3g} s a step" if np.isfinite(own_price) else "it found none that fits"
-        note = f"this is the plan of search; {name}'s own: {said}"
+        verdict = (
+            f"{own_price:.3g} s a step" if np.isfinite(own_price) else "it found none that fits"
+        )
+        note = f"this is the plan of search; {name}'s own: {verdict}"
         return replace(searched, planner=name, notes=(*searched.notes, note))
     answer = answer_of_plan(plans[best], layout, model, work, capacity, spec, name)
     note = f"planned with the networks of {task.costs.networks.machine}"

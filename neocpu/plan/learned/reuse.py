@@ -31,9 +31,9 @@ def histograms(lookups: Floats, distinct: Floats) -> Floats:
     # a row that is looked up at all is looked up once or more
     reuse = np.maximum(lookups / np.maximum(distinct, 1e-9), 1.0)
     # many tables share a mean reuse, and the law of each is dear
-    unique, place = np.unique(np.round(reuse, 6), return_inverse=True)
+    unique, inverse = np.unique(np.round(reuse, 6), return_inverse=True)
     rates = _rates(unique.astype(np.float64))
-    return np.array([_poisson_bins(rate) for rate in rates.tolist()])[place]
+    return np.array([_poisson_bins(rate) for rate in rates.tolist()])[inverse]
 
 
 def _rates(reuse: Floats) -> Floats:

@@ -93,7 +93,7 @@ def run_jobs(
         raise ConfigError("calibrate starts its ranks itself; run it without mpiexec or srun")
     try:
         # in the folder itself, because its disk is what is measured
-        place = tempfile.mkdtemp(prefix=".neocpu-calibrate-", dir=folder)
+        scratch = tempfile.mkdtemp(prefix=".neocpu-calibrate-", dir=folder)
     except OSError as error:
         raise ConfigError(
             f"{folder}: no file can be written there ({error.strerror}); choose another --folder, "
@@ -104,9 +104,9 @@ def run_jobs(
         # one rank first: it compiles the kernels that the others load
         for count in sorted(set(ranks)) if _has_mpi() else (1,):
             limit = LIMIT if jobs else FIRST_LIMIT
-            jobs.append(_job(count, effort, Path(place), limit, tell, module))
+            jobs.append(_job(count, effort, Path(scratch), limit, tell, module))
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     return jobs
 
 
@@ -119,17 +119,17 @@ def _has_mpi() -> bool:
 
 
 def _job(
-    ranks: int, effort: str, place: Path, limit: float, tell: Tell, module: str = JOB
+    ranks: int, effort: str, scratch: Path, limit: float, tell: Tell, module: str = JOB
 ) -> Measured:
     """Run one job to its end, or kill it after `limit` seconds."""
-    result = place / f"result-{ranks}.json"
-    arguments = ["-m", module, str(result), str(place), effort]
+    result = scratch / f"result-{ranks}.json"
+    arguments = ["-m", module, str(result), str(scratch), effort]
     command = [sys.executable, *arguments]
     environment = dict(os.environ)
     if ranks > 1:
         command, environment = mpiexec_command(ranks, arguments)
     # into a file: a pipe that nobody reads would block a job that says much
-    errors = place / f"errors-{ranks}.txt"
+    errors = scratch / f"errors-{ranks}.txt"
     with open(errors, "wb") as stderr:
         job = subprocess.Popen(
             command,
@@ -163,8 +163,8 @@ def _job(
         listener.join(PATIENCE)
         lines.close()
     if status or not result.exists():
-        said = errors.read_text(errors="replace").strip().splitlines()
-        why = said[-1] if said else f"exit status {status}"
+        complaints = errors.read_text(errors="replace").strip().splitlines()
+        why = complaints[-1] if complaints else f"exit status {status}"
         raise EnvironmentProblem(f"{who} failed: {why}")
     measured = json.loads(result.read_text(encoding="utf-8"))
     facts = measured.pop("facts")

@@ -181,8 +181,8 @@ def _curves(reader: Reader, kind: str, entries: object) -> list[Rates]:
             raise reader.wrong(
                 f"{key}.{sizes_name}", f"{list(sizes)} with {rates_name} {list(rates)}: {reason}"
             )
-        what = _identity(record)
-        if any(_identity(other) == what for other in records):
+        identity = _identity(record)
+        if any(_identity(other) == identity for other in records):
             raise reader.wrong(key, "a curve for the same thing is above: " + _in_words(record))
         records.append(record)
     return records

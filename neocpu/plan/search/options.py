@@ -211,30 +211,30 @@ def _side_by_side(
     piece_columns: dict[str, list[Ints]] = {}
     candidates = 0
     for cut in cuts:
-        place, variant = np.nonzero(allowed[cut.table])
-        size = place.size
+        member, variant = np.nonzero(allowed[cut.table])
+        size = member.size
         number = candidates + np.arange(size)
         candidates += size
         for name, values in (
-            ("table", cut.table[place]),
+            ("table", cut.table[member]),
             ("scheme", np.full(size, CODES[cut.scheme])),
-            ("parts", cut.parts[place]),
+            ("parts", cut.parts[member]),
             ("home", np.full(size, cut.home)),
             ("first_node", np.full(size, cut.nodes[0])),
             ("last_node", np.full(size, cut.nodes[1])),
             ("variant", variant),
         ):
             columns.setdefault(name, []).append(values)
-        used, kind = np.nonzero(cut.count[place] > 0)
+        used, kind = np.nonzero(cut.count[member] > 0)
         for name, values in (
             ("owner", number[used]),
-            ("rows", cut.rows[place[used], kind]),
-            ("width", cut.width[place[used], kind]),
-            ("copies", cut.count[place[used], kind]),
+            ("rows", cut.rows[member[used], kind]),
+            ("width", cut.width[member[used], kind]),
+            ("copies", cut.count[member[used], kind]),
         ):
             piece_columns.setdefault(name, []).append(values)
-    flat = {name: np.concatenate(parts) for name, parts in columns.items()}
-    pieces = {name: np.concatenate(parts) for name, parts in piece_columns.items()}
+    flat = {name: np.concatenate(arrays) for name, arrays in columns.items()}
+    pieces = {name: np.concatenate(arrays) for name, arrays in piece_columns.items()}
 
     # cuts come way by way for many tables at once; a stable sort keeps their order within a table
     by_table = np.argsort(flat["table"], kind="stable")
@@ -265,7 +265,7 @@ def bytes_of(
 ) -> Floats:
     """Bytes of each rectangle in hbm, ddr and ssd, and all its rows, f64[n, 4]."""
     # sizes are asked once for each width of a table: rectangles of one cut are alike
-    widths, place = np.unique(
+    widths, inverse = np.unique(
         np.stack([rectangles.table, rectangles.width.astype(np.int64)], axis=1),
         axis=0,
         return_inverse=True,
@@ -273,10 +273,10 @@ def bytes_of(
     home = [tables[t].row_bytes(width, work.state_floats) for t, width in widths.tolist()]
     line = [tables[t].cached.row_bytes(width, work.state_floats) for t, width in widths.tolist()]
     # NumPy 2.0 gives the inverse of unique rows another shape than the versions around it
-    place = place.reshape(-1)
-    home_bytes = np.array(home, np.float64)[place] * rectangles.rows
+    inverse = inverse.reshape(-1)
+    home_bytes = np.array(home, np.float64)[inverse] * rectangles.rows
     # a cache keeps books beside its rows, line by line
-    line_bytes = (np.array(line, np.float64)[place] + LINE_BYTES) * rectangles.rows
+    line_bytes = (np.array(line, np.float64)[inverse] + LINE_BYTES) * rectangles.rows
     whole = np.array([v.whole for v in variants])[variant]
     cached = np.array([v.cached for v in variants])[variant]
     size = home_bytes[:, None] * whole + np.ceil(line_bytes[:, None] * cached)

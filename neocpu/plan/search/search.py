@@ -89,8 +89,8 @@ def affordable(options: Options, peak: float, peak_bytes: Floats) -> Floats:
     excess = np.maximum(options.peak / peak, 1.0)
     limited = np.isfinite(peak_bytes)
     if limited.any():
-        parts = options.peak_bytes[:, limited] / np.maximum(peak_bytes[limited], 1.0)
-        excess = np.maximum(excess, parts.max(axis=1))
+        fill = options.peak_bytes[:, limited] / np.maximum(peak_bytes[limited], 1.0)
+        excess = np.maximum(excess, fill.max(axis=1))
     least = np.minimum.reduceat(excess, options.start[:-1])
     return np.where(excess <= least[options.table], options.seconds.sum(axis=1), np.inf)
 
@@ -102,8 +102,8 @@ def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list
     # without limits there is nothing to be tightened
     for full, largest in TIGHTER if np.isfinite(limits).any() else TIGHTER[:1]:
         choices: list[Ints] = []
-        for part in PEAKS:
-            cost = affordable(options, max(part * fair, 1e-300), _part(limits, largest))
+        for share in PEAKS:
+            cost = affordable(options, max(share * fair, 1e-300), _scaled(limits, largest))
             # less than all memory, since whole items leave gaps on the ranks
             prices = memory_prices(options, cost, limits * layout.ranks * full)
             choice = cheapest(options, cost + options.bytes @ prices)
@@ -112,9 +112,9 @@ def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list
         yield choices
 
 
-def _part(limits: Floats, part: float) -> Floats:
+def _scaled(limits: Floats, share: float) -> Floats:
     """A part of each limit; what has none keeps none."""
-    return np.where(np.isfinite(limits), part * np.nan_to_num(limits, posinf=0.0), np.inf)
+    return np.where(np.isfinite(limits), share * np.nan_to_num(limits, posinf=0.0), np.inf)
 
 
 def starts(
@@ -182,9 +182,9 @@ def _does_not_fit(
 ) -> PlanError:
     """The error that names the table that needs most of a rank, and what all of them need."""
     limits = capacity.limits
-    parts = (options.peak_bytes / np.where(np.isfinite(limits), limits, np.inf)).max(axis=1)
-    smallest = cheapest(options, parts)
-    worst = int(smallest[parts[smallest].argmax()])
+    fill = (options.peak_bytes / np.where(np.isfinite(limits), limits, np.inf)).max(axis=1)
+    smallest = cheapest(options, fill)
+    worst = int(smallest[fill[smallest].argmax()])
     table = tables[int(options.table[worst])]
     need = options.peak_bytes[worst]
     total = options.bytes[smallest].sum(axis=0)

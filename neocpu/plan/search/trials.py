@@ -88,8 +88,8 @@ class Trials:
         rectangles = answer.rectangles
         variants = self.options.variants
         number: dict[tuple[str, float], int] = {}
-        for place, kind in enumerate(variants):
-            number.setdefault((kind.name, kind.share), place)
+        for index, kind in enumerate(variants):
+            number.setdefault((kind.name, kind.share), index)
         names = [answer.placements[t] for t in rectangles.table.tolist()]
         variant = np.array(
             [number[name, share] for name, share in zip(names, rectangles.share.tolist())], np.int64
@@ -149,15 +149,15 @@ class Trials:
     def _piece_rectangles(self, table: int) -> Rectangles:
         """The pieces of all candidates of a table, as rectangles on rank 0."""
         options = self.options
-        part = self._pieces(table)
+        pieces = self._pieces(table)
         # the last candidate that begins at the piece or before it
-        owner = np.searchsorted(options.piece, np.arange(part.start, part.stop), "right") - 1
+        owner = np.searchsorted(options.piece, np.arange(pieces.start, pieces.stop), "right") - 1
         count = owner.size
         rectangles = Rectangles(
             table=np.full(count, table),
             scheme=options.scheme[owner],
-            rows=options.rows[part],
-            width=options.width[part],
+            rows=options.rows[pieces],
+            width=options.width[pieces],
             rank=np.zeros(count, np.int64),
             share=np.ones(count),
             below=np.zeros(count, np.int64),
@@ -201,10 +201,10 @@ class Trials:
                 best = (price, home, loads)
         assert best is not None
         (missing, price_seconds), home, loads = best
-        part = options.pieces(candidate)
+        pieces = options.pieces(candidate)
         alternative = Alternative(
             scheme=SCHEME_NAMES[int(options.scheme[candidate])],
-            columns=int(options.width[part].max()),
+            columns=int(options.width[pieces].max()),
             placement=options.placement(candidate),
             home=int(home.ranks[0]),
             seconds=price_seconds,
@@ -227,7 +227,7 @@ class Trials:
         limits = self.capacity.limits
         limited = np.isfinite(limits)
         ranks = np.zeros(pieces.size, np.int64)
-        for place, piece in enumerate(pieces.tolist()):
+        for index, piece in enumerate(pieces.tolist()):
             grown = loads + options.piece_phases[piece]
             if self.model.synchronised:
                 growth = np.maximum(grown - loads.max(axis=0), 0.0).sum(axis=1)
@@ -239,7 +239,7 @@ class Trials:
             growth += NO_ROOM * (excess[:, limited] / limits[limited]).sum(axis=1)
             # of ranks where nothing grows, the one that has least to do
             order = np.lexsort((grown.sum(axis=1), growth))
-            ranks[place] = order[0]
+            ranks[index] = order[0]
             loads[order[0]] += options.piece_phases[piece]
             taken[order[0]] += options.piece_bytes[piece]
         return Spread(ranks, pieces)

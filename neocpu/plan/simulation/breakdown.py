@@ -112,8 +112,8 @@ def _links(tasks: list[Task]) -> dict[str, float]:
     links: dict[str, float] = {}
     for task in tasks:
         longest = float(task.work.seconds.max())
-        for link, part in task.work.uses.items():
-            links[link] = links.get(link, 0.0) + part * longest
+        for link, share in task.work.uses.items():
+            links[link] = links.get(link, 0.0) + share * longest
     return links
 
 
@@ -125,7 +125,7 @@ def _exposed(line: Timeline, begin: float, end: float) -> tuple[dict[str, float]
         if line.finish[number].max() > begin and line.arrival[number].min() < end
     ]
     stretches = {number: line.stretches.get(number, []) for number in numbers}
-    common = [begin, end, *(stretch.start for parts in stretches.values() for stretch in parts)]
+    common = [begin, end, *(stretch.start for runs in stretches.values() for stretch in runs)]
     edges = [line.arrival[numbers], line.start[numbers], line.finish[numbers]]
     edges.append(np.repeat(np.array(common)[:, None], line.ranks, axis=1))
     # between two borders nothing starts or ends on a rank, so the middle of a span stands for it
@@ -155,8 +155,8 @@ def _exposed(line: Timeline, begin: float, end: float) -> tuple[dict[str, float]
     exposed = dict.fromkeys(PHASES, 0.0)
     for number, rate in rates.items():
         # a moment is shared out whole, unless all that is under way crawls
-        part = open_spans * rate / np.maximum(total, 1.0)
-        exposed[PHASE_OF[line.tasks[number].name]] += float(part.sum()) / ranks
+        moments = open_spans * rate / np.maximum(total, 1.0)
+        exposed[PHASE_OF[line.tasks[number].name]] += float(moments.sum()) / ranks
     for number in numbers:
         task = line.tasks[number]
         if task.stage.queue == "compute":

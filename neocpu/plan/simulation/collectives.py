@@ -102,7 +102,7 @@ class Network:
         uses: dict[str, float] = {}
         for group in rounds:
             busy = {
-                name: part * self.links[name].byte_seconds for name, part in group.parts.items()
+                name: share * self.links[name].byte_seconds for name, share in group.parts.items()
             }
             start = max((self.links[name].latency_s for name in group.parts), default=0.0)
             if group.parts.get(BETWEEN):
@@ -139,14 +139,14 @@ def _pairwise_alltoall(net: Network) -> list[Rounds]:
     )
 
 
-def _rings(net: Network, count: int, part: float) -> list[Rounds]:
-    """Rounds in which a part moves on along rings through all ranks."""
+def _rings(net: Network, count: int, share: float) -> list[Rounds]:
+    """Rounds in which a share of the buffer moves on along rings through all ranks."""
     if net.nodes == 1:
-        return _kept(Rounds(count, {INSIDE: part}))
-    parts = {BETWEEN: part / net.per_node}
+        return _kept(Rounds(count, {INSIDE: share}))
+    parts = {BETWEEN: share / net.per_node}
     # of L rings one step in L leaves the node
     if net.per_node > 1:
-        parts[INSIDE] = part * (net.per_node - 1) / net.per_node
+        parts[INSIDE] = share * (net.per_node - 1) / net.per_node
     return _kept(Rounds(count, parts, spread=False))
 
 
@@ -183,10 +183,10 @@ def _tree_allreduce(net: Network) -> list[Rounds]:
 
 
 def _hierarchical_allreduce(net: Network) -> list[Rounds]:
-    part = 1 / net.per_node
+    share = 1 / net.per_node
     return _kept(
-        Rounds(2 * (net.per_node - 1), {INSIDE: part}),
-        Rounds(2 * (net.nodes - 1), {BETWEEN: part / net.nodes}, spread=False),
+        Rounds(2 * (net.per_node - 1), {INSIDE: share}),
+        Rounds(2 * (net.nodes - 1), {BETWEEN: share / net.nodes}, spread=False),
     )
 
 

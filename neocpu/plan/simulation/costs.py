@@ -91,8 +91,8 @@ def _by_phase(model: StepSeconds, loads: Floats) -> dict[str, Floats]:
     if model.crowding > 1:
         loads = np.maximum(loads / model.crowding, loads.mean(axis=0))
     calls = model.occasional_seconds * loads.any(axis=0)
-    for place, phase in enumerate(model.phases):
-        calls[place] += model.call_seconds.get(phase, 0.0)
+    for column, phase in enumerate(model.phases):
+        calls[column] += model.call_seconds.get(phase, 0.0)
     return dict(zip(model.phases, (loads + calls).T))
 
 
@@ -119,14 +119,14 @@ class _Exchanges:
         price = self.network.price("alltoall", self.algorithm)
         return _work(calls * price.latency + size * price.byte_seconds, size, price)
 
-    def allreduce(self, seconds: float, part: float) -> Work:
-        """The sum of a part of the dense gradients, all of which the planner reckons at seconds."""
+    def allreduce(self, seconds: float, share: float) -> Work:
+        """The sum of a share of the dense gradients; seconds : the planner's for all of them."""
         ranks = self.model.layout.ranks
         work = self.model.work
-        size = np.full(ranks, part * work.wires.number_bytes("dense") * work.dense.parameters)
+        size = np.full(ranks, share * work.wires.number_bytes("dense") * work.dense.parameters)
         if self.sums == MEASURED or ranks == 1:
             price = self.network.price("allreduce", "ring")
-            return _work(np.full(ranks, seconds * part), size, price)
+            return _work(np.full(ranks, seconds * share), size, price)
         price = self.network.price("allreduce", self.sums)
         return _work(price.latency + size * price.byte_seconds, size, price)
 

@@ -96,9 +96,9 @@ def unrolled(stages: Sequence[Stage], works: Mapping[str, Work], batches: int) -
     A stage that works without time on all ranks stays, and takes none.
     """
     number = {
-        (stage.name, batch): batch * len(stages) + place
+        (stage.name, batch): batch * len(stages) + position
         for batch in range(batches)
-        for place, stage in enumerate(stages)
+        for position, stage in enumerate(stages)
     }
     tasks: list[Task] = []
     last_of_queue: dict[str, int] = {}
@@ -175,12 +175,12 @@ class _Run:
         load: dict[str, float] = {}
         tasks = self.line.tasks
         for number in self.active:
-            for link, part in tasks[number].work.uses.items():
-                load[link] = load.get(link, 0.0) + part
+            for link, share in tasks[number].work.uses.items():
+                load[link] = load.get(link, 0.0) + share
         return {
             number: 1.0
             / max(
-                [1.0, *(load[link] for link, part in tasks[number].work.uses.items() if part > 0)]
+                [1.0, *(load[link] for link, share in tasks[number].work.uses.items() if share > 0)]
             )
             for number in self.active
         }

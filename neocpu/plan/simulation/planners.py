@@ -105,5 +105,5 @@ class Sizes:
     def seconds(self, rectangles: Rectangles) -> Floats:
         """Cost of each rectangle, f64[n, 1]; that of whole tables is 1 + COLUMNS in all."""
         row_bytes = rectangles.width * self.number_bytes[rectangles.table] + self.row_bytes
-        part = rectangles.rows * row_bytes / self.bytes
-        return (part + COLUMNS * rectangles.width / self.columns)[:, None]
+        share = rectangles.rows * row_bytes / self.bytes
+        return (share + COLUMNS * rectangles.width / self.columns)[:, None]

@@ -146,8 +146,8 @@ def simulate(
             )
     line = run(unrolled(stages, works, WARM_UP + scenario.steps), scenario.ranks)
     # from the end of the last batch of the warm-up, when the pipeline is full
-    parts = breakdown(line, WARM_UP - 1, WARM_UP + scenario.steps - 1)
-    return Simulated(scenario, placed, loads, line, parts)
+    measured = breakdown(line, WARM_UP - 1, WARM_UP + scenario.steps - 1)
+    return Simulated(scenario, placed, loads, line, measured)
 
 
 def placed_by(scenario: Scenario, plan: Plan, planner: str = "") -> Placed:

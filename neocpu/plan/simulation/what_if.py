@@ -68,11 +68,11 @@ def changes(overrides: Sequence[str]) -> WhatIf:
         text = text.strip().strip("\"'")
         if not equals:
             raise ConfigError(f"--set {override}: expected KEY=VALUE")
-        part, _, name = key.partition(".")
-        if part == "machine":
+        section, _, name = key.partition(".")
+        if section == "machine":
             result = replace(result, machine=(*result.machine, (name, text)))
         # the block is a key of the config, and changes what a plan may cut
-        elif part == "wires" and name != "block":
+        elif section == "wires" and name != "block":
             if name not in WIRES:
                 known = ", wires.".join((*WIRES, "block"))
                 raise ConfigError(f"--set {key}: unknown; choose one of wires.{known}")
@@ -84,7 +84,7 @@ def changes(overrides: Sequence[str]) -> WhatIf:
             result = replace(result, **{attribute: number})
         elif key == "work.precision":
             result = replace(result, precision=_one_of(key, text, PRECISIONS))
-        elif part in ("work", "cache", "readers"):
+        elif section in ("work", "cache", "readers"):
             known = ", ".join([*_NUMBERS, "work.precision"])
             raise ConfigError(f"--set {key}: unknown; keys of the simulator are {known}")
         else:

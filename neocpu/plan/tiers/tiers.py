@@ -148,8 +148,8 @@ class Shards(NamedTuple):
         records[:, :, 1] = 1
         for rank in range(plan.ranks):
             shards = [_shard_record(plan, shard, work) for shard in plan.local(rank)]
-            for place, record in enumerate(sorted(shards, key=lambda record: record[1])):
-                records[rank, place] = record
+            for column, record in enumerate(sorted(shards, key=lambda record: record[1])):
+                records[rank, column] = record
         table, rows, row_bytes, lookups = np.moveaxis(records, -1, 0)
         return cls(table=table.astype(np.int64), rows=rows, row_bytes=row_bytes, lookups=lookups)
 
@@ -294,12 +294,12 @@ def _greedy(model: StepModel, frugal: Sequence[str], order: NDArray[np.int64]) -
     cuts = [(i, j, k) for i in whole for j in whole for k in stored if i <= min(j, k)]
     in_hbm, cached, in_ddr = np.array(cuts).T[:, :, None]
 
-    place = np.arange(len(order))
-    below = np.where(place < in_ddr, CODE["ddr"], _codes(frugal)[:, order])
-    with_cache = np.where(place < in_ddr, CODE["hbm_over_ddr"], CODE["hbm_over_ddr_over_ssd"])
-    upper = np.where(place < cached, with_cache, below)
+    position = np.arange(len(order))
+    below = np.where(position < in_ddr, CODE["ddr"], _codes(frugal)[:, order])
+    with_cache = np.where(position < in_ddr, CODE["hbm_over_ddr"], CODE["hbm_over_ddr_over_ssd"])
+    upper = np.where(position < cached, with_cache, below)
     codes = np.repeat(_codes(frugal), len(cuts), axis=0)
-    codes[:, order] = np.where(place < in_hbm, CODE["hbm"], upper)
+    codes[:, order] = np.where(position < in_hbm, CODE["hbm"], upper)
     cheapest_first = np.argsort(model.seconds(codes), kind="stable")
     return codes[cheapest_first]
 
@@ -353,8 +353,8 @@ def _descend(
         if not (seconds < before).any():
             break
         # starts that met go on as one
-        codes, first = np.unique(codes, axis=0, return_index=True)
-        seconds = seconds[first]
+        codes, kept = np.unique(codes, axis=0, return_index=True)
+        seconds = seconds[kept]
     best = seconds.argmin()
     return codes[best], float(seconds[best])
 
@@ -400,13 +400,13 @@ def _frugal(plan: Plan, named: Sequence[str], ssd: bool) -> tuple[str, ...]:
     return tuple(choice if name == AUTO else name for name, choice in zip(named, chosen))
 
 
-def _needs(plan: Plan, places: Sequence[str], work: Workload) -> Iterator[tuple[int, int, int]]:
+def _needs(plan: Plan, placements: Sequence[str], work: Workload) -> Iterator[tuple[int, int, int]]:
     """(bytes of DDR that a rank needs at least, its number of caches there, rank)."""
     for rank in range(plan.ranks):
         need = 0
         caches = 0
         for shard in plan.local(rank):
-            kind = PLACEMENTS[places[shard.table]]
+            kind = PLACEMENTS[placements[shard.table]]
             spec = plan.tables[shard.table]
             row_bytes = spec.row_bytes(shard.shape[1], work.state_floats)
             if kind.whole == "ddr":
@@ -418,9 +418,9 @@ def _needs(plan: Plan, places: Sequence[str], work: Workload) -> Iterator[tuple[
         yield need, caches, rank
 
 
-def _check_ddr(plan: Plan, places: Sequence[str], work: Workload, ddr: int) -> None:
+def _check_ddr(plan: Plan, placements: Sequence[str], work: Workload, ddr: int) -> None:
     """Raise TrainingError if even these placements do not fit memory.ddr."""
-    need, caches, rank = max(_needs(plan, places, work))
+    need, caches, rank = max(_needs(plan, placements, work))
     if ddr and need > ddr:
         raise TrainingError(
             f"memory.ddr is {ddr:,} bytes a rank, but rank {rank} takes at least {need:,} with "

@@ -33,12 +33,12 @@ def similarity(vectors: Sequence[NDArray[np.float32]]) -> F64:
 
     Raises ConfigError where the vectors have several widths.
     """
-    widths = sorted({part.shape[1] for part in vectors})
+    widths = sorted({block.shape[1] for block in vectors})
     if len(widths) > 1:
         raise ConfigError(
             f"tables have dims {widths}; vectors of one width are needed to compare features"
         )
-    stacked = np.stack([part.astype(np.float64) for part in vectors], axis=1)
+    stacked = np.stack([block.astype(np.float64) for block in vectors], axis=1)
     norms = np.linalg.norm(stacked, axis=2, keepdims=True)
     units = stacked / np.where(norms > 0, norms, 1)
     return np.abs(units @ units.transpose(0, 2, 1)).mean(axis=0)

@@ -98,11 +98,11 @@ class CountedDemand:
         """Lookups that samples of rank s send to rank q's rectangles: i64[ranks, ranks]."""
         counts = np.zeros((self._ranks, self._ranks), np.int64)
         for table, keys in enumerate(self._keys):
-            places = np.flatnonzero((rectangles.table == table) & ~rectangles.copies)
-            receivers = rectangles.rank[places]
+            chosen = np.flatnonzero((rectangles.table == table) & ~rectangles.copies)
+            receivers = rectangles.rank[chosen]
             for key in keys:
                 for source, rows in enumerate(self._rows[key]):
-                    inside = _between(rows, rectangles.lo[places], rectangles.hi[places])
+                    inside = _between(rows, rectangles.lo[chosen], rectangles.hi[chosen])
                     np.add.at(counts[source], receivers, inside)
         return counts
 
@@ -112,13 +112,13 @@ class CountedDemand:
             return self.lookups(rectangles)
         words = np.zeros((self._ranks, self._ranks), np.int64)
         for table, keys in enumerate(self._keys):
-            places = np.flatnonzero((rectangles.table == table) & ~rectangles.copies)
-            lo = rectangles.lo[places]
-            hi = rectangles.hi[places]
+            chosen = np.flatnonzero((rectangles.table == table) & ~rectangles.copies)
+            lo = rectangles.lo[chosen]
+            hi = rectangles.hi[chosen]
             for source, unique in enumerate(self._unique[table]):
                 lookups = sum(_between(self._rows[key][source], lo, hi) for key in keys)
                 sizes = segment_words(np.asarray(lookups), _between(unique, lo, hi), unique_rows)
-                np.add.at(words[source], rectangles.rank[places], sizes)
+                np.add.at(words[source], rectangles.rank[chosen], sizes)
         return words
 
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:
@@ -189,14 +189,14 @@ class MeanDemand:
         height = moving.hi - moving.lo
         per_sample = height / self._rows[moving.table] * self._per_sample[moving.table]
         # ranks have few different numbers of samples
-        samples, place = np.unique(self._samples, return_inverse=True)
+        samples, inverse = np.unique(self._samples, return_inverse=True)
         words = np.zeros((samples.size, rectangles.ranks))
         # by table, not by rectangle: all rectangles of a table share the law
         touched = self._touched(np.arange(self._rows.size), samples)[moving.table]
         for i, count in enumerate(samples.tolist()):
             sizes = segment_words(per_sample * count, height * touched[:, i], unique_rows)
             words[i] = np.bincount(moving.rank, sizes, rectangles.ranks)
-        return words[place]
+        return words[inverse]
 
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:
         """Unique rows of the batch in rows [lo, hi) of a table: f64[n]."""
@@ -206,9 +206,9 @@ class MeanDemand:
     def replica_rows(self, tables: Sequence[int], weights: Ints) -> Numbers:
         """Unique rows of rank s's samples that rank d sums: f64[ranks, ranks]."""
         # ranks have few different numbers of samples
-        samples, place = np.unique(self._samples, return_inverse=True)
+        samples, inverse = np.unique(self._samples, return_inverse=True)
         touched = self._touched(np.asarray(tables, np.int64), samples)
-        return (touched.T @ self._heights(tables, weights))[place]
+        return (touched.T @ self._heights(tables, weights))[inverse]
 
     def replica_sums(self, tables: Sequence[int], weights: Ints) -> Numbers:
         """Unique rows of the batch that rank d sums: f64[ranks]."""

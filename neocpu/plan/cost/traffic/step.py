@@ -222,9 +222,9 @@ def _row_scalars(
     # pairs are of one table, so they are listed table by table
     order = np.argsort(narrow.table, kind="stable")
     ends = np.flatnonzero(np.diff(narrow.table[order], append=-1)) + 1
-    for places in np.split(order, ends[:-1]):
-        number = int(narrow.table[places[0]])
-        table = narrow.select(places)
+    for members in np.split(order, ends[:-1]):
+        number = int(narrow.table[members[0]])
+        table = narrow.select(members)
         dim = plan.tables[number].dim
         lo = np.maximum(table.lo[:, None], table.lo)
         hi = np.minimum(table.hi[:, None], table.hi)
@@ -251,6 +251,6 @@ def _column_nodes(table: ShardColumns, dim: int) -> Ints:
     # the tree's leaves are a power of two; the last shard stands for those beyond the table too
     root = 1 << (dim - 1).bit_length()
     spans = np.stack([table.left, np.where(table.right == dim, root, table.right)], axis=1)
-    distinct, place = np.unique(spans, axis=0, return_inverse=True)
+    distinct, inverse = np.unique(spans, axis=0, return_inverse=True)
     counts = [sum(1 for _ in aligned_nodes(lo, hi)) for lo, hi in distinct.tolist()]
-    return np.array(counts, np.int64)[place]
+    return np.array(counts, np.int64)[inverse]
