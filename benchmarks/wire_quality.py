@@ -6,7 +6,7 @@ One pass over a real click log for each, several seeds, beside the bytes that a 
 
 The log is in file order: its first eight tenths train the Kaggle preset in batches of 128, its last
 tenth tests it. Every wire rounds at fixed points of a step, so these runs on one rank end with the
-bits of runs on any number of ranks. Bytes are those that `plan/cost/traffic.py` predicts, which are
+bits of runs on any number of ranks. Bytes are those that `plan/cost/traffic` predicts, which are
 those that ranks count: all messages between 4 ranks, tables whole, 2,048 samples.
 """
 
@@ -22,9 +22,9 @@ import numpy as np
 
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.threads import run_threads
-from neocpu.plan.cost.collectives import total
-from neocpu.plan.cost.demand import MeanDemand, sample_cuts
-from neocpu.plan.cost.traffic import StepShape, step_traffic
+from neocpu.plan.cost.traffic.collectives import total
+from neocpu.plan.cost.traffic.demand import MeanDemand, sample_cuts
+from neocpu.plan.cost.traffic.step import StepShape, step_traffic
 from neocpu.tables.specs.specs import bags
 from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config

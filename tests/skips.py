@@ -18,7 +18,7 @@ REMEDIES = {
     "safetensors": "pip install safetensors",
     "onnxruntime": 'pip install -e ".[test]"',
     "hdf5plugin": 'pip install -e ".[zstd]"',
-    "scipy": 'pip install -e ".[solver]"',
+    "scipy": 'pip install -e ".[test]"',
     "matplotlib": 'pip install -e ".[viz]"',
     "mpiexec": 'pip install -e ".[mpi]"',
     "NEOCPU_TEST_DATA": "set NEOCPU_TEST_DATA to a folder with that file",

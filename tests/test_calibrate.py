@@ -28,7 +28,7 @@ from neocpu.plan.machines.machine import (
     ProductRates,
     TransferRates,
 )
-from neocpu.plan.machines.timing import EFFORTS, Stopwatch
+from neocpu.plan.machines.measure.timing import EFFORTS, Stopwatch
 
 
 @pytest.fixture(autouse=True)

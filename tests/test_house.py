@@ -83,7 +83,6 @@ HOMES = {
     "safetensors": ("serve/",),
     "onnx": ("serve/exports/",),
     "matplotlib": ("train/watch/results.py",),
-    "scipy": ("plan/search/exact.py",),
     "torch": ("peers/fbgemm/", "oracle/adapters.py", "peers/torchrec.py", "serve/"),
 }
 
@@ -165,7 +164,7 @@ def wing_of(path: Path) -> str:
 
 
 def folder_of(path: Path) -> str:
-    """The folder inside its wing: "cost" of plan/cost/demand.py, "" of the wing's own files."""
+    """The folder inside its wing: "cost" of plan/cost/seconds.py, "" of the wing's own files."""
     inner = relative(path).split("/")[1:-1]
     return inner[0] if inner else ""
 

@@ -21,7 +21,7 @@ from neocpu.plan.cost.seconds import (
     step_seconds,
 )
 from neocpu.plan.cost.work import DenseWork, Workload
-from neocpu.plan.machines import machine_file, measure_phases
+from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.machine import (
     PHASES as MEASURED_PHASES,
 )
@@ -32,7 +32,9 @@ from neocpu.plan.machines.machine import (
     MemoryPeak,
     PhaseCosts,
 )
-from neocpu.plan.machines.measure_dense import DENSE_DESIGNS
+from neocpu.plan.machines.measure import phase_clock
+from neocpu.plan.machines.measure import phases as phase_costs
+from neocpu.plan.machines.measure.dense import DENSE_DESIGNS
 from neocpu.tables.specs.specs import TableSpec
 
 MACHINE = Machine(
@@ -119,24 +121,24 @@ def test_a_fit_finds_the_costs_in_spite_of_a_few_late_times() -> None:
     costs = {"call_s": 5e-5, "bag_s": 4e-9, "number_s": 3e-10}
     timed = []
     for i in range(24):
-        amounts = [1.0, *(10.0 ** rng.uniform(2, 6, len(measure_phases.COUNTED) - 1)).tolist()]
-        seconds = sum(amounts[measure_phases.COUNTED.index(c)] * x for c, x in costs.items())
-        timed.append(measure_phases.Timed("output", tuple(amounts), seconds * (9 if i < 4 else 1)))
-    fitted = measure_phases.fit("output", timed)
+        amounts = [1.0, *(10.0 ** rng.uniform(2, 6, len(phase_costs.COUNTED) - 1)).tolist()]
+        seconds = sum(amounts[phase_costs.COUNTED.index(c)] * x for c, x in costs.items())
+        timed.append(phase_costs.Timed("output", tuple(amounts), seconds * (9 if i < 4 else 1)))
+    fitted = phase_costs.fit("output", timed)
     for name, value in costs.items():
         assert fitted[name] == pytest.approx(value, rel=0.05)
 
 
 def test_every_phase_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks on a single small workload of each scheme."""
-    monkeypatch.setattr(measure_phases, "SHAPES", ((4, 200, 16, 2, 64),))
-    monkeypatch.setattr(measure_phases, "DENSE_DESIGNS", DENSE_DESIGNS[:1])
-    monkeypatch.setattr(measure_phases, "STEPS", 2)
-    monkeypatch.setattr(measure_phases, "ELSEWHERE", 1 << 10)
-    costs = run_threads(2, lambda comm: measure_phases.measure_phases(comm, MACHINE))[0]
+    monkeypatch.setattr(phase_costs, "SHAPES", ((4, 200, 16, 2, 64),))
+    monkeypatch.setattr(phase_costs, "DENSE_DESIGNS", DENSE_DESIGNS[:1])
+    monkeypatch.setattr(phase_clock, "STEPS", 2)
+    monkeypatch.setattr(phase_clock, "ELSEWHERE", 1 << 10)
+    costs = run_threads(2, lambda comm: phase_costs.measure_phases(comm, MACHINE))[0]
     assert {cost.phase for cost in costs} == set(MEASURED_PHASES)
     assert all(cost.ranks == 2 for cost in costs)
-    assert len(measure_phases.as_values(costs)) == len(costs)
+    assert len(phase_costs.as_values(costs)) == len(costs)
     assert set(PHASES) - {"prefetch"} <= set(MEASURED_PHASES)
 
 

@@ -193,7 +193,7 @@ def test_the_bound_holds_and_the_search_comes_close_in_small_cases(
 )
 def test_the_solver_agrees(shapes: Shapes, layout: Layout, room: float) -> None:
     pytest.importorskip("scipy", reason="scipy: the exact yardstick")
-    from neocpu.plan.search.exact import fewest_seconds
+    from tests.exact_plans import fewest_seconds
 
     model, tables, work = model_of(shapes, layout)
     total = sum(table.rows * table.row_bytes(table.dim, work.state_floats) for table in tables)

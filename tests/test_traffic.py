@@ -19,16 +19,17 @@ from neocpu.parallel.sharding.schemes import SCHEMES, Shard
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.sent import Traffic
 from neocpu.parallel.transport.threads import run_threads
-from neocpu.plan.cost.collectives import Collective, link_report, total
-from neocpu.plan.cost.demand import CountedDemand, MeanDemand, sample_cuts
-from neocpu.plan.cost.traffic import StepShape, step_traffic
-from neocpu.plan.cost.traffic_routes import ROUTE_CALLS
+from neocpu.plan.cost.traffic.collectives import Collective, link_report, total
+from neocpu.plan.cost.traffic.demand import CountedDemand, MeanDemand, sample_cuts
+from neocpu.plan.cost.traffic.routes import ROUTE_CALLS
+from neocpu.plan.cost.traffic.step import StepShape, dense_traffic, step_traffic
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.step.step import TrainStep
+from tests.two_level_calls import two_level_step
 
 DENSE_FEATURES = 2
 FIRST_COLUMN = 3  # width of the bottom MLP
@@ -175,7 +176,6 @@ def shape_of(case: Case) -> StepShape:
         route=case.route,
         row_scalars=scalars,
         counts=case.optimizer.rule.counts,
-        alltoall=case.alltoall,
         unique_rows=case.unique_rows,
         wires=case.wires,
     )
@@ -183,7 +183,11 @@ def shape_of(case: Case) -> StepShape:
 
 def predict(case: Case) -> tuple[Collective, ...]:
     cuts = sample_cuts(case.ranks, case.batch, case.leaves)
-    return step_traffic(case.plan, shape_of(case), CountedDemand(case.tables, case.kjt, cuts))
+    step = shape_of(case)
+    calls = step_traffic(case.plan, step, CountedDemand(case.tables, case.kjt, cuts))
+    if case.alltoall == "direct":
+        return calls
+    return two_level_step(calls, step, np.arange(case.ranks) // case.plan.ranks_per_node)
 
 
 def expect(case: Case) -> None:
@@ -257,11 +261,9 @@ def test_a_pipelined_step_makes_the_same_calls_in_another_order() -> None:
     """Of its own batch; dense gradients in two buckets."""
     case = Case(MIXED, 4, 2, "two_level", WEIGHTED, top=(5, 3, 1))
     layout = layout_of(case)
-    shape = replace(
-        shape_of(case), buckets=(layout.upper.stop - layout.lower.stop, layout.lower.stop)
-    )
-    cuts = sample_cuts(case.ranks, case.batch, case.leaves)
-    calls = step_traffic(case.plan, shape, CountedDemand(case.tables, case.kjt, cuts))
+    calls = [call for call in predict(case) if not call.name.startswith("dense ")]
+    for parameters in (layout.upper.stop - layout.lower.stop, layout.lower.stop):
+        calls += dense_traffic(case.ranks, replace(shape_of(case), parameters=parameters))
     for rank, (log, _) in enumerate(
         run_threads(case.ranks, partial(train, case=case, pipeline="full"), ranks_per_node=2)
     ):

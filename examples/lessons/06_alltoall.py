@@ -13,9 +13,9 @@ from neocpu.core.jagged import KJT
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.threads import run_threads
-from neocpu.plan.cost.collectives import link_report, total
-from neocpu.plan.cost.demand import CountedDemand, sample_cuts
-from neocpu.plan.cost.traffic import StepShape, step_traffic
+from neocpu.plan.cost.traffic.collectives import link_report, total
+from neocpu.plan.cost.traffic.demand import CountedDemand, sample_cuts
+from neocpu.plan.cost.traffic.step import StepShape, step_traffic
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec
 
@@ -95,7 +95,7 @@ axes[0].set_ylabel("from rank")
 show("06_alltoall")
 
 # %%
-# **Read on.** ``neocpu/plan/cost/traffic.py`` lists the calls;
+# **Read on.** ``neocpu/plan/cost/traffic/step.py`` lists the calls;
 # ``neocpu/parallel/exchange/input_dist.py`` and ``neocpu/parallel/exchange/output_dist.py`` make
 # them; kernel ``neocpu/kernels/exchange/bucketize.py``, twin
 # ``neocpu/kernels/twins/exchange/bucketize.py``; tests ``tests/test_traffic.py`` and

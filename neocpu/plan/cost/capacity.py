@@ -7,7 +7,6 @@ row-wise AdaGrad, and 24 TB in fp16, plus one number per row.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
 from neocpu.tables.embedding.tiered import MemoryPlan
@@ -89,11 +88,11 @@ def rank_bytes(
     return size
 
 
-def placed(plan: Plan, memory: MemoryPlan | None) -> list[dict[str, Any]]:
+def placed(plan: Plan, memory: MemoryPlan | None) -> list[dict[str, object]]:
     """Placement of each table, as `run.json` has it, and its demand per byte if any was chosen."""
     if memory is None:
         return []
-    entries: list[dict[str, Any]] = [
+    entries: list[dict[str, object]] = [
         {"table": table.name, "placement": name}
         for table, name in zip(plan.tables, memory.placements)
     ]
@@ -119,6 +118,7 @@ def placement_lines(plan: Plan, memory: MemoryPlan, state_floats: tuple[int, int
             table_rows[t] += shard.shape[0]
             for cache, lines in zip(PLACEMENTS[memory.placements[t]].caches, room.lines):
                 earlier_lines = cache_lines.get((t, cache), 0)
+                # a cache may have more lines than its shard has rows
                 cache_lines[t, cache] = earlier_lines + min(lines, shard.shape[0])
 
     demands = memory.demands or (0.0,) * len(plan.tables)
@@ -129,6 +129,7 @@ def placement_lines(plan: Plan, memory: MemoryPlan, state_floats: tuple[int, int
             for cache in ("hbm", "ddr")
             if (t, cache) in cache_lines
         ]
+        # placements that were named have no demand
         demand = f"{demands[t]:.4g}" if memory.demands else ""
         line = (
             f"{plan.tables[t].name[:13]:14}{memory.placements[t]:23}{demand:>23}"

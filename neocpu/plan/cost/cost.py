@@ -61,10 +61,13 @@ def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work
     samples = work.batch / ranks if replicated else work.batch
     bags = samples * len(spec.features)
     if spec.pooling == "none":  # every lookup is a bag of its own
+        # without pooling the vectors of all lookups travel, one by one
         bags *= work.pooling.get(spec.name, 1.0)
     lookups = lookups_of(spec, shard, ranks, replicated, work)
+    # no law of repetition: the numbers order plans, and predict nothing
     touched = min(lookups, rows)
     state = work.state_floats[0] * width + work.state_floats[1]
+    # each touched row and its state are read and written once, however many lookups merge into it
     update_bytes = 2 * spec.number_bytes * width + 8 * state
     compute = spec.lookup_bytes * width * lookups + 4 * width * lookups + update_bytes * touched
     memory = shard_bytes(spec, shard, work.state_floats)
@@ -79,6 +82,7 @@ def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work
     # Partial sums of a row-split table travel as exact words of 8 bytes.
     index_bytes = 8.0
     if work.unique_rows != "off":
+        # equal rows of a rank's samples travel once, so a lookup costs fewer bytes on average
         index_bytes = float(row_index_bytes((spec,), work, ranks)[0])
     wires = work.wires.specs
     out_bytes = wires.forward.bytes(width) if rows == spec.rows else 8 * width

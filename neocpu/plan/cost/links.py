@@ -45,6 +45,7 @@ class LinkSeconds:
     def shares(self) -> tuple[float, float]:
         """Parts of a message to all ranks that go to the same node and to other nodes."""
         ranks = self.layout.ranks
+        # a rank's message to itself crosses no link
         neighbours = min(self.layout.ranks_per_node, ranks)
         return (neighbours - 1) / ranks, (ranks - neighbours) / ranks
 
@@ -53,20 +54,23 @@ class LinkSeconds:
         """(latency, seconds per byte) of an alltoallv by link class, at such messages."""
         inside, between = self.shares
         link_seconds = {}
-        for link, part in (("inside_node", inside), ("between_nodes", between)):
-            if not part:
+        for link, share in (("inside_node", inside), ("between_nodes", between)):
+            if not share:
                 link_seconds[link] = (0.0, 0.0)
                 continue
-            size = max(self.message_bytes * part, 1.0)
+            size = max(self.message_bytes * share, 1.0)
             group = self.layout.ranks
             if link == "inside_node":
                 group = min(self.layout.ranks_per_node, group)
+            # two sizes around the usual one give the slope there, which stands for seconds per byte
             near = self.machine.transfer_seconds("alltoallv", link, group, size / 2)
             far = self.machine.transfer_seconds("alltoallv", link, group, 2 * size)
             if far == float("inf"):
                 raise _no_link(self.machine, link, self.layout)
             # A curve may be flat where latency rules: then nothing of it hangs on bytes.
             slope = max(0.0, (far - near) / (1.5 * size))
+            # what is left at size 0 is the latency; a curve that bends upwards would make it
+            # negative
             link_seconds[link] = (max(0.0, near - slope * size / 2), slope)
         return link_seconds
 
@@ -77,6 +81,7 @@ class LinkSeconds:
         _, between = self.shares
         for level in (self.machine.rack, self.machine.spine):
             if level.nodes and between:
+                # uplinks carry what leaves the switch, as a part of all that leaves a node
                 below = min(level.nodes * self.layout.ranks_per_node, self.layout.ranks)
                 leaving = (self.layout.ranks - below) / self.layout.ranks
                 slowest = max(slowest, leaving / between * level.oversubscription)
@@ -89,6 +94,7 @@ class LinkSeconds:
         inside_byte = self.by_link["inside_node"][1]
         between_byte = self.by_link["between_nodes"][1] * self._oversubscribed
         return {
+            # both links work at the same time
             "all": max(inside * inside_byte, between * between_byte),
             "inside": inside_byte,
             "between": between_byte,
@@ -107,6 +113,7 @@ class LinkSeconds:
         if self.layout.route == "reduce_scatter":
             return cost["between" if nodes > 1 else "inside"]
         if self.layout.route == "two_level" and nodes > 1:
+            # what crosses was summed over the node before, and each of its ranks sends 1/L of it
             in_node = (per_node - 1) / per_node * cost["inside"]
             return in_node + (nodes - 1) / nodes / per_node * cost["between"]
         return cost["all"]

@@ -1,7 +1,7 @@
 """What do phases of our own step cost on a machine where they were measured?
 
 `neocpu calibrate` measures what a call, an entry, a bag, a lookup, a number and a row cost in each
-phase (`plan/machines/measure_phases.py`), on 1, 2, 4 ranks of this host. Where a machine has these
+phase (`plan/machines/measure/phases.py`), on 1, 2, 4 ranks of this host. Where a machine has these
 costs, they take the place of what bandwidths alone would say.
 """
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload, touched
 from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
-from neocpu.plan.machines.measure_dense import dense_amounts, parameter_amounts, product_curves
+from neocpu.plan.machines.measure.dense import dense_amounts, parameter_amounts, product_curves
 
 # phases of a step that are measured, in the order of `MeasuredPhases.phases`
 MEASURED = ("input", "lookup", "output", "gradient", "update", "replicas")
@@ -28,7 +28,7 @@ class Kinds(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """What rectangles count in a phase, f64[n] each; see `zionex.machine.PhaseCosts`.
+    """What rectangles count in a phase, f64[n] each; see `machines.machine.PhaseCosts`.
 
     curve : seconds by the machine's rates of lookups or updates.
     """
@@ -54,6 +54,7 @@ class MeasuredPhases:
         self._all_ranks = all_ranks
         self._ranks = ranks
         self.any = bool(machine.phases)
+        # nothing is known of crowding where nothing was measured
         self.crowding = max(1.0, ranks / machine.ranks_per_node) if self.any else 1.0
 
     def costs(self, phase: str) -> PhaseCosts:
@@ -117,6 +118,7 @@ class MeasuredPhases:
         copies = kinds.copies
         width = rectangles.width
         bags = np.where(copies, tables.bags / self._all_ranks, tables.bags)
+        # a rectangle cannot touch more rows than its table has distinct ones in a step
         rows = np.minimum(touched(lookups, rectangles.rows), tables.distinct)
         amounts = Amounts(
             entries=tables.bags / work.batch,
@@ -129,7 +131,9 @@ class MeasuredPhases:
         )
         none = np.zeros(copies.size)
         updates = amounts._replace(curve=curves[:, 1])
+        # parts of a table make exact words, whole rectangles rounded rows
         lookup = self._either("lookup", "lookup_words", amounts, kinds.parts)
+        # column shards share row scalars before they update, so their update was measured apart
         update = self._either("update", "update_columns", updates, kinds.narrow)
         if self._all_ranks == 1:
             phases = [self.seconds("input", amounts), lookup, none, none, update, none]
@@ -146,6 +150,7 @@ class MeasuredPhases:
             none,
         ]
         copied = [none, lookup, none, none, none, self.seconds("replicas", sums)]
+        # copies send nothing but sums of touched rows
         return np.where(copies[:, None], np.stack(copied, axis=1), np.stack(travelling, axis=1))
 
     def _either(self, phase: str, other: str, amounts: Amounts, where: Flags) -> Floats:

@@ -83,6 +83,8 @@ class _Public:
     tables, work, layout : the model, what a step does, and the ranks.
     """
 
+    # ranks wait once a step in all public models: the slowest sum decides, not the slowest of a
+    # phase
     phases: tuple[str, ...] = ("input", "lookup", "output")
     synchronised = False
     fixed_seconds = 0.0
@@ -94,6 +96,7 @@ class _Public:
         self.tables = tuple(tables)
         self.work = work
         self.layout = layout
+        # public models know nothing of equal rows that travel once
         self.arrays = TableArrays.of(tables, work)
         self.weighted = np.array([table.weighted for table in tables])
         self.intra = _bandwidth(machine.inside_node, machine.between_nodes)
@@ -102,6 +105,7 @@ class _Public:
         self.inter = between if layout.nodes > 1 else self.intra
         fast = machine.hbm if machine.hbm.capacity_bytes else machine.ddr
         self.device = machine.share(fast.bandwidth_bytes_per_s, fast) or np.inf
+        # on a machine without HBM the DDR is the fast memory, and rows below are on SSD
         slow = machine.ddr if machine.hbm.capacity_bytes else machine.ssd
         self.below = machine.share(slow.bandwidth_bytes_per_s, slow) or self.device
 
@@ -136,6 +140,7 @@ class LegacyPoints(_Public):
         scheme = np.array([SCHEME_POINTS[name] for name in SCHEME_NAMES])[r.scheme]
         kernel = np.where(r.share >= 1.0, FUSED, np.where(r.share > 0.0, CACHED, BELOW))
         kernel = np.where(COPIED[r.scheme], DENSE, kernel)
+        # of a rectangle, so that row blocks of a table share its points
         pooling = lookups / self.work.batch
         points = np.log10(np.maximum(tables.rows, 2.0)) * r.width * pooling * scheme * kernel
         return points[:, None]
@@ -152,8 +157,8 @@ class FirstSeconds(_Public):
         cached = (r.share * self.device + (1.0 - r.share) * self.below) / CACHE_DIVISOR
         device = np.where(r.share >= 1.0, self.device, cached)
         size = outputs * tables.lookup_bytes
-        part = self.layout.ranks_per_node / self.layout.ranks
-        in_node = size / self.intra + size * min(part, 1.0) / self.inter
+        node_share = self.layout.ranks_per_node / self.layout.ranks
+        in_node = size / self.intra + size * min(node_share, 1.0) / self.inter
         out = np.where(_in_node(r), in_node, size / self.inter)
         table_bytes = r.rows * r.width * tables.lookup_bytes
         return np.stack(
@@ -185,6 +190,7 @@ class TorchrecSeconds(_Public):
         uncached = self._host_bandwidth() / UNCACHED_DIVISOR
         device = np.where(r.share > 0.0, self.device, uncached)
         indices = INDEX_BYTES * lookups * np.where(self.weighted[r.table], 2.0, 1.0)
+        # as in the public code: row-wise tables and copies have no floor
         floor = np.where(split | copied, 0.0, LEAST_COLUMNS)
         rows = lookups * np.maximum(r.width, floor) * tables.lookup_bytes
         wire = np.where(split, wires.number_bytes("partial"), wires.number_bytes("forward"))
@@ -198,8 +204,8 @@ class TorchrecSeconds(_Public):
         output = sent / self.inter
         back = gradients / self.inter + np.where(split, gradients * BATCHED_COPY / device, 0.0)
         if self.layout.nodes > 1:
-            part = min(self.layout.ranks_per_node / self.layout.ranks, 1.0)
-            over_nodes = outputs * wires.number_bytes("forward") * part / self.inter
+            node_share = min(self.layout.ranks_per_node / self.layout.ranks, 1.0)
+            over_nodes = outputs * wires.number_bytes("forward") * node_share / self.inter
             in_node = _in_node(r)
             output = np.where(in_node, sent / self.intra + over_nodes, output)
             back_in_node = gradients / self.intra + gradients * BATCHED_COPY / device
@@ -224,6 +230,7 @@ class TorchrecSeconds(_Public):
         """Seconds to sum a copied table's dense gradient, and to apply it."""
         ranks = self.layout.ranks
         per_node = min(self.layout.ranks_per_node, ranks)
+        # as the public code has it: at most two nodes, doubled for more
         nodes = min(ranks / per_node, 2.0)
         size = r.rows * r.width * tables.lookup_bytes
         reduced = size * (2.0 * nodes - 1.0) / nodes / (self.inter * per_node)

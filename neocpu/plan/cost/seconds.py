@@ -46,6 +46,9 @@ COPIED = np.array([name == "data_parallel" for name in SCHEMES])
 # A cache that holds the share s of the rows hits s^HIT_POWER of the lookups
 # (`plan/tiers/tiers.py`).
 HIT_POWER = 0.25
+# Exchanges of a step: inputs take three (splits, lengths, indices), pooled vectors one each way.
+INPUT_CALLS = 3
+CALLS = 5
 SWAPPED = 2.0  # rows moved by a miss: one comes up, one goes down
 BELOW = ("ddr", "ssd")
 
@@ -76,7 +79,7 @@ class CostModel(Protocol):
 
 def rectangles_of(plan: Plan) -> Rectangles:
     """The rectangles of a plan, whole in fast memory, in the order of `plan.shards`."""
-    number = {name: place for place, name in enumerate(SCHEME_NAMES)}
+    number = {name: code for code, name in enumerate(SCHEME_NAMES)}
     scheme = np.array([number[name] for name in plan.schemes], np.int64)
     table = np.array([shard.table for shard in plan.shards], np.int64)
     edges = np.array([(*shard.rows, *shard.cols) for shard in plan.shards], np.float64)
@@ -104,6 +107,7 @@ def step_seconds(model: CostModel, loads: Floats) -> float:
     if not model.synchronised:
         return model.fixed_seconds + float(loads.sum(axis=1).max())
     occasional = getattr(model, "occasional_seconds", np.zeros(len(model.phases)))
+    # a call that no rank has work for is not made
     present = occasional * loads.any(axis=0)
     slowest = slowest_seconds(loads, getattr(model, "crowding", 1.0))
     return model.fixed_seconds + float((slowest + present).sum())
@@ -141,6 +145,7 @@ class StepSeconds:
         per_node = min(layout.ranks, layout.ranks_per_node)
         # with rates and shares of as many ranks as a node has here
         self._node = replace(machine, ranks_per_node=per_node)
+        # one size for all exchanges of a step: with a size by rectangle, loads would not add up
         message = float((4 * self.arrays.bags * self.arrays.dim).sum()) / layout.ranks
         self.links = LinkSeconds(machine, layout, message)
         self._measured = MeasuredPhases(machine, per_node, layout.ranks)
@@ -154,14 +159,20 @@ class StepSeconds:
         tables = TableArrays(*(column[r.table] for column in self.arrays))
         wires = self.work.wires
         copied = COPIED[r.scheme]
-        part = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+        row_split = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
         cut = r.rows / tables.rows
+        # a copy sees the samples of its own rank, a rectangle those of all ranks
         samples = np.where(copied, 1.0 / self.layout.ranks, 1.0)
         lookups = tables.lookups * cut * samples
         row_bytes = tables.lookup_bytes * r.width
+        # pooled vectors of copies are where their samples are
         bags = np.where(copied, 0.0, tables.bags)
-        travel = np.where(part, self.links.partial_byte_seconds(), self.links.byte_seconds["all"])
-        sent = np.where(part, *(wires.sample_bytes(n, r.width) for n in ("partial", "forward")))
+        travel = np.where(
+            row_split, self.links.partial_byte_seconds(), self.links.byte_seconds["all"]
+        )
+        sent = np.where(
+            row_split, *(wires.sample_bytes(n, r.width) for n in ("partial", "forward"))
+        )
         arriving = tables.index_bytes * lookups + 4.0 * tables.bags
 
         out = np.zeros((r.table.size, len(PHASES)))
@@ -173,10 +184,10 @@ class StepSeconds:
         out[:, 5] = self._prefetch(r, tables, lookups)
         out[:, 6] = np.where(copied, self._replicas(r, tables, lookups), 0.0)
         if self._measured.any:
-            kinds = Kinds(copied, part, ~copied & (r.width < tables.dim))
-            places = [PHASES.index(phase) for phase in MEASURED]
+            kinds = Kinds(copied, row_split, ~copied & (r.width < tables.dim))
+            columns = [PHASES.index(phase) for phase in MEASURED]
             curves = out[:, [1, 4]]
-            out[:, places] = self._measured.phases(kinds, r, tables, lookups, curves, self.work)
+            out[:, columns] = self._measured.phases(kinds, r, tables, lookups, curves, self.work)
         return out
 
     @cached_property
@@ -205,9 +216,10 @@ class StepSeconds:
     def _rates(self, work: str, rows: Floats, row_bytes: Floats) -> Floats:
         """Bytes a second of lookups or updates, f64[n]; each size of a row is asked once."""
         rates = np.empty(rows.size)
-        sizes, place = np.unique(row_bytes, return_inverse=True)
-        by_size = np.argsort(place, kind="stable")
-        ends = np.searchsorted(place[by_size], np.arange(sizes.size + 1))
+        sizes, inverse = np.unique(row_bytes, return_inverse=True)
+        by_size = np.argsort(inverse, kind="stable")
+        ends = np.searchsorted(inverse[by_size], np.arange(sizes.size + 1))
+        # rates follow straight lines in a log-log plot, as everywhere between measured points
         log_rows = np.log(np.maximum(np.floor(rows), 1.0))
         for number, size in enumerate(sizes.tolist()):
             curve = self._node.embedding_curve(work, size)
@@ -223,12 +235,13 @@ class StepSeconds:
         if not missing.any():
             return seconds
         distinct = np.minimum(tables.distinct * r.rows / tables.rows, lookups)
+        # a row that is missing comes up once a step, however often it is looked up
         misses = distinct * (1.0 - np.maximum(r.share, 0.0) ** HIT_POWER)
         record = (
             tables.lookup_bytes + tables.state_bytes_of_number
         ) * r.width + tables.state_bytes_of_row
-        for place, memory in enumerate(BELOW):
-            for i in np.flatnonzero(missing & (r.below == place)).tolist():
+        for code, memory in enumerate(BELOW):
+            for i in np.flatnonzero(missing & (r.below == code)).tolist():
                 count = max(int(misses[i] * SWAPPED / 2), 1)
                 up = self._node.move_seconds(memory, "read", count, float(record[i]))
                 down = self._node.move_seconds(memory, "write", count, float(record[i]))
@@ -241,10 +254,12 @@ class StepSeconds:
         if ranks == 1:
             return np.zeros(r.table.size)
         touched_here = np.minimum(touched(lookups, tables.rows), lookups)
+        # a measured number may be below the one reckoned for one rank
         touched_anywhere = np.maximum(tables.distinct, touched_here)
         words = 8.0 * (r.width + 1.0) * touched_here
         sums = (4.0 * r.width + 8.0) * touched_anywhere
         row_bytes = tables.lookup_bytes * r.width
+        # rows touched here are in the update phase; those of other ranks come on top
         applied = (touched_anywhere - touched_here) * row_bytes
         return (words + sums) * self.links.byte_seconds["all"] + applied / self._rates(
             "update", r.rows, row_bytes
@@ -255,7 +270,8 @@ class StepSeconds:
     @cached_property
     def fixed(self) -> dict[str, float]:
         """Seconds of a rank beside its rectangles, by name."""
-        exchanges = 5 if self.layout.ranks > 1 and not self._measured.any else 0
+        # where calls were measured, they hold the latency themselves
+        exchanges = CALLS if self.layout.ranks > 1 and not self._measured.any else 0
         forward, backward = self._products
         memory = self._node.hbm if self._node.hbm.capacity_bytes else self._node.ddr
         bandwidth = self._node.share(memory.bandwidth_bytes_per_s, memory)
@@ -280,6 +296,7 @@ class StepSeconds:
     def _products(self) -> tuple[float, float]:
         """Seconds of a rank's dense products: (forward, backward)."""
         dense = self.work.dense
+        # the rank with most samples decides, and all others wait for it
         samples = -(-self.work.batch // self.layout.ranks)
         machine = self._node
         forward = 0.0
@@ -310,6 +327,7 @@ class StepSeconds:
             return 0.0
         link = "between_nodes" if self.layout.nodes > 1 else "inside_node"
         machine = self.machine
+        # a machine that has an allreduce uses it; the others do as neocpu does
         if any(rates.operation == "allreduce" for rates in machine.transfers):
             return machine.transfer_seconds("allreduce", link, ranks, size)
         # ours: slices to their owners, sums to all

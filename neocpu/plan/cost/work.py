@@ -39,6 +39,7 @@ class Wires:
     def specs(self) -> WireSpecs:
         """Those of a run, whose partial sums are exact words."""
         forward, backward, dense = (
+            # fp64 is no wire of a run: sums travel as exact words
             WireSpec("fp32" if name == "fp64" else name, self.block)
             for name in (self.forward, self.backward, self.dense)
         )
@@ -48,6 +49,7 @@ class Wires:
     def column_block(self) -> int:
         """Columns of a table may be cut at multiples of it."""
         specs = self.specs
+        # a cut inside a block would split the columns that share one scale
         return self.block if specs.forward.blocks or specs.backward.blocks else 1
 
     def number_bytes(self, name: str) -> float:
@@ -72,7 +74,7 @@ class DenseWork:
 
     layers : (inputs, outputs) of each, bottom MLP first. vectors : that the dot interaction
     multiplies in pairs (0: they are concatenated). width : of these vectors. precision : of the
-    products, one of `zionex.machine.PRECISIONS`.
+    products, one of `machines.machine.PRECISIONS`.
     """
 
     layers: tuple[tuple[int, int], ...] = ()
@@ -145,6 +147,7 @@ class TableArrays(NamedTuple):
             bags=bags,
             lookups=lookups,
             distinct=np.minimum(distinct, rows),
+            # a lookup may read another format than rows are kept in
             lookup_bytes=np.array([float(table.lookup_bytes) for table in tables]),
             index_bytes=row_index_bytes(tables, work, ranks)
             + np.array([4.0 * table.weighted for table in tables]),
@@ -165,6 +168,7 @@ def alike_rows(lookups: Floats, rows: Floats, distinct: Floats) -> Floats:
     low = np.minimum(np.ones_like(rows), rows)
     high = rows.copy()
     for _ in range(60):
+        # halved in logarithms: the answer may lie anywhere between 1 and billions of rows
         middle = np.sqrt(low * high)
         few = touched(lookups, np.maximum(middle, 2.0)) < distinct
         low = np.where(few, middle, low)
@@ -186,6 +190,7 @@ def row_index_bytes(tables: Sequence[TableSpec], work: Workload, ranks: int) -> 
     alike = alike_rows(lookups, rows, measured)
     of_rank = lookups / ranks
     words = segment_words(of_rank, touched(of_rank, alike), work.unique_rows)
+    # a table without lookups has no words, and must not divide by 0
     return 8.0 * words / np.maximum(of_rank, 1e-9)
 
 

@@ -102,10 +102,12 @@ def _check_cover(
     fixed: Mapping[int, tuple[Shard, ...]],
 ) -> None:
     """Raise PlanError for gaps, overlaps and ranks outside, of the tables with rectangles."""
+    # tables without rectangles are cut later; the check wants those of the file alone, numbered
+    # anew
     order = sorted(fixed)
     shards = [
-        Shard(place, shard.rows, shard.cols, shard.rank)
-        for place, number in enumerate(order)
+        Shard(index, shard.rows, shard.cols, shard.rank)
+        for index, number in enumerate(order)
         for shard in fixed[number]
     ]
     named = tuple(tables[number] for number in order)

@@ -24,7 +24,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import Reader
@@ -140,6 +140,7 @@ def read_text(path: str | Path) -> str:
     """The text of a plan file. Raises ConfigError where it cannot be read, or is too large."""
     try:
         with open(path, "rb") as file:
+            # one byte more than allowed tells that there is more, without reading all of it
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise ConfigError(f"{path}: more than {MOST_BYTES:,} bytes: this is no plan file")
@@ -158,10 +159,12 @@ def loads(content: str, source: str = "plan") -> PlanFile:
     """
     try:
         tree = json.loads(content, object_pairs_hook=_unique, parse_constant=_no_number)
+    # nested brackets overflow the parser long before a file is large
     except RecursionError as error:
         raise ConfigError(f"{source}: nested too deeply") from error
     except ValueError as error:
         raise ConfigError(f"{source}: not valid JSON: {error}") from error
+    # a run's plan has no "format": it is known by its keys
     if isinstance(tree, dict) and tree.keys() == KEYS_OF_A_RUN:
         tree = _of_a_run(source, tree)
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
@@ -196,7 +199,7 @@ def loads(content: str, source: str = "plan") -> PlanFile:
     return PlanFile(source, ranks, per_node, tables, made_for)
 
 
-def _of_a_run(source: str, tree: Mapping[str, Any]) -> dict[str, Any]:
+def _of_a_run(source: str, tree: Mapping[str, Any]) -> dict[str, object]:
     """The plan.json of a run, as a plan file has it."""
     try:
         tables = [
@@ -227,7 +230,7 @@ def _reader(source: str) -> Reader:
     return Reader(source, {}, choices, least, {"ranks": MOST_RANKS})
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """An object of JSON; ValueError for a key that is there twice, or cannot be printed."""
     tree = dict(pairs)
     if len(tree) < len(pairs):
@@ -240,17 +243,17 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return tree
 
 
-def _no_number(constant: str) -> Any:
+def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number of JSON")
 
 
-def _table(reader: Reader, place: int, entry: Any) -> PlannedTable:
+def _table(reader: Reader, index: int, entry: object) -> PlannedTable:
     """A table of the file, with rectangles that suit its scheme."""
     if not isinstance(entry, dict):
-        raise reader.wrong(f"tables[{place}]", f"expected an object, got {entry!r}")
-    name = reader.value(str, entry.get("name", ""), f"tables[{place}].name")
+        raise reader.wrong(f"tables[{index}]", f"expected an object, got {entry!r}")
+    name = reader.value(str, entry.get("name", ""), f"tables[{index}].name")
     if not name:
-        raise reader.wrong(f"tables[{place}].name", "it is missing")
+        raise reader.wrong(f"tables[{index}].name", "it is missing")
     key = f"tables.{name}" if name.isprintable() else f"tables.{name!r}"
     known = [spec.name for spec in fields(TableEntry)]
     for other in entry:
@@ -271,7 +274,7 @@ def _table(reader: Reader, place: int, entry: Any) -> PlannedTable:
 
 
 def _rectangle(
-    reader: Reader, key: str, entry: Any
+    reader: Reader, key: str, entry: object
 ) -> tuple[int, tuple[int, int], tuple[int, int]]:
     """(rank, rows, columns) of a rectangle."""
     if not isinstance(entry, dict):
@@ -290,7 +293,7 @@ def _rectangle(
     return rank, rows, _span(reader, f"{key}.columns", entry["columns"])
 
 
-def _span(reader: Reader, key: str, value: Any) -> tuple[int, int]:
+def _span(reader: Reader, key: str, value: object) -> tuple[int, int]:
     """[first, end) as two whole numbers."""
     if isinstance(value, list) and len(value) == 2:
         first, end = value

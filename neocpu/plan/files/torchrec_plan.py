@@ -32,12 +32,12 @@ PLACEMENTS = {
 }
 
 
-def describe(sharding_plan: Any) -> dict[str, Any]:
+def describe(sharding_plan: Any) -> dict[str, object]:
     """A `torchrec.distributed.types.ShardingPlan` as JSON-able data.
 
     Tables of all sharded modules stand side by side; ConfigError where two have one name.
     """
-    tables: dict[str, Any] = {}
+    tables: dict[str, object] = {}
     for module, parameters in sharding_plan.plan.items():
         for name, sharding in parameters.items():
             if name in tables:
@@ -46,6 +46,7 @@ def describe(sharding_plan: Any) -> dict[str, Any]:
             tables[name] = {
                 "sharding_type": sharding.sharding_type,
                 "compute_kernel": sharding.compute_kernel,
+                # None where TorchRec leaves the ranks open
                 "ranks": sharding.ranks and list(sharding.ranks),
                 "shards": [
                     {
@@ -59,7 +60,7 @@ def describe(sharding_plan: Any) -> dict[str, Any]:
     return {"format": FORMAT, "tables": tables}
 
 
-def _rank_of(placement: Any) -> int:
+def _rank_of(placement: object) -> int:
     """The rank of "rank:3/cuda:3"."""
     digits = re.match(r"rank:(\d+)/", str(placement))
     if digits is None:
@@ -95,13 +96,14 @@ def loads(content: str, source: str, ranks: int) -> PlanFile:
         "ranks": ranks,
         "tables": tables,
     }
+    # through the text of a plan file, so that its checks hold for TorchRec's plans as well
     return plan_file.loads(json.dumps(ours), source)
 
 
-def _entry(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(name: str, entry: Mapping[str, Any]) -> dict[str, object]:
     """A table as our files have it."""
     scheme = entry["sharding_type"]
-    ours: dict[str, Any] = {"name": name, "scheme": scheme}
+    ours: dict[str, object] = {"name": name, "scheme": scheme}
     placement = PLACEMENTS.get(entry.get("compute_kernel") or "")
     if placement and placement != "hbm":
         ours["placement"] = placement

@@ -53,6 +53,8 @@ class ComputeNet:
 
     def seconds_of_sums(self, sums: Array) -> Array:
         """Seconds of sets by the sums of their latents [..., LATENT]; an empty set takes none."""
+        # nothing keeps a network from negative costs; an empty rank costs nothing whatever the
+        # biases say
         seconds = np.maximum(self.head(sums)[..., 0], 0) * self.unit
         return np.where(np.any(sums != 0, axis=-1), seconds, 0.0)
 
@@ -68,6 +70,7 @@ class ComputeNet:
         inputs : standardised features of the sets one after the other, whose first rows are
         `starts`. targets : in units.
         """
+        # sets of any size in one batch: their tables stand one after the other
         tables = self.table.run(inputs)
         heads = self.head.run(np.add.reduceat(tables[-1], starts, axis=0))
         error = heads[-1][:, 0] - targets

@@ -84,11 +84,13 @@ class LearnedCosts:
         self.pieces: list[TablePart] = []
         self._number: dict[TablePart, int] = {}
         self.features = np.zeros((0, FEATURES))
+        # the network's first layer behind the sum, applied piece by piece: it is linear
         self.hidden = np.zeros((0, HIDDEN), np.float32)
         self.facts = np.zeros((0, 4))  # size, dim, comm, extra by piece
         self.single = np.zeros(0)
         head = networks.compute.head.parameters
         self._inner, self._bias, self._outer, self._end = (p.astype(np.float32) for p in head)
+        # piece t is table t as a whole, which callers rely on
         self.numbers([TablePart(t, "table_wise", table.dim) for t, table in enumerate(tables)])
 
     # ---- pieces ----
@@ -109,6 +111,7 @@ class LearnedCosts:
         samples = np.where(copied, 1.0 / ranks, 1.0)
         pieces = Pieces(table, rows, width, samples)
         features = describe(pieces, self.arrays, self.work.batch, self.reuse)
+        # a copy sees its own rank's samples, so measured reuse of all samples is not its own
         if copied.any():
             features[copied] = describe(
                 Pieces(*(column[copied] for column in pieces)), self.arrays, self.work.batch
@@ -183,6 +186,7 @@ class LearnedCosts:
         active = np.maximum(hidden + self._bias, 0)
         outputs = (active @ self._outer)[..., 0] + self._end[0]
         seconds = np.maximum(outputs, 0).astype(np.float64)
+        # networks know one batch; costs are taken to grow with it
         seconds *= self.networks.compute.unit * self.scale
         return np.where(np.any(hidden != 0, axis=-1), seconds, 0.0)
 
@@ -190,6 +194,7 @@ class LearnedCosts:
         """What `compute` says of sums [n, ranks, HIDDEN] with added [n, HIDDEN] on each rank, in
         the network's units, f32[n, ranks]. scratch : of the shape of sums.
         """
+        # in the caller's memory, instead of another large array for each piece
         np.add(sums, (added + self._bias)[:, None, :], out=scratch)
         np.maximum(scratch, 0, out=scratch)
         return np.maximum((scratch @ self._outer)[..., 0] + self._end[0], 0)

@@ -105,10 +105,13 @@ class Game:
             legal[:, step] = size <= self.capacity
             possible = legal[:, step].any(axis=1)
             complete &= possible
+            # the episode goes on anywhere, so that all of them have as many steps; it earns the
+            # least reward
             legal[~possible, step] = True
             logits = policy.logits(latents[step], sums, seen[:, step])
             logits = np.where(legal[:, step], logits, -np.inf)
             if rng is not None:
+                # Gumbel's trick: the largest of logits with this noise is a draw from their softmax
                 logits = logits - np.log(-np.log(rng.uniform(1e-12, 1.0, logits.shape)))
             rank = logits.argmax(axis=1)
             placed[:, step] = rank
@@ -125,6 +128,7 @@ class Game:
     def _view(self, now: Floats, after: Floats, size: Floats) -> Floats:
         """Costs as parts of the mean rank's, f64[E, ranks, COSTS]."""
         dearest = np.maximum(now.max(axis=1, keepdims=True), after.min(axis=1, keepdims=True))
+        # a finite number where there is no limit, or the network would see infinities
         room = self.capacity if np.isfinite(self.capacity) else 2 * self.mean_size
         view = [now / self.mean_cost, after / self.mean_cost, after / dearest, size / room]
         return np.stack(view, axis=-1)
@@ -148,16 +152,18 @@ def place(
     seconds = np.concatenate([each.seconds for each in played])
     best = int(seconds.argmin())
     ranks = np.zeros(game.order.size, np.int64)
+    # back from the order of the steps to that of the cutting
     ranks[game.places] = np.concatenate([each.ranks for each in played])[best]
     return PlacedParts(game.cutting, ranks, float(seconds[best]))
 
 
 def rewards(game: Game, played: Played, kind: str) -> Floats:
-    """Rewards f64[E]; -2 where a table found no room."""
+    """Rewards f64[E]; -10 where a table found no room."""
     if kind == "balance":
         reward = played.balance
     else:
         reward = -played.seconds / game.mean_cost
+    # bounded below, or one hopeless episode would outweigh the others of its task
     return np.where(np.isfinite(played.seconds), np.maximum(reward, -10.0), -10.0)
 
 
@@ -166,6 +172,7 @@ def surrogate(
 ) -> tuple[float, list[Array]]:
     """(the loss of the file's text, its gradients) for episodes that were played."""
     logits, trace = policy.run(game.tables, played.ranks, game.share, played.costs)
+    # masked as in play: their chance is 0, and log 0 is kept finite
     logits = np.where(played.legal, logits.astype(np.float64), -1e30)
     logits -= logits.max(axis=2, keepdims=True)
     chances = np.exp(logits)
@@ -189,6 +196,7 @@ def teach(
     """(a trained policy, mean rewards by update); `draw` makes a random task."""
     rng = np.random.default_rng(seed)
     policy = PlacementPolicy(rng)
+    # drawn in fp64, as tests of derivatives need it; fp32 moves half the bytes
     policy.parameters = [parameter.astype(np.float32) for parameter in policy.parameters]
     adam = Adam(policy.parameters, lesson.rate)
     history = []

@@ -46,13 +46,14 @@ def describe(
     batch : samples of a step. reuse : measured histograms f64[tables, BINS]; None: by law.
     """
     table = pieces.table
-    part = pieces.rows / arrays.rows[table] * pieces.samples
-    lookups = arrays.lookups[table] * part
+    share = pieces.rows / arrays.rows[table] * pieces.samples
+    lookups = arrays.lookups[table] * share
     if reuse is None:
         # A copy sees fewer lookups of all rows, a row block its part of both.
-        distinct = np.minimum(arrays.distinct[table] * np.minimum(part, 1.0), lookups)
+        distinct = np.minimum(arrays.distinct[table] * np.minimum(share, 1.0), lookups)
         bins = histograms(lookups, distinct)
     else:
+        # measured for whole tables: their blocks share the histogram
         bins = reuse[table]
     height = np.log2(np.maximum(pieces.rows, 1.0))
     sizes = np.stack([pieces.width, lookups / batch, height], axis=1)

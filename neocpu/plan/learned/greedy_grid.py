@@ -53,8 +53,8 @@ def grid(
     per_cutting = slacks.size * costs.layout.ranks * HIDDEN
     block = max(1, BLOCK // per_cutting)
     placed: list[PlacedParts] = []
-    for first in range(0, len(cuttings), block):
-        placed += _block(costs, cuttings[first : first + block], capacity, slacks)
+    for start in range(0, len(cuttings), block):
+        placed += _block(costs, cuttings[start : start + block], capacity, slacks)
     return placed
 
 
@@ -67,6 +67,7 @@ def _block(
     none = len(costs.pieces)
     hidden = np.concatenate([costs.hidden, np.zeros((1, HIDDEN), np.float32)])
     facts = np.concatenate([costs.facts, np.zeros((1, 4))])
+    # cuttings of fewer pieces are filled up, so that all go through one loop
     order = np.full((len(cuttings), count), none)
     for v, cutting in enumerate(cuttings):
         free = np.array(cutting.free, np.int64)
@@ -92,10 +93,14 @@ def _block(
         seconds = costs.outputs(sums, hidden[piece], scratch)
         size = totals[:, :, 0] + facts[piece, 0][:, None]
         dim = totals[:, :, 1] + facts[piece, 1][:, None]
+        # a slack limits the columns of a rank, so that exchanges stay balanced whatever lookups
+        # cost
         illegal = (size > capacity) | (dim > limits[:, None])
         seconds[illegal] = np.inf
         least = seconds.min(axis=1, keepdims=True)
+        # equal costs are common while ranks are empty: fewer bytes decide, then the lower rank
         rank = np.where(seconds == least, size, np.inf).argmin(axis=1)
+        # a lane without room goes on with the rest, and counts for nothing at the end
         complete &= np.isfinite(least[:, 0]) | (piece == none)
         placed[:, i] = rank
         sums[lane_numbers, rank] += hidden[piece]
@@ -127,4 +132,5 @@ def _dim_limits(costs: LearnedCosts, cuttings: Sequence[Cutting], slacks: Floats
         free = costs.facts[np.array(cutting.free, np.int64), 1].sum()
         shared = costs.facts[np.array(cutting.everywhere, np.int64), 1].sum()
         limits.append(slacks * (free / costs.layout.ranks + shared))
+    # sums of floats in another order may exceed a slack of 1 by rounding
     return np.concatenate(limits) * (1 + 1e-12)

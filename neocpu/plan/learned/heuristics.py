@@ -40,6 +40,7 @@ def place(
     sizes : bytes of the tables. capacity : of a rank; inf for no limit.
     """
     price = prices(name, arrays)
+    # a fixed seed: all ranks of a run place alike
     rng = np.random.default_rng(SEED)
     random = name == "random"
     order = np.arange(price.size) if random else np.argsort(-price, kind="stable")

@@ -7,7 +7,6 @@ for one that is here, `measure.py` takes them. Seconds to a minute, by a command
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -100,10 +99,10 @@ def measured_here(
     """
     jobs = calibration.run_jobs(effort, (2, *ranks), folder, tell, MEASURE)
     sampling = SAMPLINGS[effort]
-    sets: Any = next(job.curves["sets"] for job in jobs if "sets" in job.curves)
+    sets = next(job.curves["sets"] for job in jobs if "sets" in job.curves)
     comm = {}
     for job in jobs:
-        exchanges: Any = job.curves["exchanges"]
+        exchanges = job.curves["exchanges"]
         if exchanges:
             sums = np.array(exchanges["sums"])
             offsets = np.array(exchanges["offsets"])
@@ -133,7 +132,7 @@ def learn(
     """Trained networks of a machine."""
     tell(f"compute network, {measured.compute.seconds.size} sets")
     compute, quality = train_compute(measured.compute, training.steps)
-    facts: dict[str, Any] = {"origin": measured.origin, "compute": asdict(quality)}
+    facts: dict[str, object] = {"origin": measured.origin, "compute": asdict(quality)}
     comm: dict[int, tuple[CommNet, CommNet]] = {}
     for ranks, (forward, backward) in measured.comm.items():
         tell(f"exchange networks of {ranks} ranks, {forward.seconds.shape[0]} exchanges")
@@ -164,6 +163,7 @@ def _against_random(
         ranks = rng.integers(0, game.costs.layout.ranks, (EXAM_RANDOM, count))
         random = [float(game.costs.seconds(game.costs.loads(game.order, r))) for r in ranks]
         ratios.append(float(game.play(policy, 1, None).seconds[0]) / float(np.mean(random)))
+    # tasks on which the policy found no room say nothing of its costs
     finite = [ratio for ratio in ratios if np.isfinite(ratio)]
     return {"tasks": len(finite), "cost_by_random": float(np.mean(finite))}
 
@@ -181,6 +181,7 @@ def _tasks(
         model = StepSeconds(machine, pool.tables, pool.work, layout)
         costs = LearnedCosts(networks, pool.tables, pool.work, layout, model)
         sizes = costs.facts[:count, 0]
+        # half of the memory stays free, and the largest table fits any rank
         capacity = max(2.0 * float(sizes.sum()) / ranks, 1.5 * float(sizes.max()))
         return Game(costs, capacity)
 

@@ -2,7 +2,7 @@
 
     python -m neocpu.plan.learned.measure RESULT FOLDER quick|full
 
-(As `plan/machines/measure.py`, whose arguments and result these are.) All ranks measure the same
+(As `plan/machines/measure`, whose arguments and result these are.) All ranks measure the same
 set at a time: lookups and fused update of random tables, after other memory has been written so
 that no cache holds their rows. The least of several tries on the slowest rank counts. Exchanges:
 every rank starts at its own offset; a rank's seconds go from its start to its end.
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +66,7 @@ SAMPLINGS = {
 }
 
 
-def measure_sets(comm: Comm, sampling: Sampling) -> dict[str, Any]:
+def measure_sets(comm: Comm, sampling: Sampling) -> dict[str, object]:
     """Features [pieces, FEATURES], starts [sets] and seconds [sets] of random sets. Collective."""
     rng = np.random.default_rng(SEED)
     flushed = np.zeros(FLUSHED, np.uint8)
@@ -117,6 +116,7 @@ def _set_seconds(
     best = np.inf
     # The first try compiles, and creates the rows.
     for turn in range(sampling.tries + 1):
+        # a step between two batches would have written over the caches as well
         flushed += 1
         comm.barrier()
         begin = time.perf_counter_ns()
@@ -129,7 +129,7 @@ def _set_seconds(
     return described, best
 
 
-def measure_exchanges(comm: Comm, sampling: Sampling) -> dict[str, Any]:
+def measure_exchanges(comm: Comm, sampling: Sampling) -> dict[str, object]:
     """Dim sums, offsets, and seconds of each rank forward and backward, [exchanges, ranks] each.
 
     Collective; nothing for a rank alone.
@@ -163,6 +163,7 @@ def _exchange_seconds(comm: Comm, sampling: Sampling, dims: Floats, starts: Floa
     for _ in range(sampling.tries):
         comm.barrier()
         begin = time.perf_counter() + float(starts[comm.rank])
+        # busy, since a sleeping rank would wake up late by a part of the offset
         while time.perf_counter() < begin:
             pass
         begin = time.perf_counter()
@@ -170,14 +171,15 @@ def _exchange_seconds(comm: Comm, sampling: Sampling, dims: Floats, starts: Floa
         spent = np.zeros(comm.size)
         ended = np.array([time.perf_counter() - begin])
         comm.allgatherv(ended, spent, np.ones(comm.size, np.int64))
+        # the times of one try belong together: a rank's time depends on when the others came
         best = spent if spent.max() < best.max() else best
     return best.tolist()
 
 
-def measure(comm: Comm, effort: str, tell: Callable[[str], None]) -> dict[str, Any]:
+def measure(comm: Comm, effort: str, tell: Callable[[str], None]) -> dict[str, object]:
     """All samples of one job, as JSON values. Collective."""
     sampling = SAMPLINGS[effort]
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     # Once is enough: by two ranks that share the memory, or by one where there is no MPI.
     if comm.size <= 2:
         tell("sets of tables")
@@ -188,7 +190,7 @@ def measure(comm: Comm, effort: str, tell: Callable[[str], None]) -> dict[str, A
     return result
 
 
-def _plain(sampling: Sampling) -> dict[str, Any]:
+def _plain(sampling: Sampling) -> dict[str, object]:
     facts = asdict(sampling)
     ranges = facts.pop("ranges")
     return facts | ranges

@@ -64,7 +64,9 @@ class Layers:
         slopes: list[Array] = []
         for i in reversed(range(self.depth)):
             if i < self.depth - 1 or self.final_relu:
+                # the output of a ReLU is above 0 just where its input is
                 dy = dy * (tape[i + 1] > 0)
+            # from the last parameter to the first; turned round at the end
             slopes += [dy.sum(axis=0), tape[i].T @ dy]
             dy = dy @ self.parameters[2 * i].T
         return slopes[::-1], dy
@@ -84,6 +86,7 @@ class Adam:
         """One update; `rate` replaces the learning rate for this step."""
         self._steps += 1
         rate = self.rate if rate is None else rate
+        # both corrections of the moments' start at 0 in the rate
         rate *= float(np.sqrt(1 - 0.999**self._steps) / (1 - 0.9**self._steps))
         for parameter, gradient, mean, square in zip(
             self.parameters, gradients, self._mean, self._square

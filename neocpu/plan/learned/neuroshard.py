@@ -56,6 +56,7 @@ def search(
     default. locked : tables that stay as they are.
     """
     start = start or Cutting(tuple(range(len(costs.tables))))
+    # what one grid looks at, in the units of the beam's effort
     price = float(len(costs.tables)) * costs.layout.ranks * slacks.size
     left = max(beam.effort / max(price, 1.0), 1.0)
     kept = grid(costs, [start], capacity, slacks)
@@ -92,17 +93,19 @@ def neighbours(
         return []
     largest = np.argsort(-costs.facts[free, 0], kind="stable")[: beam.candidates]
     dearest = np.argsort(-costs.single[free], kind="stable")[: beam.candidates]
-    places = list(dict.fromkeys([*dearest.tolist(), *largest.tolist()]))
+    # the dearest stand first: they are tried where the work does not suffice for all
+    candidates = list(dict.fromkeys([*dearest.tolist(), *largest.tolist()]))
     changed: dict[Cutting, None] = {}
-    for place in places:
-        piece = costs.pieces[free[place]]
+    for candidate in candidates:
+        piece = costs.pieces[free[candidate]]
         if piece.table in locked:
             continue
-        rest = cutting.free[:place] + cutting.free[place + 1 :]
+        rest = cutting.free[:candidate] + cutting.free[candidate + 1 :]
         table = costs.tables[piece.table]
         half = piece.width // 2
         if piece.width % 2 == 0 and half % COLUMN_STEP == 0 and not table.unfit(cut=True):
             number = costs.numbers([TablePart(piece.table, "table_wise", half)])[0]
+            # sorted, so that cuttings reached in another order are seen to be equal
             changed[Cutting(tuple(sorted((*rest, number, number))), cutting.everywhere)] = None
         if not beam.everywhere or piece.width != table.dim:
             continue
@@ -128,6 +131,7 @@ def improved(costs: LearnedCosts, placed: PlacedParts, capacity: float) -> Place
         loads = costs.loads(free, ranks, placed.cutting.everywhere)
         from_rank = int((costs.compute(loads.hidden) + loads.extra + loads.comm).argmax())
         moves = _moves(ranks, from_rank, costs.layout.ranks)
+        # all moves are priced at once, so their hidden sums must fit memory
         if moves.size * costs.layout.ranks * 64 > ROUND:
             break
         after = _after(costs, loads, free, ranks, moves)
@@ -164,6 +168,7 @@ def _after(costs: LearnedCosts, loads: Loads, free: Ints, ranks: Ints, moves: In
     moved, target, swapped = moves.T
     from_rank = int(ranks[moved[0]]) if moved.size else 0
     lane = np.arange(len(moves))
+    # -1 would pick the last piece, whose numbers are replaced by zeros
     back = (swapped >= 0)[:, None]
     hidden = np.repeat(loads.hidden[None], len(moves), axis=0)
     facts = np.repeat(np.stack(loads[1:], axis=-1)[None], len(moves), axis=0)

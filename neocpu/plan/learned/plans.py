@@ -56,9 +56,6 @@ class ShardingTask:
     room: float
 
 
-Propose = Callable[[ShardingTask], PlacedParts]
-
-
 def neuroshard_plan(
     tables: Sequence[TableSpec],
     spec: PlanSpec,
@@ -75,7 +72,7 @@ def neuroshard_plan(
     Raises ConfigError where there are no networks, PlanError for other schemes than `KNOWN` and
     for what does not fit.
     """
-    return _plan("neuroshard", beam_search, tables, spec, layout, model, work, capacity, networks)
+    return _plan("neuroshard", tables, spec, layout, model, work, capacity, networks)
 
 
 def autoshard_plan(
@@ -88,7 +85,7 @@ def autoshard_plan(
     networks: store.Networks | None = None,
 ) -> Answer:
     """The plan of AutoShard's policy, or another's; as `neuroshard_plan` otherwise."""
-    return _plan("autoshard", play, tables, spec, layout, model, work, capacity, networks)
+    return _plan("autoshard", tables, spec, layout, model, work, capacity, networks)
 
 
 def beam_search(task: ShardingTask) -> PlacedParts:
@@ -106,9 +103,15 @@ def play(task: ShardingTask) -> PlacedParts:
     return episodes.place(policy, task.costs, task.room, task.cutting, tries)
 
 
+# what each planner finds by itself
+PROPOSALS: dict[str, Callable[[ShardingTask], PlacedParts]] = {
+    "neuroshard": beam_search,
+    "autoshard": play,
+}
+
+
 def _plan(
     name: str,
-    propose: Propose,
     tables: Sequence[TableSpec],
     spec: PlanSpec,
     layout: Layout,
@@ -119,9 +122,11 @@ def _plan(
 ) -> Answer:
     capacity = capacity or Capacity()
     task = task_of(name, tables, spec, layout, model, work, capacity, networks)
+    # proposals are compared under the model that prices every planner's plan
     shared = SharedPrice(model, work, layout, capacity)
     rivals = rival_placements(task)
-    own = propose(task)
+    own = PROPOSALS[name](task)
+    # a heuristic that is cheaper under the networks is as good a start as the planner's own
     proposal = min([own, *rivals], key=lambda placed: placed.seconds)
     proposal = neuroshard.improved(task.costs, proposal, task.room)
     plans = [
@@ -134,8 +139,10 @@ def _plan(
     best = int(np.argmin(prices)) if prices else -1
     if best < 0 or prices[best] >= searched.seconds:
         own_price = shared(plan_of(task.costs, own)) if np.isfinite(own.seconds) else np.inf
-        said = f"{own_price:.3g} s a step" if np.isfinite(own_price) else "it found none that fits"
-        note = f"this is the plan of search; {name}'s own: {said}"
+        verdict = (
+            f"{own_price:.3g} s a step" if np.isfinite(own_price) else "it found none that fits"
+        )
+        note = f"this is the plan of search; {name}'s own: {verdict}"
         return replace(searched, planner=name, notes=(*searched.notes, note))
     answer = answer_of_plan(plans[best], layout, model, work, capacity, spec, name)
     note = f"planned with the networks of {task.costs.networks.machine}"
@@ -193,6 +200,7 @@ def whole_tables(task: ShardingTask) -> list[PlacedParts | None]:
     everywhere = list(task.cutting.everywhere)
     ranks = costs.layout.ranks
     sizes = costs.facts[free, 0]
+    # every rank holds its part of these before any table is placed
     room = task.room - float(costs.facts[everywhere, 0].sum())
     arrays = type(costs.arrays)(*(column[free] for column in costs.arrays))
     placements: list[Ints | None] = [
@@ -228,6 +236,7 @@ def plan_of(costs: LearnedCosts, placed: PlacedParts) -> Plan:
         shards += _everywhere(costs.tables, piece, layout)
     for number, rank in zip(placed.cutting.free, placed.ranks.tolist()):
         piece = costs.pieces[number]
+        # halves of halves on one rank lie side by side again, as one rectangle
         by_table[piece.table].append((rank, piece.width))
     for number, blocks in enumerate(by_table):
         rows = costs.tables[number].rows

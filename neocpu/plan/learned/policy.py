@@ -57,11 +57,11 @@ class PlacementPolicy:
 
     @parameters.setter
     def parameters(self, arrays: Sequence[Array]) -> None:
-        first = 0
+        start = 0
         for net in self._nets:
             count = len(net.parameters)
-            net.parameters = list(arrays[first : first + count])
-            first += count
+            net.parameters = list(arrays[start : start + count])
+            start += count
 
     def latents(self, tables: Floats) -> Array:
         """f[T, LATENT] of standardised features f64[T, FEATURES + 1]."""

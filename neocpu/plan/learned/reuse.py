@@ -28,10 +28,12 @@ def histograms(lookups: Floats, distinct: Floats) -> Floats:
     lookups, distinct : of a step. For uniform lookups the law is exact; for measured distinct rows
     it has their mean reuse, and not their spread.
     """
+    # a row that is looked up at all is looked up once or more
     reuse = np.maximum(lookups / np.maximum(distinct, 1e-9), 1.0)
-    unique, place = np.unique(np.round(reuse, 6), return_inverse=True)
+    # many tables share a mean reuse, and the law of each is dear
+    unique, inverse = np.unique(np.round(reuse, 6), return_inverse=True)
     rates = _rates(unique.astype(np.float64))
-    return np.array([_poisson_bins(rate) for rate in rates.tolist()])[place]
+    return np.array([_poisson_bins(rate) for rate in rates.tolist()])[inverse]
 
 
 def _rates(reuse: Floats) -> Floats:
@@ -52,10 +54,12 @@ def _poisson_bins(rate: float) -> Floats:
         return np.eye(1, BINS)[0]
     edges = 2.0 ** np.arange(BINS)
     if rate > NORMAL:
+        # the sum would need counts far beyond a thousand
         scale = math.sqrt(2 * rate)
         below = np.array([0.5 + 0.5 * math.erf((edge + 0.5 - rate) / scale) for edge in edges])
     else:
         counts = np.arange(1, 1024)
+        # in logarithms: powers and factorials of hundreds overflow
         logarithms = counts * math.log(rate) - rate - np.cumsum(np.log(counts))
         sums = np.cumsum(np.exp(logarithms)) / -math.expm1(-rate)
         below = sums[np.minimum(edges, counts.size).astype(np.int64) - 1]

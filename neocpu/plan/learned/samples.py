@@ -59,6 +59,7 @@ def draw_sets(tables: int, count: int, rng: np.random.Generator) -> tuple[Ints, 
     """`count` sets of 1 to LARGEST_SET of so many tables: (tables, set after set; their starts)."""
     most = min(LARGEST_SET, tables)
     lengths = rng.integers(1, most + 1, count)
+    # no table twice in a set, as on a rank
     chosen = [rng.choice(tables, length, replace=False) for length in lengths]
     return np.concatenate(chosen), np.cumsum(lengths) - lengths
 
@@ -68,6 +69,7 @@ def simulated_compute(
 ) -> ComputeSamples:
     """Sets priced by the machine's rates of lookups and updates; they add up exactly."""
     rng = np.random.default_rng(seed)
+    # one pool for all sets, whose tables are priced once
     pool = draw_pool(pool_size, batch, rng, Ranges())
     model = StepSeconds(machine, pool.tables, pool.work, Layout(1, 1))
     pieces = whole(model.arrays)
@@ -123,6 +125,7 @@ def simulated_comm(
     model = StepSeconds(machine, (table,), Workload(batch), layout)
     sent = 4.0 * batch * sums.max(axis=1, keepdims=True) * model.links.byte_seconds["all"]
     sent = np.broadcast_to(sent + model.links.latency_seconds, sums.shape)
+    # offsets far above the exchange itself would teach waiting only
     longest = min(LONGEST_OFFSET, 2 * float(sent.mean()))
     offsets = draw_offsets(layout.ranks, count, rng, longest)
     waited = offsets.max(axis=1, keepdims=True) - offsets

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Tree
 from neocpu.plan.learned.cost_nets import CommNet, ComputeNet
 from neocpu.plan.learned.features import Scaling
 from neocpu.plan.learned.nets import Array
@@ -40,7 +41,7 @@ class Networks:
     compute: ComputeNet
     comm: Mapping[int, tuple[CommNet, CommNet]] = field(default_factory=dict)
     policy: PlacementPolicy | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Tree = field(default_factory=dict)
 
 
 def networks_path(machine: str) -> Path:
@@ -56,17 +57,18 @@ def networks_path(machine: str) -> Path:
 def pack(networks: Networks) -> bytes:
     """The networks as the bytes of an .npz file."""
     arrays: dict[str, Array] = {}
-    header: dict[str, Any] = {
+    units: dict[str, float] = {}
+    header = {
         "version": VERSION,
         "machine": networks.machine,
         "batch": networks.batch,
         "facts": dict(networks.facts),
-        "units": {},
+        "units": units,
         "policy": networks.policy is not None,
     }
 
     def keep(name: str, net: ComputeNet | CommNet) -> None:
-        header["units"][name] = net.unit
+        units[name] = net.unit
         arrays[f"{name}.mean"] = net.scaling.mean
         arrays[f"{name}.deviation"] = net.scaling.deviation
         _keep_all(arrays, name, net.parameters)
@@ -80,6 +82,7 @@ def pack(networks: Networks) -> bytes:
         _keep_all(arrays, "policy", networks.policy.parameters)
     buffer = io.BytesIO()
     text = np.array(json.dumps(header))
+    # into memory first, so that the file is written in one piece
     np.savez(buffer, header=text, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
 
@@ -103,6 +106,7 @@ def load(path: Path, machine: str = THIS_MACHINE) -> Networks:
         )
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as data:
+            # without pickles: a file of networks may come from anywhere
             arrays = {name: data[name] for name in data.files}
         header = json.loads(str(arrays.pop("header")))
         if header["version"] != VERSION:
@@ -115,6 +119,7 @@ def load(path: Path, machine: str = THIS_MACHINE) -> Networks:
 
 
 def _unpack(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Networks:
+    # weights that are drawn here give shapes only; the stored ones replace them
     rng = np.random.default_rng(0)
     units = header["units"]
     scaling = _scaling(arrays, "compute")

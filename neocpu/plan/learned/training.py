@@ -51,22 +51,24 @@ class Quality:
 
 def quality(predicted: Floats, seconds: Floats) -> Quality:
     """Quality of predictions."""
+    # samples that do not vary have no R^2; 1 avoids a division by 0
     spread = float(((seconds - seconds.mean()) ** 2).sum()) or 1.0
     error = float(((predicted - seconds) ** 2).sum())
     mape = float(np.mean(np.abs(predicted - seconds) / np.maximum(seconds, 1e-12)))
     return Quality(seconds.shape[0], 1 - error / spread, mape)
 
 
-def parts(count: int) -> tuple[Ints, Ints, Ints]:
+def split(count: int) -> tuple[Ints, Ints, Ints]:
     """Samples that train, validate and test."""
     order = np.random.default_rng(SEED).permutation(count)
+    # so that few samples, too, are validated and tested
     held = max(count // 10, 1)
     return order[2 * held :], order[:held], order[held : 2 * held]
 
 
 def train_compute(samples: ComputeSamples, steps: int = 4000) -> tuple[ComputeNet, Quality]:
     """The network of lookups and updates, and its quality on the test samples."""
-    train, valid, test = parts(samples.seconds.size)
+    train, valid, test = split(samples.seconds.size)
     ends = np.append(samples.starts[1:], samples.features.shape[0])
     lengths = ends - samples.starts
     unit = float(samples.seconds[train].mean())
@@ -76,9 +78,10 @@ def train_compute(samples: ComputeSamples, steps: int = 4000) -> tuple[ComputeNe
     targets = (samples.seconds / unit).astype(np.float32)
 
     def loss(chosen: Ints) -> tuple[float, list[Array]]:
+        # sets of the batch side by side, whatever their lengths
         firsts = np.cumsum(lengths[chosen]) - lengths[chosen]
-        places = np.repeat(samples.starts[chosen] - firsts, lengths[chosen])
-        return net.loss(inputs[places + np.arange(places.size)], firsts, targets[chosen])
+        shift = np.repeat(samples.starts[chosen] - firsts, lengths[chosen])
+        return net.loss(inputs[shift + np.arange(shift.size)], firsts, targets[chosen])
 
     net.parameters = _fit(net.parameters, loss, train, valid, steps)
     sets = np.repeat(np.arange(lengths.size), lengths)
@@ -90,7 +93,7 @@ def train_comm(
     samples: CommSamples, ranks: int, offsets: bool, steps: int = 4000
 ) -> tuple[CommNet, Quality]:
     """A network of exchanges, and its quality on the test samples."""
-    train, valid, test = parts(samples.seconds.shape[0])
+    train, valid, test = split(samples.seconds.shape[0])
     unit = float(samples.seconds[train].mean())
     net = CommNet(ranks, offsets, np.random.default_rng(SEED + 1), unit)
     net.parameters = [parameter.astype(np.float32) for parameter in net.parameters]
@@ -123,8 +126,9 @@ def _fit(
     step = 0
     while step < steps:
         order = rng.permutation(train)
-        for first in range(0, order.size, batch):
-            _, slopes = loss(order[first : first + batch])
+        for start in range(0, order.size, batch):
+            _, slopes = loss(order[start : start + batch])
+            # a falling rate settles the weights; a twentieth of it remains to the end
             adam.step(slopes, RATE * max(1 - 0.95 * step / steps, 0.05))
             step += 1
         error, _ = loss(valid)

@@ -10,12 +10,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from neocpu import __version__
 from neocpu.core.cores import available
@@ -42,15 +42,16 @@ FIRST_LIMIT = 600.0  # seconds of the job that compiles kernels
 LIMIT = 300.0  # seconds of each other job
 PATIENCE = 5.0  # seconds from asking a job to end until it is killed
 TOPICS = 5  # that a job tells
+Curved = TypeVar("Curved", ProductRates, EmbeddingRates, TransferRates, MoveRates)
 # tell(ranks of the job, topic)
 Tell = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one job measured: the fields of its curves by kind, and facts."""
+    """What one job measured: the fields of its curves by kind, as JSON has them, and facts."""
 
-    curves: dict[str, list[Any]]
+    curves: Mapping[str, Any]
     facts: dict[str, float]
 
     @property
@@ -87,10 +88,12 @@ def run_jobs(
     module : of the job; it takes the arguments of `neocpu.plan.machines.measure`. Errors as of
     `calibrate`.
     """
+    # ranks of a job cannot start jobs of their own with every MPI
     if launched():
         raise ConfigError("calibrate starts its ranks itself; run it without mpiexec or srun")
     try:
-        place = tempfile.mkdtemp(prefix=".neocpu-calibrate-", dir=folder)
+        # in the folder itself, because its disk is what is measured
+        scratch = tempfile.mkdtemp(prefix=".neocpu-calibrate-", dir=folder)
     except OSError as error:
         raise ConfigError(
             f"{folder}: no file can be written there ({error.strerror}); choose another --folder, "
@@ -98,11 +101,12 @@ def run_jobs(
         ) from error
     try:
         jobs: list[Measured] = []
+        # one rank first: it compiles the kernels that the others load
         for count in sorted(set(ranks)) if _has_mpi() else (1,):
             limit = LIMIT if jobs else FIRST_LIMIT
-            jobs.append(_job(count, effort, Path(place), limit, tell, module))
+            jobs.append(_job(count, effort, Path(scratch), limit, tell, module))
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     return jobs
 
 
@@ -115,16 +119,17 @@ def _has_mpi() -> bool:
 
 
 def _job(
-    ranks: int, effort: str, place: Path, limit: float, tell: Tell, module: str = JOB
+    ranks: int, effort: str, scratch: Path, limit: float, tell: Tell, module: str = JOB
 ) -> Measured:
     """Run one job to its end, or kill it after `limit` seconds."""
-    result = place / f"result-{ranks}.json"
-    arguments = ["-m", module, str(result), str(place), effort]
+    result = scratch / f"result-{ranks}.json"
+    arguments = ["-m", module, str(result), str(scratch), effort]
     command = [sys.executable, *arguments]
     environment = dict(os.environ)
     if ranks > 1:
         command, environment = mpiexec_command(ranks, arguments)
-    errors = place / f"errors-{ranks}.txt"
+    # into a file: a pipe that nobody reads would block a job that says much
+    errors = scratch / f"errors-{ranks}.txt"
     with open(errors, "wb") as stderr:
         job = subprocess.Popen(
             command,
@@ -133,6 +138,7 @@ def _job(
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
+            # a group of its own, so that a signal reaches mpiexec with all its ranks
             start_new_session=True,
         )
     assert job.stdout is not None
@@ -157,8 +163,8 @@ def _job(
         listener.join(PATIENCE)
         lines.close()
     if status or not result.exists():
-        said = errors.read_text(errors="replace").strip().splitlines()
-        why = said[-1] if said else f"exit status {status}"
+        complaints = errors.read_text(errors="replace").strip().splitlines()
+        why = complaints[-1] if complaints else f"exit status {status}"
         raise EnvironmentProblem(f"{who} failed: {why}")
     measured = json.loads(result.read_text(encoding="utf-8"))
     facts = measured.pop("facts")
@@ -173,6 +179,7 @@ def _end(job: "subprocess.Popen[str]") -> None:
         with suppress(ProcessLookupError):
             os.killpg(job.pid, number)
         with suppress(subprocess.TimeoutExpired):
+            # mpiexec needs a moment to end its ranks before it is killed itself
             job.wait(PATIENCE)
 
 
@@ -185,6 +192,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
     memory, disk : bytes of this host. cores : that may be used; the machine has as many ranks as
         the largest job without two ranks on a core.
     """
+    # ranks that shared a core measured their competition, not the machine
     fitting = [job.ranks for job in jobs if job.ranks <= cores]
     ranks = max(fitting, default=1)
     machine = Machine(
@@ -215,6 +223,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
         machine,
         hbm=MemoryPeak(
             capacity_bytes=memory,
+            # a copy reads and writes each byte
             bandwidth_bytes_per_s=_rounded(max(2 * t.ranks * t.bytes_per_s[-1] for t in copies)),
             shared="node",
         ),
@@ -238,7 +247,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
     )
 
 
-def _collect(kind: type, jobs: Sequence[Measured], name: str) -> tuple[Any, ...]:
+def _collect(kind: type[Curved], jobs: Sequence[Measured], name: str) -> tuple[Curved, ...]:
     """The curves of one kind from all jobs, their rates rounded."""
     sizes, rates = COLUMNS[kind]
     curves = []
@@ -275,6 +284,7 @@ def _text(machine: Machine, jobs: Sequence[Measured]) -> str:
         "between_nodes": "not measured: one host",
     }
     text = machine_file.text(machine, heading, notes)
+    # read back, so that no file is written that a run could not read
     machine_file.loads(text, machine_file.THIS_MACHINE)
     return text
 
@@ -291,6 +301,7 @@ def _memory() -> int:
     """Bytes of memory of this host, or of its container."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
+        # a container may have less than its host
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     except OSError:
         return memory

@@ -54,15 +54,15 @@ class Curve:
         return self._rate(size)
 
     def _rate(self, size: float) -> float:
-        place = bisect_right(self.sizes, size) - 1
-        if place < 0:
+        index = bisect_right(self.sizes, size) - 1
+        if index < 0:
             return self.rates[0]
-        left = self.rates[place]
-        if size == self.sizes[place] or place == len(self.sizes) - 1:
+        left = self.rates[index]
+        if size == self.sizes[index] or index == len(self.sizes) - 1:
             return left
-        right = self.rates[place + 1]
-        log_size, log_left = self._log_points[place]
-        next_size, log_right = self._log_points[place + 1]
+        right = self.rates[index + 1]
+        log_size, log_left = self._log_points[index]
+        next_size, log_right = self._log_points[index + 1]
         share = (math.log(size) - log_size) / (next_size - log_size)
         rate = math.exp(log_left + share * (log_right - log_left))
         # Rounding may leave the range of the neighbours by an ulp.

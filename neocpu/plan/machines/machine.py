@@ -16,7 +16,6 @@ from peaks: latency + bytes / bandwidth. `docs/zionex.md` has the file format.
 import sys
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
 
 from neocpu.plan.machines.curves import Curve, rate_between
 
@@ -244,12 +243,6 @@ class Machine:
         """All ranks."""
         return self.nodes * self.ranks_per_node
 
-    def uplink_bytes_per_s(self, level: str) -> float:
-        """Bandwidth from all nodes below one switch of "rack" or "spine" to the level above."""
-        switch: FabricLevel = getattr(self, level)
-        below = min(switch.nodes, self.nodes) * self.ranks_per_node
-        return below * self.between_nodes.bandwidth_bytes_per_s / switch.oversubscription
-
     # ---- achieved rates ----
 
     def phase_costs(self, phase: str, ranks: int) -> PhaseCosts | None:
@@ -264,9 +257,9 @@ class Machine:
         return costs[0] if costs else None
 
     @cached_property
-    def _curves(self) -> dict[tuple[Any, ...], list[tuple[float, Curve]]]:
+    def _curves(self) -> dict[tuple[object, ...], list[tuple[float, Curve]]]:
         """(ranks, curve) pairs by what they are of: the kind of rates, and its other fields."""
-        curves: dict[tuple[Any, ...], list[tuple[float, Curve]]] = {}
+        curves: dict[tuple[object, ...], list[tuple[float, Curve]]] = {}
         measured: tuple[Rates, ...] = (
             *self.products,
             *self.embeddings,
@@ -274,9 +267,11 @@ class Machine:
             *self.moves,
         )
         for rates in measured:
+            # curves that differ in ranks alone are of one thing, and are interpolated between
             beside = ("ranks", *COLUMNS[type(rates)])
-            what = [getattr(rates, f.name) for f in fields(rates) if f.name not in beside]
-            curves.setdefault((type(rates), *what), []).append((float(rates.ranks), rates.curve))
+            names = [spec.name for spec in fields(rates) if spec.name not in beside]
+            key = (type(rates), *(getattr(rates, name) for name in names))
+            curves.setdefault(key, []).append((float(rates.ranks), rates.curve))
         return curves
 
     def product_flops_per_s(
@@ -323,17 +318,17 @@ class Machine:
             return Curve(*zip(*speeds))
         memory = self.hbm if self.hbm.capacity_bytes else self.ddr
         rate = self.share(memory.bandwidth_bytes_per_s, memory) / (1 if work == "lookup" else 2)
+        # a curve has rates above 0; the least float stands for a memory without bandwidth
         return Curve((1.0,), (rate or sys.float_info.min,))
 
     @cached_property
     def _heights(self) -> dict[str, list[tuple[int, list[tuple[float, Curve]]]]]:
         """(rows of the tables, curves) pairs, ascending, by work."""
-        heights: dict[str, list[tuple[int, list[tuple[float, Curve]]]]] = {}
-        for (kind, *what), curves in self._curves.items():
-            if kind is EmbeddingRates:
-                work, rows = what
-                heights.setdefault(work, []).append((rows, curves))
-        return {work: sorted(pairs, key=lambda pair: pair[0]) for work, pairs in heights.items()}
+        heights: dict[str, dict[int, list[tuple[float, Curve]]]] = {}
+        for rates in self.embeddings:
+            curves = self._curves[EmbeddingRates, rates.work, rates.rows]
+            heights.setdefault(rates.work, {})[rates.rows] = curves
+        return {work: sorted(by_rows.items()) for work, by_rows in heights.items()}
 
     def share(self, amount: float, memory: MemoryPeak) -> float:
         """A rank's part of a memory's capacity, bandwidth or operations while all ranks use it."""
@@ -348,6 +343,7 @@ class Machine:
         peak: LinkPeak = getattr(self, link)
         curves = self._curves.get((TransferRates, operation, link))
         if curves:
+            # a flat end of the curve would let small messages take no time
             return max(peak.latency_s, size / rate_between(curves, ranks, size))
         if not peak.bandwidth_bytes_per_s:
             return float("inf") if size else 0.0
@@ -363,6 +359,7 @@ class Machine:
         size = records * record_bytes
         if curves:
             rate = rate_between(curves, self.ranks_per_node, record_bytes)
+            # a measured rate holds for many records, so the latency bounds few of them from below
             return max(peak.latency_s if records else 0.0, size / rate)
         if not records:
             return 0.0

@@ -17,6 +17,7 @@ from typing import Any
 from neocpu.core import presets
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import Reader, toml_tree
+from neocpu.core.types import Tree
 from neocpu.kernels.compile.folder import base_folder
 from neocpu.plan.machines.curves import fault
 from neocpu.plan.machines.machine import (
@@ -40,6 +41,7 @@ from neocpu.plan.machines.machine import (
     MoveRates,
     PhaseCosts,
     ProductRates,
+    Rates,
     TransferRates,
 )
 
@@ -53,7 +55,7 @@ _SECTIONS: dict[str, type] = {
     **dict.fromkeys(FABRIC, FabricLevel),
     "compute": ComputePeak,
 }
-_CURVES: dict[str, type] = {
+_CURVES: dict[str, type[Rates]] = {
     "products": ProductRates,
     "embeddings": EmbeddingRates,
     "transfers": TransferRates,
@@ -151,24 +153,25 @@ def loads(text: str, source: str = "machine") -> Machine:
     return machine
 
 
-def _choices(tree: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _choices(tree: Tree) -> dict[str, tuple[str, ...]]:
     """What texts may be, by key as the reader writes it: `products[3].precision`."""
     choices = dict(_CHOICES)
     for key, allowed in _CHOICES.items():
         kind, _, name = key.partition(".")
         entries = tree.get(kind)
         if kind in (*_CURVES, "phases") and isinstance(entries, list):
+            # the reader knows entries of a list by their number
             choices |= {f"{kind}[{i}].{name}": allowed for i in range(len(entries))}
     return choices
 
 
-def _curves(reader: Reader, kind: str, entries: Any) -> list[Any]:
+def _curves(reader: Reader, kind: str, entries: object) -> list[Rates]:
     """The curves of one kind, each with points that make a curve."""
     if not isinstance(entries, list):
         raise reader.wrong(kind, f"expected a list of tables [[{kind}]], got {entries!r}")
     record_type = _CURVES[kind]
     sizes_name, rates_name = COLUMNS[record_type]
-    records: list[Any] = []
+    records: list[Rates] = []
     for i, entry in enumerate(entries):
         key = f"{kind}[{i}]"
         record = reader.record(record_type, entry, key)
@@ -178,14 +181,14 @@ def _curves(reader: Reader, kind: str, entries: Any) -> list[Any]:
             raise reader.wrong(
                 f"{key}.{sizes_name}", f"{list(sizes)} with {rates_name} {list(rates)}: {reason}"
             )
-        what = _identity(record)
-        if any(_identity(other) == what for other in records):
+        identity = _identity(record)
+        if any(_identity(other) == identity for other in records):
             raise reader.wrong(key, "a curve for the same thing is above: " + _in_words(record))
         records.append(record)
     return records
 
 
-def _phases(reader: Reader, entries: Any) -> list[PhaseCosts]:
+def _phases(reader: Reader, entries: object) -> list[PhaseCosts]:
     """Costs of phases, each phase and number of ranks once."""
     if not isinstance(entries, list):
         raise reader.wrong("phases", f"expected a list of tables [[phases]], got {entries!r}")
@@ -199,13 +202,13 @@ def _phases(reader: Reader, entries: Any) -> list[PhaseCosts]:
     return records
 
 
-def _identity(record: Any) -> tuple[Any, ...]:
+def _identity(record: Rates) -> tuple[object, ...]:
     """What a curve is of: all fields but its two columns."""
     columns = COLUMNS[type(record)]
     return tuple(getattr(record, spec.name) for spec in fields(record) if spec.name not in columns)
 
 
-def _in_words(record: Any) -> str:
+def _in_words(record: Rates) -> str:
     columns = COLUMNS[type(record)]
     names = [spec.name for spec in fields(record) if spec.name not in columns]
     return ", ".join(f"{name} {getattr(record, name)}" for name in names)
@@ -274,16 +277,20 @@ def _noted(line: str, note: str) -> list[str]:
     return [f"{line}  # {note}" if note else line]
 
 
-def _literal(value: Any) -> str:
+def _literal(value: str | float | tuple[float, ...]) -> str:
     """A value as TOML writes it."""
     if isinstance(value, str):
+        # a basic string of TOML is one of JSON, but for the control character that JSON lets
+        # through
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, int):
         return f"{value:_}"
+    # digits grouped for people; beyond that an exponent is easier to read
     if value.is_integer() and value < 1e9:
         return f"{int(value):_}"
+    # the shortest text that reads back as the same number
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
@@ -301,6 +308,7 @@ def check_writable(path: Path) -> None:
 def save(path: Path, content: str | bytes) -> None:
     """Write a machine's file so that readers see all of it or nothing. Raises ConfigError."""
     check_writable(path)
+    # renamed into place in the same folder, so that a reader sees the old file or the new one
     new = path.with_name(f".{path.name}.new")
     try:
         new.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))

@@ -25,7 +25,7 @@ COUNTS = ("nodes", "ranks_per_node")
 def scaled(machine: Machine, key: str, factor: float) -> Machine:
     """The machine with one quantity multiplied, and the curves that hang on it.
 
-    key : `part.quantity`, with or without the unit ("between_nodes.bandwidth",
+    key : `section.quantity`, with or without the unit ("between_nodes.bandwidth",
         "compute.fp32_flops", "hbm.capacity"), `nodes`, `ranks_per_node`, or one of ALIASES.
 
     Curves of a link go as latency + bytes / bandwidth does: f times the bandwidth is f times the
@@ -46,12 +46,12 @@ def scaled(machine: Machine, key: str, factor: float) -> Machine:
     if key in COUNTS:
         count = _whole(key, getattr(machine, key) * factor)
         return _with(machine, {key: count})
-    part, name = _quantity(machine, key)
-    record = getattr(machine, part)
+    section, name = _quantity(machine, key)
+    record = getattr(machine, section)
     value = getattr(record, name) * factor
     value = _whole(key, value) if type(getattr(record, name)) is int else value
-    changed = _with(machine, {part: replace(record, **{name: value})})
-    return _scaled_curves(changed, part, name, factor)
+    changed = _with(machine, {section: replace(record, **{name: value})})
+    return _scaled_curves(changed, section, name, factor)
 
 
 def changed(machine: Machine, key: str, text: str) -> Machine:
@@ -73,30 +73,30 @@ def changed(machine: Machine, key: str, text: str) -> Machine:
         raise ConfigError(f"machine.{key}: {text} must be a number, at least 0")
     if key in COUNTS:
         return _with(machine, {key: _whole(key, value)})
-    part, name = _quantity(machine, key)
-    record = getattr(machine, part)
+    section, name = _quantity(machine, key)
+    record = getattr(machine, section)
     current = getattr(record, name)
     if type(current) is int and value != int(value):
         raise ConfigError(f"machine.{key}: {text} is not a whole number")
     if current and value > 0:
         return scaled(machine, key, value / current)
     number = int(value) if type(current) is int else value
-    return _with(machine, {part: replace(record, **{name: number})})
+    return _with(machine, {section: replace(record, **{name: number})})
 
 
 def _quantity(machine: Machine, key: str) -> tuple[str, str]:
-    """(part, name of its field) of a key; ConfigError where there is none."""
-    part, _, quantity = ALIASES.get(key, key).partition(".")
-    parts = (*MEMORIES, *LINK_CLASSES, *FABRIC, "compute")
-    if part not in parts:
-        known = ", ".join((*parts, *COUNTS, *ALIASES))
+    """(section, name of its field) of a key; ConfigError where there is none."""
+    section, _, quantity = ALIASES.get(key, key).partition(".")
+    sections = (*MEMORIES, *LINK_CLASSES, *FABRIC, "compute")
+    if section not in sections:
+        known = ", ".join((*sections, *COUNTS, *ALIASES))
         raise ConfigError(f"machine.{key}: no such quantity; the parts are {known}")
-    names = [spec.name for spec in fields(getattr(machine, part)) if spec.name != "shared"]
+    names = [spec.name for spec in fields(getattr(machine, section)) if spec.name != "shared"]
     name = next((name for name in names if quantity in (name, _without_unit(name))), "")
     if not name:
         short = ", ".join(map(_without_unit, names))
-        raise ConfigError(f"machine.{key}: {part} has no {quantity!r}; it has {short}")
-    return part, name
+        raise ConfigError(f"machine.{key}: {section} has no {quantity!r}; it has {short}")
+    return section, name
 
 
 def _whole(key: str, value: float) -> int:
@@ -116,19 +116,20 @@ def _without_unit(name: str) -> str:
     return name
 
 
-def _scaled_curves(machine: Machine, part: str, name: str, factor: float) -> Machine:
-    """The machine with the curves that hang on `part.name` scaled too."""
-    if part in LINK_CLASSES:
+def _scaled_curves(machine: Machine, section: str, name: str, factor: float) -> Machine:
+    """The machine with the curves that hang on `section.name` scaled too."""
+    if section in LINK_CLASSES:
         rate = factor if name == "bandwidth_bytes_per_s" else 1.0
-        return _with_curves(machine, "transfers", "link", part, factor, rate)
-    if part == "compute" and name != "launch_s":
+        return _with_curves(machine, "transfers", "link", section, factor, rate)
+    if section == "compute" and name != "launch_s":
         precision = name.removesuffix("_flops_per_s")
         return _with_curves(machine, "products", "precision", precision, 1.0, factor)
-    if part in MEMORIES and name == "operations_per_s":
-        return _with_curves(machine, "moves", "memory", part, 1.0 / factor, 1.0)
-    if part in MEMORIES and name == "bandwidth_bytes_per_s":
-        machine = _with_curves(machine, "moves", "memory", part, factor, factor)
-        if part == ("hbm" if machine.hbm.capacity_bytes else "ddr"):
+    if section in MEMORIES and name == "operations_per_s":
+        return _with_curves(machine, "moves", "memory", section, 1.0 / factor, 1.0)
+    if section in MEMORIES and name == "bandwidth_bytes_per_s":
+        machine = _with_curves(machine, "moves", "memory", section, factor, factor)
+        # lookups and updates run at the speed of the memory that holds the tables
+        if section == ("hbm" if machine.hbm.capacity_bytes else "ddr"):
             for work in EMBEDDING_WORK:
                 machine = _with_curves(machine, "embeddings", "work", work, 1.0, factor)
     return machine
@@ -141,6 +142,7 @@ def _with_curves(
     curves = []
     for record in getattr(machine, kind):
         if getattr(record, key) == value:
+            # f times the bandwidth reaches the same part of its peak at f times the size
             curve = record.curve.stretched(sizes, rates)
             columns = COLUMNS[type(record)]
             record = replace(record, **dict(zip(columns, (curve.sizes, curve.rates))))

@@ -38,7 +38,7 @@ class VerbTime:
         """Seconds of all calls: those of the slowest link class."""
         return max(self.seconds.values())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON; seconds are None where the machine has no such link."""
         return {
             "calls": self.calls,
@@ -80,6 +80,7 @@ def _seconds(
     if not size:
         return 0.0
     if link == "same_rank":
+        # messages of a rank to itself never leave its memory
         memory = machine.hbm if machine.hbm.capacity_bytes else machine.ddr
         bandwidth = machine.share(memory.bandwidth_bytes_per_s, memory)
         return 2 * size / bandwidth if bandwidth else float("inf")

@@ -85,6 +85,7 @@ def make_plan(
         for number, (table, scheme) in enumerate(zip(tables, choose_schemes(tables, spec)))
     ]
     cheapest = [min(option.total for option in table_options) for table_options in options]
+    # what no plan can undercut on its fullest rank
     fair = sum(cheapest) / ranks
     options = [_affordable(table_options, fair) for table_options in options]
     chosen = _place(tables, options, ranks, fair, budget, work)
@@ -106,6 +107,7 @@ def _options(
     fixed : its only rectangles, if there are any.
     """
     if fixed:
+        # rectangles of a plan file are as they are; only copies cost otherwise
         copied = scheme == "data_parallel"
         costs = table_costs(table, fixed, layout.ranks, copied, work)
         yield Option(scheme, tuple(fixed), costs)
@@ -118,6 +120,7 @@ def _options(
             inside_block = any(cut_blocks(work.wires.specs, table.dim, shards))
             if scheme == AUTO and (inside_block or unfit(table, shards, replicated)):
                 continue
+            # on one rank, or of a single row, several schemes make the same rectangles
             if (shards, replicated) not in seen:
                 seen.add((shards, replicated))
                 costs = table_costs(table, shards, layout.ranks, replicated, work)
@@ -155,6 +158,7 @@ def _place(
         ]
         if not coarse:
             raise _does_not_fit(tables, stuck, remaining[stuck][0], ranks, budget or 0, work)
+        # the largest table frees most bytes
         largest = max(coarse, key=lambda t: (tables[t].rows * tables[t].dim, -t))
         remaining[largest] = [o for o in remaining[largest] if o.memory == finest[largest]]
 
@@ -172,6 +176,8 @@ def _try_to_place(
         option = cheapest[t]
         load_share = option.total / (fair or 1.0)
         memory_share = option.memory / budget if budget else 0.0
+        # by the scarcer of load and memory; then by bytes and number, so that every rank breaks
+        # ties alike
         return -max(load_share, memory_share), -option.memory, t
 
     def peaks(option: Option) -> tuple[float, int]:
@@ -186,6 +192,7 @@ def _try_to_place(
         if not fitting:
             return [], t
         least = min(option.total for option in fitting)
+        # of equally cheap ways the one that keeps the fullest rank lowest
         best = min((o for o in fitting if o.total <= least * (1 + TOLERANCE)), key=peaks)
         for rank, cost in best.costs.items():
             load[rank] += cost.total

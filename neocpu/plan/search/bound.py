@@ -69,10 +69,12 @@ def bounded(options: Options, layout: Layout, limits: Floats) -> Bound:
     heads = options.start[:-1]
     if not np.logical_or.reduceat(possible, heads).all():
         return Bound(float("inf"), [])
+    # 4 is a statement about all ranks together, so prices are looked for against their whole memory
     budgets = limits * layout.ranks
     seconds = np.where(possible, options.seconds.sum(axis=1), np.inf)
     prices = memory_prices(options, seconds, budgets)
     limited = np.isfinite(budgets)
+    # an unlimited memory has a price of 0 and an infinite budget, whose product would be NaN
     saved = float(prices[limited] @ budgets[limited]) / layout.ranks
     priced = np.where(possible, options.bytes @ prices / layout.ranks, np.inf)
     brackets, choices = _play(options, layout, priced)
@@ -83,16 +85,19 @@ def bounded(options: Options, layout: Layout, limits: Floats) -> Bound:
         least = np.minimum.reduceat(np.where(dearest <= peak, brackets, np.inf), heads)
         return float(least.sum()) - saved
 
+    # f changes at values of q only, so no other T has to be asked
     peaks = np.unique(dearest[possible])
     # the first interval [peaks[i], peaks[i + 1]) that can hold the seconds of a plan
     low = 0
     high = peaks.size - 1
+    # f falls where the peaks rise, so the crossing is found by halving
     while low < high:
         middle = (low + high) // 2
         if bound_of(peaks[middle]) < peaks[middle + 1]:
             high = middle
         else:
             low = middle + 1
+    # prices that are too high make the sum of 4 negative, and 0 is a bound as well
     bound = max(float(peaks[low]), bound_of(peaks[low]), 0.0)
     return Bound(bound * (1.0 - ROUNDING), choices)
 
@@ -113,8 +118,10 @@ def _play(options: Options, layout: Layout, priced: Floats) -> tuple[Floats, lis
     best_value = -np.inf
     choices: list[Ints] = []
     for update in range(UPDATES):
+        # less the largest of the column, or exp would overflow
         weights = np.exp(gains - gains.max(axis=0))
         weights /= weights.sum(axis=0)
+        # the mean alone first: what the game finds is then never weaker than the plain bound
         if update == 0:
             weights[:] = 0.0
             weights[0] = 1.0
@@ -127,5 +134,6 @@ def _play(options: Options, layout: Layout, priced: Floats) -> tuple[Floats, lis
         if update in CHOICES and not any((choice == earlier).all() for earlier in choices):
             choices.append(choice)
         payoff = np.concatenate([mean[choice].sum(axis=0)[None], peak[choice]])
+        # in parts of the phase's largest payoff, so that one rate suits seconds of any size
         gains += RATE * payoff / np.maximum(payoff.max(axis=0), 1e-300)
     return best, choices

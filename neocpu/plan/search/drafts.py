@@ -43,9 +43,9 @@ def spread_on_nodes(options: Options, candidate: int, layout: Layout) -> Spread:
 
 def _grid(options: Options, candidate: int, layout: Layout) -> Spread:
     """A grid's rectangles; equal ones are of one piece."""
-    part = options.pieces(candidate)
-    sizes = zip(options.rows[part].tolist(), options.width[part].tolist())
-    number = {size: part.start + place for place, size in enumerate(sizes)}
+    pieces = options.pieces(candidate)
+    sizes = zip(options.rows[pieces].tolist(), options.width[pieces].tolist())
+    number = {size: pieces.start + index for index, size in enumerate(sizes)}
     table = int(options.table[candidate])
     rows = int(options.table_rows[table])
     dim = int(options.table_dim[table])
@@ -114,16 +114,18 @@ class PlanDraft:
 
     def all_rectangles(self) -> tuple[Ints, Spread]:
         """(table, ranks and pieces) of all rectangles, table by table."""
-        parts = [Spread(self.item_rank, self.item_piece)]
+        spreads = [Spread(self.item_rank, self.item_piece)]
         tables = [self.item_table]
         for table in np.flatnonzero(self.options.home[self.choice] != RANK).tolist():
-            part = spread(self.options, int(self.choice[table]), int(self.node[table]), self.layout)
-            parts.append(part)
-            tables.append(np.full(part.ranks.size, table))
+            rectangles = spread(
+                self.options, int(self.choice[table]), int(self.node[table]), self.layout
+            )
+            spreads.append(rectangles)
+            tables.append(np.full(rectangles.ranks.size, table))
         table_of = np.concatenate(tables)
         order = np.argsort(table_of, kind="stable")
-        ranks = np.concatenate([part.ranks for part in parts])[order]
-        pieces = np.concatenate([part.pieces for part in parts])[order]
+        ranks = np.concatenate([rectangles.ranks for rectangles in spreads])[order]
+        pieces = np.concatenate([rectangles.pieces for rectangles in spreads])[order]
         return table_of[order], Spread(ranks, pieces)
 
     def recount(self) -> None:
@@ -163,25 +165,27 @@ def lay(options: Options, layout: Layout, limits: Floats, choice: Ints) -> Laid 
     homes = options.home[choice]
     copied = options.scheme[choice] == CODES["data_parallel"]
     pieces = options.piece[choice[copied]]
+    # copies are the same on every rank: one broadcast instead of a rectangle for each
     seconds += options.piece_seconds[pieces].sum(axis=0)
     size += options.piece_bytes[pieces].sum(axis=0)
     for table in np.flatnonzero((homes == ALL) & ~copied).tolist():
-        part = spread(options, int(choice[table]), 0, layout)
-        seconds[part.ranks] += options.piece_seconds[part.pieces]
-        size[part.ranks] += options.piece_bytes[part.pieces]
+        rectangles = spread(options, int(choice[table]), 0, layout)
+        seconds[rectangles.ranks] += options.piece_seconds[rectangles.pieces]
+        size[rectangles.ranks] += options.piece_bytes[rectangles.pieces]
     if not fits(size, limits):
         return None
     node = np.zeros(choice.size, np.int64)
     on_nodes = np.flatnonzero(homes == NODE)
+    # as in LPT: small ones fill what large ones leave
     dearest_first = np.argsort(-options.seconds[choice[on_nodes]].sum(axis=1), kind="stable")
     for table in on_nodes[dearest_first].tolist():
         home = best_node(options, layout, limits, int(choice[table]), seconds, size)
         if home is None:
             return None
         node[table] = home
-        part = spread(options, int(choice[table]), home, layout)
-        seconds[part.ranks] += options.piece_seconds[part.pieces]
-        size[part.ranks] += options.piece_bytes[part.pieces]
+        rectangles = spread(options, int(choice[table]), home, layout)
+        seconds[rectangles.ranks] += options.piece_seconds[rectangles.pieces]
+        size[rectangles.ranks] += options.piece_bytes[rectangles.pieces]
     return Laid(choice.copy(), node, seconds, size)
 
 
@@ -221,6 +225,7 @@ def items_of(options: Options, choice: Ints, tables: Ints) -> tuple[Ints, Ints]:
     """(piece, table) of the items of some tables, i64[n] each."""
     chosen = choice[tables]
     kinds = options.piece[chosen + 1] - options.piece[chosen]
+    # pieces of all tables at once, without a loop over thousands of tables
     owner = np.repeat(np.arange(tables.size), kinds)
     behind = kinds.cumsum()
     within = np.arange(owner.size) - np.repeat(behind - kinds, kinds)
@@ -244,5 +249,5 @@ def best_node(
     )
     heights = (seconds[ranks] + options.piece_seconds[pieces]).sum(axis=2).max(axis=1)
     heights = np.where(room, heights, np.inf)
-    place = int(heights.argmin())
-    return int(options.first_node[candidate]) + place if np.isfinite(heights[place]) else None
+    index = int(heights.argmin())
+    return int(options.first_node[candidate]) + index if np.isfinite(heights[index]) else None

@@ -39,13 +39,14 @@ def without(norm: Norm, table: int) -> Ground:
     """The loads without a table."""
     draft = norm.draft
     options = draft.options
-    part = draft.rectangles_of(table)
+    rectangles = draft.rectangles_of(table)
     seconds = draft.seconds.copy()
     size = draft.bytes.copy()
-    np.subtract.at(seconds, part.ranks, options.piece_seconds[part.pieces])
-    np.subtract.at(size, part.ranks, options.piece_bytes[part.pieces])
+    np.subtract.at(seconds, rectangles.ranks, options.piece_seconds[rectangles.pieces])
+    np.subtract.at(size, rectangles.ranks, options.piece_bytes[rectangles.pieces])
+    # only the ranks of the table have other powers
     powers = norm.powers.copy()
-    ranks = np.unique(part.ranks)
+    ranks = np.unique(rectangles.ranks)
     powers[ranks] = norm.power(seconds[ranks])
     return Ground(seconds, size, powers, powers.sum(axis=0))
 
@@ -79,6 +80,7 @@ def _insert_items(norm: Norm, ground: Ground, candidate: int, budget: Budget) ->
     limits = draft.limits * (1.0 + TOLERANCE)
     chosen = []
     for piece in range(int(options.piece[candidate]), int(options.piece[candidate + 1])):
+        # more copies than ranks with room go round again, on what the first round left
         left = int(options.copies[piece])
         while left:
             budget.spend(CALL + draft.layout.ranks)
@@ -105,23 +107,24 @@ def _insert_on_node(norm: Norm, ground: Ground, candidate: int) -> Insertion | N
     options = norm.draft.options
     ranks, pieces = spread_on_nodes(options, candidate, norm.draft.layout)
     limits = norm.draft.limits * (1.0 + TOLERANCE)
+    # every node at once: a candidate on a node has one rectangle for each of its ranks
     room = np.all(ground.bytes[ranks] + options.piece_bytes[pieces] <= limits, axis=(1, 2))
     powers = norm.power(ground.seconds[ranks] + options.piece_seconds[pieces])
     sums = ground.sums - ground.powers[ranks].sum(axis=1) + powers.sum(axis=1)
     values = np.where(room, norm.value(sums), np.inf)
-    place = int(values.argmin())
-    if not np.isfinite(values[place]):
+    index = int(values.argmin())
+    if not np.isfinite(values[index]):
         return None
-    node = int(options.first_node[candidate]) + place
-    return Insertion(candidate, node, np.zeros(0, np.int64), float(values[place]))
+    node = int(options.first_node[candidate]) + index
+    return Insertion(candidate, node, np.zeros(0, np.int64), float(values[index]))
 
 
-def _value_with(norm: Norm, ground: Ground, part: Spread) -> float | None:
+def _value_with(norm: Norm, ground: Ground, rectangles: Spread) -> float | None:
     """The norm with more rectangles, at most one on a rank; None where they do not fit."""
     options = norm.draft.options
-    size = ground.bytes[part.ranks] + options.piece_bytes[part.pieces]
+    size = ground.bytes[rectangles.ranks] + options.piece_bytes[rectangles.pieces]
     if not fits(size, norm.draft.limits):
         return None
-    powers = norm.power(ground.seconds[part.ranks] + options.piece_seconds[part.pieces])
-    sums = ground.sums - ground.powers[part.ranks].sum(axis=0) + powers.sum(axis=0)
+    powers = norm.power(ground.seconds[rectangles.ranks] + options.piece_seconds[rectangles.pieces])
+    sums = ground.sums - ground.powers[rectangles.ranks].sum(axis=0) + powers.sum(axis=0)
     return float(norm.value(sums))

@@ -89,6 +89,7 @@ def _recut_all(norm: Norm, budget: Budget) -> None:
         todo[rank] = False
         _recut(norm, rank, seen, budget)
     everywhere = np.flatnonzero(draft.options.home[draft.choice] == ALL)
+    # tables on all ranks are on no rank's list, so they have their turn at the end
     dearest_first = np.argsort(-draft.options.peak[draft.choice[everywhere]], kind="stable")
     for table in everywhere[dearest_first].tolist():
         if budget.left <= 0:
@@ -102,45 +103,51 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     ranks = draft.layout.ranks
     if ranks == 1:
         return False
-    rank_items = _some(np.flatnonzero(draft.item_rank == rank), FROM_RANK)
+    rank_items = _sample(np.flatnonzero(draft.item_rank == rank), FROM_RANK)
     if not rank_items.size:
         return False
     heat = norm.heat()
+    # no rank trades with itself
     heat[rank] = np.inf
     near = _partners(draft, heat)
     partners = np.flatnonzero(near)
     count = partners.size
-    yours = _some(np.flatnonzero(near[draft.item_rank]), FROM_PARTNERS)
+    partner_items = _sample(np.flatnonzero(near[draft.item_rank]), FROM_PARTNERS)
     # a move is a swap with nothing: one such item for each partner
     seconds = draft.options.piece_seconds
     size = draft.options.piece_bytes
     phases = seconds.shape[1]
-    your_seconds = np.concatenate([seconds[draft.item_piece[yours]], np.zeros((count, phases))])
-    your_bytes = np.concatenate([size[draft.item_piece[yours]], np.zeros((count, size.shape[1]))])
-    your_rank = np.concatenate([draft.item_rank[yours], partners])
-    budget.spend(CALL + rank_items.size * your_rank.size)
+    partner_seconds = np.concatenate(
+        [seconds[draft.item_piece[partner_items]], np.zeros((count, phases))]
+    )
+    partner_bytes = np.concatenate(
+        [size[draft.item_piece[partner_items]], np.zeros((count, size.shape[1]))]
+    )
+    partner_rank = np.concatenate([draft.item_rank[partner_items], partners])
+    budget.spend(CALL + rank_items.size * partner_rank.size)
 
-    gain = your_seconds[None] - seconds[draft.item_piece[rank_items]][:, None]
-    sums = norm.sums - norm.powers[rank] - norm.powers[your_rank]
+    gain = partner_seconds[None] - seconds[draft.item_piece[rank_items]][:, None]
+    sums = norm.sums - norm.powers[rank] - norm.powers[partner_rank]
     sums = sums + norm.power(draft.seconds[rank] + gain)
-    sums += norm.power(draft.seconds[your_rank] - gain)
+    sums += norm.power(draft.seconds[partner_rank] - gain)
     values = norm.value(sums)
+    # only memories with a limit: this is an array of all pairs by memories
     limited = np.isfinite(draft.limits)
     if limited.any():
         limits = draft.limits[limited] * (1.0 + TOLERANCE)
-        more = (your_bytes[None] - size[draft.item_piece[rank_items]][:, None])[..., limited]
+        more = (partner_bytes[None] - size[draft.item_piece[rank_items]][:, None])[..., limited]
         room = (draft.bytes[rank][limited] + more <= limits).all(axis=2)
-        room &= (draft.bytes[your_rank][:, limited] - more <= limits).all(axis=2)
+        room &= (draft.bytes[partner_rank][:, limited] - more <= limits).all(axis=2)
         values = np.where(room, values, np.inf)
-    place = int(values.argmin())
-    i, j = divmod(place, your_rank.size)
+    best = int(values.argmin())
+    i, j = divmod(best, partner_rank.size)
     if not values[i, j] < norm.now * (1.0 - GAIN):
         return False
-    other = int(your_rank[j])
+    other = int(partner_rank[j])
     draft.item_rank[rank_items[i]] = other
-    if j < yours.size:
-        draft.item_rank[yours[j]] = rank
-    more_bytes = your_bytes[j] - size[draft.item_piece[rank_items[i]]]
+    if j < partner_items.size:
+        draft.item_rank[partner_items[j]] = rank
+    more_bytes = partner_bytes[j] - size[draft.item_piece[rank_items[i]]]
     draft.seconds[rank] += gain[i, j]
     draft.seconds[other] -= gain[i, j]
     draft.bytes[rank] += more_bytes
@@ -164,7 +171,7 @@ def _partners(draft: PlanDraft, heat: Floats) -> NDArray[np.bool_]:
     return near
 
 
-def _some(items: Ints, most: int) -> Ints:
+def _sample(items: Ints, most: int) -> Ints:
     """At most so many of the items, evenly spread over them."""
     if items.size <= most:
         return items
@@ -218,12 +225,13 @@ def recut_table(norm: Norm, table: int, budget: Budget) -> bool:
 
 def _others(options: Options, table: int, present: int) -> list[int]:
     """Candidates of a table but the present one, cheapest first, few placements of each cut."""
-    first = int(options.start[table])
-    totals = options.seconds[first : options.start[table + 1]].sum(axis=1)
+    start = int(options.start[table])
+    totals = options.seconds[start : options.start[table + 1]].sum(axis=1)
     seen: dict[tuple[int, int], int] = {}
     candidates = []
-    for candidate in (first + np.argsort(totals, kind="stable")).tolist():
+    for candidate in (start + np.argsort(totals, kind="stable")).tolist():
         cut = int(options.scheme[candidate]), int(options.parts[candidate])
+        # otherwise placements of one cut would fill the list, and other cuts would never be tried
         if candidate != present and seen.get(cut, 0) < PLACEMENTS_OF_CUT:
             seen[cut] = seen.get(cut, 0) + 1
             candidates.append(candidate)
@@ -234,6 +242,7 @@ def apply(norm: Norm, table: int, insertion: Insertion) -> None:
     """Give a table another candidate in the draft."""
     draft = norm.draft
     options = draft.options
+    # items stand in no order, so those of the new candidate may go behind all others
     keep = draft.item_table != table
     before = draft.rectangles_of(table)
     pieces = np.zeros(0, np.int64)
@@ -245,7 +254,8 @@ def apply(norm: Norm, table: int, insertion: Insertion) -> None:
     draft.item_piece = np.concatenate([draft.item_piece[keep], pieces])
     draft.item_rank = np.concatenate([draft.item_rank[keep], insertion.ranks])
     after = draft.rectangles_of(table)
-    for part, sign in ((before, -1.0), (after, 1.0)):
-        np.add.at(draft.seconds, part.ranks, sign * options.piece_seconds[part.pieces])
-        np.add.at(draft.bytes, part.ranks, sign * options.piece_bytes[part.pieces])
+    for rectangles, sign in ((before, -1.0), (after, 1.0)):
+        np.add.at(draft.seconds, rectangles.ranks, sign * options.piece_seconds[rectangles.pieces])
+        np.add.at(draft.bytes, rectangles.ranks, sign * options.piece_bytes[rectangles.pieces])
+    # ranks that the table leaves are touched as well
     norm.touch(np.unique(np.concatenate([before.ranks, after.ranks])))

@@ -30,6 +30,7 @@ class Norm:
     def __init__(self, draft: PlanDraft, doublings: int) -> None:
         self.draft = draft
         self.doublings = doublings
+        # in parts of the slowest rank's, or the powers of seconds so small would vanish
         self.scale = np.maximum(draft.seconds.max(axis=0), 1e-300)
         self.refresh()
 
@@ -40,6 +41,7 @@ class Norm:
 
     def power(self, seconds: Floats) -> Floats:
         """(seconds / scale)^q, any shape [..., phases]."""
+        # the exponent is a power of two, so squaring does for it, and square roots for its root
         powers = np.clip(seconds / self.scale, 0.0, HIGHEST)
         for _ in range(self.doublings):
             powers = powers * powers
@@ -47,6 +49,7 @@ class Norm:
 
     def value(self, sums: Floats) -> Floats:
         """The norm from sums of powers f64[..., phases]."""
+        # differences of sums may fall below 0 by rounding
         roots = np.maximum(sums, 0.0)
         for _ in range(self.doublings):
             roots = np.sqrt(roots)
@@ -68,4 +71,6 @@ class Norm:
     def touch(self, ranks: Ints) -> None:
         """Some ranks have other loads now."""
         self.powers[ranks] = self.power(self.draft.seconds[ranks])
+        # summed anew, since adding differences would gather rounding errors over thousands of
+        # changes
         self.sums = self.powers.sum(axis=0)

@@ -162,12 +162,15 @@ def _priced(
     )
     rectangles = with_variants(rectangles, variants, variant)
     phases = model.seconds(rectangles)
+    # phases in which no candidate takes time are left out: every step of the search sums these
+    # columns
     active = np.flatnonzero(phases.any(axis=0))
     seconds = phases.sum(axis=1, keepdims=True)
     crowding = 1.0
     occasional = np.zeros(1)
     if model.synchronised and active.size:
         seconds = np.ascontiguousarray(phases[:, active])
+        # public models have neither shared cores nor calls that only some plans make
         crowding = getattr(model, "crowding", 1.0)
         occasional = getattr(model, "occasional_seconds", np.zeros(len(model.phases)))[active]
     size_bytes = bytes_of(tables, rectangles, variants, variant, work)
@@ -208,31 +211,32 @@ def _side_by_side(
     piece_columns: dict[str, list[Ints]] = {}
     candidates = 0
     for cut in cuts:
-        place, variant = np.nonzero(allowed[cut.table])
-        size = place.size
+        member, variant = np.nonzero(allowed[cut.table])
+        size = member.size
         number = candidates + np.arange(size)
         candidates += size
         for name, values in (
-            ("table", cut.table[place]),
+            ("table", cut.table[member]),
             ("scheme", np.full(size, CODES[cut.scheme])),
-            ("parts", cut.parts[place]),
+            ("parts", cut.parts[member]),
             ("home", np.full(size, cut.home)),
             ("first_node", np.full(size, cut.nodes[0])),
             ("last_node", np.full(size, cut.nodes[1])),
             ("variant", variant),
         ):
             columns.setdefault(name, []).append(values)
-        used, kind = np.nonzero(cut.count[place] > 0)
+        used, kind = np.nonzero(cut.count[member] > 0)
         for name, values in (
             ("owner", number[used]),
-            ("rows", cut.rows[place[used], kind]),
-            ("width", cut.width[place[used], kind]),
-            ("copies", cut.count[place[used], kind]),
+            ("rows", cut.rows[member[used], kind]),
+            ("width", cut.width[member[used], kind]),
+            ("copies", cut.count[member[used], kind]),
         ):
             piece_columns.setdefault(name, []).append(values)
-    flat = {name: np.concatenate(parts) for name, parts in columns.items()}
-    pieces = {name: np.concatenate(parts) for name, parts in piece_columns.items()}
+    flat = {name: np.concatenate(arrays) for name, arrays in columns.items()}
+    pieces = {name: np.concatenate(arrays) for name, arrays in piece_columns.items()}
 
+    # cuts come way by way for many tables at once; a stable sort keeps their order within a table
     by_table = np.argsort(flat["table"], kind="stable")
     new_number = np.empty(by_table.size, np.int64)
     new_number[by_table] = np.arange(by_table.size)
@@ -260,16 +264,19 @@ def bytes_of(
     work: Workload,
 ) -> Floats:
     """Bytes of each rectangle in hbm, ddr and ssd, and all its rows, f64[n, 4]."""
-    widths, place = np.unique(
+    # sizes are asked once for each width of a table: rectangles of one cut are alike
+    widths, inverse = np.unique(
         np.stack([rectangles.table, rectangles.width.astype(np.int64)], axis=1),
         axis=0,
         return_inverse=True,
     )
     home = [tables[t].row_bytes(width, work.state_floats) for t, width in widths.tolist()]
     line = [tables[t].cached.row_bytes(width, work.state_floats) for t, width in widths.tolist()]
-    place = place.reshape(-1)
-    home_bytes = np.array(home, np.float64)[place] * rectangles.rows
-    line_bytes = (np.array(line, np.float64)[place] + LINE_BYTES) * rectangles.rows
+    # NumPy 2.0 gives the inverse of unique rows another shape than the versions around it
+    inverse = inverse.reshape(-1)
+    home_bytes = np.array(home, np.float64)[inverse] * rectangles.rows
+    # a cache keeps books beside its rows, line by line
+    line_bytes = (np.array(line, np.float64)[inverse] + LINE_BYTES) * rectangles.rows
     whole = np.array([v.whole for v in variants])[variant]
     cached = np.array([v.cached for v in variants])[variant]
     size = home_bytes[:, None] * whole + np.ceil(line_bytes[:, None] * cached)

@@ -69,6 +69,8 @@ def greedy(packing: Packing) -> Ints | None:
     weight_list = weights.tolist()
     for item in np.argsort(-weights, kind="stable").tolist():
         need = needs[item]
+        # ranks that lack room for this item may have it for smaller ones, so they return to the
+        # heap
         full = []
         while heap:
             load, rank = heap[0]
@@ -96,9 +98,11 @@ def greedy_phases(packing: Packing) -> Ints | None:
     seconds = packing.rank_seconds.copy()
     size = packing.rank_bytes.copy()
     mean = (seconds.sum(axis=0) + packing.seconds.sum(axis=0)) / len(seconds)
+    # a phase in which nothing takes time weighs nothing
     scaled = packing.seconds / np.where(mean > 0, mean, 1.0)
     unlimited = bool(np.isinf(limits).all())
     ranks = np.zeros(len(packing.seconds), np.int64)
+    # an item is as large as in the phase where it weighs most
     for item in np.argsort(-scaled.max(axis=1, initial=0.0), kind="stable").tolist():
         growth = seconds @ scaled[item]
         if not unlimited:
@@ -123,6 +127,7 @@ def linear(packing: Packing) -> Ints | None:
     limits = packing.limits * (1.0 + TOLERANCE)
     weights = packing.seconds.sum(axis=1)
     total = weights.sum() or 1.0
+    # an item belongs where its middle lies, or a large one would always fall to the rank behind
     middle = weights.cumsum() - weights / 2
     ranks = np.minimum((middle / total * count).astype(np.int64), count - 1)
     size = packing.rank_bytes.copy()
@@ -172,6 +177,7 @@ def _differencing(weights: Floats, count: int) -> Ints:
     number = size
 
     def partial(name: int) -> tuple[Floats, Ints]:
+        # a single item is written out when it is merged: all at once would be items x ranks numbers
         if name in partials:
             return partials.pop(name)
         sums = np.zeros(count)
@@ -183,8 +189,10 @@ def _differencing(weights: Floats, count: int) -> Ints:
     while len(heap) > 1:
         first_sums, first = partial(heappop(heap)[1])
         second_sums, second = partial(heappop(heap)[1])
+        # both ascend, so the second turned round puts the fullest with the emptiest
         sums = first_sums + second_sums[::-1]
         second = second[::-1]
+        # -1 is an empty group, which the other's tree replaces
         trees = np.maximum(first, second)
         both = np.flatnonzero((first >= 0) & (second >= 0))
         joins[joined : joined + both.size, 0] = first[both]
@@ -201,6 +209,7 @@ def _differencing(weights: Floats, count: int) -> Ints:
     group = np.zeros(size + joined, np.int64)
     held = trees >= 0
     group[trees[held]] = np.flatnonzero(held)
+    # a tree's number is above those of its children, so its group is known before theirs
     for join in range(joined - 1, -1, -1):
         group[joins[join]] = group[size + join]
     return group[:size]
@@ -229,9 +238,11 @@ def _repaired(packing: Packing, ranks: Ints) -> Ints | None:
             moving.append(item)
     load = seconds.sum(axis=1)
     repaired = ranks.copy()
+    # the largest first, while there is most room
     for item in sorted(moving, key=lambda item: (-fill[item], item)):
         room = (size + packing.bytes[item] <= limits).all(axis=1)
         if not room.any():
+            # too full for repairs: greedy minds the memory from its first item on
             return greedy(packing)
         rank = int(np.where(room, load, np.inf).argmin())
         repaired[item] = rank

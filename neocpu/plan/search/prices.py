@@ -20,6 +20,7 @@ def cheapest(options: Options, cost: Floats) -> Ints:
     """The first candidate of least cost of each table, i64[tables]; cost f64[candidates]."""
     heads = options.start[:-1]
     least = np.minimum.reduceat(cost, heads)
+    # there is no argmin by segment; ties go to the first candidate, as on every other rank
     equal = np.flatnonzero(cost == least[options.table])
     return equal[np.searchsorted(options.table[equal], np.arange(heads.size))]
 
@@ -46,6 +47,7 @@ def memory_prices(options: Options, cost: Floats, budgets: Floats) -> Floats:
         if not np.isfinite(budget) or taken(memory) <= budget:
             continue
         low = 0.0
+        # at which a full budget costs as much as the dearest candidate
         high = scale / max(budget, 1.0)
         # A byte may cost as much as all seconds: no candidate changes beyond that.
         while high <= scale:
@@ -60,5 +62,6 @@ def memory_prices(options: Options, cost: Floats, budgets: Floats) -> Floats:
                 high = prices[memory]
             else:
                 low = prices[memory]
+        # the end of the interval at which all fits, if any did
         prices[memory] = high
     return prices

@@ -94,6 +94,7 @@ def answer_of_plan(
     """
     capacity = capacity or Capacity()
     variants, allowed = capacity.variants([table.name for table in plan.tables])
+    # variants stand fastest first
     first = allowed.argmax(axis=1)
     rectangles = rectangles_of(plan)
     variant = first[rectangles.table]
@@ -193,20 +194,21 @@ def _shards(draft: PlanDraft, tables: Sequence[TableSpec]) -> tuple[list[Shard],
     edges = np.searchsorted(table_of, np.arange(len(tables) + 1)).tolist()
     for number, table in enumerate(tables):
         candidate = int(draft.choice[number])
-        part = Spread(*(column[edges[number] : edges[number + 1]] for column in everything))
+        rectangles = Spread(*(column[edges[number] : edges[number + 1]] for column in everything))
         if options.home[candidate] == RANK:
             blocks = column_blocks(table.dim, int(options.parts[candidate]))
             cut = [
                 Shard(number, (0, table.rows), cols, rank)
-                for cols, rank in zip(blocks, part.ranks.tolist())
+                for cols, rank in zip(blocks, rectangles.ranks.tolist())
             ]
         else:
             scheme = SCHEMES[SCHEME_NAMES[int(options.scheme[candidate])]]
             cut = scheme.cut(number, table.rows, table.dim, layout, int(draft.node[number]))
+        # a grid's rectangles come node by node, the plan's go by rows and columns
         if options.scheme[candidate] == CODES["grid_shard"]:
             order = sorted(range(len(cut)), key=cut.__getitem__)
             cut = [cut[i] for i in order]
-            part = Spread(part.ranks[order], part.pieces[order])
+            rectangles = Spread(rectangles.ranks[order], rectangles.pieces[order])
         shards.extend(cut)
-        pieces.append(part.pieces)
+        pieces.append(rectangles.pieces)
     return shards, np.concatenate(pieces)

@@ -67,9 +67,11 @@ def plan_tables(
     options = options_of(tables, schemes, layout, model, work, capacity)
     bound = bounded(options, layout, capacity.limits)
     drafts = list(starts(options, layout, capacity.limits, bound.choices))
+    # a start that needs no machine: the answer is then never worse than the default planner's
     drafts += _byte_counting(tables, spec, layout, work, capacity, options)
     if not drafts:
         raise _does_not_fit(tables, options, layout, capacity)
+    # by tables and ranks, not by a clock, so that every rank of a run finds the same plan
     total = min(max(WORK * len(tables) * layout.ranks, LEAST_WORK), MOST_WORK)
     best = improve(min(drafts, key=lambda draft: draft.value), total)
     return answer_of(best, tables, model, work, capacity, bound.seconds)
@@ -87,8 +89,8 @@ def affordable(options: Options, peak: float, peak_bytes: Floats) -> Floats:
     excess = np.maximum(options.peak / peak, 1.0)
     limited = np.isfinite(peak_bytes)
     if limited.any():
-        parts = options.peak_bytes[:, limited] / np.maximum(peak_bytes[limited], 1.0)
-        excess = np.maximum(excess, parts.max(axis=1))
+        fill = options.peak_bytes[:, limited] / np.maximum(peak_bytes[limited], 1.0)
+        excess = np.maximum(excess, fill.max(axis=1))
     least = np.minimum.reduceat(excess, options.start[:-1])
     return np.where(excess <= least[options.table], options.seconds.sum(axis=1), np.inf)
 
@@ -97,10 +99,12 @@ def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list
     """Lists of choices i64[tables], each list tighter in memory than the one before."""
     least = cheapest(options, options.seconds.sum(axis=1))
     fair = float(options.seconds[least].sum()) / layout.ranks
+    # without limits there is nothing to be tightened
     for full, largest in TIGHTER if np.isfinite(limits).any() else TIGHTER[:1]:
         choices: list[Ints] = []
-        for part in PEAKS:
-            cost = affordable(options, max(part * fair, 1e-300), _part(limits, largest))
+        for share in PEAKS:
+            cost = affordable(options, max(share * fair, 1e-300), _scaled(limits, largest))
+            # less than all memory, since whole items leave gaps on the ranks
             prices = memory_prices(options, cost, limits * layout.ranks * full)
             choice = cheapest(options, cost + options.bytes @ prices)
             if not any((choice == earlier).all() for earlier in choices):
@@ -108,9 +112,9 @@ def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list
         yield choices
 
 
-def _part(limits: Floats, part: float) -> Floats:
+def _scaled(limits: Floats, share: float) -> Floats:
     """A part of each limit; what has none keeps none."""
-    return np.where(np.isfinite(limits), part * np.nan_to_num(limits, posinf=0.0), np.inf)
+    return np.where(np.isfinite(limits), share * np.nan_to_num(limits, posinf=0.0), np.inf)
 
 
 def starts(
@@ -131,6 +135,7 @@ def starts(
                 if draft is not None:
                     yield draft
 
+    # whole tables in every way, so that no simple planner has a better plan
     yield from drafts([_whole_tables(options)], tuple(PARTITIONERS))
     fitting = list(drafts(choices_of_bound, ["greedy_phases"]))
     for choices in proposals(options, layout, limits):
@@ -177,9 +182,9 @@ def _does_not_fit(
 ) -> PlanError:
     """The error that names the table that needs most of a rank, and what all of them need."""
     limits = capacity.limits
-    parts = (options.peak_bytes / np.where(np.isfinite(limits), limits, np.inf)).max(axis=1)
-    smallest = cheapest(options, parts)
-    worst = int(smallest[parts[smallest].argmax()])
+    fill = (options.peak_bytes / np.where(np.isfinite(limits), limits, np.inf)).max(axis=1)
+    smallest = cheapest(options, fill)
+    worst = int(smallest[fill[smallest].argmax()])
     table = tables[int(options.table[worst])]
     need = options.peak_bytes[worst]
     total = options.bytes[smallest].sum(axis=0)

@@ -88,8 +88,8 @@ class Trials:
         rectangles = answer.rectangles
         variants = self.options.variants
         number: dict[tuple[str, float], int] = {}
-        for place, kind in enumerate(variants):
-            number.setdefault((kind.name, kind.share), place)
+        for index, kind in enumerate(variants):
+            number.setdefault((kind.name, kind.share), index)
         names = [answer.placements[t] for t in rectangles.table.tolist()]
         variant = np.array(
             [number[name, share] for name, share in zip(names, rectangles.share.tolist())], np.int64
@@ -132,6 +132,8 @@ class Trials:
         options = self.options._replace(piece_phases=phases)
         under = Trials(self.answer, self.capacity, others or self.model)
         under.options = options
+        # bytes do not depend on the model, so what is cached is handed on; seconds only where they
+        # stay
         under.rectangle_bytes = self.rectangle_bytes
         if others is None:
             under.rectangle_seconds = self.rectangle_seconds
@@ -147,14 +149,15 @@ class Trials:
     def _piece_rectangles(self, table: int) -> Rectangles:
         """The pieces of all candidates of a table, as rectangles on rank 0."""
         options = self.options
-        part = self._pieces(table)
-        owner = np.searchsorted(options.piece, np.arange(part.start, part.stop), "right") - 1
+        pieces = self._pieces(table)
+        # the last candidate that begins at the piece or before it
+        owner = np.searchsorted(options.piece, np.arange(pieces.start, pieces.stop), "right") - 1
         count = owner.size
         rectangles = Rectangles(
             table=np.full(count, table),
             scheme=options.scheme[owner],
-            rows=options.rows[part],
-            width=options.width[part],
+            rows=options.rows[pieces],
+            width=options.width[pieces],
             rank=np.zeros(count, np.int64),
             share=np.ones(count),
             below=np.zeros(count, np.int64),
@@ -192,15 +195,16 @@ class Trials:
             np.add.at(loads, home.ranks, options.piece_phases[home.pieces])
             np.add.at(taken, home.ranks, options.piece_bytes[home.pieces])
             missing = float(np.maximum(taken - limits, 0.0).max())
+            # what fits comes before what is fast
             price = (missing, step_seconds(self.model, loads))
             if best is None or price < best[0]:
                 best = (price, home, loads)
         assert best is not None
         (missing, price_seconds), home, loads = best
-        part = options.pieces(candidate)
+        pieces = options.pieces(candidate)
         alternative = Alternative(
             scheme=SCHEME_NAMES[int(options.scheme[candidate])],
-            columns=int(options.width[part].max()),
+            columns=int(options.width[pieces].max()),
             placement=options.placement(candidate),
             home=int(home.ranks[0]),
             seconds=price_seconds,
@@ -223,17 +227,19 @@ class Trials:
         limits = self.capacity.limits
         limited = np.isfinite(limits)
         ranks = np.zeros(pieces.size, np.int64)
-        for place, piece in enumerate(pieces.tolist()):
+        for index, piece in enumerate(pieces.tolist()):
             grown = loads + options.piece_phases[piece]
             if self.model.synchronised:
                 growth = np.maximum(grown - loads.max(axis=0), 0.0).sum(axis=1)
             else:
                 growth = np.maximum(grown.sum(axis=1) - loads.sum(axis=1).max(), 0.0)
             excess = np.maximum(taken + options.piece_bytes[piece] - limits, 0.0)
+            # of ranks without room the one that lacks least, so that missing bytes are told at
+            # their least
             growth += NO_ROOM * (excess[:, limited] / limits[limited]).sum(axis=1)
             # of ranks where nothing grows, the one that has least to do
             order = np.lexsort((grown.sum(axis=1), growth))
-            ranks[place] = order[0]
+            ranks[index] = order[0]
             loads[order[0]] += options.piece_phases[piece]
             taken[order[0]] += options.piece_bytes[piece]
         return Spread(ranks, pieces)

@@ -82,12 +82,12 @@ class Explainer:
         home = f"on rank {kept.alternative.home}" if kept.ranks == 1 else f"on {kept.ranks} ranks"
         yield f"kept as {kept.words}, {home}"
         own = kept.own / max(kept.own.sum(), 1e-300)
-        parts = [
-            f"{phase} {100 * part:.0f} %"
-            for part, phase in sorted(zip(own, self.answer.model.phases), reverse=True)
-            if part >= 0.005
+        phrases = [
+            f"{phase} {100 * share:.0f} %"
+            for share, phase in sorted(zip(own, self.answer.model.phases), reverse=True)
+            if share >= 0.005
         ]
-        yield f"its work: {seconds_text(float(kept.own.sum()))} of all ranks: {', '.join(parts)}"
+        yield f"its work: {seconds_text(float(kept.own.sum()))} of all ranks: {', '.join(phrases)}"
         yield ""
         trials = self.trials.of_schemes(number)
         yield f"{'any way':46}{'step':>10}{'change':>10}{'its work':>11}{'missing':>12}"
@@ -122,12 +122,12 @@ class Explainer:
         )
         shares = bounding(answer)
         total = sum(shares.values()) or 1.0
-        parts = [
-            f"{name} {100 * part / total:.0f} %"
-            for name, part in shares.items()
-            if part >= 0.005 * total
+        phrases = [
+            f"{name} {100 * spent / total:.0f} %"
+            for name, spent in shares.items()
+            if spent >= 0.005 * total
         ]
-        yield f"what bounds it: {', '.join(parts[:5])}"
+        yield f"what bounds it: {', '.join(phrases[:5])}"
         waits = _waiting(answer)
         if answer.layout.ranks > 1 and answer.seconds:
             share = 100 * waits / answer.seconds
@@ -145,6 +145,7 @@ class Explainer:
         whole = int(loads.sum(axis=1).argmax())
         for number, phase in enumerate(answer.model.phases):
             column = loads[:, number]
+            # of a model whose ranks wait once a step, one rank is the slowest of all phases
             slowest = int(column.argmax()) if answer.model.synchronised else whole
             if not column.any():
                 continue
@@ -269,6 +270,7 @@ class Explainer:
                 "together and did not get there"
             )
         if change > EQUAL * self.answer.seconds:
+            # the phase that grows most is named, and others may shrink
             grown = rival.phases - kept.phases
             worst = int(grown.argmax())
             return (

@@ -14,9 +14,9 @@ import numpy as np
 
 from neocpu.core import svg
 from neocpu.core.units import bytes_text, count_text, seconds_text
-from neocpu.plan.cost.collectives import total
-from neocpu.plan.cost.demand import MeanDemand, sample_cuts
-from neocpu.plan.cost.traffic import StepShape, step_traffic
+from neocpu.plan.cost.traffic.collectives import total
+from neocpu.plan.cost.traffic.demand import MeanDemand, sample_cuts
+from neocpu.plan.cost.traffic.step import StepShape, step_traffic
 from neocpu.plan.cost.work import Floats, Ints
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.answer import Answer
@@ -115,17 +115,18 @@ def _bars(answer: Answer) -> Bars:
     if layout.ranks <= MOST_RANKS:
         names = tuple(str(rank) for rank in range(layout.ranks))
         return Bars(names, "rank", answer.loads, answer.memory.astype(np.float64))
-    first = np.arange(0, layout.ranks, layout.ranks_per_node)
+    # the slowest rank of a node stands for it, since it is the one that others wait for
+    heads = np.arange(0, layout.ranks, layout.ranks_per_node)
     work = answer.loads.sum(axis=1)
     slowest = [
         int(start + work[start : start + layout.ranks_per_node].argmax())
-        for start in first.tolist()
+        for start in heads.tolist()
     ]
     return Bars(
-        names=tuple(str(node) for node in range(first.size)),
+        names=tuple(str(node) for node in range(heads.size)),
         kind="node",
         seconds=answer.loads[slowest],
-        bytes=np.maximum.reduceat(answer.memory, first).astype(np.float64),
+        bytes=np.maximum.reduceat(answer.memory, heads).astype(np.float64),
     )
 
 
@@ -138,21 +139,21 @@ def _colour(phases: Sequence[str], number: int) -> str:
 
 def _axis(top: float, height: float, values: Sequence[float], labels: Sequence[str]) -> list[str]:
     """Horizontal lines with their labels, from 0 at the bottom."""
-    parts = []
+    elements = []
     for value, label in zip(values, labels):
         y = top + height * (1 - value / values[-1])
-        parts.append(svg.line(LEFT, y, LEFT + PLOT, y))
-        parts.append(svg.text(LEFT - 8, y + 4, label, 11, "#444444", "end"))
-    return parts
+        elements.append(svg.line(LEFT, y, LEFT + PLOT, y))
+        elements.append(svg.text(LEFT - 8, y + 4, label, 11, "#444444", "end"))
+    return elements
 
 
 def _names(bars: Bars, y: float) -> Iterator[str]:
     """Numbers below bars, as many as there is room for, and what they count."""
     slot = PLOT / len(bars.names)
     step = svg.label_step(len(bars.names), slot)
-    for place in range(0, len(bars.names), step):
-        x = LEFT + slot * (place + 0.5)
-        yield svg.text(x, y + 16, bars.names[place], 11, "#444444", "middle")
+    for index in range(0, len(bars.names), step):
+        x = LEFT + slot * (index + 0.5)
+        yield svg.text(x, y + 16, bars.names[index], 11, "#444444", "middle")
     yield svg.text(LEFT + PLOT / 2, y + 36, bars.kind, 12, "#444444", "middle")
 
 
@@ -168,11 +169,12 @@ def _loads(answer: Answer, bars: Bars, top: float) -> Iterator[str]:
     yield svg.text(LEFT, top - 16, f"seconds of {whose} in a step, by phase", 13, bold=True)
     yield from _axis(top, LOAD_HEIGHT, values, [seconds_text(value) for value in values])
     bottom = top + LOAD_HEIGHT
-    for place, name in enumerate(bars.names):
-        left, width = _bar(place, len(bars.names))
+    for index, name in enumerate(bars.names):
+        left, width = _bar(index, len(bars.names))
         y = bottom
-        for number, seconds in enumerate(bars.seconds[place].tolist()):
+        for number, seconds in enumerate(bars.seconds[index].tolist()):
             size = LOAD_HEIGHT * seconds / values[-1]
+            # thinner than any screen shows
             if size < 0.02:
                 continue
             y -= size
@@ -209,11 +211,11 @@ def _short(size: float) -> str:
     return f"{float(number):.3g} {unit}"
 
 
-def _bar(place: int, count: int) -> tuple[float, float]:
+def _bar(index: int, count: int) -> tuple[float, float]:
     """(left edge, width) of a bar."""
     slot = PLOT / count
     width = min(0.8 * slot, MOST_BAR)
-    return LEFT + slot * (place + 0.5) - width / 2, width
+    return LEFT + slot * (index + 0.5) - width / 2, width
 
 
 def _level(y: float, colour: str, dashes: str) -> Iterator[str]:
@@ -235,11 +237,11 @@ def _memory(
         yield svg.text(LEFT, top - 16, f"bytes of {whose}, by memory", 13, bold=True)
     yield from _axis(top, MEMORY_HEIGHT, values, [_short(value) for value in values])
     bottom = top + MEMORY_HEIGHT
-    for place, amount in enumerate(size.tolist()):
+    for index, amount in enumerate(size.tolist()):
         high = MEMORY_HEIGHT * amount / values[-1]
         if high >= 0.02:
-            tip = f"{bars.kind} {bars.names[place]}, {name}: {bytes_text(int(amount))}"
-            x, width = _bar(place, len(bars.names))
+            tip = f"{bars.kind} {bars.names[index]}, {name}: {bytes_text(int(amount))}"
+            x, width = _bar(index, len(bars.names))
             yield svg.box(x, bottom - high, width, high, TIERS[name], tip)
     yield svg.box(LEGEND, top + 4, 13, 13, TIERS[name])
     yield svg.text(LEGEND + 20, top + 15, name)
@@ -257,8 +259,9 @@ def _memory(
 
 
 def traffic_matrix(answer: Answer, leaves: int) -> Floats:
-    """Expected bytes of a step by sender and receiver, f64[ranks, ranks] (`traffic.py`)."""
+    """Expected bytes of a step by sender and receiver, f64[ranks, ranks] (`cost/traffic`)."""
     ranks = answer.layout.ranks
+    # with fewer leaves than ranks some would have no samples, and nothing to send
     while leaves < ranks:
         leaves *= 2
     batch = answer.work.batch
@@ -281,13 +284,14 @@ def _grouped(answer: Answer, matrix: Floats) -> tuple[Floats, str]:
     """The matrix by rank, by node, or by several nodes; and what a row is."""
     layout = answer.layout
     if layout.ranks <= MOST_RANKS:
+        # what stays on a rank would outshine all that travels
         np.fill_diagonal(matrix, 0.0)
         return matrix, "rank"
     together = -(-layout.nodes // MOST_CELLS)
     step = layout.ranks_per_node * together
-    first: Ints = np.arange(0, layout.ranks, step)
-    by_sender = np.add.reduceat(matrix, first, axis=0)
-    grouped: Floats = np.add.reduceat(by_sender, first, axis=1)
+    heads: Ints = np.arange(0, layout.ranks, step)
+    by_sender = np.add.reduceat(matrix, heads, axis=0)
+    grouped: Floats = np.add.reduceat(by_sender, heads, axis=1)
     return grouped, "node" if together == 1 else f"group of {together} nodes"
 
 
@@ -309,6 +313,7 @@ def _traffic(answer: Answer, top: float, leaves: int) -> Iterator[str]:
                 tip = ""
                 if count <= MOST_RANKS // 2:
                     tip = f"{kind} {row} to {column}: {bytes_text(int(size))}"
+                # cells overlap a little, or renderers show hairs between them
                 yield svg.box(x, y, cell + 0.05, cell + 0.05, svg.shade(size / most), tip)
     yield "</g>"
     per_node = answer.layout.ranks_per_node
@@ -318,18 +323,18 @@ def _traffic(answer: Answer, top: float, leaves: int) -> Iterator[str]:
             yield svg.line(LEFT + at, top, LEFT + at, top + HEAT_SIZE, "#ffffff")
             yield svg.line(LEFT, top + at, LEFT + HEAT_SIZE, top + at, "#ffffff")
     step = svg.label_step(count, cell)
-    for place in range(0, count, step):
-        at = cell * (place + 0.5)
-        label = str(place)
+    for index in range(0, count, step):
+        at = cell * (index + 0.5)
+        label = str(index)
         yield svg.text(LEFT + at, top + HEAT_SIZE + 16, label, 11, "#444444", "middle")
         yield svg.text(LEFT - 8, top + at + 4, label, 11, "#444444", "end")
     middle = HEAT_SIZE / 2
     yield svg.text(LEFT + middle, top + HEAT_SIZE + 36, f"to {kind}", 12, "#444444", "middle")
     yield svg.text(LEFT - 44, top + middle, f"from {kind}", 12, "#444444", "middle", turned=True)
     x = LEFT + HEAT_SIZE + 24
-    for part in range(40):
-        y = top + 160 * (1 - (part + 1) / 40)
-        yield svg.box(x, y, 14, 4.1, svg.shade(part / 39))
+    for tint in range(40):
+        y = top + 160 * (1 - (tint + 1) / 40)
+        yield svg.box(x, y, 14, 4.1, svg.shade(tint / 39))
     for level in (0.0, 0.5, 1.0):
         yield svg.text(x + 20, top + 160 * (1 - level) + 4, _short(level * most), 11)
     if kind != "rank":

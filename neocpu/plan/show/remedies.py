@@ -66,6 +66,7 @@ def missing_bytes(question: PlanQuestion) -> int:
     whole_bytes = options.bytes[:, :3].sum(axis=1)
     least_bytes = float(np.minimum.reduceat(whole_bytes, options.start[:-1]).sum())
     memories = [i for i in range(3) if _uses(options.variants, i)]
+    # a memory without limit holds the tables together; only a rank's largest may lack room
     if not np.isfinite(limits[memories]).all():
         return int(fullest)
     room = float(limits[memories].sum()) * question.layout.ranks
@@ -85,6 +86,7 @@ def remedies(question: PlanQuestion) -> list[Remedy]:
     more = _more_ranks(question)
     if more is not None:
         fitting.append(more)
+    # each is a search over ranks, so no more of them than can be shown
     for words, changed in too_little[: SHOWN - len(fitting)]:
         # what does not help alone may save ranks
         fewer = _more_ranks(changed)
@@ -156,6 +158,7 @@ def _more_ranks(question: PlanQuestion) -> Remedy | None:
     answer = on(nodes)
     while answer is None:
         too_few = nodes
+        # fitting grows with nodes, so doubling and halving finds the fewest
         nodes *= 2
         if nodes * per_node > MOST_TIMES * layout.ranks:
             return None

@@ -45,6 +45,7 @@ def turning_points(
 
     def of_lookups(factor: float) -> tuple[CostModel, CostModel | None]:
         pooling = dict(question.work.pooling) | {name: factor * lookups}
+        # only this table's lookups change, so the others keep their price
         return replace(question, work=replace(question.work, pooling=pooling)).model, None
 
     without = ["lookups"]
@@ -53,7 +54,7 @@ def turning_points(
         side = "above" if factor > 1 else "below"
         yield f"{winner.words} would win {side} {lookups * factor:.2g} lookups a bag"
     for key, words, peak in _machine_keys(question) if machine else ():
-
+        # a default binds the key now, not when the loop has gone on
         def of_machine(factor: float, key: str = key) -> tuple[CostModel, CostModel | None]:
             model = replace(question, machine=scaled(question.machine, key, factor)).model
             return model, model
@@ -93,6 +94,7 @@ def _turns(
     def winner(factor: float) -> Trial | None:
         try:
             own, others = models(factor)
+        # a machine that cannot have this factor has no winner
         except ConfigError:
             return None
         order = trials.repriced(table, ways, own, others)
@@ -111,6 +113,7 @@ def _turns(
             low = last
             high = factor
             for _ in range(HALVINGS):
+                # factors are compared by ratio
                 middle = sqrt(low * high)
                 between = winner(middle)
                 if between is None:

@@ -101,6 +101,7 @@ def _busy(tasks: list[Task]) -> dict[str, float]:
     for task in tasks:
         seconds = task.work.seconds
         if task.exchange:
+            # all ranks are in an exchange until its slowest is done
             seconds = np.full_like(seconds, seconds.max())
         busy[task.stage.queue] = busy.get(task.stage.queue, 0.0) + seconds
     return {QUEUES[queue]: float(seconds.max()) for queue, seconds in busy.items()}
@@ -111,8 +112,8 @@ def _links(tasks: list[Task]) -> dict[str, float]:
     links: dict[str, float] = {}
     for task in tasks:
         longest = float(task.work.seconds.max())
-        for link, part in task.work.uses.items():
-            links[link] = links.get(link, 0.0) + part * longest
+        for link, share in task.work.uses.items():
+            links[link] = links.get(link, 0.0) + share * longest
     return links
 
 
@@ -124,9 +125,10 @@ def _exposed(line: Timeline, begin: float, end: float) -> tuple[dict[str, float]
         if line.finish[number].max() > begin and line.arrival[number].min() < end
     ]
     stretches = {number: line.stretches.get(number, []) for number in numbers}
-    common = [begin, end, *(stretch.start for parts in stretches.values() for stretch in parts)]
+    common = [begin, end, *(stretch.start for runs in stretches.values() for stretch in runs)]
     edges = [line.arrival[numbers], line.start[numbers], line.finish[numbers]]
     edges.append(np.repeat(np.array(common)[:, None], line.ranks, axis=1))
+    # between two borders nothing starts or ends on a rank, so the middle of a span stands for it
     borders = np.sort(np.clip(np.concatenate(edges), begin, end), axis=0)
     spans = np.diff(borders, axis=0)
     middles = borders[:-1] + spans / 2
@@ -153,13 +155,14 @@ def _exposed(line: Timeline, begin: float, end: float) -> tuple[dict[str, float]
     exposed = dict.fromkeys(PHASES, 0.0)
     for number, rate in rates.items():
         # a moment is shared out whole, unless all that is under way crawls
-        part = open_spans * rate / np.maximum(total, 1.0)
-        exposed[PHASE_OF[line.tasks[number].name]] += float(part.sum()) / ranks
+        moments = open_spans * rate / np.maximum(total, 1.0)
+        exposed[PHASE_OF[line.tasks[number].name]] += float(moments.sum()) / ranks
     for number in numbers:
         task = line.tasks[number]
         if task.stage.queue == "compute":
             inside = np.minimum(line.finish[number], end) - np.maximum(line.start[number], begin)
             exposed[PHASE_OF[task.name]] += float(np.maximum(inside, 0.0).sum()) / ranks
+    # what crawls leaves part of the moment to waiting or to idleness
     left = open_spans * np.maximum(0.0, 1.0 - total)
     waiting = float(left[waited].sum()) / ranks
     idle = float(left[~waited].sum()) / ranks
@@ -175,6 +178,7 @@ def _path(line: Timeline, begin: float, last: int) -> dict[str, float]:
     while True:
         task = line.tasks[number]
         if task.exchange:
+            # the path goes on at the rank for which the exchange waited
             rank = int(line.arrival[number].argmax())
         finish = float(line.finish[number, rank])
         start = max(begin, float(line.start[number, rank]))

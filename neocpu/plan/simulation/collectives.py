@@ -80,11 +80,14 @@ class Network:
         for level in ("rack", "spine"):
             switch = getattr(machine, level)
             below = min(switch.nodes, self.nodes)
+            # nothing leaves a switch that has all nodes below it
             if not switch.nodes or below == self.nodes:
                 continue
             slower = switch.oversubscription * self.links[BETWEEN].byte_seconds
             leaving = self.ranks - below * self.per_node
+            # of what leaves a node, the part that leaves the switch too
             self.spread[level] = slower * leaving / (self.ranks - self.per_node)
+            # one of the nodes below sends over the uplinks of them all
             self.neighbour[level] = slower / below
             self.uplink_latency += switch.latency_s
 
@@ -99,12 +102,13 @@ class Network:
         uses: dict[str, float] = {}
         for group in rounds:
             busy = {
-                name: part * self.links[name].byte_seconds for name, part in group.parts.items()
+                name: share * self.links[name].byte_seconds for name, share in group.parts.items()
             }
             start = max((self.links[name].latency_s for name in group.parts), default=0.0)
             if group.parts.get(BETWEEN):
                 uplinks = self.spread if group.spread else self.neighbour
                 busy |= {name: group.parts[BETWEEN] * cost for name, cost in uplinks.items()}
+                # a round takes as long as its farthest message
                 start += self.uplink_latency
             latency += group.count * start
             byte_seconds += group.count * max(busy.values(), default=0.0)
@@ -135,13 +139,14 @@ def _pairwise_alltoall(net: Network) -> list[Rounds]:
     )
 
 
-def _rings(net: Network, count: int, part: float) -> list[Rounds]:
-    """Rounds in which a part moves on along rings through all ranks."""
+def _rings(net: Network, count: int, share: float) -> list[Rounds]:
+    """Rounds in which a share of the buffer moves on along rings through all ranks."""
     if net.nodes == 1:
-        return _kept(Rounds(count, {INSIDE: part}))
-    parts = {BETWEEN: part / net.per_node}
+        return _kept(Rounds(count, {INSIDE: share}))
+    parts = {BETWEEN: share / net.per_node}
+    # of L rings one step in L leaves the node
     if net.per_node > 1:
-        parts[INSIDE] = part * (net.per_node - 1) / net.per_node
+        parts[INSIDE] = share * (net.per_node - 1) / net.per_node
     return _kept(Rounds(count, parts, spread=False))
 
 
@@ -178,10 +183,10 @@ def _tree_allreduce(net: Network) -> list[Rounds]:
 
 
 def _hierarchical_allreduce(net: Network) -> list[Rounds]:
-    part = 1 / net.per_node
+    share = 1 / net.per_node
     return _kept(
-        Rounds(2 * (net.per_node - 1), {INSIDE: part}),
-        Rounds(2 * (net.nodes - 1), {BETWEEN: part / net.nodes}, spread=False),
+        Rounds(2 * (net.per_node - 1), {INSIDE: share}),
+        Rounds(2 * (net.nodes - 1), {BETWEEN: share / net.nodes}, spread=False),
     )
 
 

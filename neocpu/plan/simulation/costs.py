@@ -1,7 +1,7 @@
 """What does each stage of a step cost each rank? The planner's seconds, put on the schedule.
 
 Lookups, updates, prefetches, bytes of exchanges, the dense part and its exchange are those of
-`planner.seconds.StepSeconds`: where ranks have equal loads and nothing overlaps, a simulated step
+`cost.seconds.StepSeconds`: where ranks have equal loads and nothing overlaps, a simulated step
 takes what the planner says. This file splits them into stages and adds what a planner need not
 know, because no plan changes it: readers, and copies from the host.
 """
@@ -11,15 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.plan.cost.seconds import StepSeconds
+from neocpu.plan.cost.seconds import CALLS, INPUT_CALLS, StepSeconds
 from neocpu.plan.cost.work import Floats
 from neocpu.plan.machines.machine import Machine
 from neocpu.plan.simulation.collectives import MEASURED, Network, Price
 from neocpu.plan.simulation.engine import Work
-
-# Exchanges of a step: inputs take three (splits, lengths, indices), pooled vectors one each way.
-INPUT_CALLS = 3
-CALLS = 5
 
 
 @dataclass(frozen=True)
@@ -27,8 +23,8 @@ class StageOptions:
     """How a step's costs are put on stages.
 
     algorithm : of exchanges, one of `collectives.ALGORITHMS`. sums : of dense gradients, likewise;
-    "": as algorithm. bottom_layers : how many of the
-    dense layers are the bottom MLP's. dense_features : numbers of a sample besides its lookups.
+    "": as algorithm. bottom_layers : how many of the dense layers are the bottom MLP's.
+    dense_features : numbers of a sample besides its lookups.
     readers : samples a second that arrive for a rank; 0: as many as it takes.
     """
 
@@ -40,16 +36,18 @@ class StageOptions:
 
 
 def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dict[str, Work]:
-    """Work of every stage of `schedule.STEP`.
+    """Work of every stage of `core.stages.STEP`.
 
-    loads : f64[ranks, phases] of `planner.seconds.loads_of(model, ...)`.
+    loads : f64[ranks, phases] of `cost.seconds.loads_of(model, ...)`.
     """
     ranks = model.layout.ranks
     fixed = dict(model.fixed)
     latency = fixed.pop("latency", 0.0)
     forward = fixed.pop("dense_forward", 0.0)
     backward = fixed.pop("dense_backward", 0.0)
+    # what stands on stages of its own is taken out; what remains is done at the end of the step
     sums = fixed.pop("dense_exchange", 0.0)
+    # calls are in their phases here (`_by_phase`)
     fixed.pop("calls", None)
     by_phase = _by_phase(model, loads)
     shares = _shares(model, options.bottom_layers)
@@ -93,8 +91,8 @@ def _by_phase(model: StepSeconds, loads: Floats) -> dict[str, Floats]:
     if model.crowding > 1:
         loads = np.maximum(loads / model.crowding, loads.mean(axis=0))
     calls = model.occasional_seconds * loads.any(axis=0)
-    for place, phase in enumerate(model.phases):
-        calls[place] += model.call_seconds.get(phase, 0.0)
+    for column, phase in enumerate(model.phases):
+        calls[column] += model.call_seconds.get(phase, 0.0)
     return dict(zip(model.phases, (loads + calls).T))
 
 
@@ -114,20 +112,21 @@ class _Exchanges:
     def alltoall(self, seconds: Floats, latency: float, calls: int) -> Work:
         """The exchange that the planner reckons at `seconds` f64[ranks] and a latency."""
         byte_seconds = self.model.links.byte_seconds["all"]
+        # the planner's seconds are bytes times a price, so the price gives the bytes back
         size = seconds / byte_seconds if byte_seconds else seconds * 0.0
         if self.algorithm == MEASURED or not calls or self.model.layout.ranks == 1:
             return _work(seconds + latency, size, self.network.price("alltoall", "pairwise"))
         price = self.network.price("alltoall", self.algorithm)
         return _work(calls * price.latency + size * price.byte_seconds, size, price)
 
-    def allreduce(self, seconds: float, part: float) -> Work:
-        """The sum of a part of the dense gradients, all of which the planner reckons at seconds."""
+    def allreduce(self, seconds: float, share: float) -> Work:
+        """The sum of a share of the dense gradients; seconds : the planner's for all of them."""
         ranks = self.model.layout.ranks
         work = self.model.work
-        size = np.full(ranks, part * work.wires.number_bytes("dense") * work.dense.parameters)
+        size = np.full(ranks, share * work.wires.number_bytes("dense") * work.dense.parameters)
         if self.sums == MEASURED or ranks == 1:
             price = self.network.price("allreduce", "ring")
-            return _work(np.full(ranks, seconds * part), size, price)
+            return _work(np.full(ranks, seconds * share), size, price)
         price = self.network.price("allreduce", self.sums)
         return _work(price.latency + size * price.byte_seconds, size, price)
 
@@ -137,6 +136,7 @@ def _work(seconds: Floats, size: Floats, price: Price) -> Work:
     longest = float(seconds.max())
     if not longest:
         return Work(seconds)
+    # the fullest rank decides both how long the exchange takes and what its link carries
     largest = float(size.max())
     uses = {link: min(1.0, largest * busy / longest) for link, busy in price.uses.items()}
     return Work(seconds, uses)
@@ -157,6 +157,7 @@ def _shares(model: StepSeconds, bottom_layers: int) -> _Shares:
     dense = model.work.dense
     if not dense.layers:
         return _Shares()
+    # the rank with most samples, as the planner reckons it
     samples = -(-model.work.batch // model.layout.ranks)
     seconds = [
         model.machine.product_seconds(samples, outputs, inputs, dense.precision)

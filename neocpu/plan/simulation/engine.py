@@ -96,9 +96,9 @@ def unrolled(stages: Sequence[Stage], works: Mapping[str, Work], batches: int) -
     A stage that works without time on all ranks stays, and takes none.
     """
     number = {
-        (stage.name, batch): batch * len(stages) + place
+        (stage.name, batch): batch * len(stages) + position
         for batch in range(batches)
-        for place, stage in enumerate(stages)
+        for position, stage in enumerate(stages)
     }
     tasks: list[Task] = []
     last_of_queue: dict[str, int] = {}
@@ -111,6 +111,7 @@ def unrolled(stages: Sequence[Stage], works: Mapping[str, Work], batches: int) -
                 if batch >= distance
             }
             if stage.queue in last_of_queue:
+                # a queue is one stream: its tasks run in the order in which they were put there
                 waits.add(last_of_queue[stage.queue])
             last_of_queue[stage.queue] = len(tasks)
             tasks.append(Task(stage, batch, works[stage.name], tuple(sorted(waits))))
@@ -151,11 +152,14 @@ class _Run:
             finishes = {n: self.now + left / rates[n] for n, left in self.active.items()}
             finish = min(finishes.values(), default=np.inf)
             start = self.pending[0][0] if self.pending else np.inf
+            # rates hold until the next exchange starts or ends, whichever is first
             self._advance(min(start, finish), rates)
+            # starts before ends: an exchange that begins at this moment already shares the links
             if start <= finish:
                 _, number = heapq.heappop(self.pending)
                 self.active[number] = float(self.line.tasks[number].work.seconds.max())
                 continue
+            # all that end at this moment leave the links together
             ended = sorted(n for n, time in finishes.items() if time <= finish)
             for number in ended:
                 del self.active[number]
@@ -171,12 +175,12 @@ class _Run:
         load: dict[str, float] = {}
         tasks = self.line.tasks
         for number in self.active:
-            for link, part in tasks[number].work.uses.items():
-                load[link] = load.get(link, 0.0) + part
+            for link, share in tasks[number].work.uses.items():
+                load[link] = load.get(link, 0.0) + share
         return {
             number: 1.0
             / max(
-                [1.0, *(load[link] for link, part in tasks[number].work.uses.items() if part > 0)]
+                [1.0, *(load[link] for link, share in tasks[number].work.uses.items() if share > 0)]
             )
             for number in self.active
         }
@@ -186,8 +190,10 @@ class _Run:
         for number, rate in rates.items():
             if time > self.now:
                 left = self.active[number] - (time - self.now) * rate
+                # rounding may take a little more than is left
                 self.active[number] = max(0.0, left)
                 stretches = self.line.stretches.setdefault(number, [])
+                # one stretch for as long as the rate holds, whatever else starts and ends meanwhile
                 if stretches and stretches[-1].rate == rate:
                     stretches[-1] = stretches[-1]._replace(finish=time)
                 else:

@@ -47,14 +47,14 @@ def scaling_svg(outcomes: Sequence[Simulated], title: str) -> str:
     first = outcomes[0].scenario
     course = f"pipeline {first.pipeline}, exchanges {first.options.algorithm}"
     subtitle = f"{first.work.batch // first.ranks:,} samples per rank; {course}; simulated"
-    parts = [
+    elements = [
         svg.text(40, 36, title, size=20, bold=True),
         svg.text(40, 60, subtitle, size=13, colour="#555555"),
         *_qps_chart(outcomes),
         *_step_chart(outcomes),
     ]
     points = (f"{o.scenario.ranks:,} ranks: {o.samples_per_s:,.0f} samples/s" for o in outcomes)
-    return svg.document(WIDTH, HEIGHT, title, f"{subtitle}. {'; '.join(points)}", parts)
+    return svg.document(WIDTH, HEIGHT, title, f"{subtitle}. {'; '.join(points)}", elements)
 
 
 def _qps_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
@@ -83,13 +83,15 @@ def _qps_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
     yield _polyline([(x(c), y(r)) for c, r in zip(ranks, ideal)], "#999", dashed=True)
     yield svg.text(x(ranks[-1]) - 4, y(ideal[-1]) - 8, "perfect", colour="#777777", anchor="end")
     yield _polyline([(x(c), y(r)) for c, r in zip(ranks, rates)], COLOURS["embedding lookup"])
-    for count, rate, part in zip(ranks, rates, efficiencies(outcomes)):
-        tip = f"{count:,} ranks: {rate:,.0f} samples/s, {part:.0%} of perfect"
+    for count, rate, efficiency in zip(ranks, rates, efficiencies(outcomes)):
+        tip = f"{count:,} ranks: {rate:,.0f} samples/s, {efficiency:.0%} of perfect"
         yield (
             f'<circle cx="{x(count):.1f}" cy="{y(rate):.1f}" r="4" '
             f'fill="{COLOURS["embedding lookup"]}"><title>{tip}</title></circle>'
         )
-        yield svg.text(x(count) + 2, y(rate) + 20, f"{part:.0%}", anchor="middle", colour="#333333")
+        yield svg.text(
+            x(count) + 2, y(rate) + 20, f"{efficiency:.0%}", anchor="middle", colour="#333333"
+        )
 
 
 def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
@@ -97,6 +99,7 @@ def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
     left, top, width, height = STEP_BOX
     stacks = [_stack(outcome) for outcome in outcomes]
     most = max(sum(stack.values()) for stack in stacks)
+    # a little above the highest bar, so that it does not touch the top
     ticks = svg.ticks(1.0001 * most)
     limit = ticks[-1]
     yield svg.text(left, top - 12, "a step: exposed time by phase", size=13, bold=True)
@@ -106,9 +109,9 @@ def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
         yield svg.text(left - 8, y + 4, seconds(value), anchor="end")
     slot = width / len(outcomes)
     small = 12 if slot > 36 else 9
-    for place, (outcome, stack) in enumerate(zip(outcomes, stacks)):
+    for index, (outcome, stack) in enumerate(zip(outcomes, stacks)):
         y = top + height
-        x = left + slot * (place + 0.14)
+        x = left + slot * (index + 0.14)
         for phase in ORDER:
             size = stack.get(phase, 0.0)
             if size <= 0:
@@ -134,9 +137,9 @@ def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
 
 def _stack(outcome: Simulated) -> dict[str, float]:
     """Seconds of a step by what they are: exposed phases, and waiting."""
-    parts = outcome.breakdown
-    stack = {share.phase: share.exposed for share in parts.shares}
-    stack[WAITING] = parts.waiting + parts.idle
+    breakdown = outcome.breakdown
+    stack = {share.phase: share.exposed for share in breakdown.shares}
+    stack[WAITING] = breakdown.waiting + breakdown.idle
     return stack
 
 

@@ -31,6 +31,7 @@ def placed_with(planner: str, spec: PlanSpec = AUTO) -> Callable[[Scenario], Pla
     if planner not in NAMES:
         raise ConfigError(f"--planner: {planner!r} is unknown; choose one of {', '.join(NAMES)}")
     if isinstance(spec, str) and is_plan_file(spec):
+        # each number of ranks of a sweep is planned when it is simulated
         return lambda scenario: _from_file(scenario, spec)
     return lambda scenario: _planned(scenario, spec, planner)
 
@@ -45,6 +46,7 @@ def _planned(scenario: Scenario, spec: PlanSpec, planner: str) -> Placed:
     capacity = Capacity.of_machine(scenario.machine)
     if share is not None:
         capacity = Capacity(total=capacity.hbm + capacity.ddr + capacity.ssd)
+    # balancing by size is the search's, with other costs
     search = planner_of("search" if planner == SIZE else planner)
     model = Sizes(scenario) if planner == SIZE else scenario.model
     answer = search(scenario.tables, spec, scenario.layout, model, scenario.work, capacity)
@@ -103,5 +105,5 @@ class Sizes:
     def seconds(self, rectangles: Rectangles) -> Floats:
         """Cost of each rectangle, f64[n, 1]; that of whole tables is 1 + COLUMNS in all."""
         row_bytes = rectangles.width * self.number_bytes[rectangles.table] + self.row_bytes
-        part = rectangles.rows * row_bytes / self.bytes
-        return (part + COLUMNS * rectangles.width / self.columns)[:, None]
+        share = rectangles.rows * row_bytes / self.bytes
+        return (share + COLUMNS * rectangles.width / self.columns)[:, None]

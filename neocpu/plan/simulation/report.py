@@ -33,6 +33,7 @@ def gains(outcome: Simulated) -> list[Gain]:
     result = []
     for key, factor, words in PARTS:
         quantity = key.format(scenario.work.dense.precision)
+        # the plan stays, so the gain is the machine's alone
         machine = scaled(scenario.machine, quantity, factor)
         faster = simulate(replace(scenario, machine=machine), outcome.placed)
         result.append(Gain(words, outcome.step / faster.step))
@@ -42,7 +43,7 @@ def gains(outcome: Simulated) -> list[Gain]:
 def report_lines(outcome: Simulated) -> Iterator[str]:
     """Everything, as lines of text."""
     scenario = outcome.scenario
-    parts = outcome.breakdown
+    breakdown = outcome.breakdown
     options = scenario.options
     sums = f", dense sums {options.sums}" if options.sums else ""
     yield (
@@ -65,36 +66,37 @@ def report_lines(outcome: Simulated) -> Iterator[str]:
     yield f"QPS    {outcome.samples_per_s:,.0f} samples/s"
     yield ""
     yield f"{'phase':30}{'serialised':>12}{'exposed':>12}{'of the step':>13}{'longest path':>14}"
-    for share in parts.shares:
+    for share in breakdown.shares:
         if not share.serialised:
             continue
         yield (
             f"{share.phase:30}{seconds(share.serialised):>12}{seconds(share.exposed):>12}"
-            f"{share.exposed / parts.step:>12.1%}{seconds(parts.path[share.phase]):>15}"
+            f"{share.exposed / breakdown.step:>12.1%}{seconds(breakdown.path[share.phase]):>15}"
         )
-    rest = {"waiting for slower ranks": parts.waiting, "nothing under way": parts.idle}
+    rest = {"waiting for slower ranks": breakdown.waiting, "nothing under way": breakdown.idle}
     for name, value in rest.items():
-        if value > 1e-9 * parts.step:
-            yield f"{name:42}{seconds(value):>12}{value / parts.step:>12.1%}"
-    yield f"{'step':42}{seconds(parts.step):>12}"
+        if value > 1e-9 * breakdown.step:
+            yield f"{name:42}{seconds(value):>12}{value / breakdown.step:>12.1%}"
+    yield f"{'step':42}{seconds(breakdown.step):>12}"
     yield ""
     yield from bound_lines(outcome)
 
 
 def bound_lines(outcome: Simulated) -> Iterator[str]:
     """What limits the step: the busiest stream, the longest path, what more would bring."""
-    parts = outcome.breakdown
-    busiest = max(parts.busy, key=lambda name: parts.busy[name])
-    part = parts.busy[busiest] / parts.step
-    yield f"busiest stream: {busiest}, {part:.0%} of the step; no overlap makes the step shorter"
+    breakdown = outcome.breakdown
+    busiest = max(breakdown.busy, key=lambda name: breakdown.busy[name])
+    share = breakdown.busy[busiest] / breakdown.step
+    yield f"busiest stream: {busiest}, {share:.0%} of the step; no overlap makes the step shorter"
     links = [
-        f"{name.replace('_', ' ')} {busy / parts.step:.0%}"
-        for name, busy in sorted(parts.links.items(), key=lambda item: -item[1])
+        f"{name.replace('_', ' ')} {busy / breakdown.step:.0%}"
+        for name, busy in sorted(breakdown.links.items(), key=lambda item: -item[1])
     ]
     if links:
         yield f"links, of what their peaks would carry: {', '.join(links)}"
-    longest = max(parts.path, key=lambda name: parts.path[name])
-    yield f"longest path: mostly {longest}, {parts.path[longest] / parts.step:.0%} of the step"
+    longest = max(breakdown.path, key=lambda name: breakdown.path[name])
+    of_step = breakdown.path[longest] / breakdown.step
+    yield f"longest path: mostly {longest}, {of_step:.0%} of the step"
     useful = [f"{gain.part} {gain.gain:.2f}x" for gain in gains(outcome) if gain.gain > 1.005]
     yield f"what makes it faster: {', '.join(useful) or 'no single part of the machine'}"
 

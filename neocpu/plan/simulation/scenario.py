@@ -37,7 +37,7 @@ class Scenario:
     """A training step to simulate.
 
     machine, ranks : where; the machine's own number of nodes does not matter. tables, work : the
-    model and its global batch. route : of partial sums. pipeline : one of `schedule.PIPELINES`.
+    model and its global batch. route : of partial sums. pipeline : one of `core.stages.PIPELINES`.
     options : how costs are put on stages. steps : that are measured, after a warm-up.
     cache_share : part of all rows that fast memory holds; None: as much as fits.
     """
@@ -65,6 +65,7 @@ class Scenario:
     def layout(self) -> Layout:
         """Ranks on nodes; on one, where they may share cores, if nodes have no link."""
         linked = self.machine.between_nodes.bandwidth_bytes_per_s
+        # this machine may be asked for more ranks than it has cores; then they share them
         per_node = self.machine.ranks_per_node if linked else self.ranks
         return Layout(self.ranks, min(per_node, self.ranks), self.route)
 
@@ -144,8 +145,9 @@ def simulate(
                 "memory or a precision that the step needs"
             )
     line = run(unrolled(stages, works, WARM_UP + scenario.steps), scenario.ranks)
-    parts = breakdown(line, WARM_UP - 1, WARM_UP + scenario.steps - 1)
-    return Simulated(scenario, placed, loads, line, parts)
+    # from the end of the last batch of the warm-up, when the pipeline is full
+    measured = breakdown(line, WARM_UP - 1, WARM_UP + scenario.steps - 1)
+    return Simulated(scenario, placed, loads, line, measured)
 
 
 def placed_by(scenario: Scenario, plan: Plan, planner: str = "") -> Placed:

@@ -4,12 +4,10 @@ A process is a rank, a thread one of its streams. An exchange begins where its l
 arrived; before that a rank that waits for slower ones shows `wait`.
 """
 
-from typing import Any
-
 import numpy as np
 
 from neocpu.core.stages import QUEUES
-from neocpu.plan.simulation.chrome_trace import TrackPiece, document, event, names
+from neocpu.plan.simulation.chrome_trace import Event, TrackPiece, document, event, names
 from neocpu.plan.simulation.engine import Timeline
 
 # More ranks than this are sampled.
@@ -22,6 +20,7 @@ def traced_ranks(line: Timeline, most: int = MOST_RANKS) -> list[int]:
         return list(range(line.ranks))
     computing = [n for n, task in enumerate(line.tasks) if task.stage.queue == "compute"]
     busiest = int((line.finish - line.start)[computing].sum(axis=0).argmax())
+    # the busiest rank beside an even sample: it is the one for which the others wait
     sample = np.linspace(0, line.ranks - 1, most - 1).astype(int)
     return sorted({busiest, *sample.tolist()})
 
@@ -30,7 +29,7 @@ def trace_text(line: Timeline, title: str, most: int = MOST_RANKS) -> str:
     """The trace as JSON, times in microseconds."""
     ranks = traced_ranks(line, most)
     tracks = list(QUEUES)
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     for rank in ranks:
         events.extend(names(rank, [QUEUES[queue] for queue in tracks]))
     for number, task in enumerate(line.tasks):
@@ -46,6 +45,7 @@ def trace_text(line: Timeline, title: str, most: int = MOST_RANKS) -> str:
                 events.append(
                     event(TrackPiece(waiting, rank, track, arrivals[rank], start, arguments))
                 )
+            # pieces shorter than the file's resolution would be drawn as pieces without length
             if round((finishes[rank] - start) * 1e6, 3) > 0:
                 events.append(
                     event(TrackPiece(task.name, rank, track, start, finishes[rank], arguments))

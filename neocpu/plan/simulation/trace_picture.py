@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from neocpu.core import svg
+from neocpu.plan.simulation.chrome_trace import Event
 
 WIDTH = 1160
 LEFT = 150.0
@@ -75,25 +76,25 @@ def trace_svg(panels: Sequence[Panel], title: str, subtitle: str) -> str:
     """Panels below one another, as SVG text; time runs from the first step that a panel shows."""
     drawn = [(panel, _window(panel)) for panel in panels]
     longest = max(end - begin for _, (begin, end) in drawn)
-    parts = [
+    elements = [
         svg.text(24, 32, title, size=20, bold=True),
         svg.text(24, 54, subtitle, size=13, colour="#555555"),
         *_legend(),
     ]
     y = TOP + 20
     for panel, window in drawn:
-        parts.append(svg.text(24, y + 12, panel.title, size=14, bold=True))
+        elements.append(svg.text(24, y + 12, panel.title, size=14, bold=True))
         y += 34
         rows = list(_rows(panel, window))
         bottom = y + sum(ROW if row.title else GAP for row in rows)
-        parts.extend(_step_lines(panel, window, longest, y, bottom))
+        elements.extend(_step_lines(panel, window, longest, y, bottom))
         for row in rows:
-            parts.extend(_row(row, window[0], longest, y))
+            elements.extend(_row(row, window[0], longest, y))
             y += ROW if row.title else GAP
         y += 14
-    parts.extend(_axis(longest, y))
+    elements.extend(_axis(longest, y))
     steps = "; ".join(f"{panel.title}: {_length(panel):.1f} ms a step" for panel in panels)
-    return svg.document(WIDTH, y + 40, title, f"{subtitle}. {steps}", parts)
+    return svg.document(WIDTH, y + 40, title, f"{subtitle}. {steps}", elements)
 
 
 def _length(panel: Panel) -> float:
@@ -102,7 +103,7 @@ def _length(panel: Panel) -> float:
     return (end - begin) / (panel.steps[1] - panel.steps[0] + 1)
 
 
-def _events(panel: Panel) -> Iterator[Mapping[str, Any]]:
+def _events(panel: Panel) -> Iterator[Event]:
     return (event for event in panel.trace["traceEvents"] if event["ph"] == "X")
 
 
@@ -166,6 +167,7 @@ def _row(row: _Row, begin: float, longest: float, y: float) -> Iterator[str]:
     yield svg.text(LEFT - 8, y + 11, row.title, size=10, anchor="end")
     for start, end, name in row.pieces:
         x = LEFT + CHART * (start - begin) / longest
+        # a short piece stays visible
         width = max(CHART * (end - start) / longest, 0.3)
         yield svg.box(x, y + 1, width, ROW - 3, colour(name), f"{name}: {end - start:.2f} ms")
 

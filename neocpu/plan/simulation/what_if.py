@@ -1,6 +1,6 @@
 """What is different from the config and the machine file? Keys of `--set` that only we know.
 
-    machine.QUANTITY        2x, or a number: see zionex.scaling (machine.nic=2x)
+    machine.QUANTITY        2x, or a number: see machines/scaling.py (machine.nic=2x)
     wires.forward           format of pooled vectors that travel; also .backward, .partial, .dense
     work.pooling            mean lookups per bag of all tables
     work.precision          of the dense products
@@ -37,7 +37,7 @@ class WhatIf:
 
     machine: tuple[tuple[str, str], ...] = ()
     config: tuple[str, ...] = ()
-    wires: tuple[tuple[str, Any], ...] = ()
+    wires: tuple[tuple[str, str], ...] = ()
     pooling: float = 0.0
     precision: str = ""
     dense_features: int = 0
@@ -48,8 +48,8 @@ class WhatIf:
 
     def of_wires(self, wires: Wires) -> Wires:
         """The config's wires with their changes."""
-        changed_formats: dict[str, Any] = dict(self.wires)
-        return replace(wires, **changed_formats)
+        formats: dict[str, Any] = dict(self.wires)
+        return replace(wires, **formats)
 
     def of_machine(self, machine: Machine) -> Machine:
         """The machine with its changes; ConfigError for what a machine cannot be."""
@@ -68,10 +68,11 @@ def changes(overrides: Sequence[str]) -> WhatIf:
         text = text.strip().strip("\"'")
         if not equals:
             raise ConfigError(f"--set {override}: expected KEY=VALUE")
-        part, _, name = key.partition(".")
-        if part == "machine":
+        section, _, name = key.partition(".")
+        if section == "machine":
             result = replace(result, machine=(*result.machine, (name, text)))
-        elif part == "wires" and name != "block":
+        # the block is a key of the config, and changes what a plan may cut
+        elif section == "wires" and name != "block":
             if name not in WIRES:
                 known = ", wires.".join((*WIRES, "block"))
                 raise ConfigError(f"--set {key}: unknown; choose one of wires.{known}")
@@ -83,7 +84,7 @@ def changes(overrides: Sequence[str]) -> WhatIf:
             result = replace(result, **{attribute: number})
         elif key == "work.precision":
             result = replace(result, precision=_one_of(key, text, PRECISIONS))
-        elif part in ("work", "cache", "readers"):
+        elif section in ("work", "cache", "readers"):
             known = ", ".join([*_NUMBERS, "work.precision"])
             raise ConfigError(f"--set {key}: unknown; keys of the simulator are {known}")
         else:

@@ -60,6 +60,7 @@ class Capacity:
         sizes = {}
         for name in MEMORIES:
             memory = getattr(machine, name)
+            # a memory that ranks of a node share is divided among them
             sizes[name] = int(machine.share(memory.capacity_bytes, memory) * (1.0 - RESERVED))
         memories = tuple(name for name in MEMORIES if sizes[name])
         return cls(**sizes, memories=memories, placements=placements)
@@ -102,6 +103,7 @@ class Capacity:
     def _automatic(self) -> list[Variant]:
         """Variants among which the search may choose."""
         if "hbm" not in self.memories:
+            # rows go below only where the fast memory has a limit
             names = ["ddr", "ddr_over_ssd"] if "ssd" in self.memories and self.ddr else ["ddr"]
         else:
             names = ["hbm"]

@@ -114,12 +114,14 @@ def place_tables(
         missing.
     """
     free = [t for t, name in enumerate(named) if name == AUTO]
+    # without budgets all rows are in the fastest memory, and nothing is to be chosen
     if not free or not (hbm or ddr):
         return tuple("hbm" if name == AUTO else name for name in named)
     model = StepModel(plan, work, hbm, ddr, speeds)
     frugal = _frugal(plan, named, bool(ddr))
     order = _demand_order(plan, free, work)
     codes, seconds = _improve(model, _greedy(model, frugal, order), order)
+    # the search compares excesses only; whether the least placement fits is checked exactly
     if seconds >= TOO_LARGE:
         _check_ddr(plan, frugal, work, ddr)
         return frugal
@@ -146,8 +148,8 @@ class Shards(NamedTuple):
         records[:, :, 1] = 1
         for rank in range(plan.ranks):
             shards = [_shard_record(plan, shard, work) for shard in plan.local(rank)]
-            for place, record in enumerate(sorted(shards, key=lambda record: record[1])):
-                records[rank, place] = record
+            for column, record in enumerate(sorted(shards, key=lambda record: record[1])):
+                records[rank, column] = record
         table, rows, row_bytes, lookups = np.moveaxis(records, -1, 0)
         return cls(table=table.astype(np.int64), rows=rows, row_bytes=row_bytes, lookups=lookups)
 
@@ -172,12 +174,9 @@ class StepModel:
         self.speeds = speeds
         self.shards = Shards.of(plan, work)
 
-    def seconds_of(self, names: Sequence[str]) -> float:
-        """Seconds of a step with these placements."""
-        return float(self.seconds(_codes(names))[0])
-
     def seconds(self, codes: Codes) -> Floats:
         """Seconds f64[n] of a step for each of n placements, codes i64[n, tables]."""
+        # so many placements at a time that their arrays stay in the caches
         step = max(PIECE // self.shards.rows.size, 1)
         pieces = [self._seconds(codes[at : at + step]) for at in range(0, len(codes), step)]
         return np.concatenate(pieces)
@@ -223,6 +222,7 @@ class StepModel:
         if not budget:
             return cached * rows * LOAD_FACTOR, np.zeros(len(whole))
         row_bytes = self.shards.row_bytes
+        # shards that only fill up a rank's row have no lines
         line_bytes = (row_bytes + LINE_BYTES) * (row_bytes > 0) * (1 + scratch / SCRATCH)
         room = budget - (whole * (rows * row_bytes)).sum(axis=-1)
         cost = cached * line_bytes
@@ -239,6 +239,7 @@ class StepModel:
 
     def _swaps(self, lines: Floats) -> Floats:
         """Bytes that misses move to and from below a cache, per byte that lookups move."""
+        # the fourth root of docs/memory.md, by square roots
         hits = np.sqrt(np.sqrt(lines / self.shards.rows))
         swaps: Floats = (1 - hits) * SWAPPED / MOVED
         return swaps
@@ -250,6 +251,7 @@ class StepModel:
         """
         rows = self.shards.rows
         batch_rows = np.maximum(np.minimum(self.shards.lookups, rows), 1)
+        # a cache has whole sets; one with a line for every row is none
         whole_sets = np.where(lines < rows, lines // WAYS * WAYS, rows)
         lack: Floats = np.maximum(1 - whole_sets * (1 + 1 / SCRATCH) / batch_rows, 0)
         return lack * (self.shards.row_bytes > 0)
@@ -283,6 +285,7 @@ def _greedy(model: StepModel, frugal: Sequence[str], order: NDArray[np.int64]) -
     All cuts of few tables are costed; of many, a grid of them.
     """
     points = len(order)
+    # three cuts of an order of n are about n^3 / 3 placements
     while points**3 // 3 * model.shards.rows.size > EVALUATIONS and points > 4:
         points -= 1
     grid = np.linspace(0, len(order), points + 1).round().astype(np.int64)
@@ -291,12 +294,12 @@ def _greedy(model: StepModel, frugal: Sequence[str], order: NDArray[np.int64]) -
     cuts = [(i, j, k) for i in whole for j in whole for k in stored if i <= min(j, k)]
     in_hbm, cached, in_ddr = np.array(cuts).T[:, :, None]
 
-    place = np.arange(len(order))
-    below = np.where(place < in_ddr, CODE["ddr"], _codes(frugal)[:, order])
-    with_cache = np.where(place < in_ddr, CODE["hbm_over_ddr"], CODE["hbm_over_ddr_over_ssd"])
-    upper = np.where(place < cached, with_cache, below)
+    position = np.arange(len(order))
+    below = np.where(position < in_ddr, CODE["ddr"], _codes(frugal)[:, order])
+    with_cache = np.where(position < in_ddr, CODE["hbm_over_ddr"], CODE["hbm_over_ddr_over_ssd"])
+    upper = np.where(position < cached, with_cache, below)
     codes = np.repeat(_codes(frugal), len(cuts), axis=0)
-    codes[:, order] = np.where(place < in_hbm, CODE["hbm"], upper)
+    codes[:, order] = np.where(position < in_hbm, CODE["hbm"], upper)
     cheapest_first = np.argsort(model.seconds(codes), kind="stable")
     return codes[cheapest_first]
 
@@ -343,13 +346,15 @@ def _descend(
             costs = model.seconds(options.reshape(-1, codes.shape[1])).reshape(len(codes), -1)
             choice = costs.argmin(axis=1)
             least = costs.min(axis=1)
+            # every start goes its own way; one that has no gain keeps its placement
             better = least < seconds * (1 - GAIN)
             codes[np.ix_(better, tables)] = kinds[choice[better]][:, None]
             seconds[better] = least[better]
         if not (seconds < before).any():
             break
-        codes, first = np.unique(codes, axis=0, return_index=True)
-        seconds = seconds[first]
+        # starts that met go on as one
+        codes, kept = np.unique(codes, axis=0, return_index=True)
+        seconds = seconds[kept]
     best = seconds.argmin()
     return codes[best], float(seconds[best])
 
@@ -362,6 +367,7 @@ def _pair_moves(
     All pairs of few tables; of many, those that are close in the order.
     """
     both = np.array(list(product(kinds, repeat=2)))
+    # tables close in the order are the ones that compete for what is left of a budget
     reach = EVALUATIONS // (len(order) * len(both) * model.shards.rows.size)
     first, second = np.triu_indices(len(order), 1)
     near = second - first <= reach
@@ -389,17 +395,18 @@ def _frugal(plan: Plan, named: Sequence[str], ssd: bool) -> tuple[str, ...]:
     shard_rows = [0] * len(plan.tables)
     for shard in plan.shards:
         shard_rows[shard.table] = max(shard_rows[shard.table], shard.shape[0])
+    # a cache has one set at least, so a smaller table would take less room whole
     chosen = ["ddr_over_ssd" if ssd and rows > WAYS else "ddr" for rows in shard_rows]
     return tuple(choice if name == AUTO else name for name, choice in zip(named, chosen))
 
 
-def _needs(plan: Plan, places: Sequence[str], work: Workload) -> Iterator[tuple[int, int, int]]:
+def _needs(plan: Plan, placements: Sequence[str], work: Workload) -> Iterator[tuple[int, int, int]]:
     """(bytes of DDR that a rank needs at least, its number of caches there, rank)."""
     for rank in range(plan.ranks):
         need = 0
         caches = 0
         for shard in plan.local(rank):
-            kind = PLACEMENTS[places[shard.table]]
+            kind = PLACEMENTS[placements[shard.table]]
             spec = plan.tables[shard.table]
             row_bytes = spec.row_bytes(shard.shape[1], work.state_floats)
             if kind.whole == "ddr":
@@ -411,9 +418,9 @@ def _needs(plan: Plan, places: Sequence[str], work: Workload) -> Iterator[tuple[
         yield need, caches, rank
 
 
-def _check_ddr(plan: Plan, places: Sequence[str], work: Workload, ddr: int) -> None:
+def _check_ddr(plan: Plan, placements: Sequence[str], work: Workload, ddr: int) -> None:
     """Raise TrainingError if even these placements do not fit memory.ddr."""
-    need, caches, rank = max(_needs(plan, places, work))
+    need, caches, rank = max(_needs(plan, placements, work))
     if ddr and need > ddr:
         raise TrainingError(
             f"memory.ddr is {ddr:,} bytes a rank, but rank {rank} takes at least {need:,} with "

@@ -52,27 +52,28 @@ def plan_by_nodes(
     shards: list[Shard] = []
     final_schemes = list(schemes)
     for node in range(count):
-        numbers = [t for t, place in enumerate(node_of) if place == node]
-        part = _without_copies(numbers, [INSIDE[schemes[t]] for t in numbers], plan_node)
+        numbers = [t for t, home in enumerate(node_of) if home == node]
+        node_plan = _without_copies(numbers, [INSIDE[schemes[t]] for t in numbers], plan_node)
         for new, number in enumerate(numbers):
-            final_schemes[number] = _GLOBAL.get(part.schemes[new], part.schemes[new])
+            final_schemes[number] = _GLOBAL.get(node_plan.schemes[new], node_plan.schemes[new])
             shards += [
                 Shard(number, shard.rows, shard.cols, shard.rank + node * per_node)
-                for shard in part.of_table(new)
+                for shard in node_plan.of_table(new)
             ]
     return Plan(tuple(tables), tuple(final_schemes), tuple(sorted(shards)), ranks, per_node).check()
 
 
 def _without_copies(numbers: Sequence[int], schemes: Sequence[str], plan_node: NodePlanner) -> Plan:
     """A node's plan in which no table is copied to all its ranks: other nodes would lack it."""
-    part = plan_node(numbers, schemes)
-    while "data_parallel" in part.schemes:
+    node_plan = plan_node(numbers, schemes)
+    # a node's planner may choose copies for other tables once these are refused
+    while "data_parallel" in node_plan.schemes:
         schemes = [
             "table_wise" if chosen == "data_parallel" else scheme
-            for scheme, chosen in zip(schemes, part.schemes)
+            for scheme, chosen in zip(schemes, node_plan.schemes)
         ]
-        part = plan_node(numbers, schemes)
-    return part
+        node_plan = plan_node(numbers, schemes)
+    return node_plan
 
 
 def nodes_of_tables(
@@ -86,16 +87,16 @@ def nodes_of_tables(
             f"parallel.towers: {len(towers)} towers leave some of {nodes} nodes without any"
         )
     table_of_key = [key.table for key in bags(tables)]
-    places: list[set[int]] = [set() for _ in tables]
+    homes: list[set[int]] = [set() for _ in tables]
     for tower, keys in enumerate(towers):
         for key in keys:
-            places[table_of_key[key]].add(tower * nodes // len(towers))
-    for table, place in zip(tables, places):
-        if len(place) > 1:
+            homes[table_of_key[key]].add(tower * nodes // len(towers))
+    for table, home in zip(tables, homes):
+        if len(home) > 1:
             raise PlanError(
-                f"parallel.towers: table {table.name!r} serves towers of the nodes {sorted(place)}"
+                f"parallel.towers: table {table.name!r} serves towers of the nodes {sorted(home)}"
             )
-    return [place.pop() for place in places]
+    return [home.pop() for home in homes]
 
 
 def _deal_out(tables: Sequence[TableSpec], nodes: int) -> list[int]:
@@ -106,7 +107,7 @@ def _deal_out(tables: Sequence[TableSpec], nodes: int) -> list[int]:
     node_of = [0] * len(tables)
     columns = [table.dim * len(table.features) for table in tables]
     for table in sorted(range(len(tables)), key=lambda t: (-columns[t], -tables[t].rows, t)):
-        node = min(range(nodes), key=lambda place: load[place])
+        node = min(range(nodes), key=lambda node: load[node])
         node_of[table] = node
         vectors, rows, count = load[node]
         load[node] = (vectors + columns[table], rows + tables[table].rows, count + 1)

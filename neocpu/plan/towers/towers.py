@@ -33,12 +33,12 @@ def similarity(vectors: Sequence[NDArray[np.float32]]) -> F64:
 
     Raises ConfigError where the vectors have several widths.
     """
-    widths = sorted({part.shape[1] for part in vectors})
+    widths = sorted({block.shape[1] for block in vectors})
     if len(widths) > 1:
         raise ConfigError(
             f"tables have dims {widths}; vectors of one width are needed to compare features"
         )
-    stacked = np.stack([part.astype(np.float64) for part in vectors], axis=1)
+    stacked = np.stack([block.astype(np.float64) for block in vectors], axis=1)
     norms = np.linalg.norm(stacked, axis=2, keepdims=True)
     units = stacked / np.where(norms > 0, norms, 1)
     return np.abs(units @ units.transpose(0, 2, 1)).mean(axis=0)
@@ -47,6 +47,7 @@ def similarity(vectors: Sequence[NDArray[np.float32]]) -> F64:
 def distances(likeness: F64, kind: str) -> F64:
     """D f64[F, F] from I; kind : one of DISTANCES."""
     distance = 1 - likeness if kind == "coherent" else likeness.copy()
+    # a feature is in its own place, also where unlike ones are near
     np.fill_diagonal(distance, 0)
     return distance
 
@@ -78,9 +79,11 @@ def _descend(points: F64, distance: F64, steps: int) -> tuple[F64, list[float]]:
     for _ in range(steps):
         offset = points[:, None] - points[None]
         lengths = np.linalg.norm(offset, axis=2)
+        # points in one place have no direction to part in, and get no slope
         ratio = (lengths - distance) / np.where(lengths > 0, lengths, 1)
         gradient = 2 * (ratio[:, :, None] * offset).sum(axis=1)
         slope = float((gradient**2).sum())
+        # the last step's size was halved until it fitted; the next may be longer again
         size *= 4
         while size > 1e-12:
             candidate = points - size * gradient
@@ -112,6 +115,7 @@ def cluster(points: F64, clusters: int, capacity: int, seed: int = 0) -> Ints:
             labels = _assign(points, centres, capacity)
             centres = np.stack([points[labels == c].mean(axis=0) for c in range(clusters)])
             new_cost = float(((points - centres[labels]) ** 2).sum())
+            # by cost, since labels of equal cost may change for ever
             if new_cost >= cost * (1 - 1e-9):
                 break
             cost = new_cost
@@ -126,6 +130,7 @@ def _spread_centres(points: F64, clusters: int, random: np.random.Generator) -> 
     chosen = [int(random.integers(len(points)))]
     while len(chosen) < clusters:
         square = ((points[:, None] - points[chosen][None]) ** 2).sum(axis=2).min(axis=1)
+        # rounding may leave a centre a little way from itself
         square[chosen] = 0
         weights = square if square.sum() > 0 else _absent(len(points), chosen)
         chosen.append(int(random.choice(len(points), p=weights / weights.sum())))
@@ -166,6 +171,7 @@ def _improve(square: F64, labels: Ints, sizes: Ints, capacity: int) -> bool:
     current = square[everyone, labels]
     moves = square - current[:, None]
     moves[:, sizes >= capacity] = np.inf
+    # the last point of a cluster may not leave it
     moves[sizes[labels] == 1] = np.inf
     moves[everyone, labels] = np.inf
     other_centre = square[:, labels]  # [i, j]: point i at the centre of j

@@ -10,11 +10,10 @@ is fitted to the times of the phase: least squares of relative errors, no cost b
 workloads serve nothing else; models and plans that are predicted later play no part.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,23 +22,19 @@ from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
-from neocpu.plan.machines.measure_dense import DENSE_DESIGNS, DenseBench
+from neocpu.plan.machines.measure.dense import DENSE_DESIGNS, DenseBench
+from neocpu.plan.machines.measure.phase_clock import PhaseClock
+
+if TYPE_CHECKING:
+    from neocpu.parallel.exchange.input_dist import Input
 
 Floats = NDArray[np.float64]
-T = TypeVar("T")
+Numbers = NDArray[np.float32]
 LEAVES = 16
 # that take turns, so that rows are not all in the processor's cache
 BATCHES = 3
-# steps that do not count, and steps of which the fastest counts, phase by phase
-COLD = 2
-STEPS = 10
-FEWEST_STEPS = 4
-# seconds of a workload after which no more than the fewest steps are made
-BUDGET = 0.2
 # over all workloads, so that a slow moment of the machine spoils one at most
 PASSES = 2
-# bytes that are touched between two phases, as many as E of 1,024 samples with 2,000 columns has
-ELSEWHERE = 8 << 20
 # of weighing errors anew
 ROUNDS = 10
 # errors below are as good as none
@@ -105,45 +100,6 @@ class Timed:
     seconds: float
 
 
-class PhaseClock:
-    """Least seconds of each phase over several steps, on the slowest rank. Collective."""
-
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
-        self._step: dict[str, int] = {}
-        self.least: dict[str, float] = {}
-        self.spent = 0.0
-        # what a step touches between two phases, which find little of theirs in the caches
-        self._elsewhere = np.zeros(ELSEWHERE // 8)
-
-    def __call__(self, phase: str, work: Callable[[], T]) -> T:
-        """Do the work of a phase, all ranks beginning together."""
-        self._elsewhere += 1.0
-        self._comm.barrier()
-        begin = time.perf_counter_ns()
-        result = work()
-        self._step[phase] = time.perf_counter_ns() - begin
-        return result
-
-    def end_step(self, warm: bool) -> None:
-        """A step is over; it counts if it was `warm`."""
-        for phase, elapsed in self._step.items():
-            seconds = max(self._comm.largest(elapsed), 1) * 1e-9
-            self.spent += seconds
-            if warm:
-                self.least[phase] = min(seconds, self.least.get(phase, seconds))
-
-    def steps(self, run: Callable[[int], None]) -> dict[str, float]:
-        """Call `run(step)` for steps until enough were timed; the least seconds of each phase."""
-        for step in range(COLD + STEPS):
-            # all ranks see the same times, so they stop together
-            if step >= COLD + FEWEST_STEPS and self.spent > BUDGET:
-                break
-            run(step)
-            self.end_step(step >= COLD)
-        return self.least
-
-
 class Workbench:
     """The exchanges and tables of one workload on this rank, for a few batches."""
 
@@ -161,6 +117,7 @@ class Workbench:
         )
         plan = place(specs, [design.scheme] * design.tables, comm.size)
         optimizer = SparseOptimizer(name="exact_rowwise_adagrad", learning_rate=0.01)
+        # the real exchange and tables: their private steps are timed one by one
         self._tables = ShardedEmbedding(plan, comm, optimizer, 1, LEAVES)
         lo, hi = rank_samples(comm.rank, comm.size, design.batch, LEAVES)
         rng = np.random.default_rng(comm.rank)
@@ -206,7 +163,7 @@ class Workbench:
             self._exchange(clock, coming)
         exchange.release(coming)
 
-    def _exchange(self, clock: PhaseClock, coming: Any) -> None:
+    def _exchange(self, clock: PhaseClock, coming: "Input") -> None:
         tables = self._tables
         exchange = tables.exchange
         shape = coming.shape
@@ -219,7 +176,7 @@ class Workbench:
         )
         clock(f"update{columns}", lambda: self._update(coming, gradients))
 
-    def _update(self, batch_input: Any, gradients: tuple[Any, Any]) -> None:
+    def _update(self, batch_input: "Input", gradients: tuple[Numbers, Numbers]) -> None:
         from neocpu.parallel.transport.started import Started
 
         tables = self._tables
@@ -230,12 +187,13 @@ class Workbench:
         if tables._any_scalars:
             Started(tables._share(batch_input, *gradients, self._step)).wait()
 
-    def _reduce(self, batch_input: Any) -> None:
+    def _reduce(self, batch_input: "Input") -> None:
         from neocpu.parallel.embeddings.replicas import RowWords
         from neocpu.parallel.transport.started import Started
 
         tables = self._tables
         assert tables._replicas is not None
+        assert batch_input.copies is not None
         copies = tables.tbe.merge_words(tables._copies, batch_input.copies, self._gradient)
         words = [RowWords(*pair) for pair in copies]
         merged = Started(tables._replicas.reduce(words)).wait()
@@ -271,7 +229,7 @@ def unique_rows(lookups: float, rows: float) -> float:
     return float(-rows * np.expm1(lookups * np.log1p(-1.0 / max(rows, 2.0))))
 
 
-def measure_phases(comm: Comm, machine: Machine) -> list[Any]:
+def measure_phases(comm: Comm, machine: Machine) -> list[PhaseCosts]:
     """Costs of all phases on this job's ranks. Collective.
 
     machine : with the rates of embeddings and products that the job measured.
@@ -318,6 +276,7 @@ def fit(phase: str, timed: list[Timed]) -> dict[str, float]:
         costs = _least_errors(amounts[:, terms])
         if costs.min() >= 0:
             return {COUNTED[term]: float(cost) for term, cost in zip(terms, costs)}
+        # the term that lowers the times most is the one that fits worst
         worst = int(np.argmin(costs * amounts[:, terms].max(axis=0)))
         terms.pop(worst)
     return {}
@@ -325,6 +284,7 @@ def fit(phase: str, timed: list[Timed]) -> dict[str, float]:
 
 def _least_errors(columns: Floats) -> Floats:
     """x with columns @ x near 1, by least squares that are weighted again and again."""
+    # columns differ by powers of ten, and lstsq would take the smallest of them for nothing
     scale = columns.max(axis=0)
     scale[scale == 0] = 1.0
     weights = np.ones(len(columns))
@@ -333,12 +293,13 @@ def _least_errors(columns: Floats) -> Floats:
         target = weights
         x = np.linalg.lstsq(columns / scale * weights[:, None], target, rcond=None)[0]
         errors = np.abs(columns / scale @ x - 1.0)
+        # weights of least absolute errors: a few slow moments must not bend the whole fit
         weights = 1.0 / np.sqrt(np.maximum(errors, LEAST_ERROR))
     result: Floats = x / scale
     return result
 
 
-def as_values(costs: list[PhaseCosts]) -> list[dict[str, Any]]:
+def as_values(costs: list[PhaseCosts]) -> list[dict[str, object]]:
     """Costs as JSON values, four digits each."""
     return [
         {

@@ -1,7 +1,7 @@
 """What does the dense part of a step cost beside its products? Layers, numbers, interaction.
 
 The kernels of a DLRM run forward and backward for a few designed models, each rank with its share
-of the samples. `measure_phases.fit` turns their times into costs:
+of the samples. `phases.fit` turns their times into costs:
 
     entry_s       for each layer
     number_s      for each number that a layer reads or writes
@@ -10,10 +10,9 @@ of the samples. `measure_phases.fit` turns their times into costs:
     curve         times the seconds by the rates of products
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from neocpu.core.trees import aligned_nodes, leaf_cuts, rank_leaves, rank_samples
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.machines.machine import PRODUCTS, Machine
+from neocpu.plan.machines.measure.phase_clock import PhaseClock
 
 LEAVES = 16
 F32 = NDArray[np.float32]
@@ -116,7 +116,7 @@ class DenseBench:
         sgd = SparseOptimizer(name="exact_sgd", learning_rate=0.01)
         self._optimizer = DenseOptimizer(sgd, np.zeros(design.parameters, np.float32))
 
-    def run(self, clock: Callable[[str, Callable[[], Any]], Any], step: int) -> None:
+    def run(self, clock: PhaseClock, step: int) -> None:
         """Step number `step`; `clock(phase, work)` does and times each phase. Collective."""
         clock("dense_forward", self._forward)
         clock("dense_backward", self._backward)
@@ -158,6 +158,7 @@ class DenseBench:
                     dE = self._dE
                     interaction.dot_backward(self._E, gradient, design.bottom[-1], False, dE)
                 gradient = np.ascontiguousarray(dE[:, : design.bottom[-1]])
+                # the bottom's ReLU: the interaction stands between, so the product has no gate
                 gradient[self._outputs[i - 1] <= 0] = 0
         for cuts in self._cuts:
             for i, gradient in outer:
@@ -167,7 +168,7 @@ class DenseBench:
                 )
 
     def amounts(self, phase: str) -> tuple[float, ...]:
-        """What a phase counts, in the order of `measure_phases.COUNTED`."""
+        """What a phase counts, in the order of `machine.COUNTED`."""
         design = self._design
         if phase in ("dense_exchange", "dense_update"):
             return parameter_amounts(design.parameters)
@@ -199,7 +200,7 @@ def parameter_amounts(parameters: int) -> tuple[float, ...]:
 def dense_amounts(
     layers: Sequence[tuple[int, int]], samples: float, vectors: int, width: int, curve: float
 ) -> tuple[float, ...]:
-    """Amounts of the dense part on a rank, in the order of `measure_phases.COUNTED`.
+    """Amounts of the dense part on a rank, in the order of `machine.COUNTED`.
 
     vectors : of the dot interaction, with the bottom's output; 0 without it. width : of each.
     curve : seconds of the products by the machine's rates.

@@ -7,8 +7,8 @@
 With a `CountedDemand` of the step's batch these are, call by call, the bytes that
 `parallel/transport/comm.py` counts; with a `MeanDemand` they are expected ones. Calls stand in the
 order in which a step makes them that is not pipelined (`core/stages.py`); other steps make the same
-calls in another order, and those for inputs a step earlier. W ranks, K entries of the receiver, b
-samples of the sender:
+calls in another order, those for inputs a step earlier, dense ones for each half of the network.
+All go straight from rank to rank. W ranks, K entries of the receiver, b samples of the sender:
 
     input lengths       i32, a status number and the bags of each entry and sample        [1 + K b]
                         (a number for each shard too, where equal rows travel once)
@@ -16,7 +16,7 @@ samples of the sender:
                         (`parallel/exchange/message_sizes.py`)
     input weights       f32, likewise, if any table is weighted
     pooled output       f32, columns of whole entries for each sample
-    words               f64, columns of row-split entries; calls by route (`traffic_routes.py`)
+    words               f64, columns of row-split entries; calls by route (`routes.py`)
     further counts      i64, 2 to each rank: how many words need more than one f64
     pooled gradients    f32, the way back of the pooled output
     word gradients      f32, the way back of words
@@ -27,7 +27,7 @@ samples of the sender:
     gathered rows       i64, touched rows, from the rank that summed them to all
     gathered gradients  f32, their gradients
     dense slices        f32, P/W parameters of each aligned node of the sender's leaves
-    dense gather        f32, finished slices to all; both for each bucket of P parameters
+    dense gather        f32, finished slices to all
     row scalars         f32, sums over columns of touched rows, for each phase that reads any
 
 Pooled output, gradients and dense slices are codes where the step has wires
@@ -45,11 +45,10 @@ import numpy as np
 from neocpu.core.trees import aligned_nodes, rank_leaves
 from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.plan.cost.collectives import Collective
-from neocpu.plan.cost.demand import Demand, Numbers, sample_cuts
-from neocpu.plan.cost.shard_columns import Ints, ShardColumns
-from neocpu.plan.cost.traffic_routes import ROUTE_CALLS, groups_of
-from neocpu.plan.cost.traffic_two_level import Levels, two_level_calls
+from neocpu.plan.cost.traffic.collectives import Collective
+from neocpu.plan.cost.traffic.demand import Demand, Numbers, sample_cuts
+from neocpu.plan.cost.traffic.routes import ROUTE_CALLS, groups_of
+from neocpu.plan.cost.traffic.shard_columns import Ints, ShardColumns
 
 INDEX = 8  # bytes of a row index, and of a count
 LENGTH = 4  # of a bag's length
@@ -62,9 +61,7 @@ class StepShape:
     """What decides a step's messages besides its plan and its lookups.
 
     batch : samples of the global batch. leaves : of the batch tree. parameters : dense ones.
-    buckets : parameters whose gradients are summed together, in their order; (): all are.
     route : of row-split tables, a name in `parallel.routes.ROUTES`.
-    alltoall : "direct" or "two_level", as in `ParallelConfig`.
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
         `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
     counts : the sparse optimizer reads how often each row is looked up, so replicas add that up.
@@ -79,36 +76,14 @@ class StepShape:
     row_scalars: tuple[int, ...] = ()
     counts: bool = False
     unique_rows: str = "off"
-    alltoall: str = "direct"
-    buckets: tuple[int, ...] = ()
     wires: WireSpecs = FP32
 
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
-    """The calls of one training step, in their order. Raises KeyError for an unknown route.
-
-    With two-level exchanges, stages of calls that are under way together may change places.
-    """
-    calls = _direct_traffic(plan, step, demand)
-    nodes = np.arange(plan.ranks, dtype=np.int64) // plan.ranks_per_node
-    if step.alltoall == "direct" or plan.ranks_per_node == 1 or not nodes.any():
-        return calls
-    levels = Levels(nodes)
-    if not levels.reduces or not step.wires.dense.exact:
-        return tuple(two_level_calls(calls, nodes))
-    others = [call for call in calls if not call.name.startswith("dense ")]
-    dense = [
-        call
-        for parameters in step.buckets or (step.parameters,)
-        for call in levels.dense(parameters, step.leaves)
-    ]
-    return (*two_level_calls(others, nodes), *dense)
-
-
-def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
-    """The calls of a step whose exchanges are direct."""
+    """The calls of one training step, in their order. Raises KeyError for an unknown route."""
     rectangles = ShardColumns.of(plan)
     dense = dense_traffic(plan.ranks, step)
+    # nothing of the embedding leaves the rank, not even to itself
     if _alone(rectangles, step):
         return tuple(dense)
     samples = np.diff(sample_cuts(plan.ranks, step.batch, step.leaves))
@@ -118,6 +93,7 @@ def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collec
         words_of, gradients_of = ROUTE_CALLS[step.route]
         words = words_of(groups_of(rectangles, samples, plan.ranks_per_node))
         back = step.wires.backward
+        # in bytes, since gradients may be codes, which a count of columns does not tell
         gradients = gradients_of(groups_of(rectangles, samples, plan.ranks_per_node, back))
         words.append(_equal("further counts", plan.ranks, 2 * INDEX))
     pooled, pooled_gradients = _whole(rectangles, samples, step.wires)
@@ -135,24 +111,21 @@ def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collec
 
 
 def dense_traffic(ranks: int, step: StepShape) -> list[Collective]:
-    """The two calls of the dense reduction of each bucket: slices to their owners, finished slices
-    to all.
-    """
+    """The two calls of the dense reduction: slices to their owners, finished slices to all."""
     if ranks == 1:
         return []
     nodes = [
         sum(1 for _ in aligned_nodes(*rank_leaves(rank, ranks, step.leaves)))
         for rank in range(ranks)
     ]
-    calls = []
-    for parameters in step.buckets or (step.parameters,):
-        widths = np.diff(np.arange(ranks + 1, dtype=np.int64) * parameters // ranks)
-        sizes = step.wires.dense.bytes(widths)
-        slices = np.array(nodes, np.int64)[:, None] * sizes
-        finished = np.broadcast_to(sizes[:, None], (ranks, ranks))
-        calls.append(Collective("dense slices", "alltoallv", slices))
-        calls.append(Collective("dense gather", "allgatherv", finished))
-    return calls
+    widths = np.diff(np.arange(ranks + 1, dtype=np.int64) * step.parameters // ranks)
+    sizes = step.wires.dense.bytes(widths)
+    slices = np.array(nodes, np.int64)[:, None] * sizes
+    finished = np.broadcast_to(sizes[:, None], (ranks, ranks))
+    return [
+        Collective("dense slices", "alltoallv", slices),
+        Collective("dense gather", "allgatherv", finished),
+    ]
 
 
 def _alone(rectangles: ShardColumns, step: StepShape) -> bool:
@@ -178,6 +151,7 @@ def _input(
     heads = np.ones(plan.ranks, np.int64)
     if unique_rows != "off":
         shards = np.ones(rectangles.table.size, np.int64)
+        # each segment tells its unique rows in the head of the lengths, so that both sides agree
         heads += rectangles.sum_by_rank(shards, ~rectangles.copies)
     lengths = LENGTH * (heads + samples[:, None] * entries)
     calls = [
@@ -201,6 +175,7 @@ def _whole(
         for wire in (wires.forward, wires.backward)
     )
     output = Collective("pooled output", "alltoallv", forward)
+    # gradients go the way back: senders and receivers change places
     back = np.ascontiguousarray(backward.T)
     return [output], [Collective("pooled gradients", "alltoallv", back)]
 
@@ -212,6 +187,7 @@ def _replicas(plan: Plan, demand: Demand, counted: bool) -> list[Collective]:
         return []
     ranks = plan.ranks
     ones = np.ones(len(tables), np.int64)
+    # one more column counts how often each row was looked up
     widths = np.array([plan.tables[table].dim + counted for table in tables], np.int64)
     counts = INDEX * len(tables)
     rows = INDEX * demand.replica_rows(tables, ones)
@@ -243,11 +219,12 @@ def _row_scalars(
         return []
     narrow = rectangles.select(np.flatnonzero(rectangles.narrow))
     amounts: Numbers = np.zeros((plan.ranks, plan.ranks), np.int64)
+    # pairs are of one table, so they are listed table by table
     order = np.argsort(narrow.table, kind="stable")
     ends = np.flatnonzero(np.diff(narrow.table[order], append=-1)) + 1
-    for places in np.split(order, ends[:-1]):
-        number = int(narrow.table[places[0]])
-        table = narrow.select(places)
+    for members in np.split(order, ends[:-1]):
+        number = int(narrow.table[members[0]])
+        table = narrow.select(members)
         dim = plan.tables[number].dim
         lo = np.maximum(table.lo[:, None], table.lo)
         hi = np.minimum(table.hi[:, None], table.hi)
@@ -260,6 +237,7 @@ def _row_scalars(
             nodes[source] * rows,
             plan.ranks**2,
         ).reshape(amounts.shape)
+        # not in place: expected rows are f64, which an i64 array would not take
         amounts = amounts + sums.astype(rows.dtype)
     return [
         Collective("row scalars", "alltoallv", NUMBER * scalars * amounts, hop=phase)
@@ -270,8 +248,9 @@ def _row_scalars(
 
 def _column_nodes(table: ShardColumns, dim: int) -> Ints:
     """Maximal aligned nodes of the column tree that each rectangle of one table sends: i64[S]."""
+    # the tree's leaves are a power of two; the last shard stands for those beyond the table too
     root = 1 << (dim - 1).bit_length()
     spans = np.stack([table.left, np.where(table.right == dim, root, table.right)], axis=1)
-    distinct, place = np.unique(spans, axis=0, return_inverse=True)
+    distinct, inverse = np.unique(spans, axis=0, return_inverse=True)
     counts = [sum(1 for _ in aligned_nodes(lo, hi)) for lo, hi in distinct.tolist()]
-    return np.array(counts, np.int64)[place]
+    return np.array(counts, np.int64)[inverse]

@@ -8,15 +8,15 @@
                 bytes of rank r in memory k <= its limit                for all r, k
 
 A candidate on a node has one y for each node. Calls that only some plans make are left out. The
-solver is HiGHS, through SciPy, which is an extra (`pip install neocpu[solver]`); nothing but the
-yardstick needs it. Its time grows exponentially: a few tables on a few ranks take seconds.
+solver is HiGHS, through SciPy. Its time grows exponentially: a few tables on a few ranks take
+seconds.
 """
 
 from typing import Any
 
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
 
-from neocpu.core.errors import EnvironmentProblem
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.work import Floats
 from neocpu.plan.search.cuts import ALL, RANK
@@ -28,21 +28,15 @@ def fewest_seconds(options: Options, layout: Layout, limits: Floats, gap: float 
     """Seconds of the best plan of these candidates, beside what is fixed.
 
     limits : f64[memories] of a rank. gap : relative, at which the solver may stop. Infinite where
-    nothing fits.
-
-    Raises
-    ------
-    EnvironmentProblem : SciPy is not installed.
-    RuntimeError : the solver gave up.
+    nothing fits. Raises RuntimeError where the solver gave up.
     """
-    milp, constraint, bounds = _solver()
     program = _Program(options, layout, limits)
     matrix, low, high = program.constraints()
     result = milp(
         program.objective(),
-        constraints=constraint(matrix, low, high),
+        constraints=LinearConstraint(matrix, low, high),
         integrality=program.integrality(),
-        bounds=bounds(0.0, np.where(program.integrality() > 0, 1.0, np.inf)),
+        bounds=Bounds(0.0, np.where(program.integrality() > 0, 1.0, np.inf)),
         options={"mip_rel_gap": gap},
     )
     # 2: infeasible, in the words of scipy.optimize.milp
@@ -51,17 +45,6 @@ def fewest_seconds(options: Options, layout: Layout, limits: Floats, gap: float 
     if result.status != 0:
         raise RuntimeError(f"HiGHS gave up: {result.message}")
     return float(result.fun) * program.scale
-
-
-def _solver() -> tuple[Any, Any, Any]:
-    """(milp, LinearConstraint, Bounds) of SciPy."""
-    try:
-        from scipy.optimize import Bounds, LinearConstraint, milp
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "the exact yardstick needs SciPy: pip install neocpu[solver]"
-        ) from error
-    return milp, LinearConstraint, Bounds
 
 
 class _Program:

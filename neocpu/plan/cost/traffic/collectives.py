@@ -7,14 +7,12 @@ link_report(calls, nodes)                                      what Comm.traffic
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.parallel.transport.throttle import LINKS
-from neocpu.plan.cost.demand import Numbers
-from neocpu.plan.cost.shard_columns import Ints
+from neocpu.plan.cost.traffic.demand import Numbers
+from neocpu.plan.cost.traffic.shard_columns import Ints
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,7 @@ class Collective:
             return self.size
         source, target, size = self.messages()
         matrix = np.zeros((ranks, ranks), size.dtype)
+        # several messages of a call may have one source and target
         np.add.at(matrix, (source, target), size)
         return matrix
 
@@ -63,10 +62,11 @@ def total(calls: Sequence[Collective], ranks: int, name: str = "") -> Numbers:
     return sum(matrices, start=np.zeros((ranks, ranks), np.int64))
 
 
-def link_table(call: Collective, nodes: Ints) -> NDArray[Any]:
+def link_table(call: Collective, nodes: Ints) -> Numbers:
     """[link class of `comm.LINKS`, (messages, bytes)] of one call; nodes i64[W]: of each rank."""
     source, target, size = call.messages()
     link = np.where(nodes[source] == nodes[target], 1, 2)
+    # a rank's message to itself stays on the rank, whatever its node
     link[source == target] = 0
     table = np.zeros((len(LINKS), 2), size.dtype)
     for number in range(len(LINKS)):
@@ -75,13 +75,13 @@ def link_table(call: Collective, nodes: Ints) -> NDArray[Any]:
     return table
 
 
-def link_report(calls: Sequence[Collective], nodes: Ints) -> dict[str, Any]:
+def link_report(calls: Sequence[Collective], nodes: Ints) -> dict[str, object]:
     """The calls by verb and link class, in the form of `Comm.traffic()`."""
-    report: dict[str, Any] = {}
+    report: dict[str, object] = {}
     for verb in sorted({call.verb for call in calls}):
         chosen = [call for call in calls if call.verb == verb]
         table = sum(link_table(call, nodes) for call in chosen)
-        entry: dict[str, Any] = {"calls": len(chosen)}
+        entry: dict[str, object] = {"calls": len(chosen)}
         for link, (messages, size) in zip(LINKS, np.asarray(table).tolist()):
             entry[link] = {"messages": messages, "bytes": size}
         report[verb] = entry

@@ -1,6 +1,6 @@
 """How much do the samples of a step look up? Counted in a batch, or expected from means.
 
-Traffic (`traffic.py`) needs few numbers of a batch: lookups that each rank's samples send to each
+Traffic (`step.py`) needs few numbers of a batch: lookups that each rank's samples send to each
 rank, and unique rows, of the whole batch or of one rank's samples. `CountedDemand` counts them in a
 given global batch, so that bytes come out exactly. `MeanDemand` expects them: a table of H rows
 that is looked up n times, each row alike, has h (1 - (1 - 1/H)^n) unique rows among h of its rows.
@@ -8,25 +8,26 @@ that is looked up n times, each row alike, has h (1 - (1 - 1/H)^n) unique rows a
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT
+from neocpu.core.trees import rank_samples
+from neocpu.core.types import Elements
 from neocpu.parallel.exchange.message_sizes import segment_words
-from neocpu.plan.cost.shard_columns import Ints, ShardColumns
+from neocpu.plan.cost.traffic.shard_columns import Ints, ShardColumns
 from neocpu.plan.cost.work import alike_rows
 from neocpu.tables.specs.specs import TableSpec, bags
 
 # i64 where they were counted, f64 where they are expected
-Numbers = NDArray[Any]
+Numbers: TypeAlias = Elements
 
 
 def sample_cuts(ranks: int, batch: int, leaves: int) -> Ints:
-    """First sample of every rank and the end, i64[ranks + 1], as `trees.rank_samples` has them."""
-    leaf = np.arange(ranks + 1, dtype=np.int64) * leaves // ranks
-    return leaf * batch // leaves
+    """First sample of every rank and the end: i64[ranks + 1]."""
+    firsts = [rank_samples(rank, ranks, batch, leaves)[0] for rank in range(ranks + 1)]
+    return np.array(firsts, np.int64)
 
 
 def owner_cuts(rows: int, ranks: int) -> Ints:
@@ -80,6 +81,7 @@ class CountedDemand:
         self._keys: list[list[int]] = [[] for _ in tables]
         for key, bag in enumerate(bags(tables)):
             ends = kjt.offsets[key * samples + cuts]
+            # sorted once: every later count of rows in a range is two binary searches
             runs = [np.sort(kjt.values[lo:hi]) for lo, hi in pairwise(ends.tolist())]
             self._rows.append([run[np.searchsorted(run, 0) :] for run in runs])
             self._keys[bag.table].append(key)
@@ -96,11 +98,11 @@ class CountedDemand:
         """Lookups that samples of rank s send to rank q's rectangles: i64[ranks, ranks]."""
         counts = np.zeros((self._ranks, self._ranks), np.int64)
         for table, keys in enumerate(self._keys):
-            places = np.flatnonzero((rectangles.table == table) & ~rectangles.copies)
-            receivers = rectangles.rank[places]
+            chosen = np.flatnonzero((rectangles.table == table) & ~rectangles.copies)
+            receivers = rectangles.rank[chosen]
             for key in keys:
                 for source, rows in enumerate(self._rows[key]):
-                    inside = _between(rows, rectangles.lo[places], rectangles.hi[places])
+                    inside = _between(rows, rectangles.lo[chosen], rectangles.hi[chosen])
                     np.add.at(counts[source], receivers, inside)
         return counts
 
@@ -110,13 +112,13 @@ class CountedDemand:
             return self.lookups(rectangles)
         words = np.zeros((self._ranks, self._ranks), np.int64)
         for table, keys in enumerate(self._keys):
-            places = np.flatnonzero((rectangles.table == table) & ~rectangles.copies)
-            lo = rectangles.lo[places]
-            hi = rectangles.hi[places]
+            chosen = np.flatnonzero((rectangles.table == table) & ~rectangles.copies)
+            lo = rectangles.lo[chosen]
+            hi = rectangles.hi[chosen]
             for source, unique in enumerate(self._unique[table]):
                 lookups = sum(_between(self._rows[key][source], lo, hi) for key in keys)
                 sizes = segment_words(np.asarray(lookups), _between(unique, lo, hi), unique_rows)
-                np.add.at(words[source], rectangles.rank[places], sizes)
+                np.add.at(words[source], rectangles.rank[chosen], sizes)
         return words
 
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:
@@ -187,13 +189,14 @@ class MeanDemand:
         height = moving.hi - moving.lo
         per_sample = height / self._rows[moving.table] * self._per_sample[moving.table]
         # ranks have few different numbers of samples
-        samples, place = np.unique(self._samples, return_inverse=True)
+        samples, inverse = np.unique(self._samples, return_inverse=True)
         words = np.zeros((samples.size, rectangles.ranks))
+        # by table, not by rectangle: all rectangles of a table share the law
         touched = self._touched(np.arange(self._rows.size), samples)[moving.table]
         for i, count in enumerate(samples.tolist()):
             sizes = segment_words(per_sample * count, height * touched[:, i], unique_rows)
             words[i] = np.bincount(moving.rank, sizes, rectangles.ranks)
-        return words[place]
+        return words[inverse]
 
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:
         """Unique rows of the batch in rows [lo, hi) of a table: f64[n]."""
@@ -203,9 +206,9 @@ class MeanDemand:
     def replica_rows(self, tables: Sequence[int], weights: Ints) -> Numbers:
         """Unique rows of rank s's samples that rank d sums: f64[ranks, ranks]."""
         # ranks have few different numbers of samples
-        samples, place = np.unique(self._samples, return_inverse=True)
+        samples, inverse = np.unique(self._samples, return_inverse=True)
         touched = self._touched(np.asarray(tables, np.int64), samples)
-        return (touched.T @ self._heights(tables, weights))[place]
+        return (touched.T @ self._heights(tables, weights))[inverse]
 
     def replica_sums(self, tables: Sequence[int], weights: Ints) -> Numbers:
         """Unique rows of the batch that rank d sums: f64[ranks]."""
@@ -217,6 +220,7 @@ class MeanDemand:
         """Probability that a row of a table is looked up by so many samples: f64[tables, n]."""
         lookups = self._per_sample[tables, None] * samples
         alike = self._alike[tables, None]
+        # a table of one row has log1p(-1) = -inf: all of it is touched, and NaN without lookups
         with np.errstate(divide="ignore", invalid="ignore"):
             touched = -np.expm1(lookups * np.log1p(-1.0 / alike))
         return np.where(lookups > 0, touched, 0.0) * (alike / self._rows[tables, None])

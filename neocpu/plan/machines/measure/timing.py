@@ -91,6 +91,7 @@ class Stopwatch:
         # The first call compiles, and touches memory for the first time.
         self._try(call, prepare, 1)
         best = self._try(call, prepare, 1)
+        # short calls are repeated until the clock's resolution does not matter
         repeats = 1 if prepare else max(1, min(1000, int(self._effort.least / best)))
         # Preparations are not in the budget, and may take long.
         budget = 0.0 if prepare else self._effort.budget
@@ -109,6 +110,7 @@ class Stopwatch:
     ) -> float:
         if prepare:
             prepare()
+        # the time of an exchange begins when its last rank is there
         self._comm.barrier()
         begin = time.perf_counter_ns()
         for _ in range(repeats):

@@ -6,7 +6,7 @@ import numpy as np
 
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.machines.machine import MoveRates
-from neocpu.plan.machines.timing import BATCHES, Effort, Stopwatch, rates
+from neocpu.plan.machines.measure.timing import BATCHES, Effort, Stopwatch, rates
 
 
 def measure_ddr(watch: Stopwatch, effort: Effort, ranks: int) -> list[MoveRates]:
@@ -98,6 +98,7 @@ def _ssd_seconds(watch: Stopwatch, effort: Effort, path: Path, size: int) -> dic
             file.read(0, batches[0, :1], out[:1])
 
         seconds = {"write": watch.least(write)}
+        # committed, so that the pages are on the disk and the system can be told to drop them
         file.commit(2)
         seconds["read"] = watch.least(read, file.drop_pages)
         seconds["one"] = watch.least(read_one, file.drop_pages)

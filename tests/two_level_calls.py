@@ -13,9 +13,10 @@ import numpy as np
 
 from neocpu.core.trees import aligned_nodes, rank_leaves
 from neocpu.parallel.exchange.two_level import Places
-from neocpu.plan.cost.collectives import Collective
-from neocpu.plan.cost.demand import Numbers
-from neocpu.plan.cost.shard_columns import Ints
+from neocpu.plan.cost.traffic.collectives import Collective
+from neocpu.plan.cost.traffic.demand import Numbers
+from neocpu.plan.cost.traffic.shard_columns import Ints
+from neocpu.plan.cost.traffic.step import StepShape
 
 COUNT = 8  # bytes of a count
 NUMBER = 4  # of an fp32 number
@@ -29,6 +30,20 @@ KNOWN = {
     "replica counts",
     "gathered counts",
 }
+
+
+def two_level_step(
+    calls: Sequence[Collective], step: StepShape, nodes: Ints
+) -> tuple[Collective, ...]:
+    """The calls that those of a direct step become. nodes : i64[ranks], of each rank."""
+    sizes = np.unique(nodes, return_counts=True)[1]
+    if sizes.size == 1 or sizes.max() == 1:
+        return tuple(calls)
+    levels = Levels(nodes)
+    if not levels.reduces or not step.wires.dense.exact:
+        return tuple(two_level_calls(calls, nodes))
+    others = [call for call in calls if not call.name.startswith("dense ")]
+    return (*two_level_calls(others, nodes), *levels.dense(step.parameters, step.leaves))
 
 
 def two_level_calls(calls: Sequence[Collective], nodes: Ints) -> list[Collective]:

@@ -11,10 +11,9 @@ is the least of several tries, each of which takes as long as the slowest rank.
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,19 +28,23 @@ from neocpu.plan.machines.machine import (
     PRODUCTS,
     EmbeddingRates,
     Machine,
+    PhaseCosts,
     ProductRates,
+    Rates,
     TransferRates,
 )
-from neocpu.plan.machines.measure_phases import as_values, measure_phases
-from neocpu.plan.machines.measure_tiers import measure_ddr, measure_ssd
-from neocpu.plan.machines.timing import BATCHES, EFFORTS, Effort, Stopwatch, rates
+from neocpu.plan.machines.measure.phases import as_values, measure_phases
+from neocpu.plan.machines.measure.tiers import measure_ddr, measure_ssd
+from neocpu.plan.machines.measure.timing import BATCHES, EFFORTS, Effort, Stopwatch, rates
 
 LEAVES = 16  # of the weight gradient, as in training
 INPUTS = 256  # of a layer, at least
 FLOAT = 4  # bytes of an fp32 number
 
 
-def measure_products(watch: Stopwatch, effort: Effort, ranks: int) -> tuple[list[Any], float]:
+def measure_products(
+    watch: Stopwatch, effort: Effort, ranks: int
+) -> tuple[list[ProductRates], float]:
     """(curves of the three products of a layer, seconds to start a kernel)."""
     from neocpu.kernels.dense import gemm
 
@@ -86,7 +89,7 @@ def _layer_seconds(watch: Stopwatch, samples: int, inputs: int, outputs: int) ->
     }
 
 
-def measure_embeddings(watch: Stopwatch, effort: Effort, ranks: int) -> list[Any]:
+def measure_embeddings(watch: Stopwatch, effort: Effort, ranks: int) -> list[EmbeddingRates]:
     """Curves of lookups and of fused row-wise AdaGrad updates, by height of a table."""
     curves = []
     lookups = effort.samples * effort.bag
@@ -124,6 +127,7 @@ def _embedding_seconds(
     ]
     out = np.zeros((samples, dim), np.float32)
     gradient = rng.standard_normal((samples, dim), np.float32)
+    # rows come into being at their first lookup, which is not to be timed
     for batch in batches:
         table.forward(layout, batch, out)
     turn = 0
@@ -143,7 +147,7 @@ def _embedding_seconds(
     return seconds
 
 
-def measure_copies(watch: Stopwatch, effort: Effort, ranks: int) -> list[Any]:
+def measure_copies(watch: Stopwatch, effort: Effort, ranks: int) -> list[TransferRates]:
     """The curve of memory copies."""
     seconds = [_copy_seconds(watch, size) for size in effort.copies]
     sizes = tuple(float(size) for size in effort.copies)
@@ -156,11 +160,12 @@ def _copy_seconds(watch: Stopwatch, size: int) -> float:
     return watch.least(lambda: np.copyto(target, source))
 
 
-def measure_collectives(watch: Stopwatch, effort: Effort, comm: Comm) -> list[Any]:
+def measure_collectives(watch: Stopwatch, effort: Effort, comm: Comm) -> list[TransferRates]:
     """Curves of the collectives that a step uses; none for a rank alone."""
     if comm.size == 1:
         return []
     peers = comm.size - 1
+    # sizes are what a rank receives from all others, as `TransferRates` counts them
     blocks = [max(1, size // peers) for size in effort.messages]
     sizes = tuple(float(block * peers) for block in blocks)
     measured = [_collective_seconds(watch, comm, block) for block in blocks]
@@ -186,7 +191,7 @@ def _collective_seconds(watch: Stopwatch, comm: Comm, block: int) -> dict[str, f
 
 def measure(
     comm: Comm, effort: Effort, folder: Path, threads: int, tell: Callable[[str], None]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """All curves and facts of one job, as JSON values. Collective."""
     watch = Stopwatch(comm, effort)
     tell("matrix products")
@@ -196,7 +201,8 @@ def measure(
     tell("copies and collectives")
     transfers = measure_copies(watch, effort, comm.size) + measure_collectives(watch, effort, comm)
     tell("phases of a step")
-    costs = []
+    # phases are told beside rates of this very job, which their fit takes
+    costs: list[PhaseCosts] = []
     if effort.phases:
         machine = Machine(
             ranks_per_node=comm.size, embeddings=tuple(embeddings), products=tuple(products)
@@ -205,7 +211,7 @@ def measure(
     tell("memory tiers")
     moves = measure_ddr(watch, effort, comm.size)
     ssd_moves, ssd_latency = measure_ssd(watch, effort, comm, folder)
-    curves = {
+    curves: dict[str, Sequence[Rates]] = {
         "products": products,
         "embeddings": embeddings,
         "transfers": transfers,
@@ -217,10 +223,11 @@ def measure(
         "launch_s": launch,
         "ssd_latency_s": ssd_latency,
     }
-    result: dict[str, Any] = {
-        kind: [asdict(c) for c in of_kind] for kind, of_kind in curves.items()
+    return {
+        **{kind: [asdict(curve) for curve in of_kind] for kind, of_kind in curves.items()},
+        "phases": as_values(costs),
+        "facts": facts,
     }
-    return result | {"phases": as_values(costs), "facts": facts}
 
 
 def main() -> int:

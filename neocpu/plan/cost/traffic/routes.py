@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from neocpu.parallel.exchange.wire_formats import WireSpec
-from neocpu.plan.cost.collectives import Collective
-from neocpu.plan.cost.shard_columns import Flags, Ints, ShardColumns
+from neocpu.plan.cost.traffic.collectives import Collective
+from neocpu.plan.cost.traffic.shard_columns import Flags, Ints, ShardColumns
 
 WORD = 8  # bytes of an fp64 word
 
@@ -49,16 +49,18 @@ class Groups:
     def around(self) -> Ints:
         """Columns that the next h ranks after d hold, each once: i64[ranks, ranks + 1], [d, h]."""
         ranks = self.ranks
-        places = np.arange(2 * ranks)
+        # the ring twice in a row, so that the next holder of any rank stands behind it
+        positions = np.arange(2 * ranks)
         twice = np.concatenate([self.holders, self.holders], axis=1)
-        place = np.where(twice, places, 2 * ranks)
-        following = np.minimum.accumulate(place[:, ::-1], axis=1)[:, ::-1]
+        position = np.where(twice, positions, 2 * ranks)
+        following = np.minimum.accumulate(position[:, ::-1], axis=1)[:, ::-1]
         # hops from rank d to the first holder after it, 1 .. ranks
-        hops = following[:, 1 : ranks + 1] - places[:ranks]
-        slots = (places[:ranks] * (ranks + 1) + hops).reshape(-1)
+        hops = following[:, 1 : ranks + 1] - positions[:ranks]
+        slots = (positions[:ranks] * (ranks + 1) + hops).reshape(-1)
         width = np.repeat(self.width, ranks)
-        first = np.bincount(slots, width, ranks * (ranks + 1)).reshape(ranks, ranks + 1)
-        return np.cumsum(first, axis=1).astype(np.int64)
+        # a group counts where the ring meets its first holder, so sums over hops count it once
+        reached = np.bincount(slots, width, ranks * (ranks + 1)).reshape(ranks, ranks + 1)
+        return np.cumsum(reached, axis=1).astype(np.int64)
 
     @cached_property
     def node_columns(self) -> Ints:
@@ -95,20 +97,20 @@ def groups_of(
     ends = np.flatnonzero(np.diff(parts.table[order], append=-1)) + 1
     widths = [np.empty(0, np.int64)]
     holders = [np.empty((0, rectangles.ranks), bool)]
-    for places in np.split(order, ends[:-1]):
-        if not places.size:
+    for members in np.split(order, ends[:-1]):
+        if not members.size:
             continue
-        left = parts.left[places]
-        right = parts.right[places]
+        left = parts.left[members]
+        right = parts.right[members]
         edges = np.unique(np.concatenate([left, right]))
         inside = (left[:, None] <= edges[:-1]) & (right[:, None] >= edges[1:])
         held = np.zeros((edges.size - 1, rectangles.ranks), bool)
         rectangle, span = np.nonzero(inside)
-        held[span, parts.rank[places[rectangle]]] = True
+        held[span, parts.rank[members[rectangle]]] = True
         covered = held.any(axis=1)
         holders.append(held[covered])
         columns = np.diff(edges)[covered]
-        widths.append(parts.keys[places[0]] * (wire.bytes(columns) if wire else columns))
+        widths.append(parts.keys[members[0]] * (wire.bytes(columns) if wire else columns))
     width, distinct = _merge_equal(np.concatenate(widths), np.concatenate(holders))
     return Groups(
         width=width,
@@ -125,10 +127,11 @@ def _merge_equal(width: Ints, holders: Flags) -> tuple[Ints, Flags]:
     """Groups with the same holders as one: many tables are cut over the same ranks."""
     if not width.size:
         return width, holders
+    # rows are compared as bytes, eight ranks in each
     packed = np.packbits(holders, axis=1)
     patterns = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).reshape(-1)
-    _, first, place = np.unique(patterns, return_index=True, return_inverse=True)
-    return np.bincount(place, width).astype(np.int64), holders[first]
+    _, heads, inverse = np.unique(patterns, return_index=True, return_inverse=True)
+    return np.bincount(inverse, width).astype(np.int64), holders[heads]
 
 
 # ---- calls of the routes ----
@@ -160,6 +163,7 @@ def _ring_gradients(groups: Groups) -> list[Collective]:
     home = np.arange(ranks)
     calls = []
     for hop in range(1, ranks):
+        # the ring backwards: a rank passes on what those before it hold
         size = groups.samples * groups.around[:, ranks - hop]
         source = (home - hop + 1) % ranks
         target = (source - 1) % ranks

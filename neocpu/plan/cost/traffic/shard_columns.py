@@ -44,6 +44,7 @@ class ShardColumns:
     @classmethod
     def of(cls, plan: Plan) -> "ShardColumns":
         """The rectangles of a plan."""
+        # one pass over the shards, of which there may be 100,000
         numbers = (n for s in plan.shards for n in (s.table, *s.rows, *s.cols, s.rank))
         columns = np.fromiter(numbers, np.int64, 6 * len(plan.shards)).reshape(-1, 6).T
         table, lo, hi, left, right, rank = np.ascontiguousarray(columns)
