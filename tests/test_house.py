@@ -97,7 +97,6 @@ LONG_FILES: dict[str, str] = {
     "kernels/logs/synthetic.py": "one family of kernels: the draws of the synthetic log",
     "tables/embedding/layouts.py": "jagged layouts: one object, its conversions",
     "kernels/rows/update.py": "merge and update, for every kind of state",
-    "oracle/switches/shared.py": "one list: every switch of the oracle with its meaning",
     "plan/tiers/tiers.py": "one search: which table in which memory",
     "tables/storage/extents.py": "writing one file format without HDF5's buffers",
     "tables/storage/row_file.py": "one file format: open, read, write, commit",

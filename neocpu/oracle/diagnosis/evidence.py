@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.diagnosis.findings import EXACT, Diagnosis, Effect
 from neocpu.oracle.operator import Case, Operator, Truth
-from neocpu.oracle.semantics import SWITCHES
+from neocpu.oracle.truth.bends import VARIANTS
 from neocpu.oracle.truth.formats import FORMATS, nearest
 from neocpu.oracle.verdicts.compare import judge, malformed, numbers
 
@@ -106,11 +106,11 @@ class CaseTrial:
     def _bent(self, names: tuple[str, ...]) -> Truths | None:
         """The truth under switches; of one with variants, of each element the nearest variant."""
         switches = self.preset | set(names)
-        many = next((name for name in names if SWITCHES[name].variants), "")
+        many = next((name for name in names if name in VARIANTS), "")
         if not many:
             return self.truth_under(switches)
         variants: list[Truths] = [self.truths]  # no row, or no duplicate, may be lost
-        for k in range(SWITCHES[many].variants):
+        for k in range(VARIANTS[many]):
             bent = self.truth_under(switches | {f"{many}_{k}"})
             if bent is None:
                 return None
