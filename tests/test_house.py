@@ -78,7 +78,7 @@ HOMES = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "polars": ("ingest/formats/", "train/advice/", "serve/"),
-    "jinja2": ("train/advice/", "serve/report/"),
+    "jinja2": ("core/html.py", "train/advice/"),
     "safetensors": ("serve/",),
     "onnx": ("serve/exports/",),
     "matplotlib": ("train/watch/results.py",),
