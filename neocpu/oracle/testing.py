@@ -8,7 +8,7 @@ def test_my_lookup(case):
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from neocpu.core.errors import OracleError
 from neocpu.oracle.cases import DIM_MULTIPLE, all_cases
@@ -18,11 +18,14 @@ from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.repeat import check_repeatedly
 from neocpu.oracle.report import Report
 
+if TYPE_CHECKING:
+    import pytest
+
 
 def assert_correct(
     op: str,
-    inputs: Mapping[str, Any],
-    answer: Any,
+    inputs: Mapping[str, object],
+    answer: object,
     options: Mapping[str, Value] | None = None,
     bits: bool = False,
     preset: str | None = None,
@@ -70,7 +73,7 @@ def chosen(
 
 def cases(
     op: str | None = None, seed: int = 0, dim_multiple: int = DIM_MULTIPLE, **options: Value
-) -> Any:
+) -> "pytest.MarkDecorator":
     """A decorator that runs a test once per case, as its argument `case`.
 
     `options` choose among the cases, e.g. pooling="sum"; `dim_multiple` as in `chosen`.

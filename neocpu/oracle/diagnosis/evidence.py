@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.diagnosis.findings import EXACT, Diagnosis, Effect
 from neocpu.oracle.operator import Case, Operator, Truth
@@ -135,12 +136,12 @@ def nearest_variant(truths: Sequence[Truth], answer: Array | None) -> Truth:
     with np.errstate(invalid="ignore"):
         errors = np.stack([np.abs(x - truth.reference) - truth.bound for truth in truths])
     best = np.argmin(np.where(np.isnan(errors), np.inf, errors), axis=0)[None]
-    parts: dict[str, Any] = {"typical": None}
+    parts: dict[str, Elements] = {}
     for part in ("reference", "bound", "lower", "upper"):
         if getattr(first, part) is not None:
             variants = np.stack([getattr(truth, part) for truth in truths])
             parts[part] = np.take_along_axis(variants, best, 0)[0]
-    return replace(first, **parts)
+    return replace(first, typical=None).with_arrays(parts)
 
 
 def differ(plain: Truths, bent: Truths) -> bool:

@@ -7,8 +7,7 @@ on a compact table that holds these rows alone (`Compact`), with the operators `
 `backward`.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,8 +193,7 @@ def _backward_truth(
 
 def _part(truth: Truth, place: Ints) -> Truth:
     """The truth of some elements of a flat output."""
-    arrays: dict[str, Any] = {part: array[place] for part, array in truth.arrays().items()}
-    return replace(truth, **arrays)
+    return truth.with_arrays({part: array[place] for part, array in truth.arrays().items()})
 
 
 def _backward_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:

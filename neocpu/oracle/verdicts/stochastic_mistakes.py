@@ -12,7 +12,6 @@ sequences  models in which an element depends on those before it
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +115,7 @@ def _shifted(shift: float, p: Real) -> Real:
     return p + shift
 
 
-def _multiple(step: Any, bits: int, p: Real) -> Real:
+def _multiple(step: np.ufunc, bits: int, p: Real) -> Real:
     return np.asarray(step(p * 2.0**bits) / 2.0**bits, np.float64)
 
 
