@@ -13,13 +13,11 @@ exactly, rounded once. Integers may be int32 or int64. Training goes through
 `tables/embedding/tbe.py`, which keeps its rows and gives the same bits.
 """
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.formats import FORMATS, INFERENCE
+from neocpu.core.types import Elements
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.rows import lookup as kernels
 from neocpu.tables.embedding.bounds import Bounds, bag_cuts, bounds_check
@@ -49,10 +47,10 @@ class _Entries:
 
     def __init__(
         self,
-        weights: NDArray[Any],
-        rows: NDArray[Any],
-        dims: NDArray[Any],
-        table: NDArray[Any],
+        weights: Elements,
+        rows: Elements,
+        dims: Elements,
+        table: Elements,
         format: str,
         alignment: int,
     ) -> None:
@@ -125,7 +123,7 @@ def row_elements(format: str, columns: int, row_alignment: int = 1) -> int:
 
 
 def _pooled_layout(
-    entries: _Entries, offsets: Ints, batch_sizes: NDArray[Any] | None
+    entries: _Entries, offsets: Ints, batch_sizes: Elements | None
 ) -> tuple[_Entries, Ints, Ints, Ints, tuple[int, ...]]:
     """The pooled output's layout: (entries, first bag of each, place, pitch, shape)."""
     if batch_sizes is None:
@@ -136,7 +134,7 @@ def _pooled_layout(
     return entries, np.append(0, np.cumsum(sizes)).astype(np.int64), place, pitch, shape
 
 
-def _lookup_weights(per_sample_weights: NDArray[Any] | None, lookups: int) -> Floats:
+def _lookup_weights(per_sample_weights: Elements | None, lookups: int) -> Floats:
     if per_sample_weights is None:
         return NONE
     weights = np.ascontiguousarray(per_sample_weights, np.float32).reshape(-1)
@@ -162,21 +160,21 @@ def _check_options(pooling: str, output_format: str = "fp32") -> None:
 
 
 def lookup(
-    weights: NDArray[Any],
-    rows: NDArray[Any],
-    dims: NDArray[Any],
-    feature_table: NDArray[Any],
-    indices: NDArray[Any],
-    offsets: NDArray[Any],
-    per_sample_weights: NDArray[Any] | None = None,
+    weights: Elements,
+    rows: Elements,
+    dims: Elements,
+    feature_table: Elements,
+    indices: Elements,
+    offsets: Elements,
+    per_sample_weights: Elements | None = None,
     pooling: str = "sum",
     weights_format: str = "fp32",
     output_format: str = "fp32",
     bounds_check: str = "fatal",
-    batch_sizes: NDArray[Any] | None = None,
+    batch_sizes: Elements | None = None,
     outside: int = 0,
     row_alignment: int = 1,
-) -> NDArray[Any]:
+) -> Elements:
     """Embeddings of all features; FBGEMM: TBE forward (training; with `nbit*` formats inference).
 
     Parameters
@@ -223,7 +221,7 @@ def lookup(
     return out if output_format == "fp32" else _encoded(out, output_format)
 
 
-def _encoded(out: Floats, format: str) -> NDArray[Any]:
+def _encoded(out: Floats, format: str) -> Elements:
     from neocpu.core.codecs import LAYOUTS
     from neocpu.kernels.codecs import small_floats as codecs
 
@@ -233,17 +231,17 @@ def _encoded(out: Floats, format: str) -> NDArray[Any]:
 
 
 def weight_gradient(
-    weights: NDArray[Any],
-    rows: NDArray[Any],
-    dims: NDArray[Any],
-    feature_table: NDArray[Any],
-    indices: NDArray[Any],
-    offsets: NDArray[Any],
-    grad_output: NDArray[Any],
+    weights: Elements,
+    rows: Elements,
+    dims: Elements,
+    feature_table: Elements,
+    indices: Elements,
+    offsets: Elements,
+    grad_output: Elements,
     pooling: str = "sum",
     weights_format: str = "fp32",
     bounds_check: str = "fatal",
-    batch_sizes: NDArray[Any] | None = None,
+    batch_sizes: Elements | None = None,
     outside: int = 0,
     row_alignment: int = 1,
 ) -> Floats:

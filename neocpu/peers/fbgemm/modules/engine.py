@@ -14,11 +14,11 @@ flat gradient.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.peers import arrays as operators
 from neocpu.tables.embedding.bounds import bag_cuts
 from neocpu.tables.embedding.lookups import EntryLayout, Floats, Ints, Lookups
@@ -58,7 +58,7 @@ class FeatureBatch:
 
 
 def look_up(
-    codes: NDArray[Any], rows: Ints, dims: Ints, row_format: str, batch: FeatureBatch
+    codes: Elements, rows: Ints, dims: Ints, row_format: str, batch: FeatureBatch
 ) -> Floats:
     """Pooled output f32[B, sum of dims]; [n, D] without pooling; flat for variable batches.
 
@@ -79,7 +79,7 @@ def look_up(
 
 
 def weight_gradient(
-    codes: NDArray[Any],
+    codes: Elements,
     rows: Ints,
     dims: Ints,
     row_format: str,
@@ -253,7 +253,7 @@ def _rank_major(dims: Ints, batch_sizes: Ints) -> Ints:
     return np.repeat(start, counts) + within * np.repeat(dims, batch_sizes.sum(axis=1))
 
 
-def clipped(grad: NDArray[Any], limit: float) -> Floats:
+def clipped(grad: Elements, limit: float) -> Floats:
     """An fp32 copy of a gradient, each number in [-limit, limit]; limit 0 clips nothing."""
     gradient = np.array(grad, np.float32, order="C")
     if limit:

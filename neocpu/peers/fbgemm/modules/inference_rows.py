@@ -7,15 +7,16 @@ bags summed exactly and rounded once.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.codecs import layout
+from neocpu.core.types import Elements
 from neocpu.kernels.codecs import small_floats as codecs
 from neocpu.peers import arrays
-from neocpu.peers.fbgemm.names import SparseType, of
+from neocpu.peers.fbgemm.names import Option, SparseType, of
 from neocpu.tables.embedding.lookups import Floats, Ints
 
 Bytes = NDArray[np.uint8]
@@ -48,7 +49,7 @@ def align_to_cacheline(a: int) -> int:
 
 
 def unpadded_row_size_in_bytes(
-    dim: int, weight_ty: Any, scale_bias_size_in_bytes: int = HEADER
+    dim: int, weight_ty: Option, scale_bias_size_in_bytes: int = HEADER
 ) -> int:
     """Bytes of a row without padding."""
     sparse_type = of(SparseType, weight_ty)
@@ -57,7 +58,7 @@ def unpadded_row_size_in_bytes(
 
 
 def rounded_row_size_in_bytes(
-    dim: int, weight_ty: Any, row_alignment: int, scale_bias_size_in_bytes: int = HEADER
+    dim: int, weight_ty: Option, row_alignment: int, scale_bias_size_in_bytes: int = HEADER
 ) -> int:
     """Bytes from one row to the next."""
     return round_up(
@@ -97,7 +98,7 @@ class Fp8(NamedTuple):
         return out
 
 
-def _elements(table: InferenceTable, codes: Bytes) -> NDArray[Any]:
+def _elements(table: InferenceTable, codes: Bytes) -> Elements:
     """The codes as the elements that `arrays.lookup` wants; copied where they are not aligned."""
     size = {"fp32": 4, "fp16": 2}.get(table.form, 1)
     flat = codes.reshape(-1)
@@ -149,7 +150,7 @@ def remapped(
     indices: Ints,
     cuts: Ints,
     feature_table: Sequence[int],
-    mappings: NDArray[Any],
+    mappings: Elements,
     starts: Ints,
 ) -> Ints:
     """The rows i64[n] that indices stand for in pruned tables; -1 stays -1.

@@ -12,7 +12,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,9 @@ from neocpu.peers.fbgemm.operators.traced import COMPOSITES as TRACED
 from neocpu.peers.fbgemm.operators.traced import formulas as traced_formulas
 
 
-def _dense_to_jagged(dense: Tensor, x_offsets: Any, total_L: Any = None) -> tuple[Tensor, Any]:
+def _dense_to_jagged(
+    dense: Tensor, x_offsets: list[Tensor], total_L: int | None = None
+) -> tuple[Tensor, list[Tensor]]:
     return torch.ops.fbgemm.dense_to_jagged_forward(dense, x_offsets, total_L), x_offsets
 
 
