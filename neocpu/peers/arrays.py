@@ -41,8 +41,9 @@ _DTYPES = {name: np.dtype(form.dtype) for name, form in _ROWS.items()}
 class _Entries:
     """The features of a call as kernels take them.
 
-    table: codes of all tables, flat; feature_table i64[F]; base, width, stride i64[F]: where the
-    rows of each feature begin in `table`, their columns, and elements from one row to the next.
+    table : codes of all tables, flat. feature_table : i64[F].
+    base, width, stride : i64[F], where the rows of each feature begin in `table`, their columns,
+        and elements from one row to the next.
     """
 
     def __init__(
@@ -78,14 +79,14 @@ class _Entries:
         self.stride = stride[self.feature_table]
 
     def reading(self, first: Ints) -> Entries:
-        """The record that kernels take; first i64[K+1]: bags (or lookups) of each entry."""
+        """The record that kernels take; first : i64[K+1], bags (or lookups) of each entry."""
         return Entries(self.base, self.width, self.stride, first)
 
     def matrix(self, bags: int) -> tuple[Ints, Ints, tuple[int, ...]]:
         """The layout of an output [B, sum of dims]: (place, pitch, shape).
 
-        place i64[F]: where the output of each feature's first bag begins; pitch i64[F]: elements
-        from one bag to the next.
+        place : i64[F], where the output of each feature's first bag begins. pitch : i64[F],
+            elements from one bag to the next.
         """
         columns = int(self.width.sum())
         samples = bags // max(self.feature_table.size, 1)
@@ -183,9 +184,8 @@ def lookup(
         pruned: it adds nothing, but counts in the length that MEAN divides by.
     per_sample_weights : f32[n] or None; terms are fl(w * x). pooling : sum, mean, or none: one row
         per lookup, as it is.
-    weights_format : a name in `neocpu.core.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment
-    :
-        bytes rows are padded to.
+    weights_format : a name in `neocpu.core.formats.FORMATS`, or nbit8, nbit4, nbit2.
+    row_alignment : bytes rows are padded to.
     output_format : fp32, fp16 or bf16; narrow ones are rounded from fp32, nearest even, and come as
         records of that name.
     bounds_check : fatal, warning or ignore, with `outside` (`tables/embedding/bounds.py`).

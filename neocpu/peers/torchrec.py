@@ -28,7 +28,7 @@ from neocpu.peers.fbgemm.operators.sparse import permute_2D_sparse_data
 
 @dataclass
 class EmbeddingBagConfig:
-    """One table, with TorchRec's names of its fields. pooling: SUM or MEAN."""
+    """One table, with TorchRec's names of its fields; pooling : SUM or MEAN."""
 
     num_embeddings: int
     embedding_dim: int
@@ -196,7 +196,7 @@ class EmbeddingBagCollection(nn.Module):
     def forward(self, features: JaggedFeatures) -> KeyedTensor:
         """Pooled embeddings of a KeyedJaggedTensor, as a KeyedTensor.
 
-        features: TorchRec's class, or any with keys, lengths, values and weights_or_none.
+        features : TorchRec's class, or any with keys, lengths, values and weights_or_none.
         """
         keys = list(features.keys())
         values = features.values()

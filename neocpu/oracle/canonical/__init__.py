@@ -90,7 +90,7 @@ class LookupArguments:
             self.pitch = bags.dims
 
     def entries(self, first: NDArray[np.int64]) -> Entries:
-        """The record that kernels take; first i64[K+1]: bags (or lookups) of each entry."""
+        """The record that kernels take; first : i64[K+1], bags (or lookups) of each entry."""
         return Entries(self.base, self.width, self.stride, first)
 
     @property

@@ -55,7 +55,10 @@ def sizes_of(batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None) ->
 def output_shape(
     indices: Tensor, offsets: Tensor, dims: Sequence[int], sizes: Sequence[int], pooled: bool
 ) -> tuple[int, ...]:
-    """The shape of a lookup's output; dims [F]: columns of each feature; sizes: `sizes_of`."""
+    """The shape of a lookup's output.
+
+    dims : [F], columns of each feature. sizes : from `sizes_of`.
+    """
     if not pooled:
         return indices.shape[0], dims[0]
     if not sizes:

@@ -108,7 +108,7 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
     def feature_batch(
         self, indices: Tensor, offsets: Tensor, weights: Tensor | None, sizes: Sequence[int]
     ) -> engine.FeatureBatch:
-        """The arguments of `forward` as the engine takes them; sizes: [F, R] flat, or empty.
+        """The arguments of `forward` as the engine takes them; sizes : [F, R] flat, or empty.
 
         Raises OutOfBounds.
         """
@@ -152,8 +152,8 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
     ) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of `weights` and of the per-sample weights, each None unless it is needed.
 
-        row_grad_needed: whether to compute the first; features bool[F]: whose per-sample weights
-        get a gradient, or None.
+        row_grad_needed : whether to compute the first. features : bool[F], whose per-sample weights
+            get a gradient, or None.
         """
         gradient = engine.clipped(grad.detach().float().numpy(), 0.0)
         weight_grad = None

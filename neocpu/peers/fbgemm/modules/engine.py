@@ -35,9 +35,9 @@ NONE = np.empty(0, np.float32)
 class FeatureBatch:
     """Bags of F features, feature after feature.
 
-    table, dims i64[F]: the table of each feature and its columns; indices i64[n];
-    offsets i64[bags+1]; weights f32[n] or f32[0]; pooling: sum, mean, none;
-    batch_sizes i64[F, R]: samples of each feature on each rank, or None where all have one size.
+    table, dims : i64[F], the table of each feature and its columns. indices : i64[n].
+    offsets : i64[bags+1]. weights : f32[n] or f32[0]. pooling : sum, mean, none.
+    batch_sizes : i64[F, R], samples of each feature on each rank, or None where all have one size.
     """
 
     table: Ints
@@ -62,7 +62,7 @@ def look_up(
 ) -> Floats:
     """Pooled output f32[B, sum of dims]; [n, D] without pooling; flat for variable batches.
 
-    codes: the rows of all tables in `row_format`; rows, dims i64[T]: the shape of each table.
+    codes : the rows of all tables in `row_format`. rows, dims : i64[T], the shape of each table.
     """
     return operators.lookup(
         codes,
@@ -89,7 +89,7 @@ def weight_gradient(
 ) -> Floats:
     """Gradient f32[n] of the per-sample weights: exact dot products, rounded once.
 
-    features bool[F]: lookups of the other features get +0. codes, rows, dims: as in `look_up`.
+    features : bool[F], lookups of the other features get +0. codes, rows, dims : as in `look_up`.
     """
     gradient = operators.weight_gradient(
         codes,
@@ -112,8 +112,8 @@ def weight_gradient(
 def first_occurrences(batch: FeatureBatch, first_feature_only: bool) -> FeatureBatch:
     """The batch with -1 for every lookup of a row that its feature has looked up before.
 
-    FBGEMM calls this "writeback". first_feature_only: samples are kept or dropped whole, by the
-    lookups of the first feature.
+    FBGEMM calls this "writeback".
+    first_feature_only : samples are kept or dropped whole, by the lookups of the first feature.
     """
     first_bag = batch.first_bag
     bag = np.repeat(np.arange(batch.offsets.size - 1), np.diff(batch.offsets))
@@ -161,7 +161,8 @@ class ExternalTables(TableBatchedEmbedding):
     def bind(self, weights: Floats, element_states: Sequence[Floats], row_states: Floats) -> None:
         """Use these arrays from now on.
 
-        weights f32[sum of H*D] and every element state likewise; row_states f32[sum of H, n], flat.
+        weights : f32[sum of H*D], and every element state likewise. row_states : f32[sum of H, n],
+            flat.
         """
         self._stores = [RowStore(weights, element_states)]
         self._row_state = row_states.reshape(-1)

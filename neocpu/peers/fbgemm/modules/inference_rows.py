@@ -118,7 +118,7 @@ def pooled(
 ) -> Floats:
     """Bags of one feature: f32[B, dim], or f32[n, dim] with pooling none.
 
-    indices i64[n], -1: pruned; offsets i64[B+1] from 0; lookup_weights f32[n] or None.
+    indices : i64[n], -1: pruned. offsets : i64[B+1] from 0. lookup_weights : f32[n] or None.
     """
     codes = table.bytes_of(weights)
     rows = table.rows
@@ -155,8 +155,9 @@ def remapped(
 ) -> Ints:
     """The rows i64[n] that indices stand for in pruned tables; -1 stays -1.
 
-    cuts i64[F+1]: the first lookup of each feature. mappings int[M]: of all tables, one after the
-    other, table t's from starts[t] to starts[t+1]; a table without one keeps its rows.
+    cuts : i64[F+1], the first lookup of each feature.
+    mappings : int[M], of all tables, one after the other, table t's from starts[t] to starts[t+1];
+        a table without one keeps its rows.
     """
     rows = indices.copy()
     for feature, table in enumerate(feature_table):

@@ -172,11 +172,12 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
     ) -> Tensor:
         """Pooled output [B, sum of dimensions]; pooling NONE: [n, D]; variable batches: flat.
 
-        indices int[n], offsets int[F*B+1] (feature-major), per_sample_weights float[n];
-        feature_requires_grad int[F]: whose weights get a gradient; batch_size_per_feature_per_rank
-        [F][R]: samples, where they vary, the result then being rank after rank, feature after
-        feature. The other arguments have no meaning here. In modes WARNING and IGNORE the caller's
-        indices and offsets are repaired in place, as in FBGEMM. Raises OutOfBounds.
+        indices : int[n]. offsets : int[F*B+1], feature-major. per_sample_weights : float[n].
+        feature_requires_grad : int[F], whose weights get a gradient.
+        batch_size_per_feature_per_rank : [F][R], samples, where they vary; the result is rank after
+            rank, feature after feature then.
+        The other arguments have no meaning here. In modes WARNING and IGNORE the caller's indices
+        and offsets are repaired in place, as in FBGEMM. Raises OutOfBounds.
         """
         if vbe_output is not None or vbe_output_offsets is not None:
             raise ConfigError(
@@ -218,7 +219,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
     def check_bounds(
         self, indices: Tensor, offsets: Tensor, weights: Tensor | None, sizes: Sequence[int]
     ) -> None:
-        """Check indices and offsets, and repair them in place; sizes: [F, R] flat, or empty."""
+        """Check indices and offsets, and repair them in place; sizes : [F, R] flat, or empty."""
         variable_batch = {}
         batch_sizes = self._batch_sizes(sizes)
         if batch_sizes is not None:
@@ -314,8 +315,8 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
     ) -> Tensor | None:
         """The fused update; returns the gradient of the per-sample weights.
 
-        features bool[F]: whose weights get one; None: of none. It is computed from the rows before
-        their update.
+        features : bool[F], whose weights get one; None: of none. It is computed from the rows
+            before their update.
         """
         if self.writeback is not None:
             batch = engine.first_occurrences(batch, self.writeback)

@@ -49,7 +49,7 @@ def bounds_check_indices(
 ) -> None:
     """Check indices int[n] and offsets int[bags+1], and repair them in place.
 
-    rows_per_table i64[F]: rows of each feature's table. warning i64[1] counts repairs.
+    rows_per_table : i64[F], rows of each feature's table. warning : i64[1], counts repairs.
     B_offsets int[F+1]: first bag of each feature, where batches vary. The last five arguments have
     no meaning on a CPU. Raises OutOfBounds in mode FATAL, and for shapes that do not fit. FBGEMM:
     the operator of that name.

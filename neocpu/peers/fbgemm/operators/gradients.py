@@ -21,10 +21,11 @@ Formula: TypeAlias = tuple[Callable[..., Gradients], Callable[..., None]]
 class RowMove(NamedTuple):
     """An argument whose rows an operator moves.
 
-    argument: its place among the operator's arguments. output: the place of the moved rows among
-    the results; -1: the operator has one result. options: (place, value) of arguments that are
-    changed when row numbers are moved. axes: how many leading axes of the argument number what is
-    moved: 1: rows; -1: vectors along the last axis; None: single elements.
+    argument : its place among the operator's arguments.
+    output : the place of the moved rows among the results; -1: the operator has one result.
+    options : (place, value) of arguments that are changed when row numbers are moved.
+    axes : how many leading axes of the argument number what is moved: 1: rows; -1: vectors along
+        the last axis; None: single elements.
     """
 
     argument: int

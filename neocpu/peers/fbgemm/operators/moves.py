@@ -75,8 +75,8 @@ class _Moved(torch.autograd.Function):
 def moved(values: Tensor, move: Callable[[Words], Words], source: Callable[[], Ints]) -> Tensor:
     """Apply `move` to the bits of values [n, ...].
 
-    source: called for gradients only; returns the row of `values` at each place of the result, or
-    -1.
+    source : called for gradients only; returns the row of `values` at each place of the result, or
+        -1.
     """
     result: Tensor = _Moved.apply(values, move, source)
     return result
