@@ -294,8 +294,8 @@ class _Safetensors(_FileAnswers):
             names = _keys(self.source, header)
             self._entries = {key: self._entry(key, header[name]) for key, name in names.items()}
         except (ValueError, AttributeError, KeyError, RecursionError, TypeError) as error:
-            what = f"its header is no valid JSON of tensors ({one_line(error)})"
-            raise self._damaged(what) from error
+            problem = f"its header is no valid JSON of tensors ({one_line(error)})"
+            raise self._damaged(problem) from error
         self._refuse_overlaps()
         self._named = dict.fromkeys(self._entries)
 

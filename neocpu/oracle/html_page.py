@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.html import html_page
 from neocpu.oracle.operator import Case
-from neocpu.oracle.outcome import CheckOutcome, described, told
+from neocpu.oracle.outcome import CheckOutcome, element_text, strong_diagnoses
 
 # |error| / bound beyond which an element has this colour; the first is right.
 SCALE = (
@@ -52,8 +52,8 @@ def page(check: CheckOutcome) -> str:
         "check.html",
         check=check,
         scale=[(colour, meaning) for _, colour, meaning in SCALE],
-        told=told,
-        described=described,
+        strong_diagnoses=strong_diagnoses,
+        element_text=element_text,
         maps=_maps,
     )
 

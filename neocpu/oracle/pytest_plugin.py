@@ -185,8 +185,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             f"{metafunc.function.__name__}: the oracle has no such case; `neocpu oracle list` "
             "shows all"
         )
-    chosen = [case for case in cases if fnmatch(case.name, settings.pattern)]
-    metafunc.parametrize(PARAMETER, chosen, ids=[case.name for case in chosen], indirect=True)
+    matching = [case for case in cases if fnmatch(case.name, settings.pattern)]
+    metafunc.parametrize(PARAMETER, matching, ids=[case.name for case in matching], indirect=True)
 
 
 def _chosen(marker: "pytest.Mark | None", settings: Settings) -> "list[Case]":
@@ -245,12 +245,14 @@ class Summary:
 
     def _fewest_explanations(self) -> Iterator[tuple[tuple[str, ...], set[str]]]:
         """Explanations with their cases: that of most cases, then those of the rest."""
-        rest = set(self.failed)
+        unexplained = set(self.failed)
         for _ in range(EXPLANATIONS_SHOWN):
-            best = max(self.explained.items(), key=lambda entry: len(entry[1] & rest), default=None)
-            if best is None or not best[1] & rest:
+            best = max(
+                self.explained.items(), key=lambda entry: len(entry[1] & unexplained), default=None
+            )
+            if best is None or not best[1] & unexplained:
                 return
-            rest -= best[1]
+            unexplained -= best[1]
             yield best
 
     def pytest_sessionfinish(self) -> None:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 
 from neocpu.oracle.diagnosis.findings import Cause
 from neocpu.oracle.html_page import page
-from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, described
+from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, element_text
 
 CASES_NAMED = 8
 
@@ -186,5 +186,5 @@ def failure_lines(outcome: CaseOutcome) -> list[str]:
             if math.isfinite(verdict.worst_ratio):
                 worst = f"worst error {verdict.worst_ratio:.3g} x bound"
             lines.append(f"{verdict.output}: {verdict.wrong} of {verdict.elements} wrong, {worst}")
-            lines.append(f"  first at {described(verdict.first)}")
+            lines.append(f"  first at {element_text(verdict.first)}")
     return lines

@@ -59,10 +59,10 @@ def chosen(
     """
     chosen_cases = []
     names = None if op is None else [find_operator(op).name]
-    known = {option for name in names or OPERATORS for option in OPERATORS[name].options}
+    option_names = {option for name in names or OPERATORS for option in OPERATORS[name].options}
     for name in options:
-        if name not in known:
-            near = nearest_name(name, known)
+        if name not in option_names:
+            near = nearest_name(name, option_names)
             raise OracleError(f"{op or 'the oracle'} has no option {name}{near}")
     for case in all_cases(names, seed, dim_multiple):
         complete = find_operator(case.op).complete(case.options)

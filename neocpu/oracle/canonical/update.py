@@ -31,12 +31,12 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 
 def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
     """The optimizer that the options of `backward` describe."""
-    known = {spec.name for spec in fields(SparseOptimizer)} - {
+    names = {spec.name for spec in fields(SparseOptimizer)} - {
         "name",
         "schedule",
         "initial_accumulator_value",
     }
-    keys: dict[str, Any] = {key: value for key, value in options.items() if key in known}
+    keys: dict[str, Any] = {key: value for key, value in options.items() if key in names}
     return SparseOptimizer(name=str(options["optimizer"]), **keys)
 
 

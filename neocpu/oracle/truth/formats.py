@@ -165,8 +165,8 @@ def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:
     value = to(x.value, form)
     with np.errstate(invalid="ignore"):
         error = np.maximum(high - value, value - low)
-    same = (low == high) | (np.isnan(low) & np.isnan(high))
-    return Bounded(value, np.where(same, 0.0, np.where(np.isnan(error), np.inf, error)))
+    single = (low == high) | (np.isnan(low) & np.isnan(high))
+    return Bounded(value, np.where(single, 0.0, np.where(np.isnan(error), np.inf, error)))
 
 
 def limits(x: Bounded, name: str, rounding: str = "nearest") -> tuple[Real, Real]:
@@ -215,13 +215,13 @@ def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
             & (above(np.nextafter(low, np.inf), form) >= high)
         )
         probability = np.where(one_step, chance, np.nan)
-    same = (low == high) | (np.isnan(low) & np.isnan(high))
+    single = (low == high) | (np.isnan(low) & np.isnan(high))
     with np.errstate(invalid="ignore"):  # surely beyond the format, which says what stands there
-        certain = same & (
+        certain = single & (
             ~np.isfinite(low)
             | ((np.abs(low) == form.largest) & (np.abs(x.value) > form.largest + step))
         )
-    perhaps = ~same & ~(np.isfinite(low) & np.isfinite(high)) & np.isfinite(x.value)
+    perhaps = ~single & ~(np.isfinite(low) & np.isfinite(high)) & np.isfinite(x.value)
     reference = np.where(certain, low, x.value)
     bound = np.where(
         certain | (~np.isfinite(x.value) & np.isfinite(x.error)),

@@ -72,8 +72,8 @@ class Bounded:
             result = rounded(total, error, tiny=0.0, basic=True)
             # inf - inf is NaN, whatever the difference
             opposite = np.signbit(self.value) != np.signbit(other.value)
-            both = _overflow(self) & _overflow(other) & opposite
-            return unsure(_known_beyond(result, self, other), both)
+            opposite_infinities = _overflow(self) & _overflow(other) & opposite
+            return unsure(_known_beyond(result, self, other), opposite_infinities)
 
     def __sub__(self, other: "Bounded") -> "Bounded":
         return self + -other

@@ -109,12 +109,12 @@ def _stored_rows(x: Bounded, name: str, rounding: str) -> dict[str, Truth]:
     step = Interval(*limits(scale, header))
     epsilon = EPSILON if header == "fp32" else 0.0
     with np.errstate(invalid="ignore"):
-        known = np.isfinite(low + high).all(1) & (step.low > 0) & np.isfinite(step.high)
+        finite = np.isfinite(low + high).all(1) & (step.low > 0) & np.isfinite(step.high)
     codes = _codes(Interval(low, high), least, step, epsilon, most, rounding)
     return {
-        "codes": _unless(known[:, None], codes),
-        "scale": _unless(known, in_format(scale, header)),
-        "bias": _unless(known, bias),
+        "codes": _unless(finite[:, None], codes),
+        "scale": _unless(finite, in_format(scale, header)),
+        "bias": _unless(finite, bias),
     }
 
 

@@ -73,8 +73,8 @@ class Draws:
         size = self.chance.size
         if size <= 2 * half:
             return self
-        chosen = np.r_[0:half, size // 2 : size // 2 + half]
-        return Draws(**{name: array[..., chosen] for name, array in vars(self).items()})
+        sample = np.r_[0:half, size // 2 : size // 2 + half]
+        return Draws(**{name: array[..., sample] for name, array in vars(self).items()})
 
     def by_magnitude(self) -> "Draws":
         """The same, where "up" means away from zero."""

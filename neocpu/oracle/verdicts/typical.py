@@ -69,8 +69,7 @@ def _with_bound(truth: Truth, bound: NDArray[np.float64]) -> Truth:
 def unlikely(truth: Truth, x: Elements, right: Places) -> tuple[Places, Ratios]:
     """Which right elements of x are beyond the statistical bound, and by which factor."""
     if truth.typical is None:
-        nothing = np.zeros(x.shape)
-        return nothing > 0, nothing
+        return np.zeros(x.shape, bool), np.zeros(x.shape)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(x - truth.reference)
         factor = np.where(right & np.isfinite(error), error / truth.typical, 0.0)

@@ -72,5 +72,5 @@ def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None
     for test in _PASSED:
         calls, constructed = _REACH[test]
         if not calls:
-            what = "constructs modules only" if constructed else "never calls neocpu"
-            terminalreporter.line(f"  {what}: {test}")
+            kind = "constructs modules only" if constructed else "never calls neocpu"
+            terminalreporter.line(f"  {kind}: {test}")

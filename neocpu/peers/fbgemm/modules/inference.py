@@ -8,7 +8,6 @@ index outside its table is refused even in mode NONE.
 
 import uuid
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,11 +20,13 @@ from neocpu.peers.fbgemm.modules.inference_rows import (
     HEADER,
     SCALED,
     Fp8,
+    InferenceSpec,
     InferenceTable,
     align_to_cacheline,
     pooled,
     remapped,
     rounded_row_size_in_bytes,
+    stored_rows,
     unpadded_row_size_in_bytes,
 )
 from neocpu.peers.fbgemm.modules.module import OUTPUTS
@@ -42,8 +43,6 @@ from neocpu.peers.fbgemm.operators import bounds
 from neocpu.tables.embedding.bounds import bag_cuts
 from neocpu.tables.embedding.lookups import Floats, Ints
 
-# Name, rows, columns, format and location of a table.
-InferenceSpec: TypeAlias = tuple[str, int, int, Option, Option]
 # Outputs of INT8 and INT4 are rows as they are stored.
 CODES = {"int8": torch.uint8, "int4": torch.quint4x2}
 # FBGEMM's default of FP8: 4 bits of exponent with bias 7.
@@ -158,10 +157,9 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
 
     def _make_features(self, feature_table_map: list[int] | None, pooling_mode: Option) -> None:
         tables = self._tables
-        count = len(tables)
-        every_table = list(range(count))
-        self.feature_table_map = every_table if feature_table_map is None else feature_table_map
-        if set(self.feature_table_map) != set(range(count)):
+        all_tables = list(range(len(tables)))
+        self.feature_table_map = all_tables if feature_table_map is None else feature_table_map
+        if set(self.feature_table_map) != set(all_tables):
             raise ConfigError(
                 f"feature_table_map {self.feature_table_map}: every table needs a feature"
             )
@@ -228,11 +226,9 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
         for table in self._tables:
             size = table.rows * table.row_bytes
             rows = self.weights_host[table.start : table.start + size].view(table.rows, -1)
-            if not split_scale_bias_mode:
-                splits.append((rows, None, None))
-                continue
-            rows = rows[:, : unpadded_row_size_in_bytes(table.dim, table.form)]
-            if table.form not in SCALED:
+            if split_scale_bias_mode:
+                rows = rows[:, : unpadded_row_size_in_bytes(table.dim, table.form)]
+            if not split_scale_bias_mode or table.form not in SCALED:
                 splits.append((rows, None, None))
             elif split_scale_bias_mode == 1:
                 splits.append((rows[:, HEADER:], rows[:, :HEADER], None))
@@ -367,17 +363,11 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
     def _stored_rows(self, rows: Ints, ends: Ints) -> Tensor:
         """Rows as they are stored, zeros where pruned: u8[n, D + 4], or quint4x2 [n, D + 8]."""
         cuts = ends[bag_cuts(len(self.feature_table_map), ends, None)]
-        dim = self._dims[0]
-        size = unpadded_row_size_in_bytes(dim, self._tables[0].form)
-        codes = torch.zeros(rows.size, size, dtype=torch.uint8)
-        for feature, t in enumerate(self.feature_table_map):
-            lookups = np.arange(cuts[feature], cuts[feature + 1])
-            lookups = lookups[rows[lookups] >= 0]
-            stored = self._tables[t].bytes_of(self.weights_host.numpy())
-            codes.numpy()[lookups] = stored[rows[lookups], :size]
+        tables = [self._tables[t] for t in self.feature_table_map]
+        codes = torch.from_numpy(stored_rows(tables, self.weights_host.numpy(), rows, cuts))
         if self._output == torch.uint8:
             return codes
-        out = torch.empty(rows.size, dim + 2 * HEADER, dtype=self._output)
+        out = torch.empty(rows.size, tables[0].dim + 2 * HEADER, dtype=self._output)
         torch.empty(0, dtype=torch.uint8).set_(out.untyped_storage()).copy_(codes.reshape(-1))
         return out
 

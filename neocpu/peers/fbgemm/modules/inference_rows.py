@@ -7,7 +7,7 @@ bags summed exactly and rounded once.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from neocpu.peers.fbgemm.names import Option, SparseType, of
 from neocpu.tables.embedding.lookups import Floats, Ints
 
 Bytes = NDArray[np.uint8]
+# Name, rows, columns, format and location of a table.
+InferenceSpec: TypeAlias = tuple[str, int, int, Option, Option]
 # Our name of each format of rows; FP8 rows are decoded first.
 FORMATS = {
     "fp32": "fp32",
@@ -167,3 +169,18 @@ def remapped(
             present = feature_rows >= 0
             feature_rows[present] = mapping[feature_rows[present]]
     return rows
+
+
+def stored_rows(tables: Sequence[InferenceTable], weights: Bytes, rows: Ints, cuts: Ints) -> Bytes:
+    """Rows of lookups as they are stored, u8[n, bytes], zeros where pruned.
+
+    tables : of each feature, all of one format and width. rows : i64[n], -1: pruned.
+    cuts : i64[F+1], the first lookup of each feature.
+    """
+    size = unpadded_row_size_in_bytes(tables[0].dim, tables[0].form)
+    codes = np.zeros((rows.size, size), np.uint8)
+    for feature, table in enumerate(tables):
+        lookups = np.arange(cuts[feature], cuts[feature + 1])
+        lookups = lookups[rows[lookups] >= 0]
+        codes[lookups] = table.bytes_of(weights)[rows[lookups], :size]
+    return codes

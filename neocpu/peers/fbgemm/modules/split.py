@@ -385,6 +385,6 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
 
     def _update_max_counter(self, step: int) -> None:
         """Refresh the largest counter, every `max_counter_update_freq` updates."""
-        every = self.choice.max_counter_update_freq
-        if every > 0 and step % every == 0:
+        interval = self.choice.max_counter_update_freq
+        if interval > 0 and step % interval == 0:
             self.max_counter[0] = self.row_counter_host.detach().max() + 1

@@ -34,8 +34,8 @@ COMPOSITES = {"dense_to_jagged": _dense_to_jagged, **TRACED}
 
 
 def _registered(name: str, *keys: str) -> bool:
-    known = torch._C._dispatch_has_kernel_for_dispatch_key
-    return any(known(f"fbgemm::{name}", key) for key in keys)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has_kernel(f"fbgemm::{name}", key) for key in keys)
 
 
 def register(present: bool) -> torch.library.Library:
