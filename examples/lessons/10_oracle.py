@@ -102,7 +102,7 @@ show("10_oracle")
 # **Read on.** Kernel ``neocpu/kernels/rows/lookup.py``, plain
 # ``neocpu/kernels/plain/rows/lookup.py``, twin ``neocpu/kernels/twins/rows/lookup.py``; the exact
 # model ``neocpu/oracle/truth/lookups.py``, the list of mistakes
-# ``neocpu/oracle/switches/shared.py``; test ``tests/test_oracle_diagnose.py``; whole suites, and
+# ``neocpu/oracle/switches.csv``; test ``tests/test_oracle_diagnose.py``; whole suites, and
 # what failed cases have in common, in ``docs/oracle.md``.
 #
 # **Exercise.** Break the kernel so that the oracle finds no name for it. Then break it so little

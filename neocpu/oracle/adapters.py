@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import OracleError
 from neocpu.core.formats import FORMATS
+from neocpu.core.types import Elements
 
-Array = NDArray[Any]
+Array = Elements
 
 # What torch, ml_dtypes (JAX) and safetensors call a narrow format -> our name of it.
 NAMES = {
@@ -45,7 +45,7 @@ def codes_of(array: Array) -> Array:
     return array[array.dtype.names[0]] if array.dtype.names else array
 
 
-def to_numpy(value: Any, name: str = "array") -> Array:
+def to_numpy(value: object, name: str = "array") -> Array:
     """A NumPy array of `value`, without a copy where none is needed; never writes to it.
 
     Takes NumPy arrays, torch tensors (any device, any layout of strides), objects with DLPack or
@@ -82,7 +82,7 @@ def _from_dlpack(value: Any) -> Array:
     return np.from_dlpack(value, device="cpu", copy=True)
 
 
-def _from_torch(tensor: Any) -> Array:
+def _from_torch(tensor: object) -> Array:
     """A torch tensor's elements, detached, on the host; narrow floats as codes."""
     import torch
 
@@ -119,6 +119,6 @@ def _named(array: Array, name: str) -> Array:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def arrays(named: Mapping[str, Any], what: str) -> dict[str, Array]:
+def arrays(named: Mapping[str, object], what: str) -> dict[str, Array]:
     """`to_numpy` of every entry, by name. `what`: how messages call the mapping, e.g. "answer"."""
     return {str(name): to_numpy(value, f'{what} "{name}"') for name, value in named.items()}

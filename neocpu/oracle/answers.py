@@ -19,11 +19,12 @@ import stat
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Literal, Self, TypedDict
 
 import numpy as np
 
 from neocpu.core.errors import OracleError
+from neocpu.core.types import Json
 from neocpu.oracle.adapters import CODES, NAMES, Array, coded, to_numpy
 from neocpu.tables.hdf5.disk import SIGNATURE
 from neocpu.tables.hdf5.door import File, Kind
@@ -70,8 +71,8 @@ class Answers(Mapping[str, Array]):
 
     source = "answers"  # what messages call them
 
-    def __init__(self, named: Mapping[str, Any] | None = None) -> None:
-        self._named: Mapping[str, Any] = {
+    def __init__(self, named: Mapping[str, object] | None = None) -> None:
+        self._named: Mapping[str, object] = {
             str(key).strip("/"): value for key, value in (named or {}).items()
         }
 
@@ -243,7 +244,7 @@ class _Npz(_FileAnswers):
                     f"{member.file_size - stream.tell()} bytes; write the answers again"
                 )
             data = stream.read()
-        order: Any = "F" if fortran else "C"
+        order: Literal["F", "C"] = "F" if fortran else "C"
         array = np.frombuffer(data, dtype).reshape(shape, order=order)
         return to_numpy(array, f"{self.source}: {key}")
 
@@ -251,7 +252,7 @@ class _Npz(_FileAnswers):
         self._archive.close()
 
 
-def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
     """Shape, whether in Fortran's order, and dtype, from the beginning of a member of an npz."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
@@ -259,6 +260,14 @@ def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     if version == (2, 0):
         return np.lib.format.read_array_header_2_0(stream)
     raise ValueError(f"a header of version {version}")
+
+
+class TensorEntry(TypedDict):
+    """What the header of a sound safetensors file says of a tensor."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]  # of the first byte and the one after the last
 
 
 class _Safetensors(_FileAnswers):
@@ -285,8 +294,8 @@ class _Safetensors(_FileAnswers):
             names = _keys(self.source, header)
             self._entries = {key: self._entry(key, header[name]) for key, name in names.items()}
         except (ValueError, AttributeError, KeyError, RecursionError, TypeError) as error:
-            what = f"its header is no valid JSON of tensors ({one_line(error)})"
-            raise self._damaged(what) from error
+            problem = f"its header is no valid JSON of tensors ({one_line(error)})"
+            raise self._damaged(problem) from error
         self._refuse_overlaps()
         self._named = dict.fromkeys(self._entries)
 
@@ -296,7 +305,7 @@ class _Safetensors(_FileAnswers):
             "again"
         )
 
-    def _entry(self, name: str, entry: dict[str, Any]) -> tuple[str, tuple[int, ...], int]:
+    def _entry(self, name: str, entry: TensorEntry) -> tuple[str, tuple[int, ...], int]:
         """Element type, shape and first byte of a tensor, checked against both sizes."""
         kind = entry["dtype"]
         shape = tuple(entry["shape"])
@@ -333,7 +342,7 @@ class _Safetensors(_FileAnswers):
         return coded(elements, NAMES[kind]).reshape(shape) if kind in NAMES else elements
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     """A JSON object; raises ValueError for a name that is there twice."""
     value = dict(pairs)
     if len(value) < len(pairs):
@@ -341,6 +350,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _dtype(kind: str) -> np.dtype[Any]:
+def _dtype(kind: str) -> np.dtype[np.generic]:
     """dtype of a safetensors element type; of its codes where it is a narrow float."""
     return np.dtype(CODES[NAMES[kind]] if kind in NAMES else SAFETENSORS[kind])

@@ -6,7 +6,6 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.report import Report
 from neocpu.oracle.semantics import PRESETS
+from neocpu.oracle.suite import Question
 from neocpu.oracle.verdicts.compare import Verdict, compare, one_run
 from neocpu.oracle.verdicts.typical import with_typical
 
@@ -59,7 +59,7 @@ def is_canonical(preset: str | None) -> bool:
 
 
 def check_suite(
-    suite: Mapping[str, Any],
+    suite: Mapping[str, Question],
     answers: Answers,
     bits: bool = False,
     preset: str | None = None,
@@ -95,7 +95,7 @@ class JudgedSuite:
 
 
 def judge_suite(
-    suite: Mapping[str, Any],
+    suite: Mapping[str, Question],
     answers: Answers,
     bits: bool = False,
     preset: str | None = None,
@@ -217,7 +217,7 @@ def _mirrored(case: Case, preset: str) -> tuple[Mapping[str, Array | None], str]
 
 def run(
     op: str,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, object],
     options: Mapping[str, Value] | None = None,
     backend: str = "kernels",
     preset: str | None = None,
@@ -243,8 +243,8 @@ def run(
 
 def check(
     op: str,
-    inputs: Mapping[str, Any],
-    answer: Any,
+    inputs: Mapping[str, object],
+    answer: object,
     options: Mapping[str, Value] | None = None,
     bits: bool = False,
     preset: str | None = None,
@@ -299,7 +299,7 @@ def check(
 
 
 def _named_answers(
-    operator: Operator, answer: Any, truths: Mapping[str, Truth]
+    operator: Operator, answer: object, truths: Mapping[str, Truth]
 ) -> dict[str, Array]:
     """Answers by output, as arrays. Raises OracleError unless they name outputs of the operator."""
     outputs = ", ".join(truths)

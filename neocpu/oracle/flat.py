@@ -26,7 +26,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -172,7 +172,7 @@ def write_flat(path: str | Path, questions: Iterable[Question], seed: int) -> st
     return digest
 
 
-def _dtype(name: str) -> np.dtype[Any]:
+def _dtype(name: str) -> np.dtype[np.generic]:
     """The element type of that name. Raises ValueError for what no array of a suite has."""
     # NumPy would take many more names, some of which it parses as Python
     if len(name) != 3 or name[0] not in "<|" or name[1] not in "fiub" or name[2] not in "1248":
@@ -187,12 +187,15 @@ class _Cursor:
         self.data = data
         self.place = place
 
-    def number(self, form: str) -> Any:
-        """One number of a struct format."""
+    def number(self, form: str) -> int:
+        """One whole number of a struct format."""
+        return int(self._unpacked(form))
+
+    def _unpacked(self, form: str) -> int | float:
         size = struct.calcsize("<" + form)
         if self.place + size > len(self.data):
             raise ValueError("a record goes beyond the file's end")
-        (value,) = struct.unpack_from("<" + form, self.data, self.place)
+        value: int | float = struct.unpack_from("<" + form, self.data, self.place)[0]
         self.place += size
         return value
 
@@ -214,7 +217,7 @@ class _Cursor:
         kind = chr(self.number("B"))
         if kind == "s":
             return name, self.text()
-        value = self.number({"b": "B", "i": "q", "f": "d"}[kind])
+        value = self._unpacked({"b": "B", "i": "q", "f": "d"}[kind])
         return name, bool(value) if kind == "b" else value
 
     def array(self) -> tuple[str, Array]:
@@ -258,8 +261,8 @@ class _Cursor:
         exact = bool(self.number("B"))
         parts = dict(self.array() for _ in range(self.number("I")))
         canonical = parts.pop("canonical", None)
-        truth = Truth(**parts, exact=exact, format=form)
-        return name, Expected(truth, canonical, Field(about, axes))
+        bare = Truth(parts.pop("reference"), parts.pop("bound"), exact=exact, format=form)
+        return name, Expected(bare.with_arrays(parts), canonical, Field(about, axes))
 
 
 class FlatSuite(Mapping[str, Question]):

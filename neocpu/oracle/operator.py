@@ -10,14 +10,16 @@ needed.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
+
 Value = int | float | str | bool
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Elements]
 Options = Mapping[str, Value]
 
 
@@ -53,7 +55,7 @@ class Truth:
     statistical bound (docs/semantics.md §1): an error beyond it is no proof, but worth a warning.
     """
 
-    reference: NDArray[Any]  # f64, any shape; exact: the integers themselves
+    reference: Elements  # f64, any shape; exact: the integers themselves
     bound: NDArray[np.float64]  # same shape, >= 0, rounded upward; exact: zeros
     lower: NDArray[np.float64] | None = None
     upper: NDArray[np.float64] | None = None
@@ -62,13 +64,18 @@ class Truth:
     exact: bool = False
     format: str = "fp32"  # of the output's elements: how codes are decoded (truth/formats.py)
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> Arrays:
         """The arrays that it has, by name; all of the shape of the output."""
         return {
             name: value
             for name, value in vars(self).items()
             if name not in ("exact", "format") and value is not None
         }
+
+    def with_arrays(self, arrays: Arrays) -> "Truth":
+        """The same truth with other arrays under these names."""
+        parts: dict[str, Any] = {**arrays}  # a record's fields have types of their own
+        return replace(self, **parts)
 
 
 Run = Callable[[Arrays, dict[str, Value], str], Arrays]

@@ -122,9 +122,9 @@ class CheckOutcome:
                 lines.append(f"  {diagnosis.fix}")
             if finding.equally:
                 lines.append(f"  these cases cannot tell it from {', '.join(finding.equally)}")
-        rest = len(self.unexplained)
-        if rest:
-            share = "it" if failed == 1 else f"{rest} of {failed} failures"
+        unexplained = len(self.unexplained)
+        if unexplained:
+            share = "it" if failed == 1 else f"{unexplained} of {failed} failures"
             lines.append(f"no known mistake explains {share}")
         lines += [f"  {op}: {separation}" for op, separation in self.common]
         return lines + [f"not tried: {what}" for what in self.untried]
@@ -146,7 +146,7 @@ class CheckOutcome:
         return f"{'passed' if self else 'FAILED'} ({how}): {counts}"
 
 
-def described(wrong: WrongElement) -> str:
+def element_text(wrong: WrongElement) -> str:
     """One wrong element in words."""
     where = ", ".join(f"{name} {number}" for name, number in wrong.place.items())
     ulps = ""
@@ -157,6 +157,6 @@ def described(wrong: WrongElement) -> str:
     return f"{where or f'index {list(wrong.index)}'}: {as_text(wrong.theirs)}, expected {expected}"
 
 
-def told(outcome: CaseOutcome) -> list[Diagnosis]:
+def strong_diagnoses(outcome: CaseOutcome) -> list[Diagnosis]:
     """The explanations of a case that are strong enough to be told."""
     return [diagnosis for diagnosis in outcome.diagnoses if diagnosis.strong]

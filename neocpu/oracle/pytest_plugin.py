@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
 
@@ -39,6 +39,14 @@ PARAMETER = "oracle_case"
 EXPLANATIONS_SHOWN = 5
 
 
+class CheckedCase(TypedDict):
+    """What the oracle said of one case, as a test's report carries it from a worker."""
+
+    case: str
+    passed: bool
+    explanations: list[list[str]]  # title, kind, about, fix of each
+
+
 @dataclass(repr=False)
 class OracleCase:
     """One question to the kernel under test."""
@@ -46,7 +54,7 @@ class OracleCase:
     case: "Case"
     settings: "Settings"
     # what came of it: status of the case, names of the explanations of a failure
-    outcomes: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: list[CheckedCase] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<case {self.name} of {self.op}>"
@@ -71,7 +79,7 @@ class OracleCase:
         """All options, the defaults included."""
         return self.case.options
 
-    def check(self, answer: Any, **options: Any) -> "Report":
+    def check(self, answer: object, **options: Any) -> "Report":
         """Raise AssertionError with the report unless the answer is right.
 
         answer, options : as those of `neocpu.oracle.check`.
@@ -85,16 +93,16 @@ class OracleCase:
         self._keep(answer, report)
         failures = [diagnosis for outcome in report.failures for diagnosis in outcome.diagnoses]
         self.outcomes.append(
-            {
-                "case": self.name,
-                "passed": bool(report),
-                "explanations": [[d.title, d.kind, d.about, d.fix] for d in failures],
-            }
+            CheckedCase(
+                case=self.name,
+                passed=bool(report),
+                explanations=[[d.title, d.kind, d.about, d.fix] for d in failures],
+            )
         )
         report.raise_if_failed()
         return report
 
-    def _keep(self, answer: Any, report: "Report") -> None:
+    def _keep(self, answer: object, report: "Report") -> None:
         from neocpu.oracle.adapters import arrays
         from neocpu.oracle.answers import REPEATS
 
@@ -119,7 +127,7 @@ class Settings:
     bits: bool
     preset: str | None
     answers_file: Path | None
-    answers: dict[str, Any] = field(default_factory=dict)
+    answers: "Arrays" = field(default_factory=dict)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -177,8 +185,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             f"{metafunc.function.__name__}: the oracle has no such case; `neocpu oracle list` "
             "shows all"
         )
-    chosen = [case for case in cases if fnmatch(case.name, settings.pattern)]
-    metafunc.parametrize(PARAMETER, chosen, ids=[case.name for case in chosen], indirect=True)
+    matching = [case for case in cases if fnmatch(case.name, settings.pattern)]
+    metafunc.parametrize(PARAMETER, matching, ids=[case.name for case in matching], indirect=True)
 
 
 def _chosen(marker: "pytest.Mark | None", settings: Settings) -> "list[Case]":
@@ -227,7 +235,7 @@ class Summary:
                 for outcome in json.loads(str(text)):
                     self._count(outcome)
 
-    def _count(self, outcome: dict[str, Any]) -> None:
+    def _count(self, outcome: CheckedCase) -> None:
         if outcome["passed"]:
             self.passed.add(outcome["case"])
             return
@@ -237,12 +245,14 @@ class Summary:
 
     def _fewest_explanations(self) -> Iterator[tuple[tuple[str, ...], set[str]]]:
         """Explanations with their cases: that of most cases, then those of the rest."""
-        rest = set(self.failed)
+        unexplained = set(self.failed)
         for _ in range(EXPLANATIONS_SHOWN):
-            best = max(self.explained.items(), key=lambda entry: len(entry[1] & rest), default=None)
-            if best is None or not best[1] & rest:
+            best = max(
+                self.explained.items(), key=lambda entry: len(entry[1] & unexplained), default=None
+            )
+            if best is None or not best[1] & unexplained:
                 return
-            rest -= best[1]
+            unexplained -= best[1]
             yield best
 
     def pytest_sessionfinish(self) -> None:
@@ -257,7 +267,7 @@ class Summary:
         codes: dict[str, Any] = {key: codes_of(array) for key, array in settings.answers.items()}
         np.savez(settings.answers_file, **codes)
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Counts, and what explains the failures."""
         if not self.failed and not self.passed:
             return

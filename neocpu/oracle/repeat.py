@@ -17,7 +17,7 @@ RUNS = 20
 
 def check_repeatedly(
     op: str,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, object],
     kernel: Kernel,
     options: Mapping[str, Value] | None = None,
     runs: int = RUNS,
@@ -62,14 +62,14 @@ def check_repeatedly(
     )
 
 
-def _copy(array: Any) -> Any:
+def _copy(array: object) -> object:
     """An array of the same kind that a kernel may write to."""
     if hasattr(array, "clone"):  # torch
         return array.clone()
     return array.copy() if hasattr(array, "copy") else array
 
 
-def _arrays(answer: Any) -> dict[str, Array]:
+def _arrays(answer: object) -> dict[str, Array]:
     """Copies of the outputs of one run on the host; the name "" where there is one without a name.
 
     The kernel may return the same buffer in every run.
@@ -80,7 +80,7 @@ def _arrays(answer: Any) -> dict[str, Array]:
     }
 
 
-def _stacked(op: str, answers: list[dict[str, Array]]) -> Any:
+def _stacked(op: str, answers: list[dict[str, Array]]) -> Array | dict[str, Array]:
     """Outputs of all runs, with runs as the first axis."""
     first = answers[0]
     for run, answer in enumerate(answers):

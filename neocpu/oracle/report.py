@@ -19,11 +19,10 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from neocpu.oracle.diagnosis.findings import Cause
 from neocpu.oracle.html_page import page
-from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, described
+from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, element_text
 
 CASES_NAMED = 8
 
@@ -121,7 +120,7 @@ def untested_lines(cases: Iterable[CaseOutcome]) -> list[str]:
     return lines
 
 
-def _case_json(outcome: CaseOutcome) -> dict[str, Any]:
+def _case_json(outcome: CaseOutcome) -> dict[str, object]:
     outputs = []
     for verdict in outcome.verdicts:
         facts = {
@@ -144,7 +143,7 @@ def _case_json(outcome: CaseOutcome) -> dict[str, Any]:
     }
 
 
-def _json_value(value: Any) -> Any:
+def _json_value(value: object) -> object:
     """Lists for tuples, and text for the numbers that JSON lacks."""
     if isinstance(value, dict):
         return {key: _json_value(entry) for key, entry in value.items()}
@@ -153,7 +152,7 @@ def _json_value(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _finding_json(finding: Cause) -> dict[str, Any]:
+def _finding_json(finding: Cause) -> dict[str, object]:
     return {
         "names": list(finding.diagnosis.names),
         "kind": finding.diagnosis.kind,
@@ -187,5 +186,5 @@ def failure_lines(outcome: CaseOutcome) -> list[str]:
             if math.isfinite(verdict.worst_ratio):
                 worst = f"worst error {verdict.worst_ratio:.3g} x bound"
             lines.append(f"{verdict.output}: {verdict.wrong} of {verdict.elements} wrong, {worst}")
-            lines.append(f"  first at {described(verdict.first)}")
+            lines.append(f"  first at {element_text(verdict.first)}")
     return lines

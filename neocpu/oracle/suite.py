@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -90,7 +90,7 @@ class Question:
         return digest.hexdigest()
 
 
-def _line(value: Any) -> bytes:
+def _line(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
@@ -100,7 +100,7 @@ def parts_of(expected: Expected) -> dict[str, Array]:
     return {name: np.asarray(array) for name, array in parts.items() if array is not None}
 
 
-def _hash(digest: Any, name: str, array: Array) -> None:
+def _hash(digest: "hashlib._Hash", name: str, array: Array) -> None:
     codes = np.ascontiguousarray(codes_of(array))
     codes = codes.astype(codes.dtype.newbyteorder("<"))
     if codes.dtype.kind == "f":

@@ -8,7 +8,7 @@ def test_my_lookup(case):
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from neocpu.core.errors import OracleError
 from neocpu.oracle.cases import DIM_MULTIPLE, all_cases
@@ -18,11 +18,14 @@ from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.repeat import check_repeatedly
 from neocpu.oracle.report import Report
 
+if TYPE_CHECKING:
+    import pytest
+
 
 def assert_correct(
     op: str,
-    inputs: Mapping[str, Any],
-    answer: Any,
+    inputs: Mapping[str, object],
+    answer: object,
     options: Mapping[str, Value] | None = None,
     bits: bool = False,
     preset: str | None = None,
@@ -56,10 +59,10 @@ def chosen(
     """
     chosen_cases = []
     names = None if op is None else [find_operator(op).name]
-    known = {option for name in names or OPERATORS for option in OPERATORS[name].options}
+    option_names = {option for name in names or OPERATORS for option in OPERATORS[name].options}
     for name in options:
-        if name not in known:
-            near = nearest_name(name, known)
+        if name not in option_names:
+            near = nearest_name(name, option_names)
             raise OracleError(f"{op or 'the oracle'} has no option {name}{near}")
     for case in all_cases(names, seed, dim_multiple):
         complete = find_operator(case.op).complete(case.options)
@@ -70,7 +73,7 @@ def chosen(
 
 def cases(
     op: str | None = None, seed: int = 0, dim_multiple: int = DIM_MULTIPLE, **options: Value
-) -> Any:
+) -> "pytest.MarkDecorator":
     """A decorator that runs a test once per case, as its argument `case`.
 
     `options` choose among the cases, e.g. pooling="sum"; `dim_multiple` as in `chosen`.

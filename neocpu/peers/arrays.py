@@ -13,14 +13,13 @@ exactly, rounded once. Integers may be int32 or int64. Training goes through
 `tables/embedding/tbe.py`, which keeps its rows and gives the same bits.
 """
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.formats import FORMATS, INFERENCE
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Elements
+from neocpu.core.types import Floats
+from neocpu.core.types import Ints
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.rows import lookup as kernels
 from neocpu.tables.embedding.bounds import Bounds, bag_cuts, bounds_check
@@ -43,16 +42,17 @@ _DTYPES = {name: np.dtype(form.dtype) for name, form in _ROWS.items()}
 class _Entries:
     """The features of a call as kernels take them.
 
-    table: codes of all tables, flat; feature_table i64[F]; base, width, stride i64[F]: where the
-    rows of each feature begin in `table`, their columns, and elements from one row to the next.
+    table : codes of all tables, flat. feature_table : i64[F].
+    base, width, stride : i64[F], where the rows of each feature begin in `table`, their columns,
+        and elements from one row to the next.
     """
 
     def __init__(
         self,
-        weights: NDArray[Any],
-        rows: NDArray[Any],
-        dims: NDArray[Any],
-        table: NDArray[Any],
+        weights: Elements,
+        rows: Elements,
+        dims: Elements,
+        table: Elements,
         format: str,
         alignment: int,
     ) -> None:
@@ -80,14 +80,14 @@ class _Entries:
         self.stride = stride[self.feature_table]
 
     def reading(self, first: Ints) -> Entries:
-        """The record that kernels take; first i64[K+1]: bags (or lookups) of each entry."""
+        """The record that kernels take; first : i64[K+1], bags (or lookups) of each entry."""
         return Entries(self.base, self.width, self.stride, first)
 
     def matrix(self, bags: int) -> tuple[Ints, Ints, tuple[int, ...]]:
         """The layout of an output [B, sum of dims]: (place, pitch, shape).
 
-        place i64[F]: where the output of each feature's first bag begins; pitch i64[F]: elements
-        from one bag to the next.
+        place : i64[F], where the output of each feature's first bag begins. pitch : i64[F],
+            elements from one bag to the next.
         """
         columns = int(self.width.sum())
         samples = bags // max(self.feature_table.size, 1)
@@ -125,7 +125,7 @@ def row_elements(format: str, columns: int, row_alignment: int = 1) -> int:
 
 
 def _pooled_layout(
-    entries: _Entries, offsets: Ints, batch_sizes: NDArray[Any] | None
+    entries: _Entries, offsets: Ints, batch_sizes: Elements | None
 ) -> tuple[_Entries, Ints, Ints, Ints, tuple[int, ...]]:
     """The pooled output's layout: (entries, first bag of each, place, pitch, shape)."""
     if batch_sizes is None:
@@ -136,7 +136,7 @@ def _pooled_layout(
     return entries, np.append(0, np.cumsum(sizes)).astype(np.int64), place, pitch, shape
 
 
-def _lookup_weights(per_sample_weights: NDArray[Any] | None, lookups: int) -> Floats:
+def _lookup_weights(per_sample_weights: Elements | None, lookups: int) -> Floats:
     if per_sample_weights is None:
         return NONE
     weights = np.ascontiguousarray(per_sample_weights, np.float32).reshape(-1)
@@ -162,21 +162,21 @@ def _check_options(pooling: str, output_format: str = "fp32") -> None:
 
 
 def lookup(
-    weights: NDArray[Any],
-    rows: NDArray[Any],
-    dims: NDArray[Any],
-    feature_table: NDArray[Any],
-    indices: NDArray[Any],
-    offsets: NDArray[Any],
-    per_sample_weights: NDArray[Any] | None = None,
+    weights: Elements,
+    rows: Elements,
+    dims: Elements,
+    feature_table: Elements,
+    indices: Elements,
+    offsets: Elements,
+    per_sample_weights: Elements | None = None,
     pooling: str = "sum",
     weights_format: str = "fp32",
     output_format: str = "fp32",
     bounds_check: str = "fatal",
-    batch_sizes: NDArray[Any] | None = None,
+    batch_sizes: Elements | None = None,
     outside: int = 0,
     row_alignment: int = 1,
-) -> NDArray[Any]:
+) -> Elements:
     """Embeddings of all features; FBGEMM: TBE forward (training; with `nbit*` formats inference).
 
     Parameters
@@ -185,9 +185,8 @@ def lookup(
         pruned: it adds nothing, but counts in the length that MEAN divides by.
     per_sample_weights : f32[n] or None; terms are fl(w * x). pooling : sum, mean, or none: one row
         per lookup, as it is.
-    weights_format : a name in `neocpu.core.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment
-    :
-        bytes rows are padded to.
+    weights_format : a name in `neocpu.core.formats.FORMATS`, or nbit8, nbit4, nbit2.
+    row_alignment : bytes rows are padded to.
     output_format : fp32, fp16 or bf16; narrow ones are rounded from fp32, nearest even, and come as
         records of that name.
     bounds_check : fatal, warning or ignore, with `outside` (`tables/embedding/bounds.py`).
@@ -223,7 +222,7 @@ def lookup(
     return out if output_format == "fp32" else _encoded(out, output_format)
 
 
-def _encoded(out: Floats, format: str) -> NDArray[Any]:
+def _encoded(out: Floats, format: str) -> Elements:
     from neocpu.core.codecs import LAYOUTS
     from neocpu.kernels.codecs import small_floats as codecs
 
@@ -233,17 +232,17 @@ def _encoded(out: Floats, format: str) -> NDArray[Any]:
 
 
 def weight_gradient(
-    weights: NDArray[Any],
-    rows: NDArray[Any],
-    dims: NDArray[Any],
-    feature_table: NDArray[Any],
-    indices: NDArray[Any],
-    offsets: NDArray[Any],
-    grad_output: NDArray[Any],
+    weights: Elements,
+    rows: Elements,
+    dims: Elements,
+    feature_table: Elements,
+    indices: Elements,
+    offsets: Elements,
+    grad_output: Elements,
     pooling: str = "sum",
     weights_format: str = "fp32",
     bounds_check: str = "fatal",
-    batch_sizes: NDArray[Any] | None = None,
+    batch_sizes: Elements | None = None,
     outside: int = 0,
     row_alignment: int = 1,
 ) -> Floats:

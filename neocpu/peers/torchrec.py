@@ -12,7 +12,7 @@ fused kernels. TorchRec itself need not be installed; if it is, results are its 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,12 +22,13 @@ from neocpu.core.errors import ConfigError
 from neocpu.peers.fbgemm.modules.autograd import DenseLookup, features_with_gradient
 from neocpu.peers.fbgemm.modules.dense import DenseTableBatchedEmbeddingBagsCodegen
 from neocpu.peers.fbgemm.modules.split import SplitTableBatchedEmbeddingBagsCodegen
+from neocpu.peers.fbgemm.names import Option
 from neocpu.peers.fbgemm.operators.sparse import permute_2D_sparse_data
 
 
 @dataclass
 class EmbeddingBagConfig:
-    """One table, with TorchRec's names of its fields. pooling: SUM or MEAN."""
+    """One table, with TorchRec's names of its fields; pooling : SUM or MEAN."""
 
     num_embeddings: int
     embedding_dim: int
@@ -35,7 +36,7 @@ class EmbeddingBagConfig:
     feature_names: list[str] = field(default_factory=list)
     weight_init_max: float | None = None
     weight_init_min: float | None = None
-    pooling: Any = "SUM"
+    pooling: Option = "SUM"
 
 
 @dataclass
@@ -69,18 +70,35 @@ class KeyedTensor:
         return self.to_dict()[key]
 
 
-def _keyed(keys: list[str], lengths: list[int], values: Tensor) -> Any:
+def _keyed(keys: list[str], lengths: list[int], values: Tensor) -> KeyedTensor:
     try:
         from torchrec.sparse.jagged_tensor import KeyedTensor as TorchRecKeyedTensor
     except ImportError:
         return KeyedTensor(keys, lengths, values)
-    return TorchRecKeyedTensor(keys, lengths, values)
+    keyed: KeyedTensor = TorchRecKeyedTensor(keys, lengths, values)
+    return keyed
+
+
+class JaggedFeatures(Protocol):
+    """What a batch must offer: TorchRec's KeyedJaggedTensor, or a class with these methods."""
+
+    def keys(self) -> Sequence[str]:
+        """Names of the features, F of them."""
+
+    def lengths(self) -> Tensor:
+        """Lookups of each bag: int[F*B], feature after feature."""
+
+    def values(self) -> Tensor:
+        """Rows to look up: int[n]."""
+
+    def weights_or_none(self) -> Tensor | None:
+        """A weight per lookup: float[n]; None: there are none."""
 
 
 class _Bag(nn.Module):
     """One table: `weight` [rows, columns], looked up by one or more features."""
 
-    def __init__(self, config: Any, fused: Mapping[str, Any] | None) -> None:
+    def __init__(self, config: EmbeddingBagConfig, fused: Mapping[str, Any] | None) -> None:
         super().__init__()
         rows = config.num_embeddings
         columns = config.embedding_dim
@@ -141,9 +159,9 @@ class EmbeddingBagCollection(nn.Module):
 
     def __init__(
         self,
-        tables: Sequence[Any],
+        tables: Sequence[EmbeddingBagConfig],
         is_weighted: bool = False,
-        device: Any = None,
+        device: str | torch.device | None = None,
         fused: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -167,7 +185,7 @@ class EmbeddingBagCollection(nn.Module):
         ]
         self._lengths = [table.embedding_dim for table in tables for _ in table.feature_names]
 
-    def embedding_bag_configs(self) -> list[Any]:
+    def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
         """The tables."""
         return self._configs
 
@@ -175,10 +193,10 @@ class EmbeddingBagCollection(nn.Module):
         """Whether features carry per-sample weights."""
         return self._is_weighted
 
-    def forward(self, features: Any) -> Any:
+    def forward(self, features: JaggedFeatures) -> KeyedTensor:
         """Pooled embeddings of a KeyedJaggedTensor, as a KeyedTensor.
 
-        features: TorchRec's class, or any with keys, lengths, values and weights_or_none.
+        features : TorchRec's class, or any with keys, lengths, values and weights_or_none.
         """
         keys = list(features.keys())
         values = features.values()

@@ -5,13 +5,12 @@ between them the kernels of training are called on an operator's flat inputs. `b
 package that answers: "kernels" (Numba) or "reference" (NumPy).
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
+from neocpu.core.types import Elements
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.oracle.operator import Arrays, Value
@@ -23,12 +22,12 @@ Floats = NDArray[np.float32]
 NONE = np.empty(0, np.float32)  # an array that a kernel takes and does not use
 
 
-def decoded(codes: NDArray[Any], name: str) -> Floats:
+def decoded(codes: Elements, name: str) -> Floats:
     """Elements of a format as fp32 numbers, in an array of their own; the inverse of `encoded`."""
     return np.array(codes if name == "fp32" else decode(codes, name), np.float32)
 
 
-def encoded(x: Floats, name: str, backend: str) -> NDArray[Any]:
+def encoded(x: Floats, name: str, backend: str) -> Elements:
     """Numbers of any shape in a format, to nearest even.
 
     fp32 as it is; else codes, in records of one field named after the format.
@@ -91,7 +90,7 @@ class LookupArguments:
             self.pitch = bags.dims
 
     def entries(self, first: NDArray[np.int64]) -> Entries:
-        """The record that kernels take; first i64[K+1]: bags (or lookups) of each entry."""
+        """The record that kernels take; first : i64[K+1], bags (or lookups) of each entry."""
         return Entries(self.base, self.width, self.stride, first)
 
     @property

@@ -8,6 +8,7 @@ import numpy as np
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
 from neocpu.core.rules import RULES
+from neocpu.core.types import Elements
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
@@ -30,12 +31,12 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 
 def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
     """The optimizer that the options of `backward` describe."""
-    known = {spec.name for spec in fields(SparseOptimizer)} - {
+    names = {spec.name for spec in fields(SparseOptimizer)} - {
         "name",
         "schedule",
         "initial_accumulator_value",
     }
-    keys: dict[str, Any] = {key: value for key, value in options.items() if key in known}
+    keys: dict[str, Any] = {key: value for key, value in options.items() if key in names}
     return SparseOptimizer(name=str(options["optimizer"]), **keys)
 
 
@@ -96,7 +97,7 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     weights = np.array(inputs["weights"]).reshape(-1)
     halves = np.array(inputs.get("weights_low", ()), np.uint16).reshape(-1)
     places = places_of(tables, int(options["seed"]))
-    table: Any = weights
+    table: Elements | CodedTable = weights
     scaled = ScaledTables(inputs, options, tables, backend) if name in SCALED else None
     if scaled is not None:
         table = scaled.numbers

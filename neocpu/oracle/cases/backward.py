@@ -330,12 +330,12 @@ def _unique(recipe: Recipe) -> Iterator[Case]:
         {},
         "3000 gradients of one row: all of them, exactly",
     )
-    nothing = {**plain(recipe, "unique-none", "exact_sgd")}
-    nothing["indices"] = np.full_like(nothing["indices"], -1)
+    unread = {**plain(recipe, "unique-none", "exact_sgd")}
+    unread["indices"] = np.full_like(unread["indices"], -1)
     yield Case(
         "unique-gradient-pruned",
         "unique_gradient",
-        nothing,
+        unread,
         {},
         "all lookups pruned: no row, no value",
     )

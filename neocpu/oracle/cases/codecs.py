@@ -68,8 +68,8 @@ def _special(draw: Draw, name: str) -> Floats:
     ]
     with np.errstate(over="ignore"):
         edge = np.array([*base, *low, *high], np.float64).astype(np.float32)
-    both = np.concatenate([edge, -edge, draw.floats(40, form.smallest - 4, 8)])
-    return np.concatenate([both, np.zeros(-both.size % 8, np.float32)]).reshape(-1, 8)
+    signed = np.concatenate([edge, -edge, draw.floats(40, form.smallest - 4, 8)])
+    return np.concatenate([signed, np.zeros(-signed.size % 8, np.float32)]).reshape(-1, 8)
 
 
 def _rounding(recipe: Recipe) -> Iterator[Case]:

@@ -4,13 +4,14 @@ They are the same on every machine, and never change.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
+from neocpu.core.types import Elements
 from neocpu.kernels.twins.codecs.small_floats import encode_rows
 from neocpu.kernels.twins.numbers.philox import GENERATOR, random_words, tensor_key
 from neocpu.oracle.operator import Arrays
@@ -188,7 +189,7 @@ def ragged(draw: Draw, features: int, batch: int, most: int = 9) -> list[list[in
     return [[max(length, 0) for length in samples] for samples in lengths.tolist()]
 
 
-def coded(values: Floats, name: str) -> NDArray[Any]:
+def coded(values: Floats, name: str) -> Elements:
     """Numbers as codes of a narrow format, to nearest."""
     if name == "fp32":
         return values

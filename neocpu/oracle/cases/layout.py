@@ -75,7 +75,7 @@ def _moves(recipe: Recipe) -> Iterator[Case]:
 
 
 def _permutes(base: Arrays) -> Iterator[Case]:
-    """Keys in other orders; base: lengths [keys, samples], indices and weights."""
+    """Keys in other orders; base : lengths [keys, samples], indices and weights."""
     yield _case(
         "permute", "permute", {**base, "permute": np.array([2, 0, 3, 1])}, "keys in another order"
     )
@@ -94,7 +94,7 @@ def _permutes(base: Arrays) -> Iterator[Case]:
 
 
 def _buckets(base: Arrays) -> Iterator[Case]:
-    """Lookups to ranks; base: lengths [keys, samples], indices and weights."""
+    """Lookups to ranks; base : lengths [keys, samples], indices and weights."""
     flat: Arrays = {**base, "lengths": base["lengths"].reshape(-1)}
     flat["block_sizes"] = np.array([5, 7, 20, 3])
     yield _case(

@@ -77,10 +77,10 @@ def _shapes(recipe: Recipe) -> Iterator[Case]:
         {**wide, **bags(draw, wide, [[2, 1]] * len(dims))},
         "D around 32, 128, 256 and 1024, no multiple of them: tails of vectors, warps and blocks",
     )
-    many = tables(draw, (4,) * 100, recipe.widths(*[4] * 100))
+    hundred_tables = tables(draw, (4,) * 100, recipe.widths(*[4] * 100))
     yield _case(
         "many-tables",
-        {**many, **bags(draw, many, ragged(draw, 100, 2, 2))},
+        {**hundred_tables, **bags(draw, hundred_tables, ragged(draw, 100, 2, 2))},
         "a hundred small tables in one call",
     )
     varied = tables(draw, (6, 5), recipe.widths(3, 8), (0, 1, 0))
@@ -277,8 +277,8 @@ def _rows(recipe: Recipe) -> Iterator[Case]:
         {**inputs, "indices": np.repeat(np.arange(6), 7), "offsets": np.arange(7) * 7},
         "every bag holds one row seven times",
     )
-    same = {**inputs, "indices": np.full(16, 3), "offsets": np.arange(17)}
-    yield _case("same-row", same, "sixteen bags of one lookup, all of the same row")
+    one_row = {**inputs, "indices": np.full(16, 3), "offsets": np.arange(17)}
+    yield _case("same-row", one_row, "sixteen bags of one lookup, all of the same row")
 
 
 def _formats(recipe: Recipe) -> Iterator[Case]:

@@ -56,10 +56,10 @@ def _bags(seed: int, multiple: int) -> Iterator[Case]:
     long |= bags(draw, long, [[31, 32, 33, 1, 257]])
     about = "bags around a warp and beyond a block"
     yield from _with_backward(seed, "long", long, about)
-    one = tables(draw, (9,), (multiple,))
-    one |= bags(draw, one, [[3] * 70], pick=hot)
+    table = tables(draw, (9,), (multiple,))
+    table |= bags(draw, table, [[3] * 70], pick=hot)
     about = "every bag holds one row, three times: 70 gradients add up, not 210"
-    yield from _with_backward(seed, "hot-row", one, about)
+    yield from _with_backward(seed, "hot-row", table, about)
     wide = tables(draw, (4,), (260 if multiple != NARROW else 259,))
     wide |= bags(draw, wide, [[3, 2]])
     yield from _with_backward(seed, "wide", wide, "rows wider than a block of threads")
@@ -67,11 +67,11 @@ def _bags(seed: int, multiple: int) -> Iterator[Case]:
 
 def _numbers(seed: int, multiple: int) -> Iterator[Case]:
     draw = Draw(seed, "lookup-max-numbers")
-    few = tables(draw, (8,), (multiple,))
-    few["weights"] = draw.whole(8 * multiple, -1, 2).astype(np.float32)
-    few |= bags(draw, few, [[6] * 12])
+    table = tables(draw, (8,), (multiple,))
+    table["weights"] = draw.whole(8 * multiple, -1, 2).astype(np.float32)
+    table |= bags(draw, table, [[6] * 12])
     about = "numbers -1, 0 and 1: most maxima are met by several rows, of which the first counts"
-    yield from _with_backward(seed, "ties", few, about)
+    yield from _with_backward(seed, "ties", table, about)
     special = tables(draw, (4,), (multiple,))
     special["weights"].reshape(4, -1)[:, 0] = [np.nan, 1.0, np.inf, -np.inf]
     special["indices"] = np.array([0, 1, 1, 0, 3, 3, 2, 1, 2, 0])

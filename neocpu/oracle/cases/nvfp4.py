@@ -72,14 +72,14 @@ def _quantize(seed: int) -> Iterator[Case]:
 
 
 def _dequantize(seed: int) -> Iterator[Case]:
-    every = np.arange(256, dtype=np.uint8).reshape(8, 32)
+    all_codes = np.arange(256, dtype=np.uint8).reshape(8, 32)
     draw = Draw(seed, "nvfp4-codes")
     scales = coded((draw.words(32) % 127).astype(np.uint8), "fp8_e4m3").reshape(8, 4)
     for name, factor in (("", 1.0), ("-factor", FACTOR)):
         yield Case(
             f"nvfp4-dequantize{name}",
             "nvfp4_dequantize",
-            {"codes": every, "scales": scales},
+            {"codes": all_codes, "scales": scales},
             {"factor": factor},
             "every byte of two codes: even columns in the low nibble, negative zeros too",
         )

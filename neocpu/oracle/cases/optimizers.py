@@ -65,11 +65,11 @@ def _ftrl(recipe: Recipe) -> Iterator[Case]:
         optimizer="ftrl",
         lambda1=1.0,
     )
-    rest = _inputs(recipe, "ftrl-zero", "ftrl")
-    rest["grad_output"][:] = 0
+    inputs = _inputs(recipe, "ftrl-zero", "ftrl")
+    inputs["grad_output"][:] = 0
     yield _backward(
         "ftrl-zero-gradient",
-        rest,
+        inputs,
         "a gradient of 0 leaves z and n, but weights become those of z and n",
         optimizer="ftrl",
         beta=0.5,

@@ -50,9 +50,9 @@ class Conclusion:
         for name in sorted(self._failed):
             for diagnosis in shown_by_numbers(self._by_name[name]):
                 self._patterns.setdefault(diagnosis.names, diagnosis)
-                known = evidence.setdefault(diagnosis.names, Evidence(diagnosis.names))
-                known.explained.add(name)
-                known.equal[name] = 1.0
+                gathered = evidence.setdefault(diagnosis.names, Evidence(diagnosis.names))
+                gathered.explained.add(name)
+                gathered.equal[name] = 1.0
         return list(evidence.values())
 
     def _separated(self, failed: set[str]) -> Separation | None:
@@ -145,9 +145,9 @@ class Conclusion:
 
     def _weak(self) -> None:
         """All other explanations of some case."""
-        told = {finding.diagnosis.names for finding in self.findings}
+        named = {finding.diagnosis.names for finding in self.findings}
         for evidence in self._evidence:
-            if evidence.names not in told and evidence.explained:
+            if evidence.names not in named and evidence.explained:
                 self.findings.append(self._finding(evidence, evidence.explained, strong=False))
 
     def _grouped(self, diagnoses: dict[str, Diagnosis], remaining: set[str]) -> set[str]:
@@ -179,15 +179,17 @@ class Conclusion:
             for pattern in patterns_of(trial.case, trial.truths, trial.answers)[:1]:
                 diagnoses[name] = Diagnosis((pattern.name,), "pattern", pattern.about, pattern.fix)
         explained = self._grouped(diagnoses, remaining)
-        rest = remaining - explained
-        if rest and rest == self._failed and self._separated(rest) is None:
+        unexplained = remaining - explained
+        if unexplained and unexplained == self._failed and self._separated(unexplained) is None:
             rounding = rounding_of_all(
-                [(t.case, t.truths, t.answers) for t in map(self._by_name.__getitem__, rest)]
+                [(t.case, t.truths, t.answers) for t in map(self._by_name.__getitem__, unexplained)]
             )
             if rounding is not None:
                 names = (rounding.name,)
                 diagnosis = Diagnosis(names, "pattern", rounding.about, rounding.fix)
-                explained |= self._grouped(dict.fromkeys(sorted(rest), diagnosis), rest)
+                explained |= self._grouped(
+                    dict.fromkeys(sorted(unexplained), diagnosis), unexplained
+                )
         return explained
 
 

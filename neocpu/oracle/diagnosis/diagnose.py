@@ -123,8 +123,8 @@ class Investigation:
         if effect is None:
             return False
         if names in evidence or effect.explains:
-            known = evidence.setdefault(names, Evidence(names))
-            known.add(trial.case.name, trial.failed, effect)
+            gathered = evidence.setdefault(names, Evidence(names))
+            gathered.add(trial.case.name, trial.failed, effect)
         return effect.explains
 
     def _weigh(self, until: float) -> None:
@@ -150,8 +150,8 @@ class Investigation:
         explained = {
             case
             for evidence in self._evidence.values()
-            for known in evidence.values()
-            for case in known.explained
+            for gathered in evidence.values()
+            for case in gathered.explained
         }
         failures = [
             trial
@@ -162,8 +162,8 @@ class Investigation:
         skipped = 0
         for number, trial in enumerate(failures):
             self._progress("pairs of switches", number, len(failures))
-            known = [names for names in self._evidence[trial.op.name] if len(names) == 2]
-            by_known = [names for names in known if self._note(trial, names)]
+            pairs = [names for names in self._evidence[trial.op.name] if len(names) == 2]
+            by_known = [names for names in pairs if self._note(trial, names)]
             if by_known:
                 continue
             try:

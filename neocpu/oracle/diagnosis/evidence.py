@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.diagnosis.findings import EXACT, Diagnosis, Effect
 from neocpu.oracle.operator import Case, Operator, Truth
-from neocpu.oracle.semantics import SWITCHES
+from neocpu.oracle.truth.bends import VARIANTS
 from neocpu.oracle.truth.formats import FORMATS, nearest
 from neocpu.oracle.verdicts.compare import judge, malformed, numbers
 
@@ -45,9 +46,9 @@ class AskedSwitches(frozenset[str]):
         return super().__contains__(name)
 
     def __or__(self, names: AbstractSet[Any]) -> "AskedSwitches":
-        more = type(self)(super().__or__(names))
-        more.asked = self.asked
-        return more
+        union = type(self)(super().__or__(names))
+        union.asked = self.asked
+        return union
 
 
 @dataclass
@@ -106,12 +107,12 @@ class CaseTrial:
     def _bent(self, names: tuple[str, ...]) -> Truths | None:
         """The truth under switches; of one with variants, of each element the nearest variant."""
         switches = self.preset | set(names)
-        many = next((name for name in names if SWITCHES[name].variants), "")
-        if not many:
+        switch = next((name for name in names if name in VARIANTS), "")
+        if not switch:
             return self.truth_under(switches)
         variants: list[Truths] = [self.truths]  # no row, or no duplicate, may be lost
-        for k in range(SWITCHES[many].variants):
-            bent = self.truth_under(switches | {f"{many}_{k}"})
+        for k in range(VARIANTS[switch]):
+            bent = self.truth_under(switches | {f"{switch}_{k}"})
             if bent is None:
                 return None
             if k and not differ(variants[-1], bent):
@@ -135,12 +136,12 @@ def nearest_variant(truths: Sequence[Truth], answer: Array | None) -> Truth:
     with np.errstate(invalid="ignore"):
         errors = np.stack([np.abs(x - truth.reference) - truth.bound for truth in truths])
     best = np.argmin(np.where(np.isnan(errors), np.inf, errors), axis=0)[None]
-    parts: dict[str, Any] = {"typical": None}
+    parts: dict[str, Elements] = {}
     for part in ("reference", "bound", "lower", "upper"):
         if getattr(first, part) is not None:
             variants = np.stack([getattr(truth, part) for truth in truths])
             parts[part] = np.take_along_axis(variants, best, 0)[0]
-    return replace(first, **parts)
+    return replace(first, typical=None).with_arrays(parts)
 
 
 def differ(plain: Truths, bent: Truths) -> bool:
@@ -203,17 +204,17 @@ def effect_of(plain: Truths, bent: Truths, answers: Answers) -> Effect:
 def _compared(plain: Truth, bent: Truth, answer: Array) -> _Comparison:
     """One output under both truths. Where they differ in shape, only one can be right."""
     if malformed(plain, answer) or malformed(bent, answer):
-        every = np.ones(answer.shape, bool)
+        everywhere = np.ones(answer.shape, bool)
         fits_plain = not malformed(plain, answer)
         fits_bent = not malformed(bent, answer)
-        wrong = every & (not fits_plain)
-        right = ~every
+        wrong = everywhere & (not fits_plain)
+        right = ~everywhere
         if fits_plain:
             wrong = ~judge(plain, numbers(plain, answer))[0].reshape(answer.shape)
         if fits_bent:
             right = judge(bent, numbers(bent, answer))[0].reshape(answer.shape)
-        apart = every if fits_plain != fits_bent else ~every
-        return _Comparison(wrong, right, every, apart, 0)
+        apart = everywhere if fits_plain != fits_bent else ~everywhere
+        return _Comparison(wrong, right, everywhere, apart, 0)
     x = numbers(plain, answer)
     right_plain = judge(plain, x)[0]
     right_bent = judge(bent, x)[0]
@@ -233,8 +234,8 @@ def _width(truth: Truth) -> NDArray[np.float64]:
         return truth.bound
     with np.errstate(invalid="ignore"):
         narrow = truth.upper - truth.lower
-        same = (truth.upper == truth.lower) | np.isnan(truth.upper) & np.isnan(truth.lower)
-    return np.minimum(truth.bound, np.where(same, 0.0, np.where(np.isnan(narrow), np.inf, narrow)))
+        exact = (truth.upper == truth.lower) | np.isnan(truth.upper) & np.isnan(truth.lower)
+    return np.minimum(truth.bound, np.where(exact, 0.0, np.where(np.isnan(narrow), np.inf, narrow)))
 
 
 def _sharp(plain: Truth, bent: Truth) -> NDArray[np.bool_]:

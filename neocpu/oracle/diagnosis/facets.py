@@ -153,7 +153,7 @@ def telling_cases(cases: Iterable[Case], complete: Completed) -> list[Case]:
     for case in cases:
         if sum(array.nbytes for array in case.inputs.values()) <= SMALL:
             small.setdefault(case.op, []).append(case)
-    chosen = []
+    separations = []
     for same_op in small.values():
         facets = {case.name: _told(case, complete(case)) for case in same_op}
         missing = set().union(*facets.values())
@@ -161,8 +161,8 @@ def telling_cases(cases: Iterable[Case], complete: Completed) -> list[Case]:
             counts = [len(facets[case.name] & missing) for case in same_op]
             best = same_op[int(np.argmax(counts))]
             missing -= facets[best.name]
-            chosen.append(best)
-    return chosen
+            separations.append(best)
+    return separations
 
 
 def _told(case: Case, options: Mapping[str, object]) -> set[str]:
@@ -187,12 +187,12 @@ def facts_of(cases: Iterable[tuple[Case, Mapping[str, object]]]) -> dict[str, fr
             if value:
                 having.setdefault(facet, set()).add(case.name)
     facts: dict[str, frozenset[str]] = {}
-    seen = set()
+    contents = set()
     for facet, members in having.items():
         for about, group in ((facet, members), (_opposite(facet), names - members)):
             key = frozenset(group)
-            if 0 < len(key) < len(names) and key not in seen:
-                seen.add(key)
+            if 0 < len(key) < len(names) and key not in contents:
+                contents.add(key)
                 facts[about] = key
     return facts
 

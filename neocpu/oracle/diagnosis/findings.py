@@ -118,15 +118,15 @@ def joined(findings: Sequence[Cause]) -> tuple[Cause, ...]:
     by_title: dict[tuple[str, bool], Cause] = {}
     for finding in findings:
         key = (finding.title, finding.strong)
-        same = by_title.get(key)
-        if same is not None:
+        earlier = by_title.get(key)
+        if earlier is not None:
             finding = Cause(
-                diagnosis=same.diagnosis,
-                cases=same.cases + finding.cases,
-                contradicted=same.contradicted + finding.contradicted,
-                refuted=same.refuted + finding.refuted,
-                where=same.where,
-                equally=tuple(name for name in same.equally if name in finding.equally),
+                diagnosis=earlier.diagnosis,
+                cases=earlier.cases + finding.cases,
+                contradicted=earlier.contradicted + finding.contradicted,
+                refuted=earlier.refuted + finding.refuted,
+                where=earlier.where,
+                equally=tuple(name for name in earlier.equally if name in finding.equally),
             )
         by_title[key] = finding
     return tuple(sorted(by_title.values(), key=lambda f: (not f.strong, -len(f.cases))))

@@ -123,8 +123,8 @@ def rearranged(case: Case, output: str, truth: Truth, x: Array) -> Pattern | Non
         with np.errstate(invalid="ignore"):
             answered = np.sort(x.astype(np.float32), axis)
             expected = np.sort(np.asarray(ref, np.float32), axis)
-            same = np.allclose(answered, expected, rtol=1e-5, atol=0, equal_nan=True)
-            if same and np.unique(expected).size > 4:
+            equal = np.allclose(answered, expected, rtol=1e-5, atol=0, equal_nan=True)
+            if equal and np.unique(expected).size > 4:
                 return Pattern(
                     name="permuted",
                     about=f"{output} has the right numbers, but its {what} in another order",

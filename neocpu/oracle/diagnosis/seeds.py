@@ -42,11 +42,11 @@ def judged_by_seed(outcomes: Sequence[CaseOutcome]) -> list[CaseOutcome]:
             continue
         if not _same_question(outcomes[a].case, outcomes[b].case):
             continue
-        both = _together(first.draws, second.draws)
-        if both is None:
+        pooled = _together(first.draws, second.draws)
+        if pooled is None:
             continue
         compared = True
-        mistake = stochastic.shared_by_seeds(both)
+        mistake = stochastic.shared_by_seeds(pooled)
         if mistake is not None:
             about = f"{mistake.about}: {outcomes[a].case.name} and {outcomes[b].case.name}"
             judged[b] = _failed(judged[b], second, mistake._replace(about=about))

@@ -4,9 +4,8 @@ Everything is fp32, one IEEE operation at a time. Columns and bags are independe
 them together; whatever has an order is a loop.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ Floats = NDArray[np.float32]
 F = np.float32
 RADIX_SORT = 32768  # from so many keys on torch sorts by radix: stable
 INSERTION_SORT = 16  # std::sort leaves partitions of at most this size to its insertion sort
-fused: Callable[[Any, Any, Any], Floats] = fma  # x*y + z rounded once; numbers broadcast
 
 
 class NoMirror(OracleError):
@@ -50,6 +48,11 @@ class Feature:
     def bag(self) -> Ints:
         """Bag of each lookup."""
         return np.repeat(np.arange(self.lengths.size), self.lengths)
+
+
+def fused(x: Floats | np.float32, y: Floats | np.float32, z: Floats | np.float32) -> Floats:
+    """x*y + z rounded once, where numbers broadcast."""
+    return fma(np.asarray(x), np.asarray(y), np.asarray(z))
 
 
 def decoded(codes: Array, form: str) -> Floats:

@@ -6,8 +6,6 @@ Bytes of row-scaled formats have no tolerance: FBGEMM's arithmetic is their defi
 (docs/formats.md), so `quantize` knows one answer, and its mistakes are small models of their own.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,7 +50,7 @@ def _round_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
     return {"codes": FORMATS[name].view(codes)}
 
 
-def _arguments(name: str, options: dict[str, object]) -> list[Any]:
+def _arguments(name: str, options: dict[str, object]) -> list[object]:
     """A codec's options in order, choices as the numbers that the functions take."""
     choices = CODECS[name].choices
     return [

@@ -45,9 +45,9 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     form = _form(options)
     scale = _scales(x, form.largest, switches)
     # an infinity makes a scale of 0, and codes that FBGEMM does not define
-    known = np.asarray(np.isfinite(x).all(1))
+    finite = np.asarray(np.isfinite(x).all(1))
     scaled = Bounded.exactly(x) * scale.column()
-    error = np.where(known[:, None] & np.isfinite(scaled.value), scaled.error, np.inf)
+    error = np.where(finite[:, None] & np.isfinite(scaled.value), scaled.error, np.inf)
     to_nearest = ROUNDINGS[rounding_of({}, switches)]
     low = to_nearest(np.where(np.isinf(error), -np.inf, scaled.value - error), form)
     high = to_nearest(np.where(np.isinf(error), np.inf, scaled.value + error), form)
@@ -55,7 +55,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     bound = np.where(np.isinf(error), np.inf, error + quantum(value, form))
     if "fp8_scale_inverted" in switches:
         scale = Bounded.exactly(1.0) / scale
-    scale = Bounded(scale.value, np.where(known, scale.error, np.inf))
+    scale = Bounded(scale.value, np.where(finite, scale.error, np.inf))
     return {
         "scale": in_format(scale, "fp32"),
         "numbers": Truth(

@@ -38,9 +38,9 @@ def _places(inputs: Arrays, ids: Ints) -> Ints:
     """Where ids stand among all; -1 for pruned lookups. Raises ValueError for an unknown id."""
     keys = inputs["keys"].astype(np.int64)
     place = np.searchsorted(keys, ids)
-    known = keys[np.minimum(place, keys.size - 1)] == ids
-    if not (known | (ids == -1)).all():
-        missing = int(ids[~known & (ids != -1)][0])
+    stored = keys[np.minimum(place, keys.size - 1)] == ids
+    if not (stored | (ids == -1)).all():
+        missing = int(ids[~stored & (ids != -1)][0])
         raise ValueError(f"id {missing} is not among the input keys")
     return np.where(ids == -1, -1, place)
 

@@ -4,10 +4,10 @@ Permute, bucketize, pad, select, unique, sums of segments, checks of bounds.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from neocpu.core.types import Elements
 from neocpu.oracle.canonical import layout as canonical_layout
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, TABLES
@@ -32,7 +32,7 @@ BUCKETS = {
 }
 
 
-def as_truth(array: Any) -> Truth:
+def as_truth(array: Elements) -> Truth:
     """Copies: whole numbers exactly, fp32 numbers without error."""
     if array.dtype.kind == "f":
         return in_format(Bounded.exactly(array), "fp32")

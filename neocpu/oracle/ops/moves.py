@@ -59,41 +59,41 @@ def _pair(
     move_of: CopyMapOf = getattr(moves, name)
     gradient = f"{values}_grad"
 
-    def copy(arrays: Arrays, chosen: dict[str, Value], switches: frozenset[str]) -> Arrays:
-        source = move_of(arrays, chosen, switches).source
+    def copy(arrays: Arrays, settings: dict[str, Value], switches: frozenset[str]) -> Arrays:
+        source = move_of(arrays, settings, switches).source
         flat = np.append(np.asarray(arrays[values], np.float32).reshape(-1), np.float32(0))
         return {"out": flat[source]}
 
     def truth(
-        arrays: Arrays, chosen: dict[str, Value], switches: frozenset[str]
+        arrays: Arrays, settings: dict[str, Value], switches: frozenset[str]
     ) -> dict[str, Truth]:
-        return {"out": as_truth(copy(arrays, chosen, switches)["out"])}
+        return {"out": as_truth(copy(arrays, settings, switches)["out"])}
 
-    def run(arrays: Arrays, chosen: dict[str, Value], backend: str) -> Arrays:
-        return copy(arrays, chosen, frozenset())
+    def run(arrays: Arrays, settings: dict[str, Value], backend: str) -> Arrays:
+        return copy(arrays, settings, frozenset())
 
     def backward_truth(
-        arrays: Arrays, chosen: dict[str, Value], switches: frozenset[str]
+        arrays: Arrays, settings: dict[str, Value], switches: frozenset[str]
     ) -> dict[str, Truth]:
-        move = move_of(arrays, chosen, switches)
+        move = move_of(arrays, settings, switches)
         return {gradient: in_format(scattered(move, arrays, switches), "fp32")}
 
-    def backward(arrays: Arrays, chosen: dict[str, Value], backend: str) -> Arrays:
-        move = move_of(arrays, chosen, frozenset())
+    def backward(arrays: Arrays, settings: dict[str, Value], backend: str) -> Arrays:
+        move = move_of(arrays, settings, frozenset())
         terms = np.asarray(arrays["grad_output"], np.float32).reshape(-1, 1)
         sums = by_target(terms, move.source.reshape(-1), int(np.prod(move.shape)))
         return {gradient: summed(sums, backend_module("rows.lookup", backend)).reshape(move.shape)}
 
-    chosen = options or {}
+    settings = options or {}
     inputs = {values: fields[0], **geometry}
     grads = {"grad_output": fields[1], **geometry}
     return (
-        Operator(name, about, inputs, chosen, {"out": fields[1]}, run, truth),
+        Operator(name, about, inputs, settings, {"out": fields[1]}, run, truth),
         Operator(
             f"{name}_backward",
             f"Gradient of `{name}`: of an element copied twice, the sum.",
             grads,
-            chosen,
+            settings,
             {gradient: fields[0]},
             backward,
             backward_truth,

@@ -7,8 +7,7 @@ on a compact table that holds these rows alone (`Compact`), with the operators `
 `backward`.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,8 +147,8 @@ def compact_lookup(
     """Inputs and options of the `lookup` that gives the samples to be checked."""
     samples = inputs["check_samples"].astype(np.int64)
     compact = Compact(inputs, options, bends, samples)
-    rest = {name: value for name, value in options.items() if name != "batch"}
-    return {**compact.tables(), **compact.bags()}, LOOKUP.complete(rest)
+    lookup_options = {name: value for name, value in options.items() if name != "batch"}
+    return {**compact.tables(), **compact.bags()}, LOOKUP.complete(lookup_options)
 
 
 def compact_backward(
@@ -158,21 +157,21 @@ def compact_backward(
     """Inputs and options of the `backward` that touches the same rows, and where they went."""
     samples = np.unique(inputs["bags"].astype(np.int64) % max(int(options["batch"]), 1))
     compact = Compact(inputs, options, bends, samples, inputs["check_rows"].astype(np.int64))
-    rest = {name: value for name, value in options.items() if name != "batch"}
+    backward_options = {name: value for name, value in options.items() if name != "batch"}
     small = {**compact.tables(), **compact.bags(), "grad_output": compact.gradient()}
-    return small, BACKWARD.complete(rest), compact
+    return small, BACKWARD.complete(backward_options), compact
 
 
 def _lookup_truth(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
-    small, rest = compact_lookup(inputs, options, switches)
-    return LOOKUP.truth(small, rest, switches)
+    small, lookup_options = compact_lookup(inputs, options, switches)
+    return LOOKUP.truth(small, lookup_options, switches)
 
 
 def _lookup_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
-    small, rest = compact_lookup(inputs, options)
-    return lookup_bits(small, rest, backend)
+    small, lookup_options = compact_lookup(inputs, options)
+    return lookup_bits(small, lookup_options, backend)
 
 
 def _checked_part(options: dict[str, Value], name: str, elements: Ints, rows: Ints) -> Ints:
@@ -194,8 +193,7 @@ def _backward_truth(
 
 def _part(truth: Truth, place: Ints) -> Truth:
     """The truth of some elements of a flat output."""
-    arrays: dict[str, Any] = {part: array[place] for part, array in truth.arrays().items()}
-    return replace(truth, **arrays)
+    return truth.with_arrays({part: array[place] for part, array in truth.arrays().items()})
 
 
 def _backward_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:

@@ -12,7 +12,9 @@ Ints = NDArray[np.int64]
 CAPS = (32, 1024)  # of kernels that handle a warp or a block of lookups
 UNROLLED = (2, 4, 8)  # lookups that a loop takes at once
 PADDED = (4, 8, 32, 128)  # columns that a vector, a warp or a block takes at once
-LOST_PLACES = 16  # variants of a lost duplicate
+LOST_PLACES = 16
+# Switches that stand for NAME_0, NAME_1, …: each element of an answer may follow another one.
+VARIANTS = {"duplicate_lost": LOST_PLACES}
 SMALLEST_NORMAL = 2.0**-126
 
 

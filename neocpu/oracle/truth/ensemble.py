@@ -51,9 +51,9 @@ def keeps_shadow(options: dict[str, Value]) -> bool:
 
 def due(options: dict[str, Value], step: int) -> Due:
     """What training step `step` (from 1) does."""
-    every = int(options["step_ema"])
+    interval = int(options["step_ema"])
     swap_every = int(options["step_swap"])
-    average = every > 0 and step % every == 0
+    average = interval > 0 and step % interval == 0
     started = step > int(options["step_start"])
     return Due(
         average=average,

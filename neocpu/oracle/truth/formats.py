@@ -7,13 +7,13 @@ whole-number arithmetic on multiples of a quantum. It shares no code with the co
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core import formats
 from neocpu.core.formats import SmallFloat
+from neocpu.core.types import Elements
 from neocpu.oracle.operator import Truth
 from neocpu.oracle.truth.numbers import Bounded, Real, settled
 
@@ -118,7 +118,7 @@ def decode(codes: NDArray[np.generic], name: str) -> Real:
     return _VALUES[name][array]
 
 
-def joined_halves(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.float32]:
+def joined_halves(high: Elements, low: Elements) -> NDArray[np.float32]:
     """The fp32 numbers of which these are the upper (bf16) and the lower halves."""
     upper = high[high.dtype.names[0]] if high.dtype.names else high
     joined: NDArray[np.float32] = ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
@@ -165,8 +165,8 @@ def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:
     value = to(x.value, form)
     with np.errstate(invalid="ignore"):
         error = np.maximum(high - value, value - low)
-    same = (low == high) | (np.isnan(low) & np.isnan(high))
-    return Bounded(value, np.where(same, 0.0, np.where(np.isnan(error), np.inf, error)))
+    single = (low == high) | (np.isnan(low) & np.isnan(high))
+    return Bounded(value, np.where(single, 0.0, np.where(np.isnan(error), np.inf, error)))
 
 
 def limits(x: Bounded, name: str, rounding: str = "nearest") -> tuple[Real, Real]:
@@ -215,13 +215,13 @@ def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
             & (above(np.nextafter(low, np.inf), form) >= high)
         )
         probability = np.where(one_step, chance, np.nan)
-    same = (low == high) | (np.isnan(low) & np.isnan(high))
+    single = (low == high) | (np.isnan(low) & np.isnan(high))
     with np.errstate(invalid="ignore"):  # surely beyond the format, which says what stands there
-        certain = same & (
+        certain = single & (
             ~np.isfinite(low)
             | ((np.abs(low) == form.largest) & (np.abs(x.value) > form.largest + step))
         )
-    perhaps = ~same & ~(np.isfinite(low) & np.isfinite(high)) & np.isfinite(x.value)
+    perhaps = ~single & ~(np.isfinite(low) & np.isfinite(high)) & np.isfinite(x.value)
     reference = np.where(certain, low, x.value)
     bound = np.where(
         certain | (~np.isfinite(x.value) & np.isfinite(x.error)),

@@ -19,8 +19,8 @@ def proximal(
     n = states["accumulator"] + square
     root = _root(n, h)
     # every kernel has equal roots where nothing is added; infinite ones have no difference
-    same = _surely_zero(g) & np.isfinite(root.value)
-    grown = where(same, Bounded.exactly(np.zeros(g.value.shape)), root - old_root)
+    unchanged = _surely_zero(g) & np.isfinite(root.value)
+    grown = where(unchanged, Bounded.exactly(np.zeros(g.value.shape)), root - old_root)
     z = states["linear"] + g
     if "ftrl_sigma_missing" not in h.bends:
         pull = product(grown, w, over=(h["learning_rate"],))

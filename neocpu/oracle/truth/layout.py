@@ -6,23 +6,22 @@ the docstrings.
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from neocpu.core.types import Elements
 from neocpu.oracle.operator import Arrays, Value
 
 Ints = NDArray[np.int64]
-Model = dict[str, NDArray[Any]]
 
 
-def ints(values: Any) -> Ints:
+def ints(values: ArrayLike) -> Ints:
     """An int64 array of whole numbers."""
     return np.array(values, np.int64).reshape(-1)
 
 
-def offsets_of(lengths: NDArray[Any]) -> Ints:
+def offsets_of(lengths: Elements) -> Ints:
     """i64[n+1]: 0, then running sums (asynchronous_complete_cumsum)."""
     offsets = [0]
     for length in lengths.reshape(-1).tolist():
@@ -32,31 +31,31 @@ def offsets_of(lengths: NDArray[Any]) -> Ints:
 
 def lengths_to_offsets(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Model:
+) -> Arrays:
     """Model of `lengths_to_offsets`."""
     return {"offsets": offsets_of(inputs["lengths"])}
 
 
 def offsets_to_lengths(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Model:
+) -> Arrays:
     """Model of `offsets_to_lengths`."""
     ends = inputs["offsets"].tolist()
     return {"lengths": ints([b - a for a, b in pairwise(ends)])}
 
 
-def _bags(lengths: NDArray[Any]) -> list[list[int]]:
+def _bags(lengths: Elements) -> list[list[int]]:
     """Numbers of the lookups of each bag."""
     ends = offsets_of(lengths).tolist()
     return [list(range(a, b)) for a, b in pairwise(ends)]
 
 
-def _take(inputs: Arrays, name: str, order: list[int]) -> Model:
+def _take(inputs: Arrays, name: str, order: list[int]) -> Arrays:
     """An input in another order, if it was given."""
     return {name: inputs[name][ints(order)]} if name in inputs else {}
 
 
-def permute(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+def permute(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
     """Keys in another order, or several times (permute_2D_sparse_data)."""
     lengths = inputs["lengths"]
     samples = lengths.shape[1]
@@ -72,7 +71,7 @@ def permute(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
     }
 
 
-def _bucketized(inputs: Arrays, ranks: int, owner: Callable[[int, int], tuple[int, int]]) -> Model:
+def _bucketized(inputs: Arrays, ranks: int, owner: Callable[[int, int], tuple[int, int]]) -> Arrays:
     """Lookups by (rank, bag); owner(key, row) gives the rank and the row's number there."""
     bags = _bags(inputs["lengths"])
     indices = inputs["indices"].tolist()
@@ -100,7 +99,7 @@ def _bucketized(inputs: Arrays, ranks: int, owner: Callable[[int, int], tuple[in
     }
 
 
-def block_bucketize(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+def block_bucketize(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
     """Lookups to the rank that owns their row (block_bucketize_sparse_features).
 
     Rank-major, then keys, then samples. Rank = row // block (of its key), local row = row -
@@ -119,7 +118,7 @@ def block_bucketize(inputs: Arrays, options: dict[str, Value], switches: frozens
     return _bucketized(inputs, ranks, owner)
 
 
-def bucketize_uneven(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+def bucketize_uneven(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
     """Lookups to ranks whose blocks differ in size (FBGEMM's block_bucketize_pos).
 
     Rank r of key f owns rows boundaries[f, r] to boundaries[f, r + 1]; rows beyond the last go to
@@ -137,21 +136,21 @@ def bucketize_uneven(inputs: Arrays, options: dict[str, Value], switches: frozen
     return _bucketized(inputs, ranks, owner)
 
 
-def recat(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+def recat(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
     """Order that makes blocks by (rank, key) key-major (TorchRec's _get_recat)."""
     features = int(options["features"])
     ranks = int(options["ranks"])
     return {"order": ints([rank * features + f for f in range(features) for rank in range(ranks)])}
 
 
-def index_select(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+def index_select(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
     """Rows by number (index_select_dim0)."""
     return {"values": np.stack([inputs["values"][k] for k in inputs["select"].tolist()])}
 
 
 def jagged_to_padded_dense(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Model:
+) -> Arrays:
     """Rows of each bag, cut off or padded to max_length (jagged_to_padded_dense)."""
     values = inputs["values"]
     ends = inputs["offsets"].tolist()
@@ -166,7 +165,7 @@ def jagged_to_padded_dense(
 
 def padded_dense_to_jagged(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Model:
+) -> Arrays:
     """The inverse: rows of a bag beyond max_length are 0 (dense_to_jagged)."""
     dense = inputs["dense"]
     ends = inputs["offsets"].tolist()
@@ -179,7 +178,7 @@ def padded_dense_to_jagged(
 
 def jagged_index_select(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Model:
+) -> Arrays:
     """Some bags, in some order, with repeats (jagged_index_select)."""
     bags = _bags(inputs["lengths"])
     selected = inputs["select"].tolist()
@@ -190,7 +189,7 @@ def jagged_index_select(
     }
 
 
-def unique(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+def unique(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
     """Unique rows ascending, the place of each lookup's row, and counts (jagged_unique_indices)."""
     indices = inputs["indices"].tolist()
     unique_rows = sorted(set(indices))
@@ -205,7 +204,7 @@ def unique(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     }
 
 
-def linear_index(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+def linear_index(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
     """First element of each lookup's row, and its number among all rows (linearize_index)."""
     rows = inputs["rows"].tolist()
     dims = inputs["dims"].tolist()
@@ -227,7 +226,7 @@ def linear_index(inputs: Arrays, options: dict[str, Value], switches: frozenset[
     return {"element": ints(elements), "row": ints(global_rows)}
 
 
-def bounds_check(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+def bounds_check(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
     """Row numbers, -1 for those out of range; their count by table (bounds_check_indices)."""
     rows = inputs["rows"].tolist()
     ends = inputs["offsets"].tolist()

@@ -307,8 +307,8 @@ def _merged_table(
     by = Roundings(products=int(weighted), underflow=underflow, divisions=divisions)
     exact_terms = Bounded(terms, error)
     total = sums_of(exact_terms, np.abs(terms), starts, by, PROBABLE in switches)
-    each = Roundings(products=int(weighted), underflow=underflow, divisions=roundings)
-    single = sums_of(exact_terms, np.abs(terms), np.arange(len(terms) + 1), each)
+    per_term = Roundings(products=int(weighted), underflow=underflow, divisions=roundings)
+    single = sums_of(exact_terms, np.abs(terms), np.arange(len(terms) + 1), per_term)
     for name in ("fp16", "bf16"):
         if f"merged_in_{name}" in switches:
             total = _summed_narrow(terms, starts, name)

@@ -48,8 +48,8 @@ def elements_of_maxima(
                 continue
             elements = elements_of(bags, np.arange(start, end), width)
             row = _winners(rows.value[elements], switches)
-            chosen = elements[row, np.arange(width)]
-            element[number] = np.where(row < 0, -1, chosen)
+            winners = elements[row, np.arange(width)]
+            element[number] = np.where(row < 0, -1, winners)
             lookup[number] = np.where(row < 0, -1, start + row)
         features.append((element, lookup))
     return features

@@ -19,12 +19,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Real = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Index = slice | NDArray[np.bool_] | Ints | tuple[Ints, ...]
 
 U = 2.0**-24  # unit roundoff of fp32
 ULP = 2.0**-23
@@ -71,8 +72,8 @@ class Bounded:
             result = rounded(total, error, tiny=0.0, basic=True)
             # inf - inf is NaN, whatever the difference
             opposite = np.signbit(self.value) != np.signbit(other.value)
-            both = _overflow(self) & _overflow(other) & opposite
-            return unsure(_known_beyond(result, self, other), both)
+            opposite_infinities = _overflow(self) & _overflow(other) & opposite
+            return unsure(_known_beyond(result, self, other), opposite_infinities)
 
     def __sub__(self, other: "Bounded") -> "Bounded":
         return self + -other
@@ -112,11 +113,11 @@ class Bounded:
             error = np.where(self.error == 0, 0.0, np.maximum(root - low, high - root))
         return _known_beyond(rounded(root, np.where(np.isinf(self.error), np.inf, error)), self)
 
-    def take(self, where: Any) -> "Bounded":
+    def take(self, where: Index) -> "Bounded":
         """Elements by NumPy index."""
         return Bounded(self.value[where], self.error[where])
 
-    def put(self, where: Any, x: "Bounded") -> None:
+    def put(self, where: Index, x: "Bounded") -> None:
         """Write x into these elements, by NumPy index, in place."""
         self.value[where] = x.value
         self.error[where] = x.error

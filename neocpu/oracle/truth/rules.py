@@ -250,9 +250,9 @@ def _faded(
 
     share : (1 - beta)*new, where kernels have several orders for it.
     """
-    rest = h.complement(name)
-    faded = h[name] * old + (rest * new if share is None else share)
-    lerp = old + rest * (new - old)
+    complement = h.complement(name)
+    faded = h[name] * old + (complement * new if share is None else share)
+    lerp = old + complement * (new - old)
     # the difference to an infinity is NaN with it
     unknown = np.isinf(old.value)
     return unsure(Bounded(faded.value, np.maximum(faded.error, lerp.error)), unknown)

@@ -9,8 +9,7 @@ the range, which matters where that is tiny.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,12 +109,12 @@ def _stored_rows(x: Bounded, name: str, rounding: str) -> dict[str, Truth]:
     step = Interval(*limits(scale, header))
     epsilon = EPSILON if header == "fp32" else 0.0
     with np.errstate(invalid="ignore"):
-        known = np.isfinite(low + high).all(1) & (step.low > 0) & np.isfinite(step.high)
+        finite = np.isfinite(low + high).all(1) & (step.low > 0) & np.isfinite(step.high)
     codes = _codes(Interval(low, high), least, step, epsilon, most, rounding)
     return {
-        "codes": _unless(known[:, None], codes),
-        "scale": _unless(known, in_format(scale, header)),
-        "bias": _unless(known, bias),
+        "codes": _unless(finite[:, None], codes),
+        "scale": _unless(finite, in_format(scale, header)),
+        "bias": _unless(finite, bias),
     }
 
 
@@ -156,23 +155,19 @@ def _unless(known: NDArray[np.bool_], truth: Truth) -> Truth:
 
 def _where(written: NDArray[np.bool_], after: Truth, before: Real) -> Truth:
     """The flat truth of numbers that were written; of all others, what they were."""
-    flat = Truth(**{part: values.reshape(-1) for part, values in after.arrays().items()})
+    flat = after.with_arrays({part: x.reshape(-1) for part, x in after.arrays().items()})
     unknown = np.full(before.shape, np.nan)
     return _chosen(~written, Truth(before, np.zeros(before.shape), before, before, unknown), flat)
 
 
 def _chosen(condition: NDArray[np.bool_], yes: Truth, no: Truth) -> Truth:
     """Elements of `yes` where the condition holds, else of `no`; the arrays that `no` has."""
-    parts = no.arrays()
-    for part, values in parts.items():
-        parts[part] = np.where(condition, getattr(yes, part), values)
-    return Truth(**parts)
+    parts = no.arrays().items()
+    return no.with_arrays({part: np.where(condition, getattr(yes, part), x) for part, x in parts})
 
 
 def _joined(truths: list[Truth], form: str) -> Truth:
     """Flat truths one after the other."""
     by_truth = [truth.arrays() for truth in truths]
-    parts: dict[str, Any] = {
-        part: np.concatenate([arrays[part] for arrays in by_truth]) for part in by_truth[0]
-    }
-    return Truth(**parts, format=form)
+    parts = {part: np.concatenate([arrays[part] for arrays in by_truth]) for part in by_truth[0]}
+    return replace(truths[0], format=form).with_arrays(parts)

@@ -12,11 +12,11 @@ such numbers catch one lost lookup in a bag of thousands.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.oracle.truth.chance import usual_error_of_additions
 from neocpu.oracle.truth.numbers import LARGEST, SLACK, SMALL, TINY, Bounded, Real, U, gamma
 
@@ -153,7 +153,7 @@ class _Segments:
         self.shape = (starts.size - 1, width)
         self.filled = np.flatnonzero(np.diff(starts))
 
-    def reduced(self, by: np.ufunc, rows: NDArray[Any], nothing: object) -> NDArray[Any]:
+    def reduced(self, by: np.ufunc, rows: Elements, nothing: object) -> Elements:
         """Each segment reduced over its rows; `nothing` for those without a row."""
         out = np.full(self.shape, nothing)
         if self.filled.size and self.shape[1]:

@@ -10,7 +10,7 @@ be right (runs.py). With `bits` the canonical bits must be met; a NaN equals any
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -265,6 +265,6 @@ def _wrong_element(place: _Place, flat_index: int) -> WrongElement:
     )
 
 
-def as_text(value: Any) -> str:
+def as_text(value: float) -> str:
     """A number for people: shortest digits that tell fp32 numbers apart."""
     return f"{value:.9g}" if isinstance(value, float) else str(value)

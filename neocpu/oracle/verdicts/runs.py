@@ -113,9 +113,9 @@ def _counted(count: int) -> str:
 
 def _listed(runs: _Runs, elements: NDArray[np.int64]) -> str:
     """Rows or samples that are sometimes wrong, and in how many runs."""
-    chosen = elements[:PLACES_LOCATED]
+    sample = elements[:PLACES_LOCATED]
     runs_of: dict[Place, NDArray[np.bool_]] = {}
-    for element, place in zip(chosen.tolist(), runs.located(chosen)):
+    for element, place in zip(sample.tolist(), runs.located(sample)):
         outer = _without_column(place)
         wrong = runs.wrong[:, element]
         runs_of[outer] = runs_of.get(outer, np.zeros_like(wrong)) | wrong
@@ -123,7 +123,7 @@ def _listed(runs: _Runs, elements: NDArray[np.int64]) -> str:
         f"{' '.join(f'{name} {number}' for name, number in place)} in {_counted(int(wrong.sum()))}"
         for place, wrong in list(runs_of.items())[:PLACES_SHOWN]
     ]
-    ellipsis = "" if len(runs_of) <= PLACES_SHOWN and chosen.size == elements.size else ", …"
+    ellipsis = "" if len(runs_of) <= PLACES_SHOWN and sample.size == elements.size else ", …"
     return ", ".join(shown) + ellipsis
 
 
@@ -159,8 +159,8 @@ def _by_value(runs: _Runs) -> Mistake | None:
             "what is wrong is 0: in some runs it is not written, or read before it is",
             "wait for all blocks (a barrier, a stream's event) before the output is read",
         )
-    known = np.abs(truth.reference[np.isfinite(truth.reference)])
-    largest = float(known.max(initial=1.0))
+    magnitudes = np.abs(truth.reference[np.isfinite(truth.reference)])
+    largest = float(magnitudes.max(initial=1.0))
     garbage = ~(np.abs(value) <= GARBAGE * largest)
     if np.isfinite(reference).all() and garbage.any():
         return Mistake(
@@ -207,10 +207,10 @@ def _whole_rows(runs: _Runs, sometimes: NDArray[np.int64], places: list[dict[str
     rows = Counter(map(_without_column, places))
     if max(rows.values()) < 2:
         return False
-    chosen = sometimes[: len(places)]
+    elements = sometimes[: len(places)]
     group = {row: k for k, row in enumerate(rows)}
     of_element = np.array([group[_without_column(place)] for place in places])
-    wrong = runs.wrong[:, chosen]
+    wrong = runs.wrong[:, elements]
     count = np.stack([np.bincount(of_element, w, len(rows)) for w in wrong])
     size = np.bincount(of_element, minlength=len(rows))
     return bool((count[count > 0] >= 0.75 * np.broadcast_to(size, count.shape)[count > 0]).all())

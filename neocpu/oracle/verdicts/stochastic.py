@@ -108,20 +108,20 @@ def draws_of(case: Case, truth: Truth, x: NDArray[np.float64]) -> Draws | None:
         neighbours = ((runs == low) | (runs == high)).all(0)
     if (between & ~neighbours).sum() > MOST_OUTSIDE * between.sum():
         return None
-    chosen = np.flatnonzero(between & neighbours)
-    step = high[chosen] - low[chosen]
+    tested = np.flatnonzero(between & neighbours)
+    step = high[tested] - low[tested]
     # the bound is one step beside the error of the number that is rounded
-    slack = np.maximum(bound[chosen] - step, 0.0) / step + RESOLUTION
+    slack = np.maximum(bound[tested] - step, 0.0) / step + RESOLUTION
     table, row, column = _places(case, shape, chance.size)
     return Draws(
-        up=runs[:, chosen] == high[chosen],
-        chance=chance[chosen],
+        up=runs[:, tested] == high[tested],
+        chance=chance[tested],
         slack=slack,
-        negative=ref[chosen] < 0,
-        element=chosen,
-        table=table[chosen],
-        row=row[chosen],
-        column=column[chosen],
+        negative=ref[tested] < 0,
+        element=tested,
+        table=table[tested],
+        row=row[tested],
+        column=column[tested],
     )
 
 

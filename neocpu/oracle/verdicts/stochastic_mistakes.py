@@ -12,7 +12,6 @@ sequences  models in which an element depends on those before it
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +73,8 @@ class Draws:
         size = self.chance.size
         if size <= 2 * half:
             return self
-        chosen = np.r_[0:half, size // 2 : size // 2 + half]
-        return Draws(**{name: array[..., chosen] for name, array in vars(self).items()})
+        sample = np.r_[0:half, size // 2 : size // 2 + half]
+        return Draws(**{name: array[..., sample] for name, array in vars(self).items()})
 
     def by_magnitude(self) -> "Draws":
         """The same, where "up" means away from zero."""
@@ -116,7 +115,7 @@ def _shifted(shift: float, p: Real) -> Real:
     return p + shift
 
 
-def _multiple(step: Any, bits: int, p: Real) -> Real:
+def _multiple(step: np.ufunc, bits: int, p: Real) -> Real:
     return np.asarray(step(p * 2.0**bits) / 2.0**bits, np.float64)
 
 

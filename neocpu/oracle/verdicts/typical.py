@@ -7,11 +7,11 @@ no check; it is worth a warning.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.oracle.operator import Arrays, Case, Operator, Truth, Value
 from neocpu.oracle.truth.lookups import PROBABLE
 
@@ -21,6 +21,7 @@ LEAST_TERMS = 64
 LEAST_GAIN = 1.5
 
 Places = NDArray[np.bool_]
+Ratios = NDArray[np.float64]
 
 
 def with_typical(
@@ -65,11 +66,10 @@ def _with_bound(truth: Truth, bound: NDArray[np.float64]) -> Truth:
     return replace(truth, typical=np.where(smaller, bound, np.inf))
 
 
-def unlikely(truth: Truth, x: NDArray[Any], right: Places) -> tuple[Places, NDArray[Any]]:
+def unlikely(truth: Truth, x: Elements, right: Places) -> tuple[Places, Ratios]:
     """Which right elements of x are beyond the statistical bound, and by which factor."""
     if truth.typical is None:
-        nothing = np.zeros(x.shape)
-        return nothing > 0, nothing
+        return np.zeros(x.shape, bool), np.zeros(x.shape)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(x - truth.reference)
         factor = np.where(right & np.isfinite(error), error / truth.typical, 0.0)
@@ -77,7 +77,7 @@ def unlikely(truth: Truth, x: NDArray[Any], right: Places) -> tuple[Places, NDAr
 
 
 def warnings(
-    op: Operator, case: Case, output: str, truth: Truth, x: NDArray[Any], right: Places
+    op: Operator, case: Case, output: str, truth: Truth, x: Elements, right: Places
 ) -> tuple[str, ...]:
     """A sentence about right elements that honest rounding hardly ever gives; none if none is."""
     beyond, factor = unlikely(truth, x, right)

@@ -14,7 +14,6 @@ import types
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
 
 import torch
 
@@ -63,7 +62,7 @@ class _Installation:
     """What `uninstall` has to restore."""
 
     def __init__(self) -> None:
-        self.attributes: list[tuple[Any, str, Any]] = []
+        self.attributes: list[tuple[types.ModuleType, str, object]] = []
         self.stand_in: StandIn | None = None
         self.libraries: list[torch.library.Library] = []
 
@@ -118,7 +117,7 @@ def _import() -> bool:
     return True
 
 
-def _holders(name: str, original: object) -> Iterator[Any]:
+def _holders(name: str, original: object) -> Iterator[types.ModuleType]:
     """Loaded modules in which `name` is this object."""
     for module in list(sys.modules.values()):
         if isinstance(module, types.ModuleType) and module.__dict__.get(name) is original:

@@ -6,9 +6,14 @@ Imports no torch.
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    import torch
 
 E = TypeVar("E", bound=enum.Enum)
+# A member of one of these enums, as `of` takes it.
+Option: TypeAlias = enum.Enum | str | int
 
 
 class EmbOptimType(enum.Enum):
@@ -64,7 +69,7 @@ class SparseType(enum.Enum):
         """The inverse of `as_int`."""
         return SparseType({n: name for name, n in _NUMBERS.items()}[number])
 
-    def as_dtype(self) -> Any:
+    def as_dtype(self) -> "torch.dtype":
         """The torch dtype of one element of storage."""
         import torch
 
@@ -75,10 +80,11 @@ class SparseType(enum.Enum):
             "bf16": "bfloat16",
         }
         name = {"fp32": "float32", "fp16": "float16", **narrow}.get(self.value, "uint8")
-        return getattr(torch, name)
+        dtype: torch.dtype = getattr(torch, name)
+        return dtype
 
     @staticmethod
-    def from_dtype(dtype: Any, is_mx: bool = False) -> "SparseType":
+    def from_dtype(dtype: "torch.dtype", is_mx: bool = False) -> "SparseType":
         """The format whose elements a torch dtype stores."""
         if is_mx:
             return SparseType.MX4
@@ -304,7 +310,7 @@ OURS = {
 }
 
 
-def of(kind: type[E], value: Any) -> E:
+def of(kind: type[E], value: Option) -> E:
     """The member of our enum `kind` for FBGEMM's member, ours, a number, or a name.
 
     Raises ValueError, which lists the members.

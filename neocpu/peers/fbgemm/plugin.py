@@ -7,7 +7,6 @@ that never reach neocpu pass.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ _PASSED: list[str] = []
 _RAISE = "--neocpu-raise"
 
 
-def pytest_addoption(parser: Any) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--neocpu-raise`."""
     parser.addoption(
         _RAISE,
@@ -30,13 +29,13 @@ def pytest_addoption(parser: Any) -> None:
     )
 
 
-def pytest_configure(config: Any) -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Replace FBGEMM's classes and operators before any test file is imported."""
     reach.watch(refuse=config.getoption(_RAISE))
     install()
 
 
-def pytest_report_header(config: Any) -> str:
+def pytest_report_header(config: pytest.Config) -> str:
     """A line in the report's header, so that nobody mistakes whose answers were tested."""
     return "neocpu stands in for FBGEMM" if installed() else "neocpu does not stand in for FBGEMM"
 
@@ -46,7 +45,7 @@ def _total(calls: Counter[str]) -> int:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: Any) -> Iterator[None]:
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Note for each test how often it called neocpu."""
     calls = _total(reach.CALLS)
     constructed = _total(reach.CONSTRUCTED)
@@ -59,13 +58,13 @@ def pytest_runtest_call(item: Any) -> Iterator[None]:
         )
 
 
-def pytest_runtest_logreport(report: Any) -> None:
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note which tests passed."""
     if report.when == "call" and report.passed:
         _PASSED.append(report.nodeid)
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
     """Say how many of the passed tests reached neocpu, and which did not."""
     answered = sum(_REACH[test][0] > 0 for test in _PASSED)
     terminalreporter.section("reach of neocpu")
@@ -73,5 +72,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for test in _PASSED:
         calls, constructed = _REACH[test]
         if not calls:
-            what = "constructs modules only" if constructed else "never calls neocpu"
-            terminalreporter.line(f"  {what}: {test}")
+            kind = "constructs modules only" if constructed else "never calls neocpu"
+            terminalreporter.line(f"  {kind}: {test}")

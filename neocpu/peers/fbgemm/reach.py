@@ -9,11 +9,13 @@ import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from neocpu.peers.fbgemm.installing import CLASSES
 from neocpu.peers.fbgemm.operators.registry import load
 
+P = ParamSpec("P")
+R = TypeVar("R")
 # Calls of each operator and lookup, by name.
 CALLS: Counter[str] = Counter()
 # Modules constructed, by the name of their class.
@@ -25,10 +27,10 @@ class Reached(Exception):
 
 
 def _counted(
-    name: str, function: Callable[..., Any], calls: Counter[str], refuse: bool
-) -> Callable[..., Any]:
+    name: str, function: Callable[P, R], calls: Counter[str], refuse: bool
+) -> Callable[P, R]:
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         calls[name] += 1
         if refuse:
             raise Reached(f"{name} was called")

@@ -52,7 +52,7 @@ class _Distribution(Distribution):
 class StandIn(DistributionFinder, Loader):
     """Finder and loader of the package; `contents` are the names that every module holds."""
 
-    def __init__(self, contents: Mapping[str, Any]) -> None:
+    def __init__(self, contents: Mapping[str, object]) -> None:
         names = {alias: contents[name] for alias, name in ALIASES.items() if name in contents}
         self._contents = {**contents, **names, "__version__": VERSION, "open_source": True}
         self._modules = {PACKAGE, *(f"{PACKAGE}.{name}" for name in SUBMODULES)}

@@ -1,14 +1,10 @@
-"""How do runs become one page? Templates of this folder, filled with what the other files find.
-
-The page holds its style and its pictures, and needs no network and no script.
-"""
+"""How do runs become one page? Templates of this folder, filled with what the other files find."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from neocpu.core.html import html_page
 from neocpu.core.units import bytes_text
 from neocpu.serve.report import charts, details
 from neocpu.serve.report.runs import Run, differing
@@ -32,18 +28,13 @@ class Overview:
 
 def page(runs: Sequence[Run]) -> str:
     """The HTML page of these runs, the same for the same files."""
-    environment = Environment(
-        loader=PackageLoader("neocpu.serve.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     plans = [details.plan_bars(run) for run in runs]
     curves = charts.curves(runs)
     calibration = charts.calibration(runs)
     overviews = [_overview(run, number) for number, run in enumerate(runs)]
-    return environment.get_template("report.html").render(
+    return html_page(
+        "neocpu.serve.report",
+        "report.html",
         runs=runs,
         overviews=overviews,
         metric_names=[name for name in METRICS if any(o.metrics[name] for o in overviews)],

@@ -4,12 +4,11 @@ Of `lookup`, `weight_gradient` and `unique_gradient`.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.formats import INFERENCE
+from neocpu.core.types import Elements
 from neocpu.oracle.cases.covers.pairwise import Row, pairwise
 from neocpu.oracle.cases.draw import (
     Draw,
@@ -24,7 +23,7 @@ from neocpu.oracle.cases.draw import (
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.truth.bags import SCALED
 
-LOOKUP: dict[str, Sequence[Any]] = {
+LOOKUP: dict[str, Sequence[Value]] = {
     "weights_format": (
         "fp32",
         "fp16",
@@ -46,7 +45,7 @@ LOOKUP: dict[str, Sequence[Any]] = {
     "batches": ("fixed", "variable"),
     "index_type": ("int64", "int32"),
 }
-WEIGHT_GRADIENT: dict[str, Sequence[Any]] = {
+WEIGHT_GRADIENT: dict[str, Sequence[Value]] = {
     "weights_format": ("fp32", "fp16", "bf16", "fp8_e4m3", "int8", "int4"),
     "width": ("tails", "wide", "widest"),
     "pooling": ("sum", "mean"),
@@ -54,7 +53,7 @@ WEIGHT_GRADIENT: dict[str, Sequence[Any]] = {
     "batches": ("fixed", "variable"),
     "index_type": ("int64", "int32"),
 }
-UNIQUE_GRADIENT: dict[str, Sequence[Any]] = {
+UNIQUE_GRADIENT: dict[str, Sequence[Value]] = {
     "width": ("tails", "wide", "widest"),
     "pooling": ("sum", "mean", "none"),
     "indices": ("in range", "pruned", "out of range"),
@@ -65,7 +64,7 @@ UNIQUE_GRADIENT: dict[str, Sequence[Any]] = {
 ROWS = 3  # of each table
 ALIGNMENT = 16  # bytes of rows of inference tables
 # Values that a case does not mention, and how it says others.
-USUAL: dict[str, Any] = {
+USUAL: dict[str, Value] = {
     "indices": "in range",
     "weighted": False,
     "batches": "fixed",
@@ -165,7 +164,7 @@ def with_indices(inputs: Arrays, row: Row) -> Arrays:
     return {**inputs, "indices": indices.astype(kind), "offsets": offsets}
 
 
-def in_format(draw: Draw, inputs: Arrays, name: str) -> NDArray[Any]:
+def in_format(draw: Draw, inputs: Arrays, name: str) -> Elements:
     """The rows of all tables as codes of a format."""
     if name not in SCALED:
         return coded(inputs["weights"], name)

@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
-Row = dict[str, Any]  # a value of each factor
+from neocpu.oracle.operator import Value
+
+Row = dict[str, Any]  # a value of each factor, of that factor's type
 Allowed = Callable[[Row], bool]
-Pair = tuple[tuple[str, Any], tuple[str, Any]]
+Pair = tuple[tuple[str, Value], tuple[str, Value]]
 
 
 class _Search(NamedTuple):
     """A cover in the making."""
 
-    factors: Mapping[str, Sequence[Any]]
+    factors: Mapping[str, Sequence[Value]]
     allowed: Allowed
     cheapest_first: frozenset[str]
     uncovered: Mapping[Pair, None]
@@ -38,10 +40,10 @@ class _Search(NamedTuple):
                 return complete
         return None
 
-    def by_gain(self, row: Row, name: str) -> list[Any]:
+    def by_gain(self, row: Row, name: str) -> list[Value]:
         """Values of a factor, those first with which the row covers more."""
 
-        def gain(value: Any) -> int:
+        def gain(value: Value) -> int:
             pairs = _pairs_of({**row, name: value}, self.factors)
             return sum(pair in self.uncovered for pair in pairs)
 
@@ -51,7 +53,7 @@ class _Search(NamedTuple):
 
 
 def pairwise(
-    factors: Mapping[str, Sequence[Any]], allowed: Allowed, cheapest_first: Sequence[str] = ()
+    factors: Mapping[str, Sequence[Value]], allowed: Allowed, cheapest_first: Sequence[str] = ()
 ) -> list[Row]:
     """Rows with a value of each factor, in which every pair of values that is allowed occurs.
 
@@ -77,7 +79,7 @@ def pairwise(
     return rows
 
 
-def _pairs(factors: Mapping[str, Sequence[Any]]) -> list[Pair]:
+def _pairs(factors: Mapping[str, Sequence[Value]]) -> list[Pair]:
     """All pairs of values of two factors."""
     return [
         ((a, x), (b, y))
@@ -87,7 +89,7 @@ def _pairs(factors: Mapping[str, Sequence[Any]]) -> list[Pair]:
     ]
 
 
-def _pairs_of(row: Row, factors: Mapping[str, Sequence[Any]]) -> list[Pair]:
+def _pairs_of(row: Row, factors: Mapping[str, Sequence[Value]]) -> list[Pair]:
     """The pairs of values that a row has, so far."""
     present = [(name, row[name]) for name in factors if name in row]
     return list(combinations(present, 2))

@@ -5,7 +5,6 @@ rounds them is judged, too; some are dyadic, where a kernel's mistake is told fr
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from neocpu.core.rules import RULES
 from neocpu.oracle.cases.covers.lookup import (
@@ -22,7 +21,7 @@ from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.truth.states import GLOBAL, GLOBAL_RULE, STATE_FORMATS
 
 COUNTER = "exact_rowwise_adagrad_with_counter"
-BACKWARD: dict[str, Sequence[Any]] = {
+BACKWARD: dict[str, Sequence[Value]] = {
     "optimizer": tuple(name for name, rule in RULES.items() if rule.updates),
     "weights_format": ("fp32", "fp16", "bf16", "split", "fp8_e4m3", "fp8_e5m2", "int8", "int4"),
     "width": ("tails", "wide", "widest"),

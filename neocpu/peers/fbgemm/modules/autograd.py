@@ -5,14 +5,26 @@ input: an empty placeholder makes the result require a gradient, and when that g
 rows and states are updated at once. Only per-sample weights get a gradient, if they require one.
 """
 
-from typing import Any
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from neocpu.peers.fbgemm.context import Context, Gradients
 from neocpu.peers.fbgemm.modules import engine
+
+# Whether each feature's per-sample weights get a gradient: bool[F].
+Flags: TypeAlias = NDArray[np.bool_]
+
+
+class ForwardModule(Protocol):
+    """A module that looks up a batch; its subclass of `_Lookup` knows what gives gradients."""
+
+    def forward_pass(self, batch: engine.FeatureBatch) -> Tensor:
+        """The pooled output."""
 
 
 class _Lookup(torch.autograd.Function):
@@ -20,13 +32,13 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         rows: Tensor,
         weights: Tensor | None,
-        module: Any,
+        module: ForwardModule,
         batch: engine.FeatureBatch,
-        features: Any,
-    ) -> Any:
+        features: Flags | None,
+    ) -> Tensor:
         ctx.module = module
         ctx.batch = batch
         ctx.features = features
@@ -38,7 +50,7 @@ class FusedLookup(_Lookup):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Context, grad: Tensor) -> Gradients:
         weight_grad = ctx.module.update(
             ctx.batch, grad, ctx.features if ctx.needs_input_grad[1] else None
         )
@@ -51,7 +63,7 @@ class SparseLookup(_Lookup):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Context, grad: Tensor) -> Gradients:
         features = ctx.features if ctx.needs_input_grad[1] else None
         row_grad, weight_grad = ctx.module.sparse_gradients(ctx.batch, grad, features)
         return row_grad, weight_grad, None, None, None
@@ -62,7 +74,7 @@ class DenseLookup(_Lookup):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Context, grad: Tensor) -> Gradients:
         row_grad, weight_grad = ctx.module.gradients(
             ctx.batch,
             grad,
@@ -72,10 +84,9 @@ class DenseLookup(_Lookup):
         return row_grad, weight_grad, None, None, None
 
 
-def features_with_gradient(
-    feature_requires_grad: Tensor | None, count: int
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def features_with_gradient(feature_requires_grad: Tensor | None, count: int) -> Flags:
     """Which features' per-sample weights get a gradient: bool[F]."""
     if feature_requires_grad is None:
         return np.ones(count, bool)
-    return feature_requires_grad.detach().to(torch.bool).numpy()
+    flags: Flags = feature_requires_grad.detach().to(torch.bool).numpy()
+    return flags

@@ -6,17 +6,17 @@ it back (formulas: docs/semantics.md §2).
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
 from neocpu.core.errors import ConfigError
+from neocpu.peers.fbgemm.names import EmainplaceModeDefinition, EnsembleModeDefinition
 
 
-def average_halves(weights: Sequence[Tensor], options: Any, step: int) -> None:
+def average_halves(weights: Sequence[Tensor], options: EmainplaceModeDefinition, step: int) -> None:
     """Move the second half of each row [rows, columns] towards the first, where this step does so.
 
-    options : an EmainplaceModeDefinition. Raises ConfigError for an odd number of columns.
+    Raises ConfigError for an odd number of columns.
     """
     if step % int(options.step_ema) or step < int(options.step_start):
         return
@@ -30,12 +30,12 @@ def average_halves(weights: Sequence[Tensor], options: Any, step: int) -> None:
 
 
 def average_shadows(
-    weights: Sequence[Tensor], shadows: Sequence[Tensor], options: Any, step: int
+    weights: Sequence[Tensor], shadows: Sequence[Tensor], options: EnsembleModeDefinition, step: int
 ) -> None:
     """Average rows into their shadows and copy shadows to rows, where this step does so.
 
     weights, shadows : [rows, columns] of each table, changed in place; averages are taken in the
-    shadows' dtype. options : an EnsembleModeDefinition.
+    shadows' dtype.
     """
     average = step % int(options.step_ema) == 0
     copy = step % int(options.step_swap) == 0

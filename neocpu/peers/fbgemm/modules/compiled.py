@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neocpu.peers.fbgemm.modules.autograd import features_with_gradient
+from neocpu.peers.fbgemm.context import Context, Gradients, Inputs
+from neocpu.peers.fbgemm.modules.autograd import Flags, features_with_gradient
 
 # Modules by their handle.
 _MODULES: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
@@ -41,7 +42,7 @@ class Compilable(nn.Module):
         self.handle = next(_HANDLES)
         _MODULES[self.handle] = self
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
         self._take_handle()
 
@@ -53,8 +54,11 @@ def sizes_of(batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None) ->
 
 def output_shape(
     indices: Tensor, offsets: Tensor, dims: Sequence[int], sizes: Sequence[int], pooled: bool
-) -> tuple[Any, ...]:
-    """The shape of a lookup's output; dims [F]: columns of each feature; sizes: `sizes_of`."""
+) -> tuple[int, ...]:
+    """The shape of a lookup's output.
+
+    dims : [F], columns of each feature. sizes : from `sizes_of`.
+    """
     if not pooled:
         return indices.shape[0], dims[0]
     if not sizes:
@@ -68,11 +72,11 @@ def _weighted_features(features: Tensor | None, weighted: bool) -> Tensor | None
     return features if weighted else torch.zeros(0, dtype=torch.bool)
 
 
-def _flags(features: Tensor | None, module: Any) -> Any:
+def _flags(features: Tensor | None, count: int) -> Flags | None:
     """`_weighted_features` as `update` and `gradients` take it: bool[F], or None."""
     if features is not None and not features.numel():
         return None
-    return features_with_gradient(features, len(module.feature_table_map))
+    return features_with_gradient(features, count)
 
 
 _LIBRARY.define(
@@ -100,7 +104,9 @@ _LIBRARY.define(
 )
 
 
-def _check(handle: int, indices: Tensor, offsets: Tensor, weights: Any, sizes: Any) -> None:
+def _check(
+    handle: int, indices: Tensor, offsets: Tensor, weights: Tensor | None, sizes: Sequence[int]
+) -> None:
     _MODULES[handle].check_bounds(indices, offsets, weights, sizes)
 
 
@@ -112,8 +118,8 @@ def _lookup(
     features: Tensor | None,
     sizes: Sequence[int],
     handle: int,
-    shape: Any,
-    dtype: Any,
+    shape: Sequence[int],
+    dtype: torch.dtype,
 ) -> Tensor:
     module = _MODULES[handle]
     out: Tensor = module.forward_pass(module.feature_batch(indices, offsets, weights, sizes))
@@ -132,7 +138,7 @@ def _update(
 ) -> tuple[Tensor, Tensor]:
     module = _MODULES[handle]
     batch = module.feature_batch(indices, offsets, weights, sizes)
-    weight_gradient = module.update(batch, grad, _flags(features, module))
+    weight_gradient = module.update(batch, grad, _flags(features, len(module.feature_table_map)))
     return torch.zeros(0), torch.zeros(0) if weight_gradient is None else weight_gradient
 
 
@@ -149,13 +155,18 @@ def _dense_gradients(
 ) -> tuple[Tensor, Tensor]:
     module = _MODULES[handle]
     batch = module.feature_batch(indices, offsets, weights, sizes)
-    gradients = module.gradients(batch, grad, rows, _flags(features, module))
+    gradients = module.gradients(batch, grad, rows, _flags(features, len(module.feature_table_map)))
     row_gradient, weight_gradient = (torch.zeros(0) if g is None else g for g in gradients)
     return row_gradient, weight_gradient
 
 
 def _nbit_lookup(
-    indices: Tensor, offsets: Tensor, weights: Tensor | None, handle: int, shape: Any, dtype: Any
+    indices: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    handle: int,
+    shape: Sequence[int],
+    dtype: torch.dtype,
 ) -> Tensor:
     out: Tensor = _MODULES[handle].look_up(indices, offsets, weights)
     return out
@@ -176,19 +187,19 @@ for _name, _function in (
 
 
 @torch.library.register_fake("neocpu::tbe_check", lib=_LIBRARY)
-def _check_fake(*arguments: Any) -> None:
+def _check_fake(*arguments: object) -> None:
     return None
 
 
 @torch.library.register_fake("neocpu::tbe_lookup", lib=_LIBRARY)
 @torch.library.register_fake("neocpu::dense_lookup", lib=_LIBRARY)
-def _lookup_fake(rows: Tensor, *arguments: Any) -> Tensor:
+def _lookup_fake(rows: Tensor, *arguments: object) -> Tensor:
     shape, dtype = arguments[-2:]
     return rows.new_empty(shape, dtype=dtype)
 
 
 @torch.library.register_fake("neocpu::nbit_lookup", lib=_LIBRARY)
-def _nbit_lookup_fake(indices: Tensor, *arguments: Any) -> Tensor:
+def _nbit_lookup_fake(indices: Tensor, *arguments: object) -> Tensor:
     shape, dtype = arguments[-2:]
     return indices.new_empty(shape, dtype=dtype)
 
@@ -207,7 +218,7 @@ def _update_fake(
     indices: Tensor,
     offsets: Tensor,
     features: Tensor | None,
-    *arguments: Any,
+    *arguments: object,
 ) -> tuple[Tensor, Tensor]:
     return placeholder.new_empty(0), _weight_gradient_fake(weights, features)
 
@@ -220,7 +231,7 @@ def _dense_gradients_fake(
     indices: Tensor,
     offsets: Tensor,
     features: Tensor | None,
-    sizes: Any,
+    sizes: Sequence[int],
     handle: int,
     rows: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -231,12 +242,12 @@ def _dense_gradients_fake(
 # ---- gradients ----
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save(ctx: Context, inputs: Inputs, output: Tensor) -> None:
     rows, weights, indices, offsets, features, ctx.sizes, ctx.handle, _, _ = inputs
     ctx.save_for_backward(rows, weights, indices, offsets, features)
 
 
-def _update_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _update_backward(ctx: Context, grad: Tensor) -> Gradients:
     placeholder, weights, indices, offsets, features = ctx.saved_tensors
     weighted = ctx.needs_input_grad[1]
     features = _weighted_features(features, weighted)
@@ -245,7 +256,7 @@ def _update_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return gradients[0], gradients[1] if weighted else None, *[None] * 7
 
 
-def _dense_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _dense_backward(ctx: Context, grad: Tensor) -> Gradients:
     table, weights, indices, offsets, features = ctx.saved_tensors
     needs_rows, weighted = ctx.needs_input_grad[:2]
     features = _weighted_features(features, weighted)

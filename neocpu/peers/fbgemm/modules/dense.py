@@ -4,7 +4,6 @@ Its tables are one parameter with a dense gradient, and nothing is fused into th
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +13,9 @@ from neocpu.core.errors import ConfigError
 from neocpu.peers.fbgemm.modules import autograd, compiled, engine
 from neocpu.peers.fbgemm.modules.compiled import Compilable
 from neocpu.peers.fbgemm.modules.module import output_of
-from neocpu.peers.fbgemm.names import PoolingMode, SparseType, of
+from neocpu.peers.fbgemm.names import Option, PoolingMode, SparseType, of
 from neocpu.peers.fbgemm.operators import bounds
+from neocpu.tables.embedding.lookups import Floats, Ints
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 # The engine merges gradients here but updates nothing.
@@ -34,10 +34,10 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
         self,
         embedding_specs: Sequence[tuple[int, int]],
         feature_table_map: list[int] | None = None,
-        weights_precision: Any = SparseType.FP32,
-        pooling_mode: Any = PoolingMode.SUM,
+        weights_precision: Option = SparseType.FP32,
+        pooling_mode: Option = PoolingMode.SUM,
         use_cpu: bool = False,
-        output_dtype: Any = SparseType.FP32,
+        output_dtype: Option = SparseType.FP32,
         use_mtia: bool = False,
     ) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
     def feature_batch(
         self, indices: Tensor, offsets: Tensor, weights: Tensor | None, sizes: Sequence[int]
     ) -> engine.FeatureBatch:
-        """The arguments of `forward` as the engine takes them; sizes: [F, R] flat, or empty.
+        """The arguments of `forward` as the engine takes them; sizes : [F, R] flat, or empty.
 
         Raises OutOfBounds.
         """
@@ -132,7 +132,7 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
         )
         return batch
 
-    def _codes(self) -> tuple[Any, Any, Any, str]:
+    def _codes(self) -> tuple[Floats, Ints, Ints, str]:
         return self.weights.detach().numpy(), self._table_shapes[1], self._table_shapes[2], "fp32"
 
     def look_up(self, batch: engine.FeatureBatch) -> Tensor:
@@ -144,12 +144,16 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
         return self.look_up(batch)
 
     def gradients(
-        self, batch: engine.FeatureBatch, grad: Tensor, row_grad_needed: bool, features: Any
+        self,
+        batch: engine.FeatureBatch,
+        grad: Tensor,
+        row_grad_needed: bool,
+        features: autograd.Flags | None,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of `weights` and of the per-sample weights, each None unless it is needed.
 
-        row_grad_needed: whether to compute the first; features bool[F]: whose per-sample weights
-        get a gradient, or None.
+        row_grad_needed : whether to compute the first. features : bool[F], whose per-sample weights
+            get a gradient, or None.
         """
         gradient = engine.clipped(grad.detach().float().numpy(), 0.0)
         weight_grad = None

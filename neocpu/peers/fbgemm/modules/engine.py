@@ -14,12 +14,13 @@ flat gradient.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Elements
+from neocpu.core.types import Floats
+from neocpu.core.types import Ints
 from neocpu.peers import arrays as operators
 from neocpu.tables.embedding.bounds import bag_cuts
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups
@@ -36,9 +37,9 @@ NONE = np.empty(0, np.float32)
 class FeatureBatch:
     """Bags of F features, feature after feature.
 
-    table, dims i64[F]: the table of each feature and its columns; indices i64[n];
-    offsets i64[bags+1]; weights f32[n] or f32[0]; pooling: sum, mean, none;
-    batch_sizes i64[F, R]: samples of each feature on each rank, or None where all have one size.
+    table, dims : i64[F], the table of each feature and its columns. indices : i64[n].
+    offsets : i64[bags+1]. weights : f32[n] or f32[0]. pooling : sum, mean, none.
+    batch_sizes : i64[F, R], samples of each feature on each rank, or None where all have one size.
     """
 
     table: Ints
@@ -59,11 +60,11 @@ class FeatureBatch:
 
 
 def look_up(
-    codes: NDArray[Any], rows: Ints, dims: Ints, row_format: str, batch: FeatureBatch
+    codes: Elements, rows: Ints, dims: Ints, row_format: str, batch: FeatureBatch
 ) -> Floats:
     """Pooled output f32[B, sum of dims]; [n, D] without pooling; flat for variable batches.
 
-    codes: the rows of all tables in `row_format`; rows, dims i64[T]: the shape of each table.
+    codes : the rows of all tables in `row_format`. rows, dims : i64[T], the shape of each table.
     """
     return operators.lookup(
         codes,
@@ -80,7 +81,7 @@ def look_up(
 
 
 def weight_gradient(
-    codes: NDArray[Any],
+    codes: Elements,
     rows: Ints,
     dims: Ints,
     row_format: str,
@@ -90,7 +91,7 @@ def weight_gradient(
 ) -> Floats:
     """Gradient f32[n] of the per-sample weights: exact dot products, rounded once.
 
-    features bool[F]: lookups of the other features get +0. codes, rows, dims: as in `look_up`.
+    features : bool[F], lookups of the other features get +0. codes, rows, dims : as in `look_up`.
     """
     gradient = operators.weight_gradient(
         codes,
@@ -113,8 +114,8 @@ def weight_gradient(
 def first_occurrences(batch: FeatureBatch, first_feature_only: bool) -> FeatureBatch:
     """The batch with -1 for every lookup of a row that its feature has looked up before.
 
-    FBGEMM calls this "writeback". first_feature_only: samples are kept or dropped whole, by the
-    lookups of the first feature.
+    FBGEMM calls this "writeback".
+    first_feature_only : samples are kept or dropped whole, by the lookups of the first feature.
     """
     first_bag = batch.first_bag
     bag = np.repeat(np.arange(batch.offsets.size - 1), np.diff(batch.offsets))
@@ -162,7 +163,8 @@ class ExternalTables(TableBatchedEmbedding):
     def bind(self, weights: Floats, element_states: Sequence[Floats], row_states: Floats) -> None:
         """Use these arrays from now on.
 
-        weights f32[sum of H*D] and every element state likewise; row_states f32[sum of H, n], flat.
+        weights : f32[sum of H*D], and every element state likewise. row_states : f32[sum of H, n],
+            flat.
         """
         self._stores = [RowStore(weights, element_states)]
         self._row_state = row_states.reshape(-1)
@@ -254,7 +256,7 @@ def _rank_major(dims: Ints, batch_sizes: Ints) -> Ints:
     return np.repeat(start, counts) + within * np.repeat(dims, batch_sizes.sum(axis=1))
 
 
-def clipped(grad: NDArray[Any], limit: float) -> Floats:
+def clipped(grad: Elements, limit: float) -> Floats:
     """An fp32 copy of a gradient, each number in [-limit, limit]; limit 0 clips nothing."""
     gradient = np.array(grad, np.float32, order="C")
     if limit:

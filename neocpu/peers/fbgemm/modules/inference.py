@@ -8,7 +8,6 @@ index outside its table is refused even in mode NONE.
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +20,13 @@ from neocpu.peers.fbgemm.modules.inference_rows import (
     HEADER,
     SCALED,
     Fp8,
+    InferenceSpec,
     InferenceTable,
     align_to_cacheline,
     pooled,
     remapped,
     rounded_row_size_in_bytes,
+    stored_rows,
     unpadded_row_size_in_bytes,
 )
 from neocpu.peers.fbgemm.modules.module import OUTPUTS
@@ -33,12 +34,14 @@ from neocpu.peers.fbgemm.names import (
     BoundsCheckMode,
     CacheAlgorithm,
     EmbeddingLocation,
+    Option,
     PoolingMode,
     SparseType,
     of,
 )
 from neocpu.peers.fbgemm.operators import bounds
 from neocpu.tables.embedding.bounds import bag_cuts
+from neocpu.tables.embedding.lookups import Floats, Ints
 
 # Outputs of INT8 and INT4 are rows as they are stored.
 CODES = {"int8": torch.uint8, "int4": torch.quint4x2}
@@ -63,22 +66,22 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
 
     def __init__(
         self,
-        embedding_specs: Sequence[tuple[Any, ...]],
+        embedding_specs: Sequence[InferenceSpec],
         feature_table_map: list[int] | None = None,
         index_remapping: Sequence[Tensor | None] | None = None,
-        pooling_mode: Any = PoolingMode.SUM,
-        device: Any = None,
-        bounds_check_mode: Any = BoundsCheckMode.WARNING,
+        pooling_mode: Option = PoolingMode.SUM,
+        device: str | torch.device | None = None,
+        bounds_check_mode: Option = BoundsCheckMode.WARNING,
         weight_lists: Sequence[tuple[Tensor, Tensor | None]] | None = None,
         pruning_hash_load_factor: float = 0.5,
         use_array_for_index_remapping: bool = True,
-        output_dtype: Any = SparseType.FP16,
-        cache_algorithm: Any = CacheAlgorithm.LRU,
+        output_dtype: Option = SparseType.FP16,
+        cache_algorithm: Option = CacheAlgorithm.LRU,
         cache_load_factor: float = 0.2,
         cache_sets: int = 0,
         cache_reserved_memory: float = 0.0,
         enforce_hbm: bool = False,
-        record_cache_metrics: Any = None,
+        record_cache_metrics: object = None,
         gather_uvm_cache_stats: bool | None = False,
         row_alignment: int | None = None,
         fp8_exponent_bits: int | None = None,
@@ -121,14 +124,14 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
 
     # ---- construction ----
 
-    def _make_tables(self, specs: Sequence[tuple[Any, ...]], cacheline_alignment: bool) -> None:
+    def _make_tables(self, specs: Sequence[InferenceSpec], cacheline_alignment: bool) -> None:
         if not specs:
             raise ConfigError("embedding_specs: give at least one table")
         self.embedding_specs = [tuple(spec) for spec in specs]
         self.feature_names = [spec[0] for spec in specs]
         self._tables: list[InferenceTable] = []
         start = 0
-        for name, rows, dim, sparse_type, location in self.embedding_specs:
+        for name, rows, dim, sparse_type, location in specs:
             form = of(SparseType, sparse_type)
             if location != EmbeddingLocation.HOST:
                 raise ConfigError(f"table {name!r}: neocpu keeps tables on HOST, not {location}")
@@ -152,12 +155,11 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
         for part in ("dev", "host", "uvm"):
             setattr(self, f"weights_{part}", torch.zeros(0, dtype=torch.uint8))
 
-    def _make_features(self, feature_table_map: list[int] | None, pooling_mode: Any) -> None:
+    def _make_features(self, feature_table_map: list[int] | None, pooling_mode: Option) -> None:
         tables = self._tables
-        count = len(tables)
-        every_table = list(range(count))
-        self.feature_table_map = every_table if feature_table_map is None else feature_table_map
-        if set(self.feature_table_map) != set(range(count)):
+        all_tables = list(range(len(tables)))
+        self.feature_table_map = all_tables if feature_table_map is None else feature_table_map
+        if set(self.feature_table_map) != set(all_tables):
             raise ConfigError(
                 f"feature_table_map {self.feature_table_map}: every table needs a feature"
             )
@@ -185,7 +187,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
             self.register_buffer(name, torch.empty(0, dtype=dtype))
         self.register_buffer("lxu_cache_weights", torch.zeros(0, 0, dtype=torch.uint8))
 
-    def _make_output(self, output_dtype: Any) -> None:
+    def _make_output(self, output_dtype: Option) -> None:
         form = of(SparseType, output_dtype)
         self.output_dtype = form.as_int()
         self._stored = form.value in CODES
@@ -224,11 +226,9 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
         for table in self._tables:
             size = table.rows * table.row_bytes
             rows = self.weights_host[table.start : table.start + size].view(table.rows, -1)
-            if not split_scale_bias_mode:
-                splits.append((rows, None, None))
-                continue
-            rows = rows[:, : unpadded_row_size_in_bytes(table.dim, table.form)]
-            if table.form not in SCALED:
+            if split_scale_bias_mode:
+                rows = rows[:, : unpadded_row_size_in_bytes(table.dim, table.form)]
+            if not split_scale_bias_mode or table.form not in SCALED:
                 splits.append((rows, None, None))
             elif split_scale_bias_mode == 1:
                 splits.append((rows[:, HEADER:], rows[:, :HEADER], None))
@@ -303,7 +303,9 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
 
     # ---- lookups ----
 
-    def _check(self, heights: Tensor, indices: Tensor, offsets: Tensor, weights: Any) -> None:
+    def _check(
+        self, heights: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None
+    ) -> None:
         """Check and repair indices as the mode says; refuse what is still outside the tables."""
         mode = self.bounds_check_mode_int
         if mode in bounds.CHECKED:
@@ -335,7 +337,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
             return self._stored_rows(index_array, ends)
         return torch.from_numpy(self._sums(index_array, ends, weights)).to(self._output)
 
-    def _sums(self, rows: Any, ends: Any, weights: Tensor | None) -> Any:
+    def _sums(self, rows: Ints, ends: Ints, weights: Tensor | None) -> Floats:
         """Bags f32[B, total_D], or rows f32[n, D] without pooling, which ignores the weights."""
         fp8 = Fp8(self.fp8_exponent_bits, self.fp8_exponent_bias)
         cuts = bag_cuts(len(self.feature_table_map), ends, None)
@@ -358,20 +360,14 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
             )
         return np.concatenate(parts, axis=0 if self._pooling == "none" else 1)
 
-    def _stored_rows(self, rows: Any, ends: Any) -> Tensor:
+    def _stored_rows(self, rows: Ints, ends: Ints) -> Tensor:
         """Rows as they are stored, zeros where pruned: u8[n, D + 4], or quint4x2 [n, D + 8]."""
         cuts = ends[bag_cuts(len(self.feature_table_map), ends, None)]
-        dim = self._dims[0]
-        size = unpadded_row_size_in_bytes(dim, self._tables[0].form)
-        codes = torch.zeros(rows.size, size, dtype=torch.uint8)
-        for feature, t in enumerate(self.feature_table_map):
-            lookups = np.arange(cuts[feature], cuts[feature + 1])
-            lookups = lookups[rows[lookups] >= 0]
-            stored = self._tables[t].bytes_of(self.weights_host.numpy())
-            codes.numpy()[lookups] = stored[rows[lookups], :size]
+        tables = [self._tables[t] for t in self.feature_table_map]
+        codes = torch.from_numpy(stored_rows(tables, self.weights_host.numpy(), rows, cuts))
         if self._output == torch.uint8:
             return codes
-        out = torch.empty(rows.size, dim + 2 * HEADER, dtype=self._output)
+        out = torch.empty(rows.size, tables[0].dim + 2 * HEADER, dtype=self._output)
         torch.empty(0, dtype=torch.uint8).set_(out.untyped_storage()).copy_(codes.reshape(-1))
         return out
 
@@ -390,7 +386,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
             offsets = offsets.to(indices.dtype)
         if not torch.compiler.is_compiling():
             return self.look_up(indices, offsets, per_sample_weights)
-        shape: tuple[Any, ...] = ((offsets.shape[0] - 1) // len(self._dims), self.total_D)
+        shape: tuple[int, int] = ((offsets.shape[0] - 1) // len(self._dims), self.total_D)
         if self._pooling == "none":
             extra = {torch.uint8: HEADER, torch.quint4x2: 2 * HEADER}.get(self._output, 0)
             shape = (indices.shape[0], self._dims[0] + extra)

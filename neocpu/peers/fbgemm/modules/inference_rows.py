@@ -7,18 +7,24 @@ bags summed exactly and rounded once.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.codecs import layout
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Elements
+from neocpu.core.types import Floats
+from neocpu.core.types import Ints
 from neocpu.kernels.codecs import small_floats as codecs
 from neocpu.peers import arrays
-from neocpu.peers.fbgemm.names import SparseType, of
+from neocpu.peers.fbgemm.names import Option
+from neocpu.peers.fbgemm.names import SparseType
+from neocpu.peers.fbgemm.names import of
 
 Bytes = NDArray[np.uint8]
+# Name, rows, columns, format and location of a table.
+InferenceSpec: TypeAlias = tuple[str, int, int, Option, Option]
 # Our name of each format of rows; FP8 rows are decoded first.
 FORMATS = {
     "fp32": "fp32",
@@ -48,7 +54,7 @@ def align_to_cacheline(a: int) -> int:
 
 
 def unpadded_row_size_in_bytes(
-    dim: int, weight_ty: Any, scale_bias_size_in_bytes: int = HEADER
+    dim: int, weight_ty: Option, scale_bias_size_in_bytes: int = HEADER
 ) -> int:
     """Bytes of a row without padding."""
     sparse_type = of(SparseType, weight_ty)
@@ -57,7 +63,7 @@ def unpadded_row_size_in_bytes(
 
 
 def rounded_row_size_in_bytes(
-    dim: int, weight_ty: Any, row_alignment: int, scale_bias_size_in_bytes: int = HEADER
+    dim: int, weight_ty: Option, row_alignment: int, scale_bias_size_in_bytes: int = HEADER
 ) -> int:
     """Bytes from one row to the next."""
     return round_up(
@@ -97,7 +103,7 @@ class Fp8(NamedTuple):
         return out
 
 
-def _elements(table: InferenceTable, codes: Bytes) -> NDArray[Any]:
+def _elements(table: InferenceTable, codes: Bytes) -> Elements:
     """The codes as the elements that `arrays.lookup` wants; copied where they are not aligned."""
     size = {"fp32": 4, "fp16": 2}.get(table.form, 1)
     flat = codes.reshape(-1)
@@ -117,7 +123,7 @@ def pooled(
 ) -> Floats:
     """Bags of one feature: f32[B, dim], or f32[n, dim] with pooling none.
 
-    indices i64[n], -1: pruned; offsets i64[B+1] from 0; lookup_weights f32[n] or None.
+    indices : i64[n], -1: pruned. offsets : i64[B+1] from 0. lookup_weights : f32[n] or None.
     """
     codes = table.bytes_of(weights)
     rows = table.rows
@@ -149,13 +155,14 @@ def remapped(
     indices: Ints,
     cuts: Ints,
     feature_table: Sequence[int],
-    mappings: NDArray[Any],
+    mappings: Elements,
     starts: Ints,
 ) -> Ints:
     """The rows i64[n] that indices stand for in pruned tables; -1 stays -1.
 
-    cuts i64[F+1]: the first lookup of each feature. mappings int[M]: of all tables, one after the
-    other, table t's from starts[t] to starts[t+1]; a table without one keeps its rows.
+    cuts : i64[F+1], the first lookup of each feature.
+    mappings : int[M], of all tables, one after the other, table t's from starts[t] to starts[t+1];
+        a table without one keeps its rows.
     """
     rows = indices.copy()
     for feature, table in enumerate(feature_table):
@@ -165,3 +172,18 @@ def remapped(
             present = feature_rows >= 0
             feature_rows[present] = mapping[feature_rows[present]]
     return rows
+
+
+def stored_rows(tables: Sequence[InferenceTable], weights: Bytes, rows: Ints, cuts: Ints) -> Bytes:
+    """Rows of lookups as they are stored, u8[n, bytes], zeros where pruned.
+
+    tables : of each feature, all of one format and width. rows : i64[n], -1: pruned.
+    cuts : i64[F+1], the first lookup of each feature.
+    """
+    size = unpadded_row_size_in_bytes(tables[0].dim, tables[0].form)
+    codes = np.zeros((rows.size, size), np.uint8)
+    for feature, table in enumerate(tables):
+        lookups = np.arange(cuts[feature], cuts[feature + 1])
+        lookups = lookups[rows[lookups] >= 0]
+        codes[lookups] = table.bytes_of(weights)[rows[lookups], :size]
+    return codes

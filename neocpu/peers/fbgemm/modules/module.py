@@ -5,14 +5,14 @@ on a CPU.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from neocpu.core.errors import ConfigError
-from neocpu.peers.fbgemm.modules.options import OptimizerArgs, choose, fp32
+from neocpu.peers.fbgemm.modules.options import Arguments, OptimizerArgs, choose, fp32
 from neocpu.peers.fbgemm.modules.storage import StateName, Storage
 from neocpu.peers.fbgemm.names import (
     ComputeDevice,
@@ -21,6 +21,7 @@ from neocpu.peers.fbgemm.names import (
     EmbOptimType,
     EnsembleModeDefinition,
     GlobalWeightDecayDefinition,
+    Option,
     PoolingMode,
     SparseType,
     WeightDecayMode,
@@ -28,6 +29,8 @@ from neocpu.peers.fbgemm.names import (
 )
 from neocpu.peers.fbgemm.operators import bounds, codes
 
+# Rows, columns, location and device of a table; or the first two.
+TableShape: TypeAlias = tuple[int, int, Option, Option] | tuple[int, int]
 # Formats of the output.
 OUTPUTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # Hyper-parameters beside lr that `update_hyper_parameters` sets.
@@ -43,7 +46,7 @@ COUNTED = (
 )
 
 
-def output_of(output: Any) -> tuple[int, torch.dtype]:
+def output_of(output: Option) -> tuple[int, torch.dtype]:
     """FBGEMM's number of an output format, and its torch dtype."""
     sparse_type = of(SparseType, output)
     if sparse_type.value not in OUTPUTS:
@@ -54,7 +57,7 @@ def output_of(output: Any) -> tuple[int, torch.dtype]:
 class Module(Storage):
     """Features, options and states; `SplitTableBatchedEmbeddingBagsCodegen` adds the lookup."""
 
-    def _make_features(self, specs: list[tuple[Any, ...]], arguments: Mapping[str, Any]) -> None:
+    def _make_features(self, specs: list[TableShape], arguments: Arguments) -> None:
         """Set the attributes that follow from `embedding_specs` and `feature_table_map`."""
         if not specs:
             raise ConfigError("embedding_specs: give at least one table")
@@ -98,7 +101,7 @@ class Module(Storage):
         self.register_buffer("bounds_check_warning", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("feature_dims", torch.tensor(feature_dims))
 
-    def _make_options(self, arguments: Mapping[str, Any]) -> None:
+    def _make_options(self, arguments: Arguments) -> None:
         """Set formats, optimizer and bounds check."""
         self.weights_precision = arguments["weights_precision"]
         self.optimizer = arguments["optimizer"]
@@ -280,7 +283,7 @@ class Module(Storage):
 
     # ---- caches: there are none on a CPU ----
 
-    def prefetch(self, *args: Any, **kwargs: Any) -> None:
+    def prefetch(self, *args: object, **kwargs: object) -> None:
         """Nothing to fetch."""
 
     def flush(self) -> None:

@@ -41,7 +41,7 @@ class TouchedRows(NamedTuple):
 
 
 def touched_rows(module: Storage, table: Ints, lookup_rows: Ints) -> TouchedRows:
-    """The rows of lookups; table, lookup_rows i64[n]: where each lookup reads, -1 nothing."""
+    """The rows of lookups; table, lookup_rows : i64[n], where each lookup reads, -1 nothing."""
     touched = TouchedRows([], [], lookup_rows.copy())
     for t, weights in enumerate(module.split_embedding_weights()):
         lookups = np.flatnonzero((table == t) & (lookup_rows >= 0))

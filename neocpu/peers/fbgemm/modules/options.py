@@ -7,7 +7,7 @@ at every update, so a change by `update_hyper_parameters` holds from the next up
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from neocpu.peers.fbgemm.names import (
 )
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
+# FBGEMM's constructor arguments by name; the constructor says their types.
+Arguments: TypeAlias = Mapping[str, Any]
 # Our rule for each optimizer of FBGEMM. EMAINPLACE and ENSEMBLE add averages in the forward pass.
 RULES = {
     EmbOptimType.EXACT_SGD: "exact_sgd",
@@ -107,7 +109,7 @@ class Choice:
         return RULES[self.kind]
 
 
-def choose(arguments: Mapping[str, Any], rows: int) -> Choice:
+def choose(arguments: Arguments, rows: int) -> Choice:
     """The optimizer described by FBGEMM's constructor arguments; `rows`: of all tables together.
 
     Raises ConfigError, which names the argument, for options that neocpu does not have.
@@ -158,7 +160,7 @@ def choose(arguments: Mapping[str, Any], rows: int) -> Choice:
     return choice
 
 
-def _refuse(arguments: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecayMode) -> None:
+def _refuse(arguments: Arguments, kind: EmbOptimType, decay: WeightDecayMode) -> None:
     if kind not in RULES:
         raise ConfigError(
             f"optimizer {kind.name} is not in neocpu; it has {', '.join(k.name for k in RULES)}"
@@ -199,7 +201,7 @@ def _refuse(arguments: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecay
         )
 
 
-def state_formats(arguments: Mapping[str, Any], kind: EmbOptimType) -> dict[str, SparseType]:
+def state_formats(arguments: Arguments, kind: EmbOptimType) -> dict[str, SparseType]:
     """Formats of the states that are not fp32, by FBGEMM's prefix. Raises ConfigError."""
     formats: dict[str, SparseType] = {}
     for prefix, value in (arguments["optimizer_state_dtypes"] or {}).items():

@@ -16,30 +16,39 @@ Intended differences from FBGEMM's CPU module, all towards its GPU code or its d
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Elements
 from neocpu.peers.fbgemm.modules import autograd, averages, compiled, engine, global_decay
-from neocpu.peers.fbgemm.modules.module import Module
+from neocpu.peers.fbgemm.modules.module import Module, TableShape
 from neocpu.peers.fbgemm.modules.narrow import NarrowRows, TouchedRows
-from neocpu.peers.fbgemm.modules.options import optimizer_of, state_formats
+from neocpu.peers.fbgemm.modules.options import Arguments, optimizer_of, state_formats
 from neocpu.peers.fbgemm.names import (
     BoundsCheckMode,
     CacheAlgorithm,
     ComputeDevice,
+    CounterBasedRegularizationDefinition,
+    CowClipDefinition,
+    EmainplaceModeDefinition,
     EmbeddingLocation,
     EmbOptimType,
+    EnsembleModeDefinition,
+    GlobalWeightDecayDefinition,
+    Option,
     PoolingMode,
     SparseType,
+    UserEnabledConfigDefinition,
     WeightDecayMode,
     of,
 )
 from neocpu.peers.fbgemm.operators import bounds
 from neocpu.tables.embedding.bounds import bag_cuts
+from neocpu.tables.embedding.lookups import Floats, Ints
+from neocpu.tables.specs.optimizers import SparseOptimizer
 
 # Arguments that must not be set.
 REFUSED = (
@@ -67,18 +76,18 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
 
     def __init__(
         self,
-        embedding_specs: Sequence[tuple[Any, ...]],
+        embedding_specs: Sequence[TableShape],
         feature_table_map: list[int] | None = None,
-        cache_algorithm: Any = CacheAlgorithm.LRU,
+        cache_algorithm: Option = CacheAlgorithm.LRU,
         cache_load_factor: float = 0.2,
         cache_sets: int = 0,
         cache_reserved_memory: float = 0.0,
-        cache_precision: Any = None,
-        weights_precision: Any = SparseType.FP32,
-        output_dtype: Any = SparseType.FP32,
+        cache_precision: object = None,
+        weights_precision: Option = SparseType.FP32,
+        output_dtype: Option = SparseType.FP32,
         enforce_hbm: bool = False,
-        optimizer: Any = EmbOptimType.EXACT_SGD,
-        record_cache_metrics: Any = None,
+        optimizer: Option = EmbOptimType.EXACT_SGD,
+        record_cache_metrics: object = None,
         gather_uvm_cache_stats: bool | None = False,
         stochastic_rounding: bool = True,
         gradient_clipping: bool = False,
@@ -88,33 +97,33 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         eps: float = 1.0e-8,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
-        weight_decay_mode: Any = WeightDecayMode.NONE,
+        weight_decay_mode: Option = WeightDecayMode.NONE,
         eta: float = 0.001,
         beta1: float = 0.9,
         beta2: float = 0.999,
-        ensemble_mode: Any = None,
-        emainplace_mode: Any = None,
-        counter_based_regularization: Any = None,
-        cowclip_regularization: Any = None,
-        pooling_mode: Any = PoolingMode.SUM,
-        device: Any = None,
-        bounds_check_mode: Any = BoundsCheckMode.WARNING,
+        ensemble_mode: EnsembleModeDefinition | None = None,
+        emainplace_mode: EmainplaceModeDefinition | None = None,
+        counter_based_regularization: CounterBasedRegularizationDefinition | None = None,
+        cowclip_regularization: CowClipDefinition | None = None,
+        pooling_mode: Option = PoolingMode.SUM,
+        device: str | torch.device | None = None,
+        bounds_check_mode: Option = BoundsCheckMode.WARNING,
         uvm_non_rowwise_momentum: bool = False,
         use_experimental_tbe: bool = False,
         prefetch_pipeline: bool = False,
-        stats_reporter_config: Any = None,
+        stats_reporter_config: object = None,
         table_names: list[str] | None = None,
-        optimizer_state_dtypes: Any = None,
-        multipass_prefetch_config: Any = None,
-        global_weight_decay: Any = None,
+        optimizer_state_dtypes: dict[str, Option] | None = None,
+        multipass_prefetch_config: object = None,
+        global_weight_decay: GlobalWeightDecayDefinition | None = None,
         uvm_host_mapped: bool = False,
-        extra_optimizer_config: Any = None,
-        tbe_input_multiplexer_config: Any = None,
+        extra_optimizer_config: UserEnabledConfigDefinition | None = None,
+        tbe_input_multiplexer_config: object = None,
         embedding_table_index_type: torch.dtype = torch.int64,
         embedding_table_offset_type: torch.dtype = torch.int64,
-        embedding_shard_info: Any = None,
+        embedding_shard_info: object = None,
         enable_raw_embedding_streaming: bool = False,
-        res_params: Any = None,
+        res_params: object = None,
         is_qr_tbe: bool = False,
         preallocated_host_buffers: dict[str, Tensor] | None = None,
     ) -> None:
@@ -124,7 +133,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
         )
 
-    def _build(self, arguments: dict[str, Any]) -> None:
+    def _build(self, arguments: Arguments) -> None:
         for name in REFUSED:
             if arguments[name]:
                 raise ConfigError(f"{name} is not in neocpu")
@@ -163,11 +172,12 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
     ) -> Tensor:
         """Pooled output [B, sum of dimensions]; pooling NONE: [n, D]; variable batches: flat.
 
-        indices int[n], offsets int[F*B+1] (feature-major), per_sample_weights float[n];
-        feature_requires_grad int[F]: whose weights get a gradient; batch_size_per_feature_per_rank
-        [F][R]: samples, where they vary, the result then being rank after rank, feature after
-        feature. The other arguments have no meaning here. In modes WARNING and IGNORE the caller's
-        indices and offsets are repaired in place, as in FBGEMM. Raises OutOfBounds.
+        indices : int[n]. offsets : int[F*B+1], feature-major. per_sample_weights : float[n].
+        feature_requires_grad : int[F], whose weights get a gradient.
+        batch_size_per_feature_per_rank : [F][R], samples, where they vary; the result is rank after
+            rank, feature after feature then.
+        The other arguments have no meaning here. In modes WARNING and IGNORE the caller's indices
+        and offsets are repaired in place, as in FBGEMM. Raises OutOfBounds.
         """
         if vbe_output is not None or vbe_output_offsets is not None:
             raise ConfigError(
@@ -202,17 +212,17 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         function = autograd.SparseLookup if self.is_none else autograd.FusedLookup
         return function.apply(placeholder, weights, self, batch, features)
 
-    def _batch_sizes(self, sizes: Sequence[int]) -> Any:
+    def _batch_sizes(self, sizes: Sequence[int]) -> Ints | None:
         """Batch sizes i64[F, R] of the flat list; None where all features have one size."""
         return np.array(sizes, np.int64).reshape(len(self._feature_table), -1) if sizes else None
 
     def check_bounds(
         self, indices: Tensor, offsets: Tensor, weights: Tensor | None, sizes: Sequence[int]
     ) -> None:
-        """Check indices and offsets, and repair them in place; sizes: [F, R] flat, or empty."""
+        """Check indices and offsets, and repair them in place; sizes : [F, R] flat, or empty."""
         variable_batch = {}
-        if sizes:
-            batch_sizes = self._batch_sizes(sizes)
+        batch_sizes = self._batch_sizes(sizes)
+        if batch_sizes is not None:
             first_bag = bag_cuts(len(self._feature_table), bounds.as_numpy(offsets), batch_sizes)
             variable_batch = {
                 "B_offsets": torch.from_numpy(first_bag),
@@ -259,7 +269,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         """The pooled output, in the output's format."""
         return torch.from_numpy(engine.look_up(*self._seen(batch))).to(self._output)
 
-    def _optimizer(self) -> Any:
+    def _optimizer(self) -> SparseOptimizer:
         return optimizer_of(self.choice, self.optimizer_args, self.rate(), self.max_counter.item())
 
     def _average(self) -> None:
@@ -274,7 +284,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             weights = self.split_embedding_weights()
             averages.average_shadows(weights, self.split_state("momentum2"), self.ensemble, step)
 
-    def _decayed(self, table: Any, rows: Any) -> TouchedRows | None:
+    def _decayed(self, table: Ints, rows: Ints) -> TouchedRows | None:
         """Rows of lookups i64[n], decayed for the steps that they missed; None: nothing decays so.
 
         FBGEMM: DECOUPLE_GLOBAL.
@@ -287,7 +297,9 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         bound = self.gwd_lower_bound
         return global_decay.decayed_rows(self, table, rows, step, keep, bound)
 
-    def _seen(self, batch: engine.FeatureBatch) -> tuple[Any, Any, Any, str, engine.FeatureBatch]:
+    def _seen(
+        self, batch: engine.FeatureBatch
+    ) -> tuple[Elements, Ints, Ints, str, engine.FeatureBatch]:
         """The tables and the batch of a lookup, as the engine's functions take them."""
         touched = self._decayed(global_decay.lookup_tables(batch), batch.indices)
         if touched is None:
@@ -298,11 +310,13 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
 
     # ---- backward ----
 
-    def update(self, batch: engine.FeatureBatch, grad: Tensor, features: Any) -> Tensor | None:
+    def update(
+        self, batch: engine.FeatureBatch, grad: Tensor, features: autograd.Flags | None
+    ) -> Tensor | None:
         """The fused update; returns the gradient of the per-sample weights.
 
-        features bool[F]: whose weights get one; None: of none. It is computed from the rows before
-        their update.
+        features : bool[F], whose weights get one; None: of none. It is computed from the rows
+            before their update.
         """
         if self.writeback is not None:
             batch = engine.first_occurrences(batch, self.writeback)
@@ -326,14 +340,14 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         self.iter.fill_(step)
         return weight_grad
 
-    def _clipped(self, grad: Tensor) -> Any:
+    def _clipped(self, grad: Tensor) -> Floats:
         """A gradient as fp32, within the limits that the module's arguments set."""
         args = self.optimizer_args
         limit = args.max_gradient if args.gradient_clipping else 0.0
         return engine.clipped(grad.detach().float().numpy(), limit)
 
     def _weight_gradient(
-        self, batch: engine.FeatureBatch, gradient: Any, features: Any
+        self, batch: engine.FeatureBatch, gradient: Floats, features: autograd.Flags | None
     ) -> Tensor | None:
         """Gradient of the per-sample weights, from rows before their update; None: not needed."""
         if features is None:
@@ -341,7 +355,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         return torch.from_numpy(engine.weight_gradient(*self._seen(batch), gradient, features))
 
     def sparse_gradients(
-        self, batch: engine.FeatureBatch, grad: Tensor, features: Any
+        self, batch: engine.FeatureBatch, grad: Tensor, features: autograd.Flags | None
     ) -> tuple[Tensor, Tensor | None]:
         """With OptimType.NONE: gradients of `weights_host` [rows, D], sparse, and of the weights.
 
@@ -371,6 +385,6 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
 
     def _update_max_counter(self, step: int) -> None:
         """Refresh the largest counter, every `max_counter_update_freq` updates."""
-        every = self.choice.max_counter_update_freq
-        if every > 0 and step % every == 0:
+        interval = self.choice.max_counter_update_freq
+        if interval > 0 and step % interval == 0:
             self.max_counter[0] = self.row_counter_host.detach().max() + 1

@@ -10,7 +10,7 @@ its tensors may be replaced.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.rules import RULES
+from neocpu.core.types import Elements
 from neocpu.peers.fbgemm.modules.compiled import Compilable
 from neocpu.peers.fbgemm.modules.engine import NONE, ExternalTables
 from neocpu.peers.fbgemm.names import EmbeddingLocation
@@ -188,7 +189,7 @@ class Storage(Compilable):
     # ---- the engine ----
 
     @staticmethod
-    def words(tensor: Tensor) -> NDArray[Any]:
+    def words(tensor: Tensor) -> Elements:
         """A tensor's memory as a NumPy array: fp32 numbers, or unsigned codes."""
         tensor = tensor.detach()
         if tensor.dtype in WORDS:
@@ -196,7 +197,7 @@ class Storage(Compilable):
         array = tensor.numpy()
         return array.view(np.uint16) if array.dtype == np.int16 else array
 
-    def codes(self) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    def codes(self) -> tuple[Elements, NDArray[np.int64], NDArray[np.int64]]:
         """Codes of all tables, flat; rows i64[T] and dimensions i64[T] of each."""
         return (
             self.words(self.weights_host).reshape(-1),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from neocpu.core.errors import IndexRangeError
-from neocpu.peers.fbgemm.names import BoundsCheckMode, of
+from neocpu.peers.fbgemm.names import BoundsCheckMode, Option, of
 from neocpu.peers.fbgemm.operators.registry import operator
 
 Ints = NDArray[np.int64]
@@ -49,7 +49,7 @@ def bounds_check_indices(
 ) -> None:
     """Check indices int[n] and offsets int[bags+1], and repair them in place.
 
-    rows_per_table i64[F]: rows of each feature's table. warning i64[1] counts repairs.
+    rows_per_table : i64[F], rows of each feature's table. warning : i64[1], counts repairs.
     B_offsets int[F+1]: first bag of each feature, where batches vary. The last five arguments have
     no meaning on a CPU. Raises OutOfBounds in mode FATAL, and for shapes that do not fit. FBGEMM:
     the operator of that name.
@@ -150,7 +150,7 @@ def refuse_outside(rows: Ints, indices: Ints, offsets: Ints, first_bag: Ints) ->
     _repair_indices(indices, offsets, first_bag, rows, "fatal")
 
 
-def mode_of(value: object) -> int:
+def mode_of(value: Option) -> int:
     """The number of a mode (FBGEMM's or our member, a number or a name), V2 modes as version 1."""
     mode = of(BoundsCheckMode, value)
     return {4: 2, 5: 1, 6: 0}.get(mode.value, mode.value)

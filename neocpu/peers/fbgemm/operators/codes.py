@@ -4,13 +4,12 @@ Rows are written back to nearest even, or stochastically by Philox
 (`docs/arithmetic.md` §9): the same seed, table, row and step give the same bits.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.codecs import CODECS, ROUNDINGS
 from neocpu.core.formats import FORMATS
+from neocpu.core.types import Elements
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.twins.numbers.philox import tensor_key
 
@@ -25,14 +24,12 @@ def row_codes(form: str, columns: int) -> int:
     return FORMATS[form].row_codes(columns)
 
 
-def _call(
-    form: str, function: str, x: NDArray[Any], options: list[object], out: NDArray[Any]
-) -> NDArray[Any]:
+def _call(form: str, function: str, x: Elements, options: list[object], out: Elements) -> Elements:
     getattr(backend_module(CODECS[form].module, "kernels"), function)(x, *options, out)
     return out
 
 
-def decode(codes: NDArray[Any], form: str, columns: int) -> NDArray[np.float32]:
+def decode(codes: Elements, form: str, columns: int) -> NDArray[np.float32]:
     """Numbers f32[R, columns] of rows of codes [R, W]; fp32 rows are returned as they are."""
     if form == "fp32":
         return codes
@@ -47,7 +44,7 @@ def decode(codes: NDArray[Any], form: str, columns: int) -> NDArray[np.float32]:
     )
 
 
-def encode(x: NDArray[np.float32], form: str) -> NDArray[Any]:
+def encode(x: NDArray[np.float32], form: str) -> Elements:
     """Codes [R, W] of numbers f32[R, columns], to nearest even; fp32 rows as they are."""
     if form == "fp32":
         return x
@@ -60,7 +57,7 @@ def encode(x: NDArray[np.float32], form: str) -> NDArray[Any]:
 
 def encode_randomly(
     x: NDArray[np.float32], form: str, table: str, rows: NDArray[np.int64], step: int
-) -> NDArray[Any]:
+) -> Elements:
     """As `encode`, but rounded stochastically: codes of rows i64[R] of `table` at update `step`."""
     codec = CODECS[form]
     key = tensor_key(0, STOCHASTIC, table)
@@ -72,5 +69,5 @@ def encode_randomly(
     return _call(form, codec.randomly, x, options, _room(x, form))
 
 
-def _room(x: NDArray[np.float32], form: str) -> NDArray[Any]:
+def _room(x: NDArray[np.float32], form: str) -> Elements:
     return np.empty((x.shape[0], row_codes(form, x.shape[1])), FORMATS[form].dtype)

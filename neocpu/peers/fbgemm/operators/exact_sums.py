@@ -5,13 +5,13 @@ sums are torch's.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from neocpu.peers.fbgemm.context import Context
 from neocpu.peers.fbgemm.operators.moves import Ints, words
 from neocpu.tables.embedding import layouts
 from neocpu.tables.embedding.row_sums import SumsOfRows, by_target, summed
@@ -44,14 +44,14 @@ class _Copied(torch.autograd.Function):
     """Elements by number; the gradient of an element copied several times is the exact sum."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, source: Ints, shape: tuple[int, ...]) -> Tensor:
+    def forward(ctx: Context, values: Tensor, source: Ints, shape: tuple[int, ...]) -> Tensor:
         ctx.source = source
         ctx.shape = values.shape
         elements = layouts.select_or_fill(words(values).reshape(-1), source, 0)
         return torch.from_numpy(elements).view(values.dtype).reshape(shape)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None]:
         gradient = scattered(grads[0], ctx.source, ctx.shape.numel())
         return gradient.reshape(ctx.shape), None, None
 
@@ -67,7 +67,7 @@ class _Arithmetic(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         first: Tensor,
         second: Tensor,
         value: Callable[[Tensor, Tensor], Tensor],
@@ -78,7 +78,7 @@ class _Arithmetic(torch.autograd.Function):
         return value(first, second)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         first, second = ctx.saved_tensors
         return (*ctx.gradients(grads[0], first, second), None, None)
 

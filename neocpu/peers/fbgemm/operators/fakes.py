@@ -5,31 +5,35 @@ sum of lengths), torch makes a symbol for it. `fake` registers one for an operat
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from neocpu.peers.fbgemm.operators.moves import result_dtype
 
-Fake = Callable[..., Any]
+Fake = Callable[..., object]
+F = TypeVar("F", bound=Fake)
+# A size; while torch.compile traces, maybe a symbol of one.
+Size: TypeAlias = int | torch.SymInt
 # Fake implementations by the operator's name.
 FAKES: dict[str, Fake] = {}
 
 
-def fake(*names: str) -> Callable[[Fake], Fake]:
+def fake(*names: str) -> Callable[[F], F]:
     """Register a function as the fake implementation of operators."""
 
-    def register(function: Fake) -> Fake:
+    def register(function: F) -> F:
         FAKES.update(dict.fromkeys(names, function))
         return function
 
     return register
 
 
-def dynamic_size() -> Any:
+def dynamic_size() -> Size:
     """A size that only numbers tell."""
-    return torch.library.get_ctx().new_dynamic_size()
+    size: Size = torch.library.get_ctx().new_dynamic_size()
+    return size
 
 
 # ---- running sums and ranges ----
@@ -46,12 +50,12 @@ def _same(t_in: Tensor) -> Tensor:
 
 
 @fake("offsets_range")
-def _offsets_range(offsets: Tensor, range_size: Any) -> Tensor:
+def _offsets_range(offsets: Tensor, range_size: Size) -> Tensor:
     return offsets.new_empty((range_size,))
 
 
 @fake("lengths_range")
-def _lengths_range(t_in: Tensor, shape: Any = None) -> Tensor:
+def _lengths_range(t_in: Tensor, shape: Size | None = None) -> Tensor:
     return t_in.new_empty((dynamic_size(),))
 
 
@@ -61,7 +65,7 @@ def _repeat_arange(lengths: Tensor) -> Tensor:
 
 
 @fake("expand_into_jagged_permute")
-def _expand(permute: Tensor, input_offset: Tensor, output_offset: Tensor, size: Any) -> Tensor:
+def _expand(permute: Tensor, input_offset: Tensor, output_offset: Tensor, size: Size) -> Tensor:
     return permute.new_empty((size,))
 
 
@@ -70,7 +74,9 @@ def _expand(permute: Tensor, input_offset: Tensor, output_offset: Tensor, size: 
 Permuted = tuple[Tensor, Tensor, Tensor | None]
 
 
-def _permuted(lengths: Tensor, values: Tensor, weights: Tensor | None, lookups: Any) -> Permuted:
+def _permuted(
+    lengths: Tensor, values: Tensor, weights: Tensor | None, lookups: Size | None
+) -> Permuted:
     count = dynamic_size() if lookups is None else lookups
     return (
         lengths,
@@ -85,7 +91,7 @@ def _permute_1d(
     lengths: Tensor,
     values: Tensor,
     weights: Tensor | None = None,
-    permuted_lengths_sum: Any = None,
+    permuted_lengths_sum: Size | None = None,
 ) -> Permuted:
     return _permuted(lengths.new_empty((permute.numel(),)), values, weights, permuted_lengths_sum)
 
@@ -96,7 +102,7 @@ def _permute_2d(
     lengths: Tensor,
     values: Tensor,
     weights: Tensor | None = None,
-    permuted_lengths_sum: Any = None,
+    permuted_lengths_sum: Size | None = None,
 ) -> Permuted:
     shape = (permute.numel(), lengths.shape[1])
     return _permuted(lengths.new_empty(shape), values, weights, permuted_lengths_sum)
@@ -107,9 +113,9 @@ def _permute_2d_flat(
     permute: Tensor,
     lengths: Tensor,
     values: Tensor,
-    stride: Any,
+    stride: Size,
     weights: Tensor | None = None,
-    permuted_lengths_sum: Any = None,
+    permuted_lengths_sum: Size | None = None,
 ) -> Permuted:
     shape = (permute.numel() * stride,)
     return _permuted(lengths.new_empty(shape), values, weights, permuted_lengths_sum)
@@ -123,12 +129,12 @@ def _permute_sequences(
 
 
 @fake("index_select_dim0")
-def _index_select(input: Tensor, indices: Tensor, *hints: Any, **named_hints: Any) -> Tensor:
+def _index_select(input: Tensor, indices: Tensor, *hints: object, **named_hints: object) -> Tensor:
     return input.new_empty((indices.numel(), *input.shape[1:]))
 
 
 @fake("segment_sum_csr")
-def _segment_sum(batch_size: Any, csr_seg: Tensor, values: Tensor) -> Tensor:
+def _segment_sum(batch_size: Size, csr_seg: Tensor, values: Tensor) -> Tensor:
     return values.new_empty((csr_seg.numel() - 1,))
 
 
@@ -142,14 +148,14 @@ def _bucketize_inference(
     bucketize_pos: bool,
     sequence: bool,
     block_sizes: Tensor,
-    my_size: Any,
+    my_size: Size,
     weights: Tensor | None = None,
     batch_size_per_feature: Tensor | None = None,
-    max_B: Any = -1,
-    block_bucketize_pos: Any = None,
+    max_B: Size = -1,
+    block_bucketize_pos: Sequence[Tensor] | None = None,
     return_bucket_mapping: bool = False,
-    *options: Any,
-    **named_options: Any,
+    *options: object,
+    **named_options: object,
 ) -> tuple[Tensor | None, ...]:
     lookups = (indices.numel(),)
     return (
@@ -169,10 +175,10 @@ def _bucketize(
     bucketize_pos: bool,
     sequence: bool,
     block_sizes: Tensor,
-    my_size: Any,
+    my_size: Size,
     weights: Tensor | None = None,
-    *options: Any,
-    **named_options: Any,
+    *options: object,
+    **named_options: object,
 ) -> tuple[Tensor | None, ...]:
     return _bucketize_inference(
         lengths, indices, bucketize_pos, sequence, block_sizes, my_size, weights
@@ -186,11 +192,11 @@ def _bucketize_2d(
     bucketize_pos: bool,
     sequence: bool,
     block_sizes: Tensor,
-    my_size: Any,
+    my_size: Size,
     weights: Tensor,
-    weights_dim: Any = 1,
-    *options: Any,
-    **named_options: Any,
+    weights_dim: Size = 1,
+    *options: object,
+    **named_options: object,
 ) -> tuple[Tensor | None, ...]:
     matrix = weights.reshape(-1, weights_dim)
     return _bucketize(lengths, indices, bucketize_pos, sequence, block_sizes, my_size, matrix)
@@ -201,7 +207,7 @@ def _bucketize_by_remainder(
     lengths: Tensor,
     indices: Tensor,
     bucketize_pos: bool,
-    my_size: Any,
+    my_size: Size,
     weights: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
     return _bucketize(lengths, indices, bucketize_pos, False, lengths, my_size, weights)[:4]
@@ -221,9 +227,9 @@ def _bucketized_permute(
 def _reorder_lengths(
     cat_ad_lengths: Tensor,
     batch_offsets: Tensor,
-    num_ads_in_batch: Any,
+    num_ads_in_batch: Size,
     broadcast_lengths: bool = False,
-    max_batch_size: Any = 0,
+    max_batch_size: Size = 0,
 ) -> Tensor:
     samples = batch_offsets.numel() - 1 if broadcast_lengths else num_ads_in_batch
     tables = cat_ad_lengths.numel() // samples
@@ -237,9 +243,9 @@ def _reorder_indices(
     cat_ad_indices: Tensor,
     reordered_cat_ad_offsets: Tensor,
     batch_offsets: Tensor,
-    num_ads_in_batch: Any,
+    num_ads_in_batch: Size,
     broadcast_indices: bool = False,
-    num_indices_after_broadcast: Any = -1,
+    num_indices_after_broadcast: Size = -1,
 ) -> Tensor:
     count = num_indices_after_broadcast if broadcast_indices else cat_ad_indices.shape[0]
     return cat_ad_indices.new_empty((count, *cat_ad_indices.shape[1:]))
@@ -251,17 +257,17 @@ def _reorder_list(
     cat_ad_indices: Sequence[Tensor],
     reordered_cat_ad_offsets: Tensor,
     batch_offsets: Tensor,
-    num_ads_in_batch: Any,
+    num_ads_in_batch: Size,
     broadcast_indices: bool,
-    total_num_indices: Any,
+    total_num_indices: Size,
     pinned_memory: bool = False,
-    max_batch_size: Any = 0,
+    max_batch_size: Size = 0,
 ) -> Tensor:
     return cat_ad_indices[0].new_empty((total_num_indices,))
 
 
 @fake("reorder_batched_sequence_embeddings")
-def _reorder_sequences(cat_offsets: Tensor, cat_embeddings: Tensor, *layout: Any) -> Tensor:
+def _reorder_sequences(cat_offsets: Tensor, cat_embeddings: Tensor, *layout: object) -> Tensor:
     return cat_embeddings.new_empty(cat_embeddings.shape)
 
 
@@ -272,25 +278,25 @@ def _reorder_sequences(cat_offsets: Tensor, cat_embeddings: Tensor, *layout: Any
 def _padded(
     values: Tensor,
     offsets: Sequence[Tensor],
-    max_lengths: Sequence[Any],
+    max_lengths: Sequence[Size],
     padding_value: float = 0.0,
 ) -> Tensor:
     return values.new_empty((offsets[0].numel() - 1, *max_lengths, *values.shape[1:]))
 
 
 @fake("jagged_to_padded_dense_backward")
-def _padded_backward(grad_output: Tensor, offsets: Sequence[Tensor], total_L: Any) -> Tensor:
+def _padded_backward(grad_output: Tensor, offsets: Sequence[Tensor], total_L: Size) -> Tensor:
     return grad_output.new_empty((total_L, *grad_output.shape[1 + len(offsets) :]))
 
 
 @fake("dense_to_jagged_forward")
-def _jagged(dense: Tensor, x_offsets: Sequence[Tensor], total_L: Any = None) -> Tensor:
+def _jagged(dense: Tensor, x_offsets: Sequence[Tensor], total_L: Size | None = None) -> Tensor:
     count = dynamic_size() if total_L is None else total_L
     return dense.new_empty((count, dense.shape[-1]))
 
 
 @fake("jagged_2d_to_dense", "jagged_1d_to_dense")
-def _padded_once(values: Tensor, offsets: Tensor, longest: Any, padding: int = 0) -> Tensor:
+def _padded_once(values: Tensor, offsets: Tensor, longest: Size, padding: int = 0) -> Tensor:
     return values.new_empty((offsets.numel() - 1, longest, *values.shape[1:]))
 
 
@@ -301,7 +307,7 @@ def _truncated(values: Tensor, lengths: Tensor, max_truncated_length: int) -> Te
 
 @fake("jagged_index_select")
 def _jagged_select(
-    values: Tensor, lengths: Tensor, indices: Tensor, num_dense_output_rows: Any = None
+    values: Tensor, lengths: Tensor, indices: Tensor, num_dense_output_rows: Size | None = None
 ) -> list[Tensor]:
     count = dynamic_size() if num_dense_output_rows is None else num_dense_output_rows
     return [values.new_empty((count, *values.shape[1:])), lengths.new_empty((indices.numel(),))]
@@ -371,7 +377,7 @@ def _from_nbit_half(input: Tensor, bit_rate: int) -> Tensor:
 
 
 def _converted(dtype: torch.dtype) -> Fake:
-    def convert(input: Tensor, *options: Any) -> Tensor:
+    def convert(input: Tensor, *options: object) -> Tensor:
         return input.new_empty(input.shape, dtype=dtype)
 
     return convert
@@ -383,5 +389,5 @@ fake("FloatToHFP8Quantized")(_converted(torch.uint8))
 
 
 @fake("bounds_check_indices")
-def _bounds_check(*arguments: Any, **named_arguments: Any) -> None:
+def _bounds_check(*arguments: object, **named_arguments: object) -> None:
     return None

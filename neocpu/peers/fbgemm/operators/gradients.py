@@ -5,27 +5,32 @@ says where each row of it came from (0: from none, it is padding). Gradients are
 such an operator needs no backward of its own. `MOVES` names the arguments that are moved.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from neocpu.peers.fbgemm.context import Context, Gradients, Inputs
 from neocpu.peers.fbgemm.operators.pooled import PERMUTATIONS
+
+# (backward, setup_context) of an operator.
+Formula: TypeAlias = tuple[Callable[..., Gradients], Callable[..., None]]
 
 
 class RowMove(NamedTuple):
     """An argument whose rows an operator moves.
 
-    argument: its place among the operator's arguments. output: the place of the moved rows among
-    the results; -1: the operator has one result. options: (place, value) of arguments that are
-    changed when row numbers are moved. axes: how many leading axes of the argument number what is
-    moved: 1: rows; -1: vectors along the last axis; None: single elements.
+    argument : its place among the operator's arguments.
+    output : the place of the moved rows among the results; -1: the operator has one result.
+    options : (place, value) of arguments that are changed when row numbers are moved.
+    axes : how many leading axes of the argument number what is moved: 1: rows; -1: vectors along
+        the last axis; None: single elements.
     """
 
     argument: int
     output: int
-    options: tuple[tuple[int, Any], ...] = ()
+    options: tuple[tuple[int, float | None], ...] = ()
     axes: int | None = 1
 
 
@@ -59,7 +64,9 @@ MOVES: dict[str, tuple[RowMove, ...]] = {
 }
 
 
-def _source_rows(operator: Any, inputs: tuple[Any, ...], move: RowMove, count: Any) -> Tensor:
+def _source_rows(
+    operator: Callable[..., Tensor], inputs: Inputs, move: RowMove, count: int
+) -> Tensor:
     """For each moved row of the result, 1 + the row that it came from; 0: none. Flat, int64."""
     values = inputs[move.argument]
     numbers = torch.arange(1, count + 1, device=values.device)
@@ -73,7 +80,9 @@ def _source_rows(operator: Any, inputs: tuple[Any, ...], move: RowMove, count: A
     return moved.reshape(-1)
 
 
-def _gradient(operator: Any, inputs: tuple[Any, ...], move: RowMove, grad: Tensor) -> Tensor:
+def _gradient(
+    operator: Callable[..., Tensor], inputs: Inputs, move: RowMove, grad: Tensor
+) -> Tensor:
     """The gradient of a moved argument: of each row, the sum of its copies' gradients."""
     values = inputs[move.argument]
     axes = values.shape[: move.axes]
@@ -85,18 +94,18 @@ def _gradient(operator: Any, inputs: tuple[Any, ...], move: RowMove, grad: Tenso
     return summed[1:].reshape(values.shape)
 
 
-def _moving(name: str, moves: tuple[RowMove, ...]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _moving(name: str, moves: tuple[RowMove, ...]) -> Formula:
     """(backward, setup_context) of an operator that moves rows."""
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Inputs, output: object) -> None:
         ctx.inputs = inputs
 
-    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+    def backward(ctx: Context, *grads: Tensor) -> Gradients:
         operator = getattr(torch.ops.fbgemm, name)
         grad_list = grads[0] if isinstance(grads[0], list) else grads
         # Trailing arguments that equal their defaults are not among the inputs.
         needed = ctx.needs_input_grad
-        gradients: list[Any] = [
+        gradients: list[Tensor | Sequence[None] | None] = [
             [None] * len(argument) if isinstance(flag, list) else None
             for flag, argument in zip(needed, ctx.inputs)
         ]
@@ -109,13 +118,13 @@ def _moving(name: str, moves: tuple[RowMove, ...]) -> tuple[Callable[..., Any], 
     return backward, setup_context
 
 
-def _add_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _add_context(ctx: Context, inputs: Inputs, output: object) -> None:
     x_values, x_offsets, _ = inputs
     ctx.offsets = x_offsets
     ctx.count = x_values.shape[0]
 
 
-def _add_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _add_backward(ctx: Context, grad: Tensor) -> Gradients:
     values_gradient = None
     if ctx.needs_input_grad[0]:
         backward = torch.ops.fbgemm.jagged_to_padded_dense_backward
@@ -123,18 +132,18 @@ def _add_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return values_gradient, [None] * len(ctx.offsets), grad
 
 
-def _padding_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _padding_context(ctx: Context, inputs: Inputs, output: object) -> None:
     grad_output, offsets, _ = inputs
     ctx.offsets = offsets
     ctx.longest = grad_output.shape[1 : 1 + len(offsets)]
 
 
-def _padding_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _padding_backward(ctx: Context, grad: Tensor) -> Gradients:
     padded = torch.ops.fbgemm.jagged_to_padded_dense_forward(grad, ctx.offsets, ctx.longest, 0.0)
     return padded, [None] * len(ctx.offsets), None
 
 
-def formulas() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
+def formulas() -> dict[str, Formula]:
     """(backward, setup_context) of every operator with a gradient, by name."""
     moving = {name: _moving(name, moves) for name, moves in MOVES.items()}
     return {

@@ -6,18 +6,19 @@ because kernels trust their arguments.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from neocpu.core.types import Elements
+from neocpu.peers.fbgemm.context import Context
 from neocpu.peers.fbgemm.operators.registry import Refused
 from neocpu.tables.embedding import layouts
 
 Ints = NDArray[np.int64]
-Words = NDArray[Any]
+Words = Elements
 # Dtypes that operators may return, by SparseType's numbers.
 RESULT_DTYPES = {0: torch.float32, 1: torch.float16, 5: torch.bfloat16}
 # The integer dtype of each element size in bytes.
@@ -36,7 +37,7 @@ def result_dtype(number: int) -> torch.dtype:
     return RESULT_DTYPES[number]
 
 
-def like(values: NDArray[Any], tensor: Tensor) -> Tensor:
+def like(values: Elements, tensor: Tensor) -> Tensor:
     """A tensor of integers in the dtype of another."""
     return torch.from_numpy(np.ascontiguousarray(values)).to(tensor.dtype)
 
@@ -53,14 +54,14 @@ class _Moved(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, values: Tensor, move: Callable[[Words], Words], source: Callable[[], Ints]
+        ctx: Context, values: Tensor, move: Callable[[Words], Words], source: Callable[[], Ints]
     ) -> Tensor:
         ctx.source = source
         ctx.shape = values.shape
         return torch.from_numpy(move(words(values))).view(values.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None]:
         source = ctx.source()
         grad = grads[0]
         row_shape = grad.shape[source.ndim :]
@@ -74,8 +75,8 @@ class _Moved(torch.autograd.Function):
 def moved(values: Tensor, move: Callable[[Words], Words], source: Callable[[], Ints]) -> Tensor:
     """Apply `move` to the bits of values [n, ...].
 
-    source: called for gradients only; returns the row of `values` at each place of the result, or
-    -1.
+    source : called for gradients only; returns the row of `values` at each place of the result, or
+        -1.
     """
     result: Tensor = _Moved.apply(values, move, source)
     return result

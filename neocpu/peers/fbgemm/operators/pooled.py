@@ -117,7 +117,7 @@ def permute_multi_embedding_function(
     out_lengths: Sequence[int],
     reverse: bool = False,
 ) -> list[Tensor]:
-    """`permute_multi_embedding`; reverse: its gradients, where copies of a column add up."""
+    """`permute_multi_embedding`; reverse : its gradients, where copies of a column add up."""
     if not reverse:
         return permute_multi_embedding(pooled_embs, permutes, in_shapes, out_shapes, out_lengths)
     samples = pooled_embs[0].shape[0]

@@ -12,7 +12,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,9 @@ from neocpu.peers.fbgemm.operators.traced import COMPOSITES as TRACED
 from neocpu.peers.fbgemm.operators.traced import formulas as traced_formulas
 
 
-def _dense_to_jagged(dense: Tensor, x_offsets: Any, total_L: Any = None) -> tuple[Tensor, Any]:
+def _dense_to_jagged(
+    dense: Tensor, x_offsets: list[Tensor], total_L: int | None = None
+) -> tuple[Tensor, list[Tensor]]:
     return torch.ops.fbgemm.dense_to_jagged_forward(dense, x_offsets, total_L), x_offsets
 
 
@@ -33,8 +34,8 @@ COMPOSITES = {"dense_to_jagged": _dense_to_jagged, **TRACED}
 
 
 def _registered(name: str, *keys: str) -> bool:
-    known = torch._C._dispatch_has_kernel_for_dispatch_key
-    return any(known(f"fbgemm::{name}", key) for key in keys)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has_kernel(f"fbgemm::{name}", key) for key in keys)
 
 
 def register(present: bool) -> torch.library.Library:

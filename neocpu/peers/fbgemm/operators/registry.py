@@ -9,9 +9,12 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from neocpu.core.errors import NeocpuError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Refused(NeocpuError, RuntimeError):
@@ -49,15 +52,15 @@ FILES = (
 )
 
 
-def operator(schema: str, name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def operator(schema: str, name: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a function as the operator `name` (default: the function's own name).
 
     Our errors become Refused, a RuntimeError, which FBGEMM's callers expect.
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return function(*args, **kwargs)
             except NeocpuError as error:

@@ -27,7 +27,7 @@ def reorder_batched_ad_lengths(
 ) -> Tensor:
     """Lengths by (table, sample).
 
-    max_batch_size: samples of every table in the result, padded with lengths 0; 0: no padding.
+    max_batch_size : samples of every table in the result, padded with lengths 0; 0: no padding.
     """
     batch_ends = ints(batch_offsets)
     batch_length = batch_ends.size - 1 if broadcast_lengths else num_ads_in_batch
@@ -59,7 +59,7 @@ def _reordered(
 ) -> Tensor:
     """Rows [count, …] of the bags by (table, sample).
 
-    reordered_offsets: those of the result; samples: bags of a table in them.
+    reordered_offsets : those of the result. samples : bags of a table in them.
     """
     batch_ends = ints(batch_offsets)
     bag_starts = ints(offsets)

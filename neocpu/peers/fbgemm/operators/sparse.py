@@ -243,7 +243,7 @@ def index_select_dim0(
 def segment_sum_csr(batch_size: int, csr_seg: Tensor, values: Tensor) -> Tensor:
     """Sums of segments: [S].
 
-    csr_seg int[S+1]: segment s has batch_size * (csr_seg[s+1] - csr_seg[s]) values;
+    csr_seg : int[S+1], segment s has batch_size * (csr_seg[s+1] - csr_seg[s]) values;
     values [csr_seg[-1] * batch_size]. Integers wrap; sums of floats are exact and rounded once,
     where FBGEMM rounds every addition. Raises Refused for fp64, as FBGEMM does, and for segments
     outside the values.

@@ -5,18 +5,21 @@ Operators that only combine others are compositions of them.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from neocpu.peers.fbgemm.operators.fakes import dynamic_size, fake
+from neocpu.peers.fbgemm.context import Context, Gradients, Inputs
+from neocpu.peers.fbgemm.operators.fakes import Size, dynamic_size, fake
 from neocpu.peers.fbgemm.operators.fp8 import HEADER, row_bytes
+from neocpu.peers.fbgemm.operators.gradients import Formula
 from neocpu.peers.fbgemm.operators.moves import result_dtype
 from neocpu.peers.fbgemm.operators.pooled import PERMUTATIONS
 
 ops = torch.ops.fbgemm
-Formula = tuple[Callable[..., Any], Callable[..., Any]]
+Names = Sequence[Sequence[str]]
+Widths = Sequence[Sequence[int]]
+Sizes = Sequence[int]
 
 
 @fake(*PERMUTATIONS)
@@ -26,14 +29,19 @@ def _permuted(pooled: Tensor, *lists: Tensor) -> Tensor:
 
 @fake("permute_multi_embedding", "permute_multi_embedding_function")
 def _multi(
-    pooled: Sequence[Tensor], permutes: Any, ins: Any, outs: Any, widths: Any, reverse: bool = False
+    pooled: Sequence[Tensor],
+    permutes: Tensor,
+    ins: Tensor,
+    outs: Tensor,
+    widths: Sequence[int],
+    reverse: bool = False,
 ) -> list[Tensor]:
     return [pooled[0].new_empty((pooled[0].shape[0], width)) for width in widths]
 
 
 @fake("kt_regroup_arguments")
 def _regrouping(
-    embs: Tensor, keys: Any, lengths: Any, groups: Any
+    embs: Tensor, keys: Names, lengths: Widths, groups: Names
 ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
     columns = {
         name: width for names, widths in zip(keys, lengths) for name, width in zip(names, widths)
@@ -49,7 +57,7 @@ def _regrouping(
 
 @fake("batch_index_select_dim0")
 def _batch_select(
-    inputs: Tensor, indices: Tensor, counts: Any, rows: Any, columns: Any, *_: Any
+    inputs: Tensor, indices: Tensor, counts: Sizes, rows: Sizes, columns: Sizes, *_: object
 ) -> Tensor:
     total = sum(count * width for count, width in zip(counts, columns))
     return inputs.new_empty((total,))
@@ -57,7 +65,7 @@ def _batch_select(
 
 @fake("batch_index_select_dim0_forward_cpu_impl")
 def _batch_forward(
-    inputs: Tensor, indices: Tensor, counts: Any, rows: Any, columns: Any, *_: Any
+    inputs: Tensor, indices: Tensor, counts: Sizes, rows: Sizes, columns: Sizes, *_: object
 ) -> list[Tensor]:
     groups = [indices.new_empty((len(counts),), dtype=torch.int64) for _ in range(4)]
     size = indices.new_empty((1,), dtype=torch.int64)
@@ -65,7 +73,7 @@ def _batch_forward(
 
 
 @fake("batch_index_select_dim0_backward_cpu_impl")
-def _batch_backward(grad_output: Tensor, *_: Any) -> Tensor:
+def _batch_backward(grad_output: Tensor, *_: object) -> Tensor:
     return grad_output.new_empty((dynamic_size(),))
 
 
@@ -75,9 +83,9 @@ def _keyed(
     lengths: Tensor,
     offsets: Tensor,
     indices: Tensor,
-    batch_size: Any,
+    batch_size: int,
     weights: Tensor | None = None,
-    selected_lengths_sum: Any = None,
+    selected_lengths_sum: Size | None = None,
 ) -> list[Tensor]:
     count = dynamic_size() if selected_lengths_sum is None else selected_lengths_sum
     bags = lengths.shape[0] // batch_size * indices.shape[0]
@@ -132,44 +140,44 @@ def _from_fp8(input: Tensor, forward: bool, output_dtype: int = 0) -> Tensor:
 # ---- gradients ----
 
 
-def _product_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _product_context(ctx: Context, inputs: Inputs, output: Tensor) -> None:
     """Save the three tensors of a product, and the longest bag where the operator has one."""
     ctx.save_for_backward(*inputs[:3])
     ctx.longest = inputs[3] if len(inputs) > 3 else None
 
 
-def _dense_bmm_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _dense_bmm_gradient(ctx: Context, grad: Tensor) -> Gradients:
     x, offsets, y = ctx.saved_tensors
     x_gradient = ops.jagged_dense_bmm_forward(grad, offsets, y.transpose(1, 2), ctx.longest)
     return x_gradient, None, ops.jagged_jagged_bmm(x, grad, offsets, ctx.longest), None
 
 
-def _jagged_bmm_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _jagged_bmm_gradient(ctx: Context, grad: Tensor) -> Gradients:
     x, y, offsets = ctx.saved_tensors
     x_gradient = ops.jagged_dense_bmm_forward(y, offsets, grad.transpose(1, 2), ctx.longest)
     return x_gradient, ops.jagged_dense_bmm_forward(x, offsets, grad, ctx.longest), None, None
 
 
-def _vector_mul_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _vector_mul_gradient(ctx: Context, grad: Tensor) -> Gradients:
     return *ops.batched_dense_vec_jagged_2d_mul_backward(grad, *ctx.saved_tensors), None
 
 
-def _softmax_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _softmax_context(ctx: Context, inputs: Inputs, output: Tensor) -> None:
     ctx.save_for_backward(output, inputs[1])
     ctx.longest = inputs[2]
 
 
-def _softmax_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _softmax_gradient(ctx: Context, grad: Tensor) -> Gradients:
     output, offsets = ctx.saved_tensors
     return ops.jagged_softmax_backward(grad, output, offsets, ctx.longest), None, None
 
 
-def _multi_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+def _multi_context(ctx: Context, inputs: Inputs, output: list[Tensor]) -> None:
     ctx.geometry = inputs[1:4]
     ctx.widths = [tensor.shape[1] for tensor in inputs[0]]
 
 
-def _multi_gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+def _multi_gradient(ctx: Context, grads: list[Tensor]) -> Gradients:
     permutes, in_shapes, out_shapes = ctx.geometry
     reverse = (permutes, out_shapes, in_shapes, ctx.widths, True)
     return ops.permute_multi_embedding_function(grads, *reverse), None, None, None, None
@@ -191,7 +199,9 @@ def formulas() -> dict[str, Formula]:
 # ---- compositions ----
 
 
-def _regrouped(pooled: Sequence[Tensor], keys: Any, lengths: Any, groups: Any) -> list[Tensor]:
+def _regrouped(
+    pooled: Sequence[Tensor], keys: Names, lengths: Widths, groups: Names
+) -> list[Tensor]:
     columns: dict[str, Tensor] = {}
     for tensor, names, widths in zip(pooled, keys, lengths):
         for name, part in zip(names, torch.split(tensor, list(widths), dim=1)):
@@ -221,7 +231,7 @@ def _multiplied_backward(
     return _multiplied(grad, offsets, y), dense_gradient
 
 
-COMPOSITES: dict[str, Callable[..., Any]] = {
+COMPOSITES: dict[str, Callable[..., object]] = {
     "regroup_keyed_tensor": _regrouped,
     "group_index_select_dim0": lambda group, indices: [
         ops.index_select_dim0(values, rows) for values, rows in zip(group, indices)

@@ -1,1 +1,0 @@
-"""Which mistakes and quirks have a name? Their texts, by what they are about."""
