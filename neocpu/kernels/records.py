@@ -19,9 +19,9 @@ class CodedTable(NamedTuple):
     """A table of codes, and how a step rounds what it writes.
 
     codes : u8[:] or u16[:]. low : u16[:], the lower halves of fp32 numbers whose upper ones are the
-    codes, or u16[0]. layout : i64[5] of the small float (`reference.codecs.layout`). rounding : i64
-    of `reference.codecs.ROUNDINGS`: 0 nearest even, 1 stochastic, 4 FBGEMM's fp16 trick. step :
-    i64, and rows : i64[U], the number in its shard of each unique row: random words go by them,
+    codes, or u16[0]. layout : i64[5] of the small float (`core.codecs.layout`). rounding : i64
+    of `core.codecs.ROUNDINGS`: 0 nearest even, 1 stochastic, 4 FBGEMM's fp16 trick. step : i64,
+    and rows : i64[U], the number in its shard of each unique row: random words go by them,
     while `Segments.unique` may be slots of a cache.
     """
 

@@ -4,7 +4,7 @@
     | codes | scale | bias | padding |      `reverse_qparam=True`
 
 Scale and bias are both fp16 (4 bytes together) or both fp32 (8).
-The codes themselves are those of `codecs_rows`; a row is padded with zeros to the table's row
+The codes themselves are those of `codecs/rows.py`; a row is padded with zeros to the table's row
 alignment (16 on a GPU, 1 on a CPU). Examples: `docs/formats.md`.
 """
 

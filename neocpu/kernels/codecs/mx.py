@@ -14,8 +14,8 @@ from neocpu.kernels.numbers.philox import philox4x32
 from neocpu.kernels.simd.bags import view
 from neocpu.kernels.simd.small_floats import code4, magnitude, number4
 
+# of the shared exponent (`core/codecs.py`); floor, 1, has no test of its own: it never rounds up
 NEAREST = 0
-FLOOR = 1
 EVEN = 2
 STOCHASTIC = 3
 CEIL = 4

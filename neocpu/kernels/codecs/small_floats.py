@@ -1,8 +1,8 @@
 """How are rows of small floats written and read, element by element?
 
 To nearest even, stochastically, or as FBGEMM does it. A small float is described by five words
-(`formats.SmallFloat.words`), so fp16, bf16, both fp8 and HFP8 share one loop. The arithmetic of one
-element is in `simd/small_floats.py`; LLVM makes vectors of it. Formats and golden bytes:
+(`core.formats.SmallFloat.words`), so fp16, bf16, both fp8 and HFP8 share one loop. The arithmetic
+of one element is in `simd/small_floats.py`; LLVM makes vectors of it. Formats and golden bytes:
 `docs/formats.md`.
 
 Stochastic rounding takes its random word from (table, row, column, step) alone, so any plan, thread
@@ -27,7 +27,7 @@ from neocpu.kernels.simd.small_floats import (
 )
 
 RUN = 1 << 14  # elements of one task
-# rounding modes besides nearest (0) and stochastic (1), kernels/twins/codecs/small_floats.py
+# rounding modes besides nearest (0) and stochastic (1), core/codecs.py
 TRUNCATE = 2
 HALF_UP = 3
 FBGEMM = 4

@@ -1,5 +1,5 @@
 """Where do compiled kernels live? In one file each, named by what decides its code
-(`kernel_key.py`).
+(`compile/key.py`).
 
     NEOCPU_CACHE_DIR / environment / module.kernel-key.nbc
 
@@ -9,7 +9,7 @@ another name and renamed, and carries a checksum. No file in it can end a run:
 
     cannot be written       used as far as it goes; what is missing is compiled in memory, in every
                             process again (`trouble`)
-    others could write it   not used (`_trust.py`): all is compiled in memory (`trouble`)
+    others could write it   not used (`compile/trust.py`): all is compiled in memory (`trouble`)
     a file is damaged       removed and compiled again (`damage`)
 
 Each is said once on stderr, by the first process.

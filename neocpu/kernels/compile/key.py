@@ -41,7 +41,7 @@ from numba.core.descriptors import TargetDescriptor
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
-INLINED = "_inlined"  # the mark of a function that is inlined where it is called (`_jit.inlined`)
+INLINED = "_inlined"  # the mark of a function that is inlined where it is called (`compile/jit.py`)
 PACKAGE = Path(__file__).resolve().parent.parent
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), range, slice)

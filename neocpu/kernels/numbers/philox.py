@@ -2,8 +2,8 @@
 
 From a function of (tensor, row, column, step): Philox4x32-10 (Salmon et al., SC 2011, "Parallel
 random numbers: as easy as 1, 2, 3") maps a 128-bit counter and a 64-bit key to four 32-bit words.
-The key stands for the tensor and the purpose (`reference.philox.tensor_key`), the counter for the
-element:
+The key stands for the tensor and the purpose (`twins.numbers.philox.tensor_key`), the counter for
+the element:
 
     counter = (row low 32, row high 32, column // 4, step)
     word i -> column 4 * (column // 4) + i

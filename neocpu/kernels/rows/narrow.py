@@ -1,5 +1,5 @@
-"""How are rows of 8- or 16-bit floats updated? As `update.py` updates fp32 rows, with a decoder
-before and an encoder after.
+"""How are rows of 8- or 16-bit floats updated? As `rows/update.py` updates fp32 rows, with a
+decoder before and an encoder after.
 
     codes of a row
         │ decode, exactly
@@ -9,11 +9,11 @@ before and an encoder after.
                                          ▼ nothing is rounded, both halves are stored
                                    codes of the row
 
-Only looked-up rows are decoded. The loop is that of `update.py`; here is how its rows are opened
-and closed (`CODES`). Where a row waits for others between its phases, `open_rows` and `close_rows`
-do it in one go. Small floats are described by the five words of a layout
-(`reference.codecs.layout`), so one kernel per width of codes serves all of them. Sources: Kalamkar
-et al. 2020 (bf16, split-SGD); FBGEMM's fp16 training tables.
+Only looked-up rows are decoded. The loop is that of `rows/update.py`; here is how its rows are
+opened and closed (`CODES`). Where a row waits for others between its phases, `open_rows` and
+`close_rows` do it in one go. Small floats are described by the five words of a layout
+(`core.codecs.layout`), so one kernel per width of codes serves all of them. Sources: Kalamkar et
+al. 2020 (bf16, split-SGD); FBGEMM's fp16 training tables.
 """
 
 from functools import cache

@@ -7,7 +7,8 @@ import numpy as np
 from neocpu.kernels.compile.jit import inlined, kernel
 from neocpu.kernels.numbers.philox import splitmix64
 
-DIGIT, SALTED, RANGE, ROW = range(4)  # in the order of `embedding.row_maps.RULES`
+# In the order of `RULES` (`tables/specs/row_maps.py`); its last, "row", leaves rows as they are.
+DIGIT, SALTED, RANGE = range(3)
 EXACT = 2**52  # rows up to here have quotients in fp64 that are off by one at most
 
 

@@ -13,12 +13,12 @@ All but the first are called as (w, g, states, row, squares, columns, hyper) and
 
     w, g        f32[D], a row and its merged gradient
     states      record of f32[D]: the row's element states, under the names that they have in
-                `reference.rules.RULES` and in checkpoints
+                `core.rules.RULES` and in checkpoints
     row         record of f32[1]: its row states, likewise
     squares     f32[1] to f32[3]: the sums, over the column tree; then, where a rule counts them,
                 the lookups of the row in the batch
     columns     f32: D of the whole row, where it is cut by columns
-    hyper       `reference.rules.HyperParameters`
+    hyper       `core.rules.HyperParameters`
 
 Every line is one IEEE operation per column, in the order of docs/arithmetic.md §5. Sources:
 FBGEMM's `optimizers.py`, and the papers named there.

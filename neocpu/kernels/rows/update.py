@@ -378,7 +378,7 @@ def _prepare(name):
 
 @cache
 def fused(rule, limited, rows=FP32):
-    """The fused kernel of a rule (a record of `reference.rules.RULES`); `limited`: with the phase
+    """The fused kernel of a rule (a record of `core.rules.RULES`); `limited`: with the phase
     `limit_norm`; `rows`: how its rows are handled.
 
     `fused(...)(table, states, row_state, places, segments, gradient, hyper)`: the unique rows of
@@ -388,7 +388,7 @@ def fused(rule, limited, rows=FP32):
     f32[:] like the table; row_state f32[R*n], the n row states of a row beside each other, row r of
     shard h being row places.row_base[h] + r of R; places `records.ShardPlaces`; segments
     `records.Segments`; gradient f32[:], that of a lookup at place[j] : + width, times weights[j] if
-    there are weights; hyper `reference.rules.HyperParameters`.
+    there are weights; hyper `core.rules.HyperParameters`.
     Source: Neo's exact backward; docs/arithmetic.md §3 to §5. Order: none in the merge; columns in
     a tree for row scalars.
     """
@@ -412,7 +412,7 @@ def merged(rule, opened=False):
 
 @cache
 def stepped(rule, phase, opened=False):
-    """The kernel of one phase of a rule, named as in `rules.py`, over merged gradients.
+    """The kernel of one phase of a rule, named as in `rows/rules.py`, over merged gradients.
 
     `stepped(...)(table, states, row_state, places, segments, offsets, gradient, squares, hyper)`.
     Shapes: as in `fused`; row u has its gradient at gradient[offsets[u] : + width] (written where
@@ -446,7 +446,7 @@ def elementwise(rule):
     """The kernel of an elementwise rule over a flat array: (parameters, states, gradient, hyper).
 
     Shapes: parameters, gradient f32[n], the gradient being used as scratch; states: a record of
-    the rule's element states f32[n]; hyper `reference.rules.HyperParameters`.
+    the rule's element states f32[n]; hyper `core.rules.HyperParameters`.
     Source: docs/arithmetic.md §5.
     """
     return _fuse_elementwise(_prepare(rule.name), getattr(rules, rule.name), rule.row_record)

@@ -11,7 +11,7 @@ exponents on the side.
 Each makes an intrinsic for a number of columns (`sum_rows_16`). They take the terms, a bag and the
 first column (`operands.Terms`, `operands.Bag`), and where the sums go.
 
-Rows of any format are decoded to fp32 in registers (`decoders.py`), the terms from then on are
+Rows of any format are decoded to fp32 in registers (`simd/decoders.py`), the terms from then on are
 fp32 numbers.
 
 A row of any width is a run of such blocks, so no width is compiled in. Rows further on are

@@ -3,7 +3,7 @@
 x86 has a sticky flag that every inexact operation sets, so it tells at no cost whether plain fp64
 sums were exact. Reading the flag waits for all earlier arithmetic, some hundred cycles, so it is
 read once for a group of bags. On other processors `tells` is False, and the range of exponents
-decides whether a sum is exact (`bags.py`).
+decides whether a sum is exact (`simd/bags.py`).
 
 The product of a weight and a row is rounded by definition and must not set the flag. AVX-512 has
 multiplications that leave it as it is; without them the flag is not used for weighted sums.

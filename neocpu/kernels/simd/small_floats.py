@@ -9,7 +9,7 @@ magnitudes, so the code of a small float is a shift of the fp32 bits:
     overflow    the code after the largest finite one: infinity (IEEE-754) or NaN (e4m3fn)
 
 Numba would widen integer arithmetic to 64 bits and so halve the lanes; these intrinsics keep it at
-32. Each takes the words of a layout that `codecs.words_of` computes.
+32. Each takes the words of a layout that `codecs.small_floats.words_of` computes.
 """
 
 from typing import Any

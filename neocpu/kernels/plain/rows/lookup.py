@@ -66,7 +66,7 @@ def pool_bag(table, base, stride, rows, weights, lo, hi, out):
 @parallel_kernel
 def pooled_rows(table, entries, bags, mean, lines, out):
     """Bag i of entry k, pooled, to out[lines.place[k] + i * lines.pitch[k] :]; arguments as those
-    of `kernels.lookup.pooled_rows`.
+    of `kernels.rows.lookup.pooled_rows`.
     """
     for b in prange(bags.offsets.size - 1):
         k = np.searchsorted(entries.first, b, side="right") - 1

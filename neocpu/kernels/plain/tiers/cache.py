@@ -26,7 +26,7 @@ def probe(row, s, prints, tags):
 
 @parallel_kernel
 def locate(ids, prints, tags, out):
-    """out[i] = line of ids[i], or -1; arguments as of `kernels.cache.locate`."""
+    """out[i] = line of ids[i], or -1; arguments as of `kernels.tiers.cache.locate`."""
     sets = np.uint64(prints.size // WAYS)
     for i in prange(ids.size):
         out[i] = -1
@@ -68,5 +68,5 @@ def _fuse_find(touch):
 
 @cache
 def finder(policy):
-    """The kernel that finds the rows of a batch; arguments as of `kernels.cache.finder`."""
+    """The kernel that finds the rows of a batch; arguments as of `kernels.tiers.cache.finder`."""
     return _fuse_find(getattr(policies, f"{policy}_touch"))

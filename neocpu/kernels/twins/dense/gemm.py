@@ -31,7 +31,7 @@ def _tree(leaves: list[np.ndarray]) -> np.ndarray:
 
 def layer(x, w, bias, relu, out):
     """out f32[b, n] = relu(x f32[b, k] times w f32[n, k] transposed + bias f32[n]); see
-    `kernels.gemm.layer`.
+    `kernels.dense.gemm.layer`.
     """
     with np.errstate(all="ignore"):
         value = _chain(x.T, w.T) + bias
@@ -40,7 +40,7 @@ def layer(x, w, bias, relu, out):
 
 def input_gradient(g, w, gate, out):
     """out f32[b, k] = g f32[b, n] times w f32[n, k], 0 where gate <= 0; see
-    `kernels.gemm.input_gradient`.
+    `kernels.dense.gemm.input_gradient`.
     """
     value = _chain(g.T, w)
     out[:] = np.where(gate <= 0, np.float32(0), value) if gate.size else value

@@ -1,7 +1,7 @@
 """Which bytes travel for a block of columns, and which numbers do they mean?
 
 The plain twin of `kernels/exchange/wires.py`: whole arrays, each format from its definition in
-`codecs.py` and `codecs_rows.py`.
+`codecs/small_floats.py` and `codecs/rows.py`.
 """
 
 import numpy as np

@@ -91,25 +91,25 @@ def softplus(x: np.ndarray) -> np.ndarray:
 
 
 def exp_array(x, out):
-    """out = exp(x); see `kernels.elementary.exp_array`."""
+    """out = exp(x); see `kernels.numbers.elementary.exp_array`."""
     out[:] = exp(x)
 
 
 def log_array(x, out):
-    """out = log(x); see `kernels.elementary.log_array`."""
+    """out = log(x); see `kernels.numbers.elementary.log_array`."""
     out[:] = log(x)
 
 
 def log1p_array(x, out):
-    """out = log1p(x); see `kernels.elementary.log1p_array`."""
+    """out = log1p(x); see `kernels.numbers.elementary.log1p_array`."""
     out[:] = log1p(x)
 
 
 def sigmoid_array(x, out):
-    """out = sigmoid(x); see `kernels.elementary.sigmoid_array`."""
+    """out = sigmoid(x); see `kernels.numbers.elementary.sigmoid_array`."""
     out[:] = sigmoid(x)
 
 
 def softplus_array(x, out):
-    """out = softplus(x); see `kernels.elementary.softplus_array`."""
+    """out = softplus(x); see `kernels.numbers.elementary.softplus_array`."""
     out[:] = softplus(x)
