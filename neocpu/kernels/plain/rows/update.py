@@ -97,7 +97,9 @@ def _fuse(prepare, direct, step, finish, rule, rows):
 
 @cache
 def fused(rule, limited, rows=FP32):
-    """The kernel that merges and updates unique rows; arguments as of `kernels.rows.update.fused`.
+    """The kernel that merges and updates unique rows.
+
+    Arguments as of `kernels.rows.update.fused`.
     """
     prepare = getattr(rules, f"{rule.name}_prepare", rules.regularise)
     direct = getattr(rules, f"{rule.name}_direct", rules.nothing)

@@ -54,7 +54,9 @@ def weighted_rows(rows, weights, offsets, out):
 
 
 def weights_gradient(gradient, rows, offsets, out):
-    """out f32[n], products of gradients and rows; see `kernels.dense.attention.weights_gradient`.
+    """out f32[n], products of gradients and rows.
+
+    See `kernels.dense.attention.weights_gradient`.
     """
     samples = _samples(offsets)
     out[:] = 0

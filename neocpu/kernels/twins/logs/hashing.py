@@ -35,7 +35,9 @@ def count_codes(codes, keys, counts, first):
 
 
 def fill_map(codes, values, keys, slots):
-    """Enter distinct codes with their values into a hash map; see `kernels.logs.hashing.fill_map`.
+    """Enter distinct codes with their values into a hash map.
+
+    See `kernels.logs.hashing.fill_map`.
     """
     for code, value in zip(codes.tolist(), values.tolist()):
         slot = _slot(code, keys, slots)

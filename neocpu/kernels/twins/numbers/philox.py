@@ -82,7 +82,9 @@ def uniform_rows(key, rows, column0, scale, out):
 
 
 def random_words(key, row0, column0, step, out):
-    """Raw 32-bit words of consecutive rows and columns; see `kernels.numbers.philox.random_words`.
+    """Raw 32-bit words of consecutive rows and columns.
+
+    See `kernels.numbers.philox.random_words`.
     """
     rows, width = out.shape
     blocks = np.arange(column0 // 4, (column0 + width + 3) // 4)

@@ -34,7 +34,9 @@ def place_chunks(counts, shard_chunk, groups, group_start):
 
 
 def deal_lookups(rows, offsets, by_bag, chunks, bits, places, keys):
-    """keys = low bits of the row << bits | id, by group; see `kernels.rows.segments.deal_lookups`.
+    """keys = low bits of the row << bits | id, by group.
+
+    See `kernels.rows.segments.deal_lookups`.
     """
     ids = np.arange(rows.size)
     if by_bag:
@@ -51,7 +53,9 @@ def deal_lookups(rows, offsets, by_bag, chunks, bits, places, keys):
 
 
 def sort_groups(keys, spare, groups, bits, unique_counts):
-    """Sort each group by row, stable, and count its rows; see `kernels.rows.segments.sort_groups`.
+    """Sort each group by row, stable, and count its rows.
+
+    See `kernels.rows.segments.sort_groups`.
     """
     for g in range(unique_counts.size):
         group_keys = keys[groups.start[g] : groups.start[g + 1]]

@@ -6,7 +6,9 @@ EMPTY = -1
 
 
 def map_hot_rows(rows, limit, sketch, hash_rows, hot, shared):
-    """Rows of the table of hot ids, and of the shared one; see `kernels.rows.sketch.map_hot_rows`.
+    """Rows of the table of hot ids, and of the shared one.
+
+    See `kernels.rows.sketch.map_hot_rows`.
     """
     ids, _, hot_rows = _entries(sketch)
     places = dict(zip(ids.reshape(-1).tolist(), hot_rows.reshape(-1).tolist()))

@@ -155,7 +155,9 @@ def merge_words(segments, gradient, out, used):
 
 
 def square_nodes(gradient, width, first, size, out):
-    """out[u] = node (first, size) of row u's column tree; see `kernels.rows.update.square_nodes`.
+    """out[u] = node (first, size) of row u's column tree.
+
+    See `kernels.rows.update.square_nodes`.
     """
     for u, row in enumerate(gradient.reshape(-1, int(width))):
         out[u] = square_tree(row[first : first + size], int(size))

@@ -64,7 +64,9 @@ def finder(policy):
 
 
 def gather(misses, missed, lines, sets):
-    """All misses side by side, with their sets; returns how many; see `kernels.tiers.cache.gather`.
+    """All misses side by side, with their sets; returns how many.
+
+    See `kernels.tiers.cache.gather`.
     """
     chunks = [missed[t * CHUNK : t * CHUNK + m] for t, m in enumerate(misses)]
     positions = np.concatenate([*chunks, missed[:0]])
@@ -137,7 +139,9 @@ def release(lines, changed, locks, dirty, wrong):
 
 
 def batches_ahead(ids, later, starts, out):
-    """How many batches ahead each row is used next, or 0; see `kernels.tiers.cache.batches_ahead`.
+    """How many batches ahead each row is used next, or 0.
+
+    See `kernels.tiers.cache.batches_ahead`.
     """
     out[:] = 0
     for b in reversed(range(starts.size - 1)):

@@ -77,7 +77,9 @@ def rehash(words, shift, larger):
 
 
 def count_ranges(words, shift, wide, counts):
-    """How many rows are in each range of row numbers; see `kernels.tiers.row_index.count_ranges`.
+    """How many rows are in each range of row numbers.
+
+    See `kernels.tiers.row_index.count_ranges`.
     """
     rows = words[words != 0] >> np.uint64(shift)
     counts += np.bincount((rows >> np.uint64(wide)).astype(np.int64), minlength=counts.size)

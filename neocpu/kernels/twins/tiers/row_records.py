@@ -97,7 +97,9 @@ def _low(hashes):
 
 
 def rows_of_tags(tags, slots, table, rows):
-    """Read the rows from tags, up to a damaged one; see `kernels.tiers.row_records.rows_of_tags`.
+    """Read the rows from tags, up to a damaged one.
+
+    See `kernels.tiers.row_records.rows_of_tags`.
     """
     lines = tags.reshape(slots.size, 16)
     hashes = _low(xxh64(lines[:, :12], slots.astype(np.uint64) + np.uint64(table << 48)))
