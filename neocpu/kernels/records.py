@@ -6,13 +6,14 @@ row_state, places, segments, gradient, hyper)`. Records are flat, and arguments 
 hands no nested one to the threads of a kernel, nor one that was taken out of another.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Codes = NDArray[np.unsignedinteger]
 
 
 class CodedTable(NamedTuple):
@@ -25,7 +26,7 @@ class CodedTable(NamedTuple):
     while `Segments.unique` may be slots of a cache.
     """
 
-    codes: NDArray[Any]
+    codes: Codes
     low: NDArray[np.uint16]
     layout: Ints
     rounding: int

@@ -27,6 +27,7 @@ from numba import get_num_threads, prange
 from numpy.typing import NDArray
 
 from neocpu.kernels.compile.jit import kernel, parallel_kernel
+from neocpu.kernels.operands import Position
 from neocpu.kernels.simd import prefetch, take_next
 from neocpu.kernels.simd.panels import (
     BIAS,
@@ -141,44 +142,19 @@ def _leaves(a_block, a_at, panels, b_panels, b_at, slim, cuts, tiles):
         while k < end or fresh:
             count = min(_KC, end - k)
             below = size if odd and k + count >= end else 0
-            right = b_at + k * NC
+            b_part = b_at + k * NC
+            right = Position(b_part, NC)
             for i in range(panels):  # each brings its share of the next B part nearer
-                left = a_at + (i * steps + k) * MR
-                into = top * size + i * _TILE
-                coming = right + (NC + i * pace) * count
+                left = Position(a_at + (i * steps + k) * MR, MR)
+                into = Position(top * size + i * _TILE, NC)
+                coming = Position(b_part + (NC + i * pace) * count, pace)
                 if slim:
                     slim_chains(
-                        a_block,
-                        left,
-                        MR,
-                        b_panels,
-                        right,
-                        NC,
-                        count,
-                        tiles,
-                        into,
-                        NC,
-                        fresh,
-                        below,
-                        coming,
-                        pace,
+                        a_block, left, b_panels, right, count, tiles, into, fresh, below, coming
                     )
                 else:
                     tile_chains(
-                        a_block,
-                        left,
-                        MR,
-                        b_panels,
-                        right,
-                        NC,
-                        count,
-                        tiles,
-                        into,
-                        NC,
-                        fresh,
-                        below,
-                        coming,
-                        pace,
+                        a_block, left, b_panels, right, count, tiles, into, fresh, below, coming
                     )
             k = k + count
             fresh = 0
@@ -271,12 +247,10 @@ def _product(a, a_first, b, b_first, cuts, mode, other, out, sums, threads):
                         min(MR, rows - r0),
                         min(NC, columns - c0),
                         other,
-                        r0 * down + c0,
-                        down,
+                        Position(r0 * down + c0, down),
                         mode,
                         out,
-                        r0 * columns + c0,
-                        columns,
+                        Position(r0 * columns + c0, columns),
                     )
             unit = take_next(counter)
 

@@ -19,6 +19,7 @@ import numpy as np
 from numba import prange
 
 from neocpu.kernels.compile.jit import kernel, parallel_kernel
+from neocpu.kernels.operands import Position
 from neocpu.kernels.simd import prefetch
 from neocpu.kernels.simd.panels import (
     add_floats,
@@ -85,22 +86,10 @@ def _forward(e, samples, count, dim, own, out):
                 if s < last:
                     _ahead(e, (s + 1) * size, size, i, high)
                 for j in range(0, min(count, i + MR), LANES):
-                    slim_chains(
-                        turned,
-                        i,
-                        stride,
-                        turned,
-                        j,
-                        stride,
-                        dim,
-                        dots,
-                        i * stride + j,
-                        stride,
-                        1,
-                        0,
-                        j,
-                        0,
-                    )
+                    left = Position(i, stride)
+                    right = Position(j, stride)
+                    into = Position(i * stride + j, stride)
+                    slim_chains(turned, left, turned, right, dim, dots, into, 1, 0, Position(j, 0))
             at = dim
             for i in range(count):
                 _copy(dots, i * stride, line, at, i + own)
@@ -160,10 +149,10 @@ def _backward(e, g, samples, count, dim, own, out):
                 # the last panel overlaps the one before it where rows suffice
                 i = max(0, min(panel, count - MR))
                 for d in range(0, wide, LANES):
-                    at = into_at + i * wide + d
-                    gap_chains(
-                        pairs, i, stride, rows, rows_at + d, wide, count, i, 1 - own, into, at, wide
-                    )
+                    left = Position(i, stride)
+                    right = Position(rows_at + d, wide)
+                    at = Position(into_at + i * wide + d, wide)
+                    gap_chains(pairs, left, rows, right, count, i, 1 - own, into, at)
             if not direct:
                 for i in range(count):
                     copy_floats(sums, i * wide, out, s * size + i * dim, dim)

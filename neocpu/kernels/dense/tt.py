@@ -84,17 +84,15 @@ class StripLines(NamedTuple):
 @inlined
 def _chains(rows, lines, out, into, columns, fresh):
     """Chains of a strip over all columns, a multiple of 16, into out[into[i] + column]."""
-    a, at, a_step = rows
-    b, b_at, b_step, count = lines
     j = np.int64(0)
     while columns - j >= WIDE * LANES:
-        wide_chains(a, at, a_step, b, b_at, b_step, count, out, into, j, fresh)
+        wide_chains(rows, lines, out, into, j, fresh)
         j += WIDE * LANES
     while columns - j >= 2 * LANES:
-        pair_chains(a, at, a_step, b, b_at, b_step, count, out, into, j, fresh)
+        pair_chains(rows, lines, out, into, j, fresh)
         j += 2 * LANES
     while j < columns:
-        slim_strip(a, at, a_step, b, b_at, b_step, count, out, into, j, fresh)
+        slim_strip(rows, lines, out, into, j, fresh)
         j += LANES
 
 

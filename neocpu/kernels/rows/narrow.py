@@ -17,13 +17,15 @@ al. 2020 (bf16, split-SGD); FBGEMM's fp16 training tables.
 """
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from neocpu.kernels.codecs.small_floats import FBGEMM, draw_words, largest_of, words_of
 from neocpu.kernels.compile.jit import inlined, parallel_kernel
+from neocpu.kernels.records import Codes, Ints
 from neocpu.kernels.rows import update
 from neocpu.kernels.rows.pooling import TASKS
 from neocpu.kernels.rows.update import find_shard, widest
@@ -47,16 +49,16 @@ class CodeRows(NamedTuple):
     words : those of the layout. largest : the largest number of the format.
     """
 
-    codes: Any
-    low: Any
-    words: Any
-    largest: Any
-    rounding: Any
-    step: Any
-    rows: Any
-    row0: Any
-    column0: Any
-    key: Any
+    codes: Codes
+    low: NDArray[np.uint16]
+    words: tuple[np.int32, ...]
+    largest: np.int32
+    rounding: int
+    step: np.uint64
+    rows: Ints
+    row0: Ints
+    column0: Ints
+    key: NDArray[np.uint64]
 
 
 @inlined

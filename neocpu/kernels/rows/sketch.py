@@ -13,10 +13,11 @@ Source: Zhang et al. 2023 (CAFE), HotSketch; docs/arithmetic.md §14.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.rows.row_maps import EXACT, quotient
@@ -28,6 +29,10 @@ CHUNK = 1 << 11  # lookups, or bags, that a thread takes at a time
 AHEAD = 16  # lookups between a prefetch of a bucket and its use
 
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
 class SketchViews(NamedTuple):
     """One memory of k entries a bucket, seen as numbers of each kind.
 
@@ -35,9 +40,9 @@ class SketchViews(NamedTuple):
     those at [3k, 4k).
     """
 
-    ids: Any
-    scores: Any
-    hot_rows: Any
+    ids: Ints
+    scores: Floats
+    hot_rows: NDArray[np.int32]
 
 
 class Observations(NamedTuple):
@@ -47,16 +52,16 @@ class Observations(NamedTuple):
     run; batches i64[s + 1], the first run of each batch, and the end.
     """
 
-    rows: Any
-    importance: Any
-    starts: Any
-    batches: Any
+    rows: Ints
+    importance: Floats
+    starts: Ints
+    batches: Ints
 
 
 class PooledGradient(NamedTuple):
     """Gradients of pooled bags: columns [column, column + width) of values f32[b, columns]."""
 
-    values: Any
+    values: Floats
     column: int
     width: int
 

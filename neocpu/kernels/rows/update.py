@@ -12,11 +12,13 @@ and goes back is composed into the kernel by five functions, `RowAccess`: fp32 r
 place (`FP32`), codes are decoded and encoded (`narrow.CODES`); the loop is one.
 """
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from neocpu.kernels.compile.jit import inlined, parallel_kernel
 from neocpu.kernels.operands import Bag, Terms
@@ -24,8 +26,12 @@ from neocpu.kernels.rows import rules
 from neocpu.kernels.rows.pooling import TASKS, pool_bag, sum_bag, task_bags, task_count
 from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd import prefetch_far, prefetch_write
-from neocpu.kernels.simd.bags import bare, square_tree_16, square_tree_64, view
+from neocpu.kernels.simd.bags import bare, view
 from neocpu.kernels.simd.record_views import bare_record, view_fields, view_record
+from neocpu.kernels.simd.square_sums import square_tree_16, square_tree_64
+
+Doubles = NDArray[np.float64]
+Floats = NDArray[np.float32]
 
 # Rows are prefetched this many unique rows ahead: into the second-level cache, into the first.
 FAR = 24
@@ -104,11 +110,11 @@ class RowAccess(NamedTuple):
     opened : `open` of a row that is open already. lines : 1 if an open row needs room, else 0.
     """
 
-    share: Any
-    fetch: Any
-    open: Any
-    opened: Any
-    close: Any
+    share: Callable
+    fetch: Callable
+    open: Callable
+    opened: Callable
+    close: Callable
     lines: int
 
 
@@ -133,10 +139,16 @@ def widest(width, shards):
 
 
 class UpdateScratch(NamedTuple):
-    """Arrays of one task of the fused update: `sums` f64[128], `floats` f32 for all else."""
+    """What one task of the fused update works in.
 
-    sums: Any
-    floats: Any
+    sums : f64[128], of `pool_bag`
+    floats : f32, all else
+    width : i64, the largest width of a shard, rounded up to a multiple of 64
+    """
+
+    sums: Doubles
+    floats: Floats
+    width: int
 
 
 class GroupMemory(NamedTuple):
@@ -148,25 +160,26 @@ class GroupMemory(NamedTuple):
     of an encoder, if there is one.
     """
 
-    sums: Any
-    line: Any
-    parts: Any
-    merged: Any
-    opened: Any
-    squares: Any
-    drawn: Any
+    sums: Doubles
+    line: Floats
+    parts: Floats
+    merged: Floats
+    opened: Floats
+    squares: Floats
+    drawn: Floats
 
 
 @inlined
 def new_scratch(width, lines):
     """The scratch of one task for rows of up to `width` columns, a multiple of 64."""
     size = width + width // 32 + GROUP * width * (1 + lines) + 3 * GROUP + lines * (width + 64)
-    return UpdateScratch(np.empty(128), np.zeros(size, np.float32))
+    return UpdateScratch(np.empty(128), np.zeros(size, np.float32), width)
 
 
 @inlined
-def group_memory(scratch, width, lines):
+def group_memory(scratch, lines):
     """The scratch of a task, cut."""
+    width = scratch.width
     parts = width
     merged = parts + width // 32
     opened = merged + GROUP * width
@@ -204,10 +217,8 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
     row_states = len(rule.row_state)
 
     @task_body
-    def update_task(
-        task, tasks, scratch, width, table, states, row_state, places, segments, gradient, hyper
-    ):
-        memory = group_memory(scratch, width, lines)
+    def update_task(span, scratch, table, states, row_state, places, segments, gradient, hyper):
+        memory = group_memory(scratch, lines)
         weight = share(table, places)
         element_states = bare_record(states)
         one_state = bare(row_state)
@@ -215,7 +226,7 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
         lookups = bare_record(segments)
         unique = lookups.unique
         terms = Terms(bare(gradient), lookups.place, lookups.weights)
-        u, end = task_bags(lookups.starts, task, tasks)
+        u, end = span
         i = 0
         h = -1
         while u < end:
@@ -277,19 +288,9 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
         width = (widest(places.width, segments.shards) + 63) // 64 * 64
         tasks = task_count(segments.starts)
         for task in prange(tasks):
-            update_task(
-                task,
-                tasks,
-                new_scratch(width, lines),
-                width,
-                table,
-                states,
-                row_state,
-                places,
-                segments,
-                gradient,
-                hyper,
-            )
+            span = task_bags(segments.starts, task, tasks)
+            scratch = new_scratch(width, lines)
+            update_task(span, scratch, table, states, row_state, places, segments, gradient, hyper)
 
     return fused_update
 
@@ -301,15 +302,14 @@ def _fuse_merge(prepare, opened):
     """
 
     @task_body
-    def merge_task(
-        task, tasks, sums, table, states, places, segments, gradient, hyper, offsets, out
-    ):
+    def merge_task(span, sums, table, states, places, segments, gradient, hyper, merged):
+        offsets, out = merged
         acc = bare(sums)
         element_states = bare_record(states)
         where = bare_record(places)
         lookups = bare_record(segments)
         terms = Terms(bare(gradient), lookups.place, lookups.weights)
-        begin, end = task_bags(lookups.starts, task, tasks)
+        begin, end = span
         i = 0
         for u in range(begin, end):
             i = find_shard(lookups.first, i, u)
@@ -325,19 +325,10 @@ def _fuse_merge(prepare, opened):
     def merge_rows(table, states, places, segments, gradient, hyper, offsets, out):
         tasks = task_count(segments.starts)
         for task in prange(tasks):
-            merge_task(
-                task,
-                tasks,
-                np.empty(128),
-                table,
-                states,
-                places,
-                segments,
-                gradient,
-                hyper,
-                offsets,
-                out,
-            )
+            span = task_bags(segments.starts, task, tasks)
+            sums = np.empty(128)
+            merged = (offsets, out)
+            merge_task(span, sums, table, states, places, segments, gradient, hyper, merged)
 
     return merge_rows
 

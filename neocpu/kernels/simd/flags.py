@@ -10,7 +10,6 @@ multiplications that leave it as it is; without them the flag is not used for we
 """
 
 import platform
-from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -31,7 +30,7 @@ INEXACT = 0x20
 _NEAREST_QUIETLY = 8
 
 
-def quiet_product(builder: Any, x: Any, y: Any) -> Any:
+def quiet_product(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """fl(x * y) of two vectors of up to 16 floats without setting the flag; only if `QUIET`."""
     lanes = x.type.count
     wide = ir.VectorType(F32, 16)
@@ -57,7 +56,7 @@ def may_ask(values, weights):
 def tells(typingctx, values):
     """Do only the sums of rows of this format set the flag, and not the decoding of rows, too?"""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         return I1(int(X86 and not ROWS[format_of(signature.args[0])].header))
 
     return types.boolean(values), codegen
@@ -67,7 +66,7 @@ def tells(typingctx, values):
 def rounded(typingctx):
     """Has this thread rounded a number since the last call? Clears the flag."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         if not X86:
             return I1(1)
         control = cgutils.alloca_once(builder, I32)

@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels.simd import F32, I8, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd import F32, I8, I32, I64, call, data, splat, start_and_step, vector_pointer
 from neocpu.kernels.simd.tiles import LANES, MR, NC, NV
 
 _VECTOR = ir.VectorType(F32, LANES)
@@ -236,38 +236,29 @@ def _finished(builder, value, operand, mode):
 
 
 @intrinsic
-def finish_tile(
-    typingctx,
-    tiles,
-    at,
-    rows,
-    columns,
-    operand,
-    operand_at,
-    operand_step,
-    mode,
-    out,
-    out_at,
-    out_step,
-):
-    """out[out_at + i*out_step + j] = finished tiles[at + i*NC + j] for i < rows, j < columns.
+def finish_tile(typingctx, tiles, at, rows, columns, operand, beside, mode, out, into):
+    """out[into.at + i*into.step + j] = finished tiles[at + i*NC + j] for i < rows, j < columns.
 
-    The operand is a bias (operand_step 0) or a gate with the layout of out; PLAIN does not read it.
+    The operand is a bias (beside.step 0) or a gate with the layout of out; PLAIN does not read it.
+    beside, into : `operands.Position` in `operand` and `out`.
     """
 
     def codegen(context, builder, signature, args):
-        source, operand, target = _bases(context, builder, signature, args, 0, 4, 8)
-        masks = [_lanes_below(builder, builder.sub(args[3], I64(j * LANES))) for j in range(NV)]
+        _, _, rows, columns, _, _, mode, _, _ = args
+        (source,) = _bases(context, builder, signature, args, 0)
+        operand, operand_step = start_and_step(context, builder, signature, args, 4)
+        target, target_step = start_and_step(context, builder, signature, args, 7)
+        masks = [_lanes_below(builder, builder.sub(columns, I64(j * LANES))) for j in range(NV)]
 
         def position(row, step, j):
             return builder.add(builder.mul(row, step), I64(j * LANES))
 
         def emit_rows(mode, whole):
-            with cgutils.for_range(builder, args[2]) as loop:
+            with cgutils.for_range(builder, rows) as loop:
                 for j in range(NV):
                     value = _load(builder, source, position(loop.index, I64(NC), j))
-                    operand_at = position(loop.index, args[6], j)
-                    target_at = position(loop.index, args[10], j)
+                    operand_at = position(loop.index, operand_step, j)
+                    target_at = position(loop.index, target_step, j)
                     if mode == PLAIN:
                         vector = None
                     elif whole:
@@ -280,15 +271,15 @@ def finish_tile(
                     else:
                         _masked_store(builder, finished, target, target_at, masks[j])
 
-        full = builder.icmp_signed("==", args[3], I64(NC))
-        for mode in (PLAIN, BIAS, BIAS_RELU, GATE):
-            chosen = builder.icmp_signed("==", args[7], I64(mode))
+        full = builder.icmp_signed("==", columns, I64(NC))
+        for known in (PLAIN, BIAS, BIAS_RELU, GATE):
+            chosen = builder.icmp_signed("==", mode, I64(known))
             with builder.if_then(chosen), builder.if_else(full) as (inner, edge):
                 with inner:
-                    emit_rows(mode, True)
+                    emit_rows(known, True)
                 with edge:
-                    emit_rows(mode, False)
+                    emit_rows(known, False)
         return context.get_dummy_value()
 
     n = types.int64
-    return types.void(tiles, n, n, n, operand, n, n, n, out, n, n), codegen
+    return types.void(tiles, n, n, n, operand, beside, n, out, into), codegen

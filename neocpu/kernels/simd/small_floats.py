@@ -12,8 +12,6 @@ Numba would widen integer arithmetic to 64 bits and so halve the lanes; these in
 32. Each takes the words of a layout that `codecs.small_floats.words_of` computes.
 """
 
-from typing import Any
-
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -23,7 +21,7 @@ from neocpu.kernels.simd import F32, I32
 _WORDS = types.UniTuple(types.int32, 9)
 
 
-def _i32(value: int) -> Any:
+def _i32(value: int) -> ir.Constant:
     return ir.Constant(I32, value)
 
 
@@ -43,7 +41,7 @@ class _Float:
     bounded   : the magnitude, at most limit
     """
 
-    def __init__(self, builder: Any, x: Any, words: Any) -> None:
+    def __init__(self, builder: ir.IRBuilder, x: ir.Value, words: ir.Value) -> None:
         self.builder = b = builder
         (
             self.drop,
@@ -61,10 +59,10 @@ class _Float:
         self.magnitude = b.and_(bits, _i32(0x7FFFFFFF))
         self.bounded = self.umin(self.magnitude, self.limit)
 
-    def umin(self, x: Any, y: Any) -> Any:
+    def umin(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self.builder.select(self.builder.icmp_unsigned("<", x, y), x, y)
 
-    def nearest(self) -> Any:
+    def nearest(self) -> ir.Value:
         """Code of the magnitude: nearest, ties to even."""
         b = self.builder
         a = self.bounded
@@ -76,7 +74,7 @@ class _Float:
         code = b.select(b.icmp_unsigned("<", a, self.least), subnormal, normal)
         return self.umin(code, self.over)
 
-    def _parts(self) -> tuple[Any, Any, Any]:
+    def _parts(self) -> tuple[ir.Value, ir.Value, ir.Value]:
         """(24-bit significand, how many of its bits are dropped, code of the exponent).
 
         The code of the magnitude is the sum of the exponent's code and the kept bits.
@@ -95,12 +93,12 @@ class _Float:
         upper = b.shl(b.sub(b.add(exponent, below), least_exponent), self.mantissa)
         return significand, b.add(self.drop, below), upper
 
-    def down(self) -> Any:
+    def down(self) -> ir.Value:
         """Code of the magnitude: towards zero."""
         significand, drop, upper = self._parts()
         return self.builder.add(upper, self.builder.lshr(significand, self.umin(drop, _i32(31))))
 
-    def random(self, word: Any, top: Any) -> Any:
+    def random(self, word: ir.Value, top: ir.Value) -> ir.Value:
         """Code of the magnitude: rounded up if word / 2^32 + fraction >= 1.
 
         Numbers beyond the largest finite one are rounded to nearest.
@@ -122,7 +120,7 @@ class _Float:
             b.add(b.add(upper, units), carry),
         )
 
-    def code(self, magnitude: Any) -> Any:
+    def code(self, magnitude: ir.Value) -> ir.Value:
         """Code of the number: that of its magnitude, or NaN, and the sign."""
         b = self.builder
         nan = b.icmp_unsigned(">", self.bounded, _i32(0x7F800000))
@@ -337,7 +335,7 @@ def number_of_key(typingctx, key):
     return types.float32(types.int32), codegen
 
 
-def _ordered(b: Any, bits: Any) -> Any:
+def _ordered(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Bits of negative numbers turned round, but for the sign; its own inverse."""
     negative = b.ashr(bits, _i32(31))
     return b.xor(bits, b.lshr(negative, _i32(1)))
