@@ -149,6 +149,7 @@ def encode_int8(line, row):
     low, high = block_range(line)
     span = high - low
     scale = span / _BYTE
+    # infinity or NaN
     if scale - scale != _ZERO:
         scale = _NAN
         low = _NAN

@@ -107,6 +107,7 @@ def write_line(table, at, h, u, line, drawn):
         for c in range(line.size):
             upper[c] = bits[c] >> np.uint32(16)
             lower[c] = bits[c]
+    # asked once for a row, not for each column
     elif table.rounding == 0:
         for c in range(line.size):
             upper[c] = nearest_code(line[c], words)
@@ -133,6 +134,7 @@ def fetch_row(table, far, near, d):
     for c in range(0, d, 64 // codes.itemsize):
         prefetch_far(codes, far + c)
         prefetch_write(codes, near + c)
+        # the lower halves lie in an array of their own, so that lookups read 16 bits a number
         if low.size:
             prefetch_far(low, far + c)
             prefetch_write(low, near + c)

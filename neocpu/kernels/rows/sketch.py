@@ -100,6 +100,8 @@ def map_hot_rows(rows, limit, sketch, hash_rows, hot, shared):
             row = rows[i]
             _fetch(ids, rows[min(i + AHEAD, rows.size - 1)], to_bucket)
             if row < 0 or row >= limit:
+                # refused later, with all rows outside their tables, by the table that it is looked
+                # up in
                 hot[i] = EMPTY
                 shared[i] = min(row, limit)
                 continue
@@ -153,6 +155,7 @@ def importances(rows, offsets, weights, gradient, mean, out):
                 if weights.size:
                     value *= abs(np.float64(weights[i]))
                 rounded = np.float32(value)
+                # an infinity would be the mean of its whole batch
                 known = rows[i] >= 0 and np.isfinite(rounded)
                 out[i] = rounded if known else np.float32(0)
 
@@ -172,11 +175,13 @@ def _insert(sketch, bucket, row, score):
             place = j
             break
     if ids[bucket, place] != row:
+        # a hot id keeps its entry: its row moves only between steps (docs/arithmetic.md §14)
         if hot_rows[bucket, 3 * slots + place] != EMPTY:
             return
         ids[bucket, place] = row
     raised = scores[bucket, 2 * slots + place] + score
     hot_row = hot_rows[bucket, 3 * slots + place]
+    # insertion: one score changed, and a bucket has a few entries in one line of memory
     while place > 0 and scores[bucket, 2 * slots + place - 1] < raised:
         ids[bucket, place] = ids[bucket, place - 1]
         scores[bucket, 2 * slots + place] = scores[bucket, 2 * slots + place - 1]
@@ -231,6 +236,8 @@ def observe(seen, means, parts, sketch):
                     if row < 0:
                         continue
                     bucket = _remainder(row, height, inverse)
+                    # Each thread reads all lookups and takes those of its buckets: their order
+                    # stays that of the batch without any lock.
                     if bucket < first or bucket >= last:
                         continue
                     score = np.float32(0)

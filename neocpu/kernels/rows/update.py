@@ -48,6 +48,7 @@ def square_sum(x, width, line, parts):
     `line` f32, zero from `width` to the next multiple of 64; `parts` f32[p], p a power of two with
     64*p >= width: scratch.
     """
+    # narrow rows are copied to a line that ends in zeros: one tree of a fixed width serves them all
     if width < 64:
         for c in range(width):
             line[c] = x[c]
@@ -65,6 +66,7 @@ def square_sum(x, width, line, parts):
         for i in range(blocks // 2):
             parts[i] = parts[2 * i] + parts[2 * i + 1]
         if blocks % 2:
+            # beside it is a column that is absent, +0: the tree is that of the next power of two
             parts[half - 1] = parts[blocks - 1] + np.float32(0.0)
         blocks = half
     return parts[0]
@@ -73,6 +75,7 @@ def square_sum(x, width, line, parts):
 @inlined
 def fetch_states(row_state, states, row_base, unique, u, last):
     """Prefetch the row states that the next updates will read and write."""
+    # rules without row states hand in an array of none
     if row_state.size:
         prefetch_write(row_state, (row_base + unique[min(u + FAR, last)]) * states)
 
@@ -81,6 +84,8 @@ def fetch_states(row_state, states, row_base, unique, u, last):
 def fetch_row(table, far, near, d):
     """Prefetch the rows from elements `far` and `near` on, of d numbers."""
     for c in range(0, d, 16):
+        # Twice: into the second level long before the row is needed (`FAR`), into the first when
+        # its turn is near (`NEAR`).
         prefetch_far(table, far + c)
         prefetch_write(table, near + c)
 
@@ -231,6 +236,7 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
         h = -1
         while u < end:
             i = find_shard(lookups.first, i, u)
+            # shards have widths of their own; most tasks stay in one
             if lookups.shards[i] != h:
                 h = lookups.shards[i]
                 memory.line[:] = np.float32(0.0)  # `square_sum` reads zeros beyond the width
@@ -240,6 +246,8 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
             columns = np.float32(where.full_width[h])
             last = lookups.first[i + 1] - 1
             n = min(GROUP, end - u, last + 1 - u)
+            # Three passes over a group of rows: the sums and roots of one row are long chains, and
+            # those of several rows overlap.
             for j in range(n):
                 far = unique[min(u + j + FAR, last)]
                 near = unique[min(u + j + NEAR, last)]
@@ -267,6 +275,7 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
                     w = opened(weight, base + unique[u + j] * d, view(memory.opened, j * d, d))
                     squares[1] = square_sum(w, d, memory.line, memory.parts)
                 if counts:
+                    # the row's, over all keys that share the table: segments are by row
                     lookups_of_row = lookups.starts[u + j + 1] - lookups.starts[u + j]
                     squares[2] = np.float32(lookups_of_row)
             for j in range(n):
@@ -318,6 +327,8 @@ def _fuse_merge(prepare, opened):
             at = where.base[h] + lookups.unique[u] * d
             g = view(out, offsets[u], d)
             merge_row(terms, lookups.starts, u, g, acc)
+            # coded rows were decoded to a buffer before, since they wait for other columns between
+            # phases
             w = view(table, offsets[u] if opened else at, d)
             prepare(w, g, view_record(element_states, at, d), hyper)
 
@@ -342,6 +353,7 @@ def _fuse_step(phase, row_record, opened):
         shards = segments.shards
         first = segments.first
         unique = segments.unique
+        # as many as the phase reads; a step without rows has none
         scalars = squares.size // max(unique.size, 1)
         for task in prange(TASKS):
             where = bare_record(places)
@@ -425,6 +437,8 @@ def _fuse_elementwise(prepare, step, row_record):
             w = view(parameters, lo, size)
             g = view(gradient, lo, size)
             state = view_record(states, lo, size)
+            # a record of no fields, which needs some array all the same: elementwise rules have no
+            # row states
             row = view_fields(row_record, gradient, 0)
             prepare(w, g, state, hyper)
             step(w, g, state, row, g, np.float32(1.0), hyper)
@@ -452,6 +466,7 @@ def clip(gradient, limit, out):
     for run in prange((out.size + RUN - 1) // RUN):
         for c in range(run * RUN, min(out.size, (run + 1) * RUN)):
             x = gradient[c]
+            # two comparisons that are false for NaN, which so stays
             out[c] = limit if x > limit else (-limit if x < -limit else x)
 
 
@@ -464,6 +479,8 @@ def pack(gradient, column, width, start, out):
     """
     flat = gradient.reshape(-1)
     columns = gradient.shape[1]
+    # Packed once: lines of the gradient lie a power of two apart, and share a few sets of the cache
+    # when tables read them again and again.
     for s in prange(gradient.shape[0]):
         for k in range(width.size):
             source = view(flat, s * columns + column[k], width[k])

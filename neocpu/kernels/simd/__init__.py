@@ -84,6 +84,7 @@ def vector_pointer(
 def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
     """Vector of `lanes` copies of `scalar`."""
     vector = ir.VectorType(scalar.type, lanes)
+    # one insertion and a shuffle with zeros: the form that LLVM knows as a broadcast
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, I32(0))
     zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
@@ -96,6 +97,7 @@ def fma(typingctx, x, y, z):
     def codegen(context, builder, signature, args):
         return builder.fma(*args)
 
+    # None: Numba then refuses the call, instead of casting an operand and rounding twice
     if x == y == z and x in (types.float32, types.float64):
         return x(x, x, x), codegen
     return None
@@ -149,6 +151,8 @@ def take_next(typingctx, counter):
     """counter[0] (i64), which becomes one more, as a step that no other thread comes between."""
 
     def codegen(context, builder, signature, args):
+        # monotonic: threads only share out numbers by it; the arrays that they write are told apart
+        # by those numbers, so no other memory has to be ordered
         return builder.atomic_rmw(
             "add", data(context, builder, signature, args, 0), I64(1), "monotonic"
         )

@@ -81,6 +81,7 @@ class Walk:
         self.rows = RowDecoder(context, builder, kinds[0], values.data, self.stride)
         self.last = builder.sub(index.nitems, I64(1))
         self.weighted = builder.icmp_signed(">", weights.nitems, I64(0))
+        # an address, so that a selection of addresses takes the place of a branch around the load
         self.one = cgutils.alloca_once_value(builder, F32(1.0))
 
     def variable(self, vector: ir.VectorType, value: float) -> ir.Value:
@@ -110,6 +111,7 @@ class Walk:
     def fetch(self, j: ir.Value, ahead: int, locality: int) -> None:
         """Prefetch lookup j + ahead."""
         b = self.builder
+        # The last lookup of the batch, again, behind its end: an address that may be asked for.
         far = b.add(j, I64(ahead))
         _, row = self.row(b.select(b.icmp_signed("<", far, self.last), far, self.last))
         codes = self.rows.codes(row, self.column)
@@ -151,10 +153,12 @@ class Walk:
             self.fetch(j, far_of(self.rows.bytes_of(self.block)), 2)
             self.fetch(j, NEAR, 3)
             number, row = self.row(j)
+            # pruned lookups are rare, so the branch is guessed well
             with b.if_then(b.icmp_signed(">=", number, I64(0)), likely=True):
                 scale = splat(b, b.load(self.weight(j)), self.lanes) if weighted else None
                 scales = self.rows.scales(row, self.lanes)
                 for i in range(self.block // self.lanes):
+                    # all vectors of a row before the next row: its cache lines are read once
                     term = self.rows.vector(row, scales, self.column, self.lanes * i, self.lanes)
                     body(i, product(b, term, scale) if weighted else term)
 
@@ -177,6 +181,8 @@ def sum_rows(block: int) -> Any:
 
     def codegen(context, builder, signature, args):
         walk = Walk(context, builder, signature, args, block)
+        # Integers, not floats: a maximum of bit patterns orders magnitudes, NaN and infinity above
+        # all, and takes one instruction for all lanes.
         high = walk.variable(walk.int, 0)
         low = walk.variable(walk.int, 0xFFFFFFFF)
         sums = [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)]
@@ -189,6 +195,7 @@ def sum_rows(block: int) -> Any:
             # a zero becomes the largest
             bits = builder.sub(bits, ir.Constant(walk.int, [1] * walk.lanes))
             builder.store(call(builder, umin, walk.int, builder.load(low), bits), low)
+            # fp64: sums of fp32 terms of near exponents are exact in it, so they have no order.
             walk.add(sums[i], builder.fpext(term, walk.f64))
 
         walk.each(body)
@@ -219,6 +226,7 @@ def plain_rows(block: int) -> Any:
         def body(i: int, term: ir.Value) -> None:
             walk.add(sums[i], builder.fpext(term, walk.f64))
 
+        # fp32 products must not raise the flag that tells of inexact sums (`simd/flags.py`)
         if QUIET:
             with builder.if_then(walk.weighted):
                 walk.loop(body, True, quiet_product)
@@ -249,6 +257,7 @@ def cut_rows(block: int) -> Any:
 
         def body(i: int, term: ir.Value) -> None:
             x = builder.fpext(term, walk.f64)
+            # Rump's splitting: sigma rounds x to its grid, and both differences are exact.
             part = builder.fsub(builder.fadd(x, sigma), sigma)
             rest = builder.fsub(x, part)
             finite = builder.fcmp_ordered("ord", rest, rest)  # inf - inf: the part holds it all

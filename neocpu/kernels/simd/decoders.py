@@ -57,6 +57,7 @@ class RowDecoder:
         self.bits = self.form.bits
         self.scaled = bool(self.form.header)
         # bytes of a scale or a bias
+        # scale and bias are both fp32 (int8) or both fp16 (int4, int2), as FBGEMM has them
         self.word = 4 if self.scaled and self.form.header[0][1] == "<f4" else 2
         self.size = I64(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
         self.values = builder.bitcast(values, I8.as_pointer())
@@ -94,6 +95,7 @@ class RowDecoder:
         for i in range(2):
             word = b.gep(at, [I64(self.word * i)])
             if self.word == 4:
+                # align=1: the header stands behind any number of bytes of codes
                 pointer = b.bitcast(word, F32.as_pointer())
                 words.append(splat(b, b.load(pointer, align=1), lanes))
             else:
@@ -123,6 +125,7 @@ class RowDecoder:
                 return DECODERS[self.name](b, q, lanes)
             assert self.form.number is not None, f"{self.name} says nowhere what a code means"
             return _small_float(b, q, lanes, self.form.number)
+        # one rounding, as FBGEMM's CPU code does it; product and sum apart would round twice
         number = b.uitofp(q, ir.VectorType(F32, lanes))
         return call(b, f"llvm.fma.v{lanes}f32", number.type, number, *scales)
 
@@ -143,6 +146,8 @@ class RowDecoder:
         count = lanes // per
         kind = ir.VectorType(I8, count)
         some = b.zext(b.load(b.bitcast(at, kind.as_pointer()), align=1), ir.VectorType(I32, count))
+        # each byte goes to all lanes that hold one of its codes, and each lane shifts by its own
+        # amount
         spread = ir.Constant(vector, [i // per for i in range(lanes)])
         shifts = ir.Constant(vector, [i % per * self.bits for i in range(lanes)])
         return b.and_(b.lshr(b.shuffle_vector(some, some, spread), shifts), mask)
@@ -173,6 +178,8 @@ def _small_float(b: ir.IRBuilder, code: ir.Value, lanes: int, number: SmallFloat
     sign = b.shl(b.and_(shifted, constant(1 << sign_bit)), constant(31 - sign_bit))
     # a subnormal: read beside a 1, which then goes
     small = b.icmp_unsigned("<", magnitude, constant(1 << 23))
+    # The number is built beside a power of two that is subtracted again: exact, while arithmetic on
+    # a subnormal fp32 number is many times slower.
     base = b.select(small, constant((rebias + 1) << 23), constant(rebias << 23))
     one, none = (ir.Constant(floats, [x] * lanes) for x in (math.ldexp(1.0, rebias - 126), 0.0))
     scaled = b.fsub(b.bitcast(b.add(magnitude, base), floats), b.select(small, one, none))
@@ -271,6 +278,8 @@ def _row_copy(
         address = rows.row(args[1])
         out = data(context, b, signature, args, 4)
         done = b.and_(width, I64(-most))
+        # whole vectors, then single columns: the row behind may not be read, it can be the table's
+        # last
         for lanes, first, last in ((most, I64(0), done), (1, done, width)):
             scales = rows.scales(address, lanes)
             vector = ir.VectorType(element, lanes)
@@ -290,6 +299,8 @@ def _row_copy(
 
 
 read_row = _row_copy(_as_stored, F32)
+# At most 8 lanes: the column tree soon reads the row eight at a time, and a load that is wider than
+# the stores before it waits for them (`simd/square_sums.py`).
 canonical_row = _row_copy(_canonical, F32, min(LANES, 8))
 widened_row = _row_copy(_widened, F64)
 
@@ -302,6 +313,7 @@ def _row_fetch(locality: int) -> Any:
         rows = _decoder(context, b, signature, args)
         address = rows.row(args[1])
         size = b.lshr(b.mul(args[3], I64(rows.bits)), I64(3))
+        # 8: the longest header, which may stand in one more cache line
         end = b.add(size, I64(8 if rows.scaled else 0))
         with cgutils.for_range_slice(b, I64(0), end, I64(64)) as (at, _):
             prefetch_line(b, b.gep(address, [at]), locality)

@@ -69,10 +69,12 @@ def rounded(typingctx):
     def codegen(context, builder, signature, args):
         if not X86:
             return I1(1)
+        # the control register is written to memory and read from it; it has no other way
         control = cgutils.alloca_once(builder, I32)
         pointer = builder.bitcast(control, I8.as_pointer())
         call(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), pointer)
         state = builder.load(control)
+        # only this flag is cleared: rounding mode and masks belong to the process
         builder.store(builder.and_(state, I32(0xFFFFFFFF ^ INEXACT)), control)
         call(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), pointer)
         return builder.icmp_unsigned("!=", builder.and_(state, I32(INEXACT)), I32(0))

@@ -55,6 +55,7 @@ def row_range(typingctx, line):
         b.store(ir.Constant(mask, [0] * lanes), unordered)
         whole = b.and_(n, I64(-lanes))
         with cgutils.for_range_slice(b, I64(0), whole, I64(lanes)) as (j, _):
+            # `m < x ? m : x`, not a minimum: of two equal zeros, and with a NaN, the second is kept
             x = b.load(vector_pointer(b, line, j, vector), align=4)
             for order, lane_slot, _ in extrema.values():
                 m = b.load(lane_slot)
@@ -120,6 +121,7 @@ def quick_range(typingctx, line):
             b.store(b.select(b.fcmp_ordered(">", most, x), most, x), high[i])
             b.store(b.or_(b.load(unordered[i]), b.fcmp_unordered("uno", x, x)), unordered[i])
 
+        # four chains, so that no comparison waits for the one before it
         runs = b.and_(n, I64(-lanes * chains))
         whole = b.and_(n, I64(-lanes))
         with cgutils.for_range_slice(b, I64(0), runs, I64(lanes * chains)) as (j, _):
@@ -130,6 +132,8 @@ def quick_range(typingctx, line):
         with cgutils.for_range_slice(b, runs, whole, I64(lanes)) as (j, _):
             compare(0, b.load(vector_pointer(b, line, j, vector), align=4))
         with cgutils.for_range_slice(b, whole, n, I64(1)) as (j, _):
+            # a single column in every lane: no lane needs a mask, and a minimum may see a number
+            # twice
             compare(1, splat(b, b.load(b.gep(line, [j])), lanes))
 
         unordered_lanes = b.or_(
@@ -174,6 +178,7 @@ def _packed(b: ir.IRBuilder, codes: ir.Value, bits: int, columns: int) -> ir.Val
     """Bytes of codes (<columns x i8>), low bits first."""
     if bits == 8:
         return codes
+    # Codes are packed as words of 16 or 32 bits: the shifts move all codes of a byte at once.
     word = ir.IntType(64 // bits)
     n = columns * 8 // word.width
     v = b.bitcast(codes, _vector(word, n))
@@ -210,6 +215,7 @@ def _each_run(
     it needs a buffer.
     """
     for width in (8, 4, 2):
+        # the width is asked once for a row; each has loops of its own
         with b.if_then(b.icmp_signed("==", bits, I64(width))):
             whole = b.and_(n, I64(-_RUN))
             with cgutils.for_range_slice(b, I64(0), whole, I64(_RUN)) as (j, _):
@@ -278,8 +284,11 @@ def write_codes(typingctx, line, bits, low, inverse, row):
             v = b.fmul(b.fsub(x, splat(b, args[2], columns)), splat(b, args[3], columns))
             zero = _repeated(F32, 0.0, columns)
             most = _repeated(F32, float((1 << width) - 1), columns)
+            # the comparison is false for NaN, whose code so is 0
             v = b.select(b.fcmp_ordered(">", v, zero), v, zero)
             v = b.select(b.fcmp_ordered("<", v, most), v, most)
+            # From 2^23 on fp32 numbers are whole: the addition rounds to nearest even, as the
+            # conversion of FBGEMM's AVX2 code does, and needs no conversion.
             whole = b.bitcast(b.fadd(v, _repeated(F32, 8388608.0, columns)), _vector(I32, columns))
             packed = _packed(b, b.trunc(whole, _vector(I8, columns)), width, columns)
             first_byte = at if count is None else b.bitcast(spare, I8.as_pointer())

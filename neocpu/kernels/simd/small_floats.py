@@ -67,11 +67,14 @@ class _Float:
         b = self.builder
         a = self.bounded
         last_kept = b.and_(b.lshr(a, self.drop), _i32(1))
+        # half an ulp less one, plus the last bit kept: ties go to even without a comparison
         half = b.sub(b.shl(_i32(1), b.sub(self.drop, _i32(1))), _i32(1))
         normal = b.lshr(b.sub(b.add(b.add(a, half), last_kept), self.rebias), self.drop)
+        # fp32 addition has its rounding bit where the format's subnormal numbers end
         magic_sum = b.bitcast(b.fadd(b.bitcast(a, F32), b.bitcast(self.magic, F32)), I32)
         subnormal = b.sub(magic_sum, self.magic)
         code = b.select(b.icmp_unsigned("<", a, self.least), subnormal, normal)
+        # rounding up may carry beyond the largest number: that is infinity, or the NaN of e4m3fn
         return self.umin(code, self.over)
 
     def _parts(self) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -108,11 +111,14 @@ class _Float:
         units = b.lshr(significand, self.umin(drop, _i32(31)))
         # The fraction of a unit in 1 / 2^32: the dropped bits, aligned to the top of a word.
         below_word = b.icmp_unsigned("<", drop, _i32(32))
+        # LLVM leaves a shift by 32 or more undefined, so both cases shift by less and one is
+        # chosen.
         near = b.shl(significand, b.select(below_word, b.sub(_i32(32), drop), _i32(0)))
         far = b.lshr(
             significand, b.select(below_word, _i32(0), self.umin(b.sub(drop, _i32(32)), _i32(31)))
         )
         fraction = b.select(below_word, near, far)
+        # the sum has wrapped round 2^32 if it is below a summand
         carry = b.zext(b.icmp_unsigned("<", b.add(fraction, word), word), I32)
         return b.select(
             b.icmp_unsigned(">", self.bounded, top),
@@ -123,6 +129,7 @@ class _Float:
     def code(self, magnitude: ir.Value) -> ir.Value:
         """Code of the number: that of its magnitude, or NaN, and the sign."""
         b = self.builder
+        # NaN has bits above infinity's, and is not limited by formats that have one
         nan = b.icmp_unsigned(">", self.bounded, _i32(0x7F800000))
         return b.or_(b.select(nan, self.quiet, magnitude), self.sign)
 
@@ -243,6 +250,7 @@ def code4(typingctx, x, inverse):
         x, inverse = args
         sign = b.lshr(b.and_(b.bitcast(x, I32), _i32(0x80000000)), _i32(28))
         a = b.fmul(b.bitcast(b.and_(b.bitcast(x, I32), _i32(0x7FFFFFFF)), F32), inverse)
+        # the comparison is false for NaN, which so becomes the largest number too
         six = ir.Constant(F32, 6.0)
         a = b.select(b.fcmp_ordered("<", a, six), a, six)
         normal = b.sub(b.lshr(b.add(b.bitcast(a, I32), _i32(1 << 21)), _i32(22)), _i32(252))
@@ -277,6 +285,7 @@ def half_bits(typingctx, x):
     """int32 fp16 code of fp32 x, which is not NaN beyond the quiet one: nearest, ties to even."""
 
     def codegen(context, builder, signature, args):
+        # one instruction where the processor has it (F16C); callers ask `HALVES` before
         narrow = builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
         return builder.zext(narrow, I32)
 

@@ -29,6 +29,7 @@ def square_sum(typingctx, array, at, blocks):
         base = data(context, builder, signature, args, 0)
         narrow = ir.VectorType(F32, LANES)
         wide = ir.VectorType(F64, LANES)
+        # fp64, in which the square of an fp32 number is exact: only the additions round
         sums = cgutils.alloca_once_value(builder, ir.Constant(wide, [0.0] * LANES))
         with cgutils.for_range(builder, args[2]) as loop:
             offset = builder.add(args[1], builder.mul(loop.index, I64(LANES)))
@@ -98,6 +99,7 @@ def square_tree(block: int) -> Any:
             level = [_within(builder, a, b) for a, b in zip(level[::2], level[1::2])]
         if block >= 32:
             level = [_halves(builder, x) for x in level]
+        # fewer columns than 32: so few shuffles that their kind does not matter
         while len(level) > 1:
             level = [_pairs(builder, a, b) for a, b in zip(level[::2], level[1::2])]
         x = level[0]

@@ -62,6 +62,8 @@ def _strip(vectors):
                     for i, j in cells:
                         at = vector_pointer(builder, target[i], I64(j * LANES), vector)
                         builder.store(builder.load(at, align=4), sums[i, j])
+            # nothing is prefetched: rows that share a factor follow one another, so it is in the
+            # first level
             with cgutils.for_range_slice(builder, I64(0), count, I64(1)) as (k, _):
                 line = builder.gep(right, [builder.mul(k, line_step)])
                 columns = [
@@ -118,6 +120,8 @@ def _trees(builder, sums):
     """A vector of 16 numbers: the tree over the lanes of each of 4 x 4 vectors, row by row."""
     rows = []
     for i in range(ROWS):
+        # Shuffles inside groups of four lanes first, which are cheaper: each round of a tree that
+        # serves 16 sums at once halves the vectors that are left for the others.
         pairs = [_in_groups(builder, sums[i, j], sums[i, j + 1]) for j in (0, 2)]
         rows.append(_in_groups(builder, *pairs))
     return _of_groups(
@@ -139,6 +143,8 @@ def strip_dots(typingctx, a, at, b, right, count, c, into):
             for q in (0, 2, 5)
         )
         vector = ir.VectorType(F32, DOTS)
+        # 16 vectors of 16 lanes: as wide as AVX-512, and two or four registers each elsewhere; the
+        # number of chains is part of the result, so it may not follow the processor
         cells = list(product(range(ROWS), range(4)))
         sums = {cell: cgutils.alloca_once(builder, vector) for cell in cells}
         for cell in cells:

@@ -67,10 +67,13 @@ def tile_shape(name: str, features: str) -> tuple[int, int, int]:
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=name, features=features)
     with llvm.parse_assembly(_PROBE.format(triple=triple)) as module:
         assembly = machine.emit_assembly(module)
+    # 24 accumulators, 2 vectors of B and 1 broadcast of A: 27 of 32 registers
     if "zmm" in assembly:
         return 12, 2, 16
+    # 12 accumulators, 2 vectors of B and 1 broadcast of A: 15 of 16 registers
     if "ymm" in assembly:
         return 6, 2, 8
+    # SSE has 16 registers of four lanes; the rest is NEON, with 32 of them
     return (4, 2, 4) if "xmm" in assembly else (8, 2, 4)
 
 
@@ -94,6 +97,8 @@ class _Tile:
         self.steps = steps
         self.vector = ir.VectorType(F32, LANES)
         self.cells = list(product(range(MR), range(vectors)))
+        # Stack slots, which LLVM turns into registers: a chain that is carried through the loop as
+        # a value would need a phi node for each of up to 24 accumulators.
         self.sums = {t: cgutils.alloca_once(builder, self.vector) for t in self.cells}
 
     def start(self):
@@ -115,6 +120,7 @@ class _Tile:
     def add(self, base, stride):
         """Replace each chain by fl(value in memory + chain)."""
         for i, j in self.cells:
+            # left + right: the left subtree is in memory, the right one in the registers
             addend = self.builder.load(self._cell(base, stride, i, j), align=4)
             self.builder.store(
                 self.builder.fadd(addend, self.builder.load(self.sums[i, j])), self.sums[i, j]
@@ -137,20 +143,27 @@ class _Tile:
             b.gep(base, [b.mul(k, stride)])
             for base, stride in zip((self.left, self.right), self.steps)
         )
+        # align=4: a panel begins at a cache line, but matrices of callers begin anywhere
         row = [
             b.load(vector_pointer(b, row_start, I64(LANES * j), self.vector), align=4)
             for j in range(self.vectors)
         ]
         for i in range(MR):
+            # A broadcast from memory costs no shuffle: it is part of the load, or of the fma
+            # itself.
             coefficient = splat(b, b.load(b.gep(column, [I64(i)])), LANES)
             for j in range(self.vectors):
                 chain = b.load(self.sums[i, j])
                 longer = call(b, f"llvm.fma.v{LANES}f32", self.vector, coefficient, row[j], chain)
+                # A selection between two finished chains: adding +0 instead would turn a chain of
+                # -0 into +0 and a NaN or an infinity in B into a NaN.
                 b.store(b.select(gap, chain, longer) if i == skip else longer, self.sums[i, j])
 
     def run(self, first, last, ahead=None, pace=None):
         """Steps first <= k < last; step k prefetches ahead[k*pace] into the second-level cache."""
         with cgutils.for_range_slice(self.builder, first, last, I64(1)) as (k, _):
+            # Into the second level only: the first one is full of the part that is being
+            # multiplied.
             if ahead is not None:
                 prefetch_line(self.builder, self.builder.gep(ahead, [self.builder.mul(k, pace)]), 2)
             self.step(k)
@@ -183,6 +196,7 @@ def _chains(vectors):
             _, _, _, _, count, _, _, fresh, below, _ = args
             tile = _tile(context, builder, signature, args, vectors)
             target, step = start_and_step(context, builder, signature, args, 5)
+            # asked once for a tile: zeros cost nothing, a tile that continues is loaded
             with builder.if_else(builder.icmp_signed("!=", fresh, I64(0))) as (start, resume):
                 with start:
                     tile.start()
@@ -191,6 +205,8 @@ def _chains(vectors):
             coming, pace = fields(context, builder, signature, args, 9)
             coming = builder.gep(data(context, builder, signature, args, 2), [coming])
             tile.run(I64(0), count, coming, pace)
+            # The second leaf of a pair is added to the first one here, straight from the registers:
+            # stored and added later, it would cross the memory three times.
             target = builder.gep(target, [builder.neg(below)])
             with builder.if_then(builder.icmp_signed("!=", below, I64(0))):
                 tile.add(target, step)
@@ -221,6 +237,8 @@ def gap_chains(typingctx, a, left, b, right, count, at, gap, c, into):
         tile = _tile(context, builder, signature, args, 1)
         gap = builder.icmp_signed("!=", gap, I64(0))
         tile.start()
+        # The selections stand in MR steps only; the loops before and after are those of a plain
+        # tile.
         tile.run(I64(0), at)
         for i in range(MR):
             k = builder.add(at, I64(i))

@@ -90,6 +90,7 @@ def sieve_victim(s, amount, use, now, state):
     stamp = state.stamp
     locks = state.locks
     hand = state.hand[s]
+    # selections, no branches: which row is least comes at random
     least = NEVER
     for line in range(s * WAYS, s * WAYS + WAYS):
         position = (stamp[line] >> 1) * WAYS + line % WAYS

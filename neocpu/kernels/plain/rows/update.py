@@ -75,6 +75,7 @@ def _fuse(prepare, direct, step, finish, rule, rows):
         if has_direct:
             squares[0] = square_sum(g)
             direct(w, g, state, row, squares, columns, hyper)
+        # all three, whether the rule reads them or not
         squares[0] = square_sum(g)
         squares[1] = square_sum(w)
         squares[2] = np.float32(hi - lo)

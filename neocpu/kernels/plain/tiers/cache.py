@@ -19,6 +19,7 @@ from neocpu.kernels.tiers.cache import CHUNK, mix
 def probe(row, s, prints, tags):
     """The line of a row in set s, or -1; a line whose print is 0 is empty."""
     for line in range(s * WAYS, (s + 1) * WAYS):
+        # the print says only whether the line is empty: comparing tags needs no hash
         if prints[line] != 0 and tags[line] == row:
             return line
     return -1

@@ -37,6 +37,7 @@ def softmax_bags(scores, offsets, out):
     """Softmax of each bag's scores, f32[n]; see `kernels.dense.attention.softmax_bags`."""
     samples = _samples(offsets)
     most = np.full(offsets.size - 1, -np.inf)
+    # a NaN is the greatest, as in the kernel: the bag's weights are NaN then
     np.maximum.at(most, samples, scores.astype(np.float64))
     total = np.zeros(offsets.size - 1)
     with np.errstate(all="ignore"):

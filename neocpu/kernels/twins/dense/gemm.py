@@ -24,6 +24,7 @@ def _tree(leaves: list[np.ndarray]) -> np.ndarray:
     """Sum of a power of two of leaves: left half + right half."""
     if len(leaves) == 1:
         return leaves[0]
+    # left + right, of halves: the tree of docs/arithmetic.md §2
     half = len(leaves) // 2
     with np.errstate(all="ignore"):
         return _tree(leaves[:half]) + _tree(leaves[half:])
@@ -55,6 +56,7 @@ def weight_gradient(g, x, cuts, out, out_bias):
     sums = []
     for part in parts:
         total = np.zeros(g.shape[1], np.float32)
+        # one sample after the other: NumPy's own sum would add in pairs
         for row in g[part]:
             with np.errstate(all="ignore"):
                 total = total + row

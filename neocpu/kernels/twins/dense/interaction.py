@@ -43,6 +43,7 @@ def dot_backward(e, g, dim, diagonal, out):
             pairs[:, own, own] = pairs[:, own, own] + pairs[:, own, own]
         sums = np.zeros_like(rows)
         for step in range(count):
+            # one row j at a time, ascending, for all rows i at once
             moved = fma(pairs[:, :, step, None], rows[:, None, step], sums)
             if not diagonal:
                 moved[:, step] = sums[:, step]

@@ -47,6 +47,7 @@ def _block_codes(x, form):
         bad = np.zeros(rows, bool)
         header = np.array([_NAN, 0], np.float32)
     bad |= ~np.isfinite(x).all(1)
+    # a number that is not finite makes its block NaN: a run that diverges is told by its loss
     codes[bad] = 0
     size = header.nbytes
     codes[bad, -size:] = header.view(np.uint8)

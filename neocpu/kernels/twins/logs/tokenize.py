@@ -75,6 +75,7 @@ def parse_integers(text, begin, end, out, status):
     """Decimal integers; see `kernels.logs.tokenize.parse_integers`."""
     for i, field in enumerate(_fields(text, begin, end)):
         match = re.fullmatch(b"[+-]?[0-9]+", field)
+        # Python's integers do not overflow: whether the value fits is asked afterwards
         value = int(field) if match else 0
         fits = -(2**63) <= value < 2**63
         status[i] = EMPTY if not field else NOT_INTEGER if not match else 0 if fits else TOO_LARGE
@@ -95,6 +96,7 @@ def parse_decimals(text, begin, end, out, status):
         power = max(-100000, min(int(exponent or 0), 100000)) - len(fraction)
         short = len((whole + fraction).lstrip(b"0")) <= 15 and -22 <= power <= 22
         status[i] = 0 if short else INEXACT
+        # Python rounds any text correctly, as one operation on exact numbers does
         out[i] = float(field) if short else 0.0
 
 

@@ -49,6 +49,7 @@ def _log_tail(f: np.ndarray, k: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 def _split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """x = 2^k m with m in [sqrt(1/2), sqrt(2))."""
+    # frexp has m in [1/2, 1); below sqrt(1/2) one factor 2 moves over
     m, k = np.frexp(x)
     low = m < math.sqrt(0.5)
     return np.where(low, k - 1, k).astype(np.float64), np.where(low, 2.0 * m, m)

@@ -77,6 +77,7 @@ def words_at(key: np.uint64, rows: np.ndarray, columns: np.ndarray, step: int) -
 def uniform_rows(key, rows, column0, scale, out):
     """Initial values of some rows of a tensor; see `kernels.numbers.philox.uniform_rows`."""
     words = words_at(key, rows, column0 + np.arange(out.shape[1]), 0)
+    # 24 bits: fp32 holds them exactly, so nothing is rounded before the product
     factor = (words >> np.uint32(8)).astype(np.float64) / 2.0**23 - 1.0
     out[:] = factor.astype(np.float32) * np.float32(scale)
 

@@ -62,6 +62,7 @@ def fused(rule, limited):
     update_numbers = update.fused(rule, limited)
 
     def fused_update(table, states, row_state, places, segments, gradient, hyper):
+        # a whole fp32 table, so that the twin of fp32 rows updates this one too
         numbers = np.zeros(table.codes.size, np.float32)
         for _, _, elements in _elements(places, segments):
             numbers[elements] = _read(table, elements)

@@ -13,6 +13,7 @@ def square_tree(x, size: int) -> np.float32:
     adjacent pairs first.
     """
     level = np.zeros(size, np.float32)
+    # absent columns are +0
     level[: x.size] = x * x
     while level.size > 1:
         level = level[::2] + level[1::2]

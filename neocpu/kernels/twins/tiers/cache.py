@@ -31,6 +31,7 @@ def locate(ids, prints, tags, out):
     sets = np.empty_like(ids)
     set_of(ids, prints.size // WAYS, sets)
     there = (
+        # an empty line keeps the tag of the row that left it, and -1 is nowhere
         np.where(prints > 0, tags, -1).reshape(-1, WAYS)[sets]
         == np.where(ids < 0, -2, ids)[:, None]
     )
@@ -87,6 +88,8 @@ def populator(policy):
         most = max(TASKS, min(missed.size // 2, BUCKETS))
         while -(-(state.prints.size // WAYS) // run) > most:
             run *= 2
+        # by runs of neighbouring sets, as the kernel's buckets: `evicted` is in the order of these
+        # turns
         turns = order if order.size else np.arange(missed.size)
         for turn, k in enumerate(turns[np.argsort(sets[turns] // run, kind="stable")]):
             i = missed[k]
@@ -144,6 +147,7 @@ def batches_ahead(ids, later, starts, out):
     See `kernels.tiers.cache.batches_ahead`.
     """
     out[:] = 0
+    # from the last batch on, so that the first one that has a row is what stays
     for b in reversed(range(starts.size - 1)):
         out[np.isin(ids, later[starts[b] : starts[b + 1]])] = b + 1
 

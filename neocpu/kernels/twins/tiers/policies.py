@@ -47,6 +47,7 @@ def sieve_victim(s, amount, use, now, state):
     stamps = state.stamp[32 * s : 32 * s + 32]
     unlocked = state.locks[32 * s : 32 * s + 32] == 0
     position = stamps // 2 * np.int64(32) + np.arange(32)
+    # the hand stands behind the position that it evicted last; locked rows are passed over
     by_age = [int(way) for way in np.argsort(position, kind="stable") if unlocked[way]]
     ahead = [way for way in by_age if position[way] > state.hand[s]]
     behind = [way for way in by_age if position[way] <= state.hand[s]]
@@ -73,6 +74,7 @@ def lookahead_victim(s, amount, use, now, state):
     next_use = state.next_use[32 * s : 32 * s + 32]
     known = (next_use > now) & (next_use < NEVER)
     distance = np.where(known, np.minimum(np.where(known, next_use, now) - now, FAR - 1), FAR)
+    # the last key counts most: distance, then age, then way
     order = np.lexsort((np.arange(32), state.stamp[32 * s : 32 * s + 32], -distance))
     candidates = [int(way) for way in order if state.locks[32 * s + way] == 0]
     if not candidates:
