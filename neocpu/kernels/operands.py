@@ -4,13 +4,26 @@ A record is a `NamedTuple`, so Numba compiles it as it does a tuple, and the twi
 records. K: entries of a call (a feature of a batch that reads one table).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+# of one of several widths, or of the record of a row format: the kernel is compiled for each
+Elements = NDArray[np.generic]
+Integers = NDArray[np.integer]
+
+
+class Position(NamedTuple):
+    """Where a matrix begins in a flat array, and the elements from one of its lines to the next.
+
+    at, step : i64
+    """
+
+    at: int
+    step: int
 
 
 class Bags(NamedTuple):
@@ -59,7 +72,7 @@ class Terms(NamedTuple):
     weights : f32[n], or f32[0] without any
     """
 
-    values: NDArray[Any]
+    values: Elements
     index: Ints  # type: ignore[assignment]  # hides tuple.index
     weights: Floats
 
@@ -109,9 +122,9 @@ class CacheState(NamedTuple):
 
     prints: NDArray[np.uint8]
     tags: Ints
-    locks: NDArray[Any]
+    locks: Integers
     dirty: NDArray[np.uint8]
-    stamp: NDArray[Any]
+    stamp: Integers
     next_use: Ints
     hand: Ints
 

@@ -6,26 +6,27 @@ row_state, places, segments, gradient, hyper)`. Records are flat, and arguments 
 hands no nested one to the threads of a kernel, nor one that was taken out of another.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Codes = NDArray[np.unsignedinteger]
 
 
 class CodedTable(NamedTuple):
     """A table of codes, and how a step rounds what it writes.
 
     codes : u8[:] or u16[:]. low : u16[:], the lower halves of fp32 numbers whose upper ones are the
-    codes, or u16[0]. layout : i64[5] of the small float (`reference.codecs.layout`). rounding : i64
-    of `reference.codecs.ROUNDINGS`: 0 nearest even, 1 stochastic, 4 FBGEMM's fp16 trick. step :
-    i64, and rows : i64[U], the number in its shard of each unique row: random words go by them,
+    codes, or u16[0]. layout : i64[5] of the small float (`core.codecs.layout`). rounding : i64
+    of `core.codecs.ROUNDINGS`: 0 nearest even, 1 stochastic, 4 FBGEMM's fp16 trick. step : i64,
+    and rows : i64[U], the number in its shard of each unique row: random words go by them,
     while `Segments.unique` may be slots of a cache.
     """
 
-    codes: NDArray[Any]
+    codes: Codes
     low: NDArray[np.uint16]
     layout: Ints
     rounding: int

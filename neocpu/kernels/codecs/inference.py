@@ -4,7 +4,7 @@
     | codes | scale | bias | padding |      `reverse_qparam=True`
 
 Scale and bias are both fp16 (4 bytes together) or both fp32 (8).
-The codes themselves are those of `codecs_rows`; a row is padded with zeros to the table's row
+The codes themselves are those of `codecs/rows.py`; a row is padded with zeros to the table's row
 alignment (16 on a GPU, 1 on a CPU). Examples: `docs/formats.md`.
 """
 
@@ -37,6 +37,7 @@ def pack_inference(codes, header, size, last, out):
         for r in range(task * share, min(task * share + share, codes.shape[0])):
             line = view(flat, r * width, width)
             row = view(to, r * w, w)
+            # int8 has fp32 words, int4 and int2 fp16 ones
             if header == 8:
                 scale = get_float(line, data)
                 bias = get_float(line, data + 4)
@@ -45,6 +46,7 @@ def pack_inference(codes, header, size, last, out):
                 bias = get_half(line, data + 2)
             for c in range(data):
                 row[first + c] = line[c]
+            # padding is zero, as FBGEMM's is: rows are compared and hashed byte by byte
             for c in range(data + size, w):
                 row[c] = 0
             if size == 8:

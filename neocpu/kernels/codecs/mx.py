@@ -14,8 +14,8 @@ from neocpu.kernels.numbers.philox import philox4x32
 from neocpu.kernels.simd.bags import view
 from neocpu.kernels.simd.small_floats import code4, magnitude, number4
 
+# of the shared exponent (`core/codecs.py`); floor, 1, has no test of its own: it never rounds up
 NEAREST = 0
-FLOOR = 1
 EVEN = 2
 STOCHASTIC = 3
 CEIL = 4
@@ -28,6 +28,7 @@ BYTES = 17  # of a block, with its exponent
 @inlined
 def power(exponent):
     """2^exponent as fp32, -149 <= exponent <= 127."""
+    # 2^-127 and below are subnormal: their bit is in the mantissa
     bits = exponent + 127 << 23 if exponent > -127 else 1 << exponent + 149
     return np.uint32(bits).view(np.float32)
 
@@ -35,6 +36,7 @@ def power(exponent):
 @inlined
 def shared_exponent(most, rounding, word):
     """Exponent of a block from the bits int64 of its largest magnitude, rounded up or down."""
+    # no normal number: the least exponent that a byte can hold
     if most < 0x00800000:
         return -127
     floor = (most >> 23) - 127
@@ -47,6 +49,7 @@ def shared_exponent(most, rounding, word):
         up = mantissa + (word >> 10) >= 0x800000
     else:
         up = rounding == CEIL and mantissa > 0
+    # - 2: the largest e2m1 number is 6, between 2^2 and 2^3
     return min(max(floor + (1 if up else 0) - 2, -127), 125)
 
 
@@ -73,13 +76,17 @@ def quantize_mx4(x, rounding, key, rows, step, out):
                 line = view(flat, r * d + first, n)
                 to = view(bytes_, r * width + first // BLOCK * BYTES, BYTES)
                 most = np.int32(0)
+                # a row's last block has no other numbers; zeros do not raise its exponent
                 for c in range(n, BLOCK):
                     block[c] = 0
                 for c in range(n):
                     block[c] = line[c]
                     a = magnitude(line[c])
+                    # NaN does not count: it would give every number of the block its exponent
                     a = a if a <= np.int32(0x7F800000) else np.int32(0)
                     most = a if a > most else most
+                # one word for a block: it is the exponent that is rounded at random, not each
+                # number
                 word = np.int64(0)
                 if rounding == STOCHASTIC:
                     word = np.int64(
@@ -117,6 +124,7 @@ def dequantize_mx4(codes, out):
             for first in range(0, d, BLOCK):
                 block = view(bytes_, r * width + first // BLOCK * BYTES, BYTES)
                 byte = np.int64(block[CODES])
+                # 255 is OCP's NaN for the shared scale
                 scale = np.float32(np.nan) if byte == 255 else power(byte - 127)
                 for k in range(CODES):
                     number[2 * k] = number4(block[k]) * scale

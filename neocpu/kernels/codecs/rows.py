@@ -18,7 +18,7 @@ from neocpu.kernels.simd.bags import view
 from neocpu.kernels.simd.quantize import quick_range, read_codes, row_range, write_codes
 from neocpu.kernels.simd.small_floats import magnitude, nearest_code, number_of_code
 
-# variants of int8, kernels/twins/codecs/small_floats.py
+# variants of int8 (`core/codecs.py`)
 CPU = 0
 GPU = 1
 TBE = 2

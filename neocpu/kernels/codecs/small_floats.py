@@ -1,8 +1,8 @@
 """How are rows of small floats written and read, element by element?
 
 To nearest even, stochastically, or as FBGEMM does it. A small float is described by five words
-(`formats.SmallFloat.words`), so fp16, bf16, both fp8 and HFP8 share one loop. The arithmetic of one
-element is in `simd/small_floats.py`; LLVM makes vectors of it. Formats and golden bytes:
+(`core.formats.SmallFloat.words`), so fp16, bf16, both fp8 and HFP8 share one loop. The arithmetic
+of one element is in `simd/small_floats.py`; LLVM makes vectors of it. Formats and golden bytes:
 `docs/formats.md`.
 
 Stochastic rounding takes its random word from (table, row, column, step) alone, so any plan, thread
@@ -27,7 +27,7 @@ from neocpu.kernels.simd.small_floats import (
 )
 
 RUN = 1 << 14  # elements of one task
-# rounding modes besides nearest (0) and stochastic (1), kernels/twins/codecs/small_floats.py
+# rounding modes besides nearest (0) and stochastic (1), core/codecs.py
 TRUNCATE = 2
 HALF_UP = 3
 FBGEMM = 4
@@ -42,6 +42,7 @@ def words_of(layout):
     bias = layout[2]
     kind = layout[3]
     limit = layout[4]
+    # kind 1 is IEEE-754: the topmost exponent is infinity and NaN; e4m3fn has one NaN, HFP8 neither
     over = (1 << (bits - 1)) - (1 << m) if kind == 1 else (1 << (bits - 1)) - 1
     quiet = over + (1 << (m - 1)) if kind == 1 else over
     return (
@@ -71,6 +72,8 @@ def draw_words(key, row, column0, step, words):
 
     `column0` is a multiple of 4 and `words` as long as whole blocks of 4 columns.
     """
+    # Philox gives four words at once: columns are drawn in blocks of the whole table, so that a
+    # shard of some columns draws the same ones
     for block in range(words.size // 4):
         a, b, c, d = philox4x32(key, row, np.uint64(column0 // 4 + block), step)
         words[4 * block] = np.uint32(a)
@@ -98,6 +101,7 @@ def encode_rows(x, layout, rounding, out):
         n = min(RUN, flat.size - task * RUN)
         line = view(flat, task * RUN, n)
         to = view(codes, task * RUN, n)
+        # asked once for a run, so that LLVM makes vectors of each loop
         if rounding == HALF_UP:
             for i in range(n):
                 to[i] = half_up_code(line[i])
@@ -125,6 +129,7 @@ def encode_rows_randomly(x, layout, rounding, key, rows, column0, step, out):
     codes = out.reshape(-1)
     d = x.shape[1]
     top = largest_of(words)
+    # a shard may begin inside a block of four words: those before it are drawn and left out
     before = np.int64(column0) % 4
     first = np.int64(column0) - before
     blocks = (before + d + 3) // 4

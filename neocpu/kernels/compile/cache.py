@@ -1,5 +1,5 @@
 """Where do compiled kernels live? In one file each, named by what decides its code
-(`kernel_key.py`).
+(`compile/key.py`).
 
     NEOCPU_CACHE_DIR / environment / module.kernel-key.nbc
 
@@ -9,7 +9,7 @@ another name and renamed, and carries a checksum. No file in it can end a run:
 
     cannot be written       used as far as it goes; what is missing is compiled in memory, in every
                             process again (`trouble`)
-    others could write it   not used (`_trust.py`): all is compiled in memory (`trouble`)
+    others could write it   not used (`compile/trust.py`): all is compiled in memory (`trouble`)
     a file is damaged       removed and compiled again (`damage`)
 
 Each is said once on stderr, by the first process.
@@ -75,6 +75,7 @@ class Activity:
         """A kernel is about to be compiled; before the first one, a cache that will not keep it is
         told.
         """
+        # before the first kernel is compiled: who waits for it may still choose another folder
         if not self.compiled and not self.trouble:
             if reason := refusal():
                 self.refuse(reason)
@@ -118,6 +119,7 @@ class Activity:
 def _say(text: str) -> None:
     """One line on stderr, unless this process is to be quiet or has no stderr."""
     if QUIET not in os.environ:
+        # ValueError: a closed stream; AttributeError: None, as of a process without a terminal
         with contextlib.suppress(OSError, ValueError, AttributeError):
             print(f"neocpu: {text}", file=sys.stderr, flush=True)
 
@@ -133,6 +135,7 @@ def cache_folder() -> Path:
 def refusal() -> str:
     """Why nothing is loaded from the cache folder; "" where it is trusted, or not there yet."""
     folder = cache_folder()
+    # whoever can write the parent can put another folder in the place of this one
     for path in (folder.parent, folder):
         if reason := distrust(path):
             return f"{path}: {reason}"
@@ -160,6 +163,7 @@ def write(path: Path, data: bytes) -> None:
     for folder in (path.parent.parent, path.parent):
         if not folder.exists():
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    # in the same folder, so that the rename is one step of one file system
     temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
@@ -197,6 +201,8 @@ def is_sound(path: Path) -> bool:
 
 def _content(data: bytes) -> bytes | None:
     """The pickled kernel of a file; None if the file is damaged."""
+    # the checksum tells a file that was cut or overwritten, not one that was forged: that is
+    # trust's
     content = data[HEADER:]
     return content if data[:HEADER] == MAGIC + hashlib.sha256(content).digest() else None
 
@@ -227,6 +233,7 @@ class KernelCache(_Cache):
 
     def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
         """The kernel compiled for these arguments, or None if it is not there or damaged."""
+        # Numba registers what a kernel may call when it compiles; one that is loaded needs it, too.
         target_context.refresh()
         result = self._load(self._path(sig), target_context) if self._enabled else None
         if result is None:
@@ -235,6 +242,7 @@ class KernelCache(_Cache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled kernel, if it can be kept."""
+        # dynamic globals are addresses of this process, lifted loops are kernels beside this one
         if not self._enabled or data.library.has_dynamic_globals or data.lifted:
             return
         if reason := refusal():
@@ -277,6 +285,8 @@ class KernelCache(_Cache):
             return None
         try:
             result = CompileResult._rebuild(target_context, *pickle.loads(content))
+        # Unpickling a file of another build can raise anything, and compiling again is always
+        # right.
         except Exception as error:
             activity.drop(path, f"cannot be loaded ({type(error).__name__}: {error})")
             return None
@@ -287,6 +297,7 @@ class KernelCache(_Cache):
 
 def keep(function: Any) -> Any:
     """Give a jitted function this cache; a plain one (NUMBA_DISABLE_JIT) is returned as it is."""
+    # NUMBA_DISABLE_JIT: a debugger steps through the Python functions
     if not isinstance(function, Dispatcher):
         return function
     dispatcher: Any = function

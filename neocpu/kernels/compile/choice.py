@@ -25,6 +25,7 @@ def family() -> str:
 
 def use(name: str) -> None:
     """Use a family from now on; objects ask for their kernels when they call them."""
+    # in the environment, so that local ranks, which are processes of their own, choose the same
     os.environ[VARIABLE] = name
     family()
 

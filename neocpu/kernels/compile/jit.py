@@ -6,7 +6,7 @@
 * `error_model="numpy"`: a division by zero gives inf or NaN as IEEE-754 says, with no branch.
 * No entry for C pointers (`no_cfunc_wrapper`): nobody calls a kernel through one, and each would be
   compiled.
-* Compiled kernels are kept in a cache on the disk (`_cache.py`).
+* Compiled kernels are kept in a cache on the disk (`compile/cache.py`).
 """
 
 import os

@@ -41,7 +41,7 @@ from numba.core.descriptors import TargetDescriptor
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
-INLINED = "_inlined"  # the mark of a function that is inlined where it is called (`_jit.inlined`)
+INLINED = "_inlined"  # the mark of a function that is inlined where it is called (`compile/jit.py`)
 PACKAGE = Path(__file__).resolve().parent.parent
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), range, slice)
@@ -89,6 +89,7 @@ def has_fma() -> bool:
 
     The compiler is asked for one: where it has none, it calls a function of the C library.
     """
+    # a private name, the only way to the target machine that Numba has set up
     machine = getattr(cpu_target.target_context.codegen(), "_tm", None)
     if machine is None:
         return True  # another version of Numba; not known, so not refused
@@ -122,6 +123,7 @@ def source_digest(folder: Path = PACKAGE) -> str:
     """Digest of every Python file below `folder`, byte for byte."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
+        # names and sizes too: text that moves from one file into another is another source
         name = path.relative_to(folder).as_posix()
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
@@ -145,6 +147,7 @@ def key(*roots: Any) -> str:
             return "\n".join(_numba_type(value, refer))
         if id(value) not in numbers:
             numbers[id(value)] = len(queue)
+            # Met objects are kept in the queue until the end, so that no address is used twice.
             queue.append(value)
         return f"#{numbers[id(value)]}"
 
@@ -152,6 +155,7 @@ def key(*roots: Any) -> str:
         digest.update(f"{refer(root)}\n".encode())
     for value in queue:  # grows meanwhile
         for part in _describe(value, refer):
+            # with its length: two parts may not read like one
             digest.update(f"{len(part)}:{part}\n".encode())
         digest.update(b"\0")
     return digest.hexdigest()
@@ -210,10 +214,14 @@ def _function(function: FunctionType, refer: Callable[[Any], str]) -> Iterator[s
     spaces = [function.__globals__]
     for space in spaces:  # of the function, then of the modules of ours that it names
         for name in names:
+            # builtins are Python's, whose version is in `environment`; dunders are the module's own
+            # facts
             if name not in space or name.startswith("__"):
                 continue
             value = space[name]
             yield f"{name} {refer(value)}"
+            # `module.name` in bytecode is two names: those of our modules are looked up there as
+            # well
             ours = isinstance(value, ModuleType) and not _is_named(value)
             if ours and not any(vars(value) is known for known in spaces):
                 spaces.append(vars(value))
@@ -271,6 +279,7 @@ def _code(code: CodeType, names: set[str]) -> str:
         code.co_argcount,
         code.co_posonlyargcount,
         code.co_kwonlyargcount,
+        # higher bits are `from __future__` imports, which only change how the source is read
         code.co_flags & 0xFF,
         code.co_names,
         code.co_varnames,
@@ -302,6 +311,7 @@ def _constant(value: Any, names: set[str]) -> str:
     if isinstance(value, tuple):
         return f"tuple of {len(value)}\n" + "".join(_constant(item, names) for item in value)
     if isinstance(value, frozenset):
+        # sets have another order in each process, since hashes of texts are salted
         return f"set of {len(value)}\n" + "".join(sorted(_constant(item, names) for item in value))
     return f"{type(value).__name__} {value!r}\n"
 

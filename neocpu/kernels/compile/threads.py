@@ -53,6 +53,7 @@ def bind_threads(cores: Sequence[int]) -> bool:
         openmp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return False
+    # an exception cannot leave a callback of C
     refused: list[OSError] = []
 
     def bind(_: object) -> None:
@@ -62,5 +63,6 @@ def bind_threads(cores: Sequence[int]) -> bool:
             refused.append(error)
 
     body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(bind)
+    # the team that GNU OpenMP keeps for this thread: Numba's kernels run on the same one
     openmp.GOMP_parallel(body, None, ctypes.c_uint(len(cores)), ctypes.c_uint(0))
     return not refused

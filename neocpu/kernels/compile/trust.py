@@ -33,6 +33,7 @@ def read(path: Path) -> tuple[bytes, str]:
 
     Raises OSError where it cannot be read. A pipe, which would block for ever, is not.
     """
+    # opened, then asked: between a look at the path and opening it, the file could be replaced
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)

@@ -65,6 +65,7 @@ def softmax_bags(scores, offsets, out):
         most = -np.inf
         for lookup in range(first, last):
             score = np.float64(scores[lookup])
+            # A NaN replaces every score, and no comparison with it is true afterwards: it stays.
             if score > most or score != score:
                 most = score
         total = 0.0
@@ -147,4 +148,6 @@ def attention_gradients(histories, inner, weights, gradient, out, target_out):
                 by_row = fma(product, target[s, c], inner[lookup, c] + difference)
                 out[lookup, c] = fma(weights[lookup], gradient[s, c], by_row)
                 by_target = fma(product, rows[lookup, c], inner[lookup, dim + c] - difference)
+                # a sample belongs to one thread, so its candidate's gradient needs no lock and has
+                # one order
                 target_out[s, c] = target_out[s, c] + by_target

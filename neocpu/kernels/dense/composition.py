@@ -34,7 +34,9 @@ def compose(steps, first, second, out):
     left = first.reshape(-1)
     right = second.reshape(-1)
     made = out.reshape(-1)
+    # all steps of a sample before the next one: what a step made is still in the cache
     for sample in prange(out.shape[0]):
+        # unsigned: for a signed index Numba tests at each use whether it counts from the end
         row = np.uint64(sample)
         left_row = row * np.uint64(first.shape[1])
         right_row = row * np.uint64(second.shape[1])

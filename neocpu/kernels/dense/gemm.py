@@ -27,6 +27,7 @@ from numba import get_num_threads, prange
 from numpy.typing import NDArray
 
 from neocpu.kernels.compile.jit import kernel, parallel_kernel
+from neocpu.kernels.operands import Position
 from neocpu.kernels.simd import prefetch, take_next
 from neocpu.kernels.simd.panels import (
     BIAS,
@@ -75,8 +76,11 @@ def _pack(operand, k0, count, p0, p1, width, out, at):
     rows = x.shape[1] if first else x.shape[0]
     whole = min(p1, rows // width)
     if first:
+        # a partial panel: lanes that hold leftovers could be subnormal, which makes arithmetic slow
         if whole < p1:
             clear_floats(out, at + (whole - p0) * size, size)
+        # Steps are the lines of the matrix here: they are copied as they stand, and every line is
+        # read once.
         for k in range(count):
             row = (k0 + k) * stride
             line = at + k * width
@@ -90,10 +94,13 @@ def _pack(operand, k0, count, p0, p1, width, out, at):
                     x, row + whole * width, out, line + (whole - p0) * size, rows - whole * width
                 )
         return
+    # Rows are its lines here: a step is a column, so blocks are transposed in registers.
     blocks = count // LANES * LANES
     for p in range(p0, p1):
         panel = at + (p - p0) * size
         for k in range(0, blocks, LANES):
+            # the rows of the next panel, while this one is turned: hardware foresees no step from
+            # line to line
             for r in range((p + 1) * width, min(rows, (p + 2) * width)):
                 prefetch(x, r * stride + k0 + k)
             for r in range(p * width, (p + 1) * width, LANES):
@@ -103,6 +110,7 @@ def _pack(operand, k0, count, p0, p1, width, out, at):
                 transpose_block(x, source, stride, present, out, target, width)
         for r in range(width):
             row = min(p * width + r, rows - 1)
+            # the last steps, too few for a block
             for k in range(blocks, count):
                 out[panel + k * width + r] = x[row, k0 + k]
 
@@ -129,8 +137,11 @@ def _leaves(a_block, a_at, panels, b_panels, b_at, slim, cuts, tiles):
     """
     origin = cuts[0]
     steps = cuts[-1] - cuts[0]
+    # a stack of tiles, like the binary counter that the number of the leaf is
     size = panels * _TILE
     top = np.int64(0)
+    # the panels of the block together fetch one next B part, a row of NC floats for each of its
+    # steps
     pace = (NC + panels - 1) // panels
     for leaf in range(cuts.size - 1):
         k = cuts[leaf] - origin
@@ -138,50 +149,28 @@ def _leaves(a_block, a_at, panels, b_panels, b_at, slim, cuts, tiles):
         fresh = 1
         # the second leaf of a pair is added to the first one straight from the registers
         odd = leaf & 1
+        # `or fresh`: an empty leaf is a tile of +0
         while k < end or fresh:
             count = min(_KC, end - k)
+            # only the last part of a leaf: before it the chains are not finished
             below = size if odd and k + count >= end else 0
-            right = b_at + k * NC
+            b_part = b_at + k * NC
+            right = Position(b_part, NC)
             for i in range(panels):  # each brings its share of the next B part nearer
-                left = a_at + (i * steps + k) * MR
-                into = top * size + i * _TILE
-                coming = right + (NC + i * pace) * count
+                left = Position(a_at + (i * steps + k) * MR, MR)
+                into = Position(top * size + i * _TILE, NC)
+                coming = Position(b_part + (NC + i * pace) * count, pace)
                 if slim:
                     slim_chains(
-                        a_block,
-                        left,
-                        MR,
-                        b_panels,
-                        right,
-                        NC,
-                        count,
-                        tiles,
-                        into,
-                        NC,
-                        fresh,
-                        below,
-                        coming,
-                        pace,
+                        a_block, left, b_panels, right, count, tiles, into, fresh, below, coming
                     )
                 else:
                     tile_chains(
-                        a_block,
-                        left,
-                        MR,
-                        b_panels,
-                        right,
-                        NC,
-                        count,
-                        tiles,
-                        into,
-                        NC,
-                        fresh,
-                        below,
-                        coming,
-                        pace,
+                        a_block, left, b_panels, right, count, tiles, into, fresh, below, coming
                     )
             k = k + count
             fresh = 0
+        # The pair was added in registers; what is left are the subtrees above pairs.
         top = _merge(tiles, size, leaf >> 1, top - 1) if odd else top + 1
 
 
@@ -212,13 +201,18 @@ def _product(a, a_first, b, b_first, cuts, mode, other, out, sums, threads):
     origin = cuts[0]
     steps = cuts[-1] - cuts[0]
     levels = 1
+    # log2(leaves) + 1: one subtree of each height, and the leaf that is being computed
     while 1 << levels < 2 * (cuts.size - 1):
         levels += 1
     a_panels = (rows + MR - 1) // MR
     b_panels = (columns + NC - 1) // NC
+    # B is packed once, by all threads, since every block of A reads all of it.
     packed = np.empty(b_panels * steps * NC + _SLACK, np.float32)
     counter = np.zeros(1, np.int64)
     start = cache_line_offset(packed)
+    # One iteration for each thread, which takes work from the counter until there is none: Numba
+    # cuts a `prange` into equal shares beforehand, and a thread on a slow core would hold up all
+    # others.
     for _ in prange(threads):
         j0 = _CHUNK * take_next(counter)
         while j0 < b_panels:
@@ -237,8 +231,11 @@ def _product(a, a_first, b, b_first, cuts, mode, other, out, sums, threads):
         )
     blocks = max(1, min(blocks, a_panels))
     most = (a_panels + blocks - 1) // blocks
+    # few rows: threads share a block and each takes some columns, packing the block for itself
     parts = max(1, min(b_panels, (threads + blocks - 1) // blocks))
+    # without rows there is still a block, of no panels
     units = blocks * parts if rows else 0
+    # a bias is one line for all rows, a gate has one for each
     down = columns if mode == GATE else 0
     counter[0] = 0
     for _ in prange(threads):
@@ -252,6 +249,7 @@ def _product(a, a_first, b, b_first, cuts, mode, other, out, sums, threads):
             i0 = block * a_panels // blocks
             i1 = (block + 1) * a_panels // blocks
             _pack(left, origin, steps, i0, i1, np.int64(MR), a_block, a_start)
+            # once for each block: by the unit that has its first columns
             if part == 0 and sums.size:
                 _column_sums(a, i0 * MR, min(i1 * MR, rows) - i0 * MR, cuts, tiles, sums)
             for j in range(part * b_panels // parts, (part + 1) * b_panels // parts):
@@ -271,12 +269,10 @@ def _product(a, a_first, b, b_first, cuts, mode, other, out, sums, threads):
                         min(MR, rows - r0),
                         min(NC, columns - c0),
                         other,
-                        r0 * down + c0,
-                        down,
+                        Position(r0 * down + c0, down),
                         mode,
                         out,
-                        r0 * columns + c0,
-                        columns,
+                        Position(r0 * columns + c0, columns),
                     )
             unit = take_next(counter)
 

@@ -19,6 +19,7 @@ import numpy as np
 from numba import prange
 
 from neocpu.kernels.compile.jit import kernel, parallel_kernel
+from neocpu.kernels.operands import Position
 from neocpu.kernels.simd import prefetch
 from neocpu.kernels.simd.panels import (
     add_floats,
@@ -61,6 +62,7 @@ def _turn(e, at, count, dim, stride, out):
     for i in range(0, stride, LANES):
         for d in range(0, whole, LANES):
             transpose_block(e, at + i * dim + d, dim, count - i, out, d * stride + i, stride)
+    # the columns that fill no block, and their repeated rows
     for i in range(stride):
         for d in range(whole, dim):
             out[d * stride + i] = e[at + min(i, count - 1) * dim + d]
@@ -74,7 +76,9 @@ def _forward(e, samples, count, dim, own, out):
     high = _up(count, MR)
     width = dim + count * (count - 1 + 2 * own) // 2
     for chunk in prange((samples + _CHUNK - 1) // _CHUNK):
+        # MR + LANES more: the last tile and the last block may reach beyond the rows
         turned = np.zeros(dim * stride + MR + LANES, np.float32)
+        # zeros: what no tile writes is read by whole vectors, and leftovers may be subnormal
         dots = np.zeros(high * stride, np.float32)
         line = np.zeros(width + LANES, np.float32)
         first = np.int64(chunk) * _CHUNK
@@ -83,29 +87,24 @@ def _forward(e, samples, count, dim, own, out):
             _turn(e, s * size, count, dim, stride, turned)
             for i in range(0, count, MR):
                 if s < last:
+                    # a share of the next sample with each panel, so that requests and products
+                    # alternate
                     _ahead(e, (s + 1) * size, size, i, high)
+                # tiles of the lower triangle only, and of those on the diagonal all of it
                 for j in range(0, min(count, i + MR), LANES):
-                    slim_chains(
-                        turned,
-                        i,
-                        stride,
-                        turned,
-                        j,
-                        stride,
-                        dim,
-                        dots,
-                        i * stride + j,
-                        stride,
-                        1,
-                        0,
-                        j,
-                        0,
-                    )
+                    left = Position(i, stride)
+                    right = Position(j, stride)
+                    into = Position(i * stride + j, stride)
+                    slim_chains(turned, left, turned, right, dim, dots, into, 1, 0, Position(j, 0))
+            # Rows of the triangle have every length, so they are written one behind the other with
+            # up to LANES - 1 floats too many, which the next row replaces.
             at = dim
             for i in range(count):
                 _copy(dots, i * stride, line, at, i + own)
                 at += i + own
             copy_floats(e, s * size, out, s * width, dim)
+            # by way of a line of its own: a vector too long would write into the next sample, of
+            # another thread
             copy_floats(line, dim, out, s * width + dim, width - dim)
 
 
@@ -117,6 +116,8 @@ def _symmetric(line, at, count, own, stride, s):
         if own:
             s[i * stride + i] = line[at + i] + line[at + i]
         at += i + own
+    # whole blocks: S is symmetric, so a transposed block is a load and a store less than single
+    # numbers
     for i in range(0, count, LANES):
         mirror_block(s, i * stride + i, stride)
         for j in range(0, i, LANES):
@@ -160,13 +161,15 @@ def _backward(e, g, samples, count, dim, own, out):
                 # the last panel overlaps the one before it where rows suffice
                 i = max(0, min(panel, count - MR))
                 for d in range(0, wide, LANES):
-                    at = into_at + i * wide + d
-                    gap_chains(
-                        pairs, i, stride, rows, rows_at + d, wide, count, i, 1 - own, into, at, wide
-                    )
+                    left = Position(i, stride)
+                    right = Position(rows_at + d, wide)
+                    at = Position(into_at + i * wide + d, wide)
+                    gap_chains(pairs, left, rows, right, count, i, 1 - own, into, at)
             if not direct:
                 for i in range(count):
                     copy_floats(sums, i * wide, out, s * size + i * dim, dim)
+            # last: the gradient of E's first row, which goes through unchanged (docs/arithmetic.md
+            # §6)
             add_floats(line, 0, out, s * size, dim)
 
 

@@ -26,10 +26,12 @@ def norm_forward(x, eps, y, inverse):
         for d in range(dim):
             mean += np.float64(x[row, d])
         mean = mean / dim
+        # Two passes: the difference of the sums of squares would cancel where the mean is large.
         variance = 0.0
         for d in range(dim):
             distance = np.float64(x[row, d]) - mean
             variance += distance * distance
+        # kept for the way back, which needs no mean and no variance then
         inverse[row] = 1.0 / np.sqrt(variance / dim + eps)
         for d in range(dim):
             y[row, d] = np.float32((np.float64(x[row, d]) - mean) * inverse[row])

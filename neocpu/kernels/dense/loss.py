@@ -25,6 +25,7 @@ def bce(logit, label, batch, prediction, gradient, loss):
     for i in range(logit.size):
         z = np.float64(logit[i])
         y = np.float64(label[i])
+        # of -|z|: it never overflows, for either sign of the logit
         e = exp(-abs(z))
         p = np.float32((1.0 if z >= 0.0 else e) / (1.0 + e))
         prediction[i] = p

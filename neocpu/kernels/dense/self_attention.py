@@ -50,6 +50,7 @@ def attention_forward(vectors, count, scale, weights, out):
         for i in range(count):
             line = weights[b, i * count : (i + 1) * count]
             _products(q[b, i * dim : (i + 1) * dim], keys, line)
+            # the greatest score is taken off, so that no exponential overflows
             top = np.float32(-np.inf)
             for j in range(count):
                 line[j] = line[j] * scale
@@ -89,6 +90,7 @@ def attention_backward(vectors, weights, g, count, scale, gradients):
         query_gradient = dq[b].reshape(count, dim)
         key_gradient = dk[b].reshape(count, dim)
         value_gradient = dv[b].reshape(count, dim)
+        # chains begin at +0, and the output may hold anything
         query_gradient[:] = np.float32(0.0)
         key_gradient[:] = np.float32(0.0)
         value_gradient[:] = np.float32(0.0)

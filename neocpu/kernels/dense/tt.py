@@ -84,17 +84,15 @@ class StripLines(NamedTuple):
 @inlined
 def _chains(rows, lines, out, into, columns, fresh):
     """Chains of a strip over all columns, a multiple of 16, into out[into[i] + column]."""
-    a, at, a_step = rows
-    b, b_at, b_step, count = lines
     j = np.int64(0)
     while columns - j >= WIDE * LANES:
-        wide_chains(a, at, a_step, b, b_at, b_step, count, out, into, j, fresh)
+        wide_chains(rows, lines, out, into, j, fresh)
         j += WIDE * LANES
     while columns - j >= 2 * LANES:
-        pair_chains(a, at, a_step, b, b_at, b_step, count, out, into, j, fresh)
+        pair_chains(rows, lines, out, into, j, fresh)
         j += 2 * LANES
     while j < columns:
-        slim_strip(a, at, a_step, b, b_at, b_step, count, out, into, j, fresh)
+        slim_strip(rows, lines, out, into, j, fresh)
         j += LANES
 
 
@@ -110,6 +108,7 @@ def _next_rows(order, member, end, row, q1, numbers, inner):
     """The next four rows of the members of a group, of q1 rows each, the last one again behind the
     group's end: member numbers[i], its row inner[i]. Returns the member and row that come then.
     """
+    # strips are always full: the last row again, which is written twice with the same bits
     for i in range(ROWS):
         numbers[i] = order[min(member, end - 1)]
         inner[i] = row if member < end else q1 - 1
@@ -131,6 +130,8 @@ def _prefixes(core1, core2, first, second, groups, sizes, threads, out):
         inner = np.empty(ROWS, np.int64)
         at = np.empty(ROWS, np.int64)
         into = np.empty(ROWS, np.int64)
+        # Groups differ in size, by how often their row of core 2 is used: threads take them as they
+        # come.
         group = take_next(counter)
         while group < starts.size - 1:
             member = starts[group]
@@ -163,6 +164,8 @@ def _rows(prefix, core3, lines, third, sizes, out):
                 for j in range(0, q3, ROWS):
                     _lines(third[u] * q3 * rank, rank, j, q3, right)
                     cell = (u * pairs + i) * q3 + j
+                    # A strip's four columns lie side by side: where fewer are left, the rest is
+                    # copied from a block.
                     if i + ROWS <= pairs and j + ROWS <= q3:
                         _lines(cell, q3, 0, ROWS, into)
                         strip_dots(prefix, at, core3, right, rank, out, into)
@@ -186,6 +189,8 @@ def _prefix_gradients(gradient, core3, third, starts, sizes, out):
         for node in range(first, min(first + _CHUNK, nodes)):
             for i in range(0, pairs, ROWS):
                 _lines(node * pairs * rank, rank, i, pairs, into)
+                # one chain over all pairs of the node: the first begins at +0, the others go on
+                # from memory
                 fresh = 1
                 for pair in range(starts[node], starts[node + 1]):
                     _lines(pair * pairs * q3, q3, i, pairs, at)
@@ -235,6 +240,8 @@ def _second_gradients(core1, first, gradient, members, sizes, most, out):
             for member in range(count):
                 node = order[starts[group] + member]
                 size = q1 * rank
+                # Packed, for the steps of a chain go across nodes, and those of a group are
+                # anywhere.
                 copy_floats(core1, first[node] * size, left, member * size, size)
                 size = q1 * width
                 copy_floats(gradient, node * size, right, member * size, size)
@@ -367,6 +374,7 @@ def first_gradients(core2, second, gradient, order, starts, runs, q1, out):
     """
     rank = out.shape[1] // q1
     width = gradient.shape[1] // q1
+    # A node's part waits in memory: groups share a row of core 2, but sums go by rows of core 1.
     parts = np.empty(gradient.shape[0] * q1 * rank, np.float32)
     sizes = TrainSizes(q1, 0, 0, rank, width)
     flat = (core2.reshape(-1), second, gradient.reshape(-1), Members(order, starts), runs)

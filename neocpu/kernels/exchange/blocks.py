@@ -28,6 +28,7 @@ def copy_blocks(source, target, jobs):
         for i in range(jobs[j, 4]):
             a = source_start + i * source_stride
             b = target_start + i * target_stride
+            # slices, of a known stride of 1: LLVM copies vectors
             x = source[a : a + width]
             y = target[b : b + width]
             for c in range(width):
@@ -60,6 +61,7 @@ def add_blocks(source, target, jobs):
             y = target[b : b + width]
             for c in range(width):
                 total = y[c] + x[c]
+                # Knuth's TwoSum, whichever is larger
                 addend = total - y[c]
                 error = (y[c] - (total - addend)) + (x[c] - addend)
                 # The error of an infinite or NaN sum would be NaN and spoil later sums.

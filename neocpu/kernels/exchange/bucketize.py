@@ -79,6 +79,7 @@ def bucketize_lengths(offsets, values, ranges, samples, lengths):
             bag = key[e] * samples + s
             count = 0
             for j in range(offsets[bag], offsets[bag + 1]):
+                # `&`, not `and`: no branch on rows that come at random
                 count += (lo[e] <= values[j]) & (values[j] < hi[e])
             lengths[e * samples + s] = count
 
@@ -117,6 +118,7 @@ def first_outside(offsets, values, limit, samples):
     """
     for f in range(limit.size):
         for j in range(offsets[f * samples], offsets[(f + 1) * samples]):
+            # a branch, since it is never taken in a run that goes on
             if values[j] < -1 or values[j] >= limit[f]:
                 return j
     return -1
@@ -194,9 +196,11 @@ def block_bucketize_lengths(offsets, rows, blocks, ranks, pruned, lengths):
     first_bag = blocks.first_bag
     lengths[:] = 0
     for f in range(blocks.size.size):
+        # once for a feature: a slice counts references
         bounds = blocks.bounds[blocks.bound_start[f] : blocks.bound_start[f + 1]]
         for b in range(first_bag[f], first_bag[f + 1]):
             for j in range(offsets[b], offsets[b + 1]):
+                # else -1 is 2^64 - 1, as in FBGEMM, and goes where its remainder says
                 if rows[j] == -1 and pruned >= 0:
                     rank = pruned
                 else:
@@ -233,6 +237,7 @@ def block_bucketize(bags, blocks, ranks, pruned, keep, lengths, dealt):
                     rank, local = bucket_of(np.uint64(rows[j]), f, blocks, bounds, ranks)
                     if keep[f]:
                         local = rows[j]
+                # a counting sort, stable: lookups of a bag keep their order on each rank
                 to = heads[rank * bag_count + b]
                 heads[rank * bag_count + b] = to + 1
                 dealt.rows[to] = local

@@ -54,10 +54,13 @@ def find_unique(rows, most, scratch, unique):
     count = 0
     for j in range(rows.size):
         row = rows[j]
+        # Fibonacci hashing: the high bits of the product are those that all bits of the row reach
         slot = np.int64((np.uint64(row) * SPREAD) >> shift)
         while slots[slot] >= 0 and unique[slots[slot]] != row:
             slot = (slot + 1) & mask
         if slots[slot] < 0:
+            # more unique rows than would make it shorter: the segment travels as it is, so no need
+            # to go on
             if count == most:
                 return -1
             slots[slot] = count
@@ -70,6 +73,7 @@ def find_unique(rows, most, scratch, unique):
 @inlined
 def write_positions(positions, bits, words):
     """Positions into words, `64 // bits` each, lowest bits first."""
+    # whole positions in each word: none crosses two, at the cost of a few bits
     each = 64 // bits
     for at in range((positions.size + each - 1) // each):
         word = np.int64(0)
@@ -92,6 +96,7 @@ def pack_unique_rows(rows, starts, always, scratch, message, distinct):
     for s in range(distinct.size):
         segment = rows[starts[s] : starts[s + 1]]
         size = segment.size
+        # at least one bit for each position has to fit beside them
         most = size if always else size - (size + 63) // 64 - 1
         count = -1
         if most >= 0:
@@ -153,6 +158,7 @@ def distinct_bags(bags, keys, samples, slots, inverse, first):
     Order: numbers by first occurrence.
     """
     offsets, rows, weights = bags
+    # bits, not numbers: -0 and 0 give other products, and NaN is equal to itself
     weight_bits = weights.view(np.int32)
     bits = 1
     while (1 << bits) < 2 * samples:
@@ -169,6 +175,7 @@ def distinct_bags(bags, keys, samples, slots, inverse, first):
             for j in range(offsets[bag], offsets[bag + 1]):
                 mixed = (mixed ^ (mixed >> np.uint64(29)) ^ np.uint64(rows[j])) * SPREAD
         slot = np.int64(mixed >> shift)
+        # compared, not only hashed: a collision would give a sample the bags of another
         while slots[slot] >= 0 and not equal_bags(
             offsets, rows, weight_bits, keys, samples, s, first[slots[slot]]
         ):

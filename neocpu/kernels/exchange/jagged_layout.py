@@ -33,6 +33,7 @@ def copy_segments(values, starts, segment, offsets, width, out):
     for task in prange((segment.size + RUN - 1) // RUN):
         for t in range(task * RUN, min(task * RUN + RUN, segment.size)):
             n = (offsets[t + 1] - offsets[t]) * width
+            # bare views: a slice would count references in every thread
             source = view(values, starts[segment[t]] * width, n)
             target = view(out, offsets[t] * width, n)
             for i in range(n):
@@ -140,6 +141,7 @@ def jagged_places(bags, offsets, longest, places):
         bag = bags[i]
         first = 0
         count = 0
+        # -1: an outer dimension was padded here already, so there is nothing inside
         if 0 <= bag < offsets.size - 1:
             first = offsets[bag]
             count = offsets[bag + 1] - offsets[bag]

@@ -1,14 +1,14 @@
 """How do fp32 numbers travel as small codes? Encoded while they are packed into a message, decoded
 while they are put in place.
 
-Jobs are those of `blocks.py`, but a place in a message is counted in bytes:
+Jobs are those of `exchange/blocks.py`, but a place in a message is counted in bytes:
 
     encode_blocks   columns of a matrix -> bytes of a message
     decode_blocks   bytes of a message  -> columns of a matrix
     round_blocks    both, for numbers that stay where they are
 
 What one row of a job becomes is decided by a `WireCode`: fp16 and bf16 number by number; int8, int4
-and fp8 in blocks of columns, each as FBGEMM writes a row of its own (`codecs_rows.py`). Limits,
+and fp8 in blocks of columns, each as FBGEMM writes a row of its own (`codecs/rows.py`). Limits,
 NaN and the scale: `docs/arithmetic.md` §13.
 """
 
@@ -149,6 +149,7 @@ def encode_int8(line, row):
     low, high = block_range(line)
     span = high - low
     scale = span / _BYTE
+    # infinity or NaN
     if scale - scale != _ZERO:
         scale = _NAN
         low = _NAN

@@ -21,6 +21,7 @@ def _slot(code, keys, values):
     mask = np.uint64(keys.size - 1)
     slot = splitmix64(code) & mask
     while values[slot] != 0 and keys[slot] != code:
+        # linear probing: the next slot is mostly in the same cache line
         slot = (slot + np.uint64(1)) & mask
     return slot
 
@@ -47,6 +48,7 @@ def count_codes(codes, keys, counts, first):
     slots = counts[: keys.size]
     used = counts[keys.size]
     i = np.int64(first)
+    # half full at most, so that probes stay short; the caller doubles the map and goes on
     while i < codes.size and 2 * used < keys.size:
         code = np.uint64(codes[i])
         slot = _slot(code, keys, slots)
@@ -55,6 +57,7 @@ def count_codes(codes, keys, counts, first):
             used += 1
         slots[slot] += 1
         i += 1
+    # kept behind the counts, so that a map is two arrays whoever fills it
     counts[keys.size] = used
     return i
 

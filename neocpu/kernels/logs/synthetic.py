@@ -104,12 +104,14 @@ def _uniform(draws, i, draw):
     row = np.uint64(draws.row0 + i)
     words = philox4x32(draws.key, row, np.uint64(draw >> 1), np.uint64(draws.step))
     low, high = (words[2], words[3]) if draw & 1 else (words[0], words[1])
+    # 53 bits: every number is exact in fp64, and 1 is never drawn
     return np.float64((low | (high << _U32)) >> _U11) * (1.0 / 9007199254740992.0)
 
 
 @register_jitable
 def _code_of(rank, name):
     """A 32-bit bijection (MurmurHash3's finaliser) of rank ^ name; never 0: name >= 2^31 > rank."""
+    # a bijection, so that distinct ranks are distinct codes and none needs a table
     x = (np.uint64(rank) ^ name) & _MASK
     x ^= x >> _U16
     x = (x * np.uint64(0x85EBCA6B)) & _MASK
@@ -189,6 +191,7 @@ def bag_lengths(draws, absent, mean, geometric, out):
     Shapes: draws `RowDraws`; absent u8[n]; mean f64 >= 1; geometric bool; out i64[n].
     Source: ours. Order: none.
     """
+    # one logarithm for the column; -inf: every bag has one code
     rate = log(1.0 - 1.0 / mean) if mean > 1.0 else -np.inf
     for i in range(out.size):
         if absent[i]:
@@ -213,6 +216,7 @@ def _effect(key, code, vector_amplitude, vector):
                 * (1.0 / 2147483648.0)
                 * vector_amplitude
             )
+    # a sum of integers, so without an order; exact in fp64
     return np.float64(np.int64(w0 + w1 + w2 + w3) - 8589934592) * (
         1.7320508075688772 / 4294967296.0
     )
@@ -310,9 +314,11 @@ def calibrate(raw, sigma, rate):
     total = 0.0
     for i in range(raw.size):
         total += (raw[i] - mean) * (raw[i] - mean)
+    # before the bias, which depends on it
     scale = sigma / np.sqrt(total / n)
     low = -30.0
     high = 30.0
+    # 60 halvings of an interval of 60: below the last bit of the bias, on every machine alike
     for _ in range(60):
         middle = 0.5 * (low + high)
         total = 0.0
@@ -353,6 +359,7 @@ def tally(probability, labels, histogram):
         label = np.int64(labels[i])
         histogram[label, min(np.int64(probability[i] * bins), histogram.shape[1] - 1)] += 1
         loss = -log(probability[i] if label else 1.0 - probability[i])
+        # whole numbers add in any order: blocks, threads and ranks give one sum
         total += np.int64(np.floor(loss * _FIXED_POINT + 0.5))
     return total
 
@@ -364,6 +371,7 @@ def _put_integer(value, out, at):
         out[at] = 45
         value = -value
         at = at + 1
+    # digits are counted first, since they are written from the last one on
     digits = 1
     rest = value // 10
     while rest:

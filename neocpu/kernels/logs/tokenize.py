@@ -64,10 +64,13 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
             if opened:
                 p += 1
                 start = p
+                # text ends with a newline, so neither text[p] nor text[p + 1] is read beyond its
+                # end
                 while text[p] != _NEWLINE and not (text[p] == quote and text[p + 1] != quote):
                     p += 2 if text[p] == quote else 1
                 stop = p
                 if text[p] == _NEWLINE:
+                    # a quote that is not closed: nothing of the line is read
                     column = -1
                     break
                 p += 1
@@ -86,8 +89,10 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
                 while text[p] != delimiter and text[p] != _NEWLINE:
                     p += 1
                 stop = p
+                # CR LF: files from Windows
                 if text[p] == _NEWLINE and stop > start and text[stop - 1] == _RETURN:
                     stop -= 1
+            # more fields than columns: counted, so that the message can tell how many
             if column < columns:
                 begin[column, line] = start
                 end[column, line] = stop
@@ -100,6 +105,7 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
         p += 1
         found[line] = column
         if column != columns:
+            # empty fields, so that parsers need not know which lines are malformed
             for c in range(columns):
                 begin[c, line] = first[line]
                 end[c, line] = first[line]
@@ -160,6 +166,7 @@ def parse_integers(text, begin, end, out, status):
             ):
                 code = _TOO_LARGE
             value = value * np.uint64(10) + digit
+        # -2^63 has no positive counterpart: as a word, 2^63 wraps round to it
         signed = np.int64(value)
         out[i] = 0 if code else (-signed if negative else signed)
         status[i] = code
@@ -196,8 +203,10 @@ def parse_decimals(text, begin, end, out, status):
                 point = True
             else:
                 digit_count += 1
+                # leading zeros are not significant
                 if significant > 0 or text[p] != _ZERO:
                     significant += 1
+                # 15 digits are below 2^53: the mantissa is exact in fp64
                 if significant <= 15:
                     mantissa = mantissa * 10 + np.int64(text[p] - _ZERO)
                 if point:
@@ -222,6 +231,7 @@ def parse_decimals(text, begin, end, out, status):
             status[i] = _INEXACT
         else:
             value = np.float64(mantissa)
+            # one operation on two exact numbers is rounded once, so correctly
             value = value / _POWERS[-power] if power < 0 else value * _POWERS[power]
             out[i] = -value if negative else value
             status[i] = 0
@@ -242,6 +252,7 @@ def hash_text(text, begin, end, quote, out, status):
         stop = np.int64(end[i])
         empty = p == stop
         while p < stop:
+            # mod 2^64, as unsigned words wrap
             h = (h ^ np.uint64(text[p])) * np.uint64(0x100000001B3)
             p += (
                 2
@@ -308,4 +319,5 @@ def squash(x, out):
     Shapes: x f64[n]; out f32[n]. Source: docs/arithmetic.md §10, after the DLRM reference.
     """
     for i in range(x.size):
+        # `<=`, not a maximum: a NaN stays one
         out[i] = np.float32(log1p(0.0 if x[i] <= 0.0 else x[i]))

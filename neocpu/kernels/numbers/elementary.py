@@ -49,11 +49,14 @@ def exp(x):
         return np.inf
     if x < -745.1332191019412:
         return 0.0
+    # no conversion and no `rint`: an addition rounds alike on all machines
     k = (x * _LOG2_E + _ROUND) - _ROUND
+    # k * _LN2_HIGH is exact, and so is the difference: only `low` is rounded
     high = x - k * _LN2_HIGH
     low = k * _LN2_LOW
     r = high - low
     c = (high - r) - low
+    # 1/14!: the next term is below half a unit in the last place for |r| <= 0.35
     q = 1.0 / 87178291200.0
     q = q * r + 1.0 / 6227020800.0
     q = q * r + 1.0 / 479001600.0
@@ -109,6 +112,7 @@ def _log_tail(f, k, c):
 @register_jitable
 def log(x):
     """Natural logarithm in fp64; log(0) = -inf, NaN for negative x."""
+    # `not >=`: NaN too
     if not x >= 0.0:
         return np.nan
     if x == 0.0:
@@ -128,11 +132,14 @@ def log1p(x):
         return -np.inf
     if x == np.inf:
         return np.inf
+    # 2^-54: there x^2 / 2 is below half a unit in the last place of x; -0 stays -0
     if -5.551115123125783e-17 < x < 5.551115123125783e-17:
         return x
+    # 1 + x is in [0.7, 1.42): no power of two is needed, and x itself is exact
     if -0.29 < x < 0.41:
         return _log_tail(x, 0.0, 0.0)
     u = 1.0 + x
+    # the larger of 1 and x first, as in TwoSum for ordered operands: the difference is exact
     c = (1.0 - (u - x) if x > 1.0 else x - (u - 1.0)) / u
     k, m = _split(u)
     return _log_tail(m - 1.0, np.float64(k), c)

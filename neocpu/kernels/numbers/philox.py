@@ -2,8 +2,8 @@
 
 From a function of (tensor, row, column, step): Philox4x32-10 (Salmon et al., SC 2011, "Parallel
 random numbers: as easy as 1, 2, 3") maps a 128-bit counter and a 64-bit key to four 32-bit words.
-The key stands for the tensor and the purpose (`reference.philox.tensor_key`), the counter for the
-element:
+The key stands for the tensor and the purpose (`twins.numbers.philox.tensor_key`), the counter for
+the element:
 
     counter = (row low 32, row high 32, column // 4, step)
     word i -> column 4 * (column // 4) + i
@@ -45,6 +45,7 @@ def philox4x32(key, row, block, step):
     c1 = row >> _U32
     c2 = block & _MASK
     c3 = step & _MASK
+    # 10 rounds: the number that passes all tests of TestU01's BigCrush with a margin (the paper's)
     for _ in range(10):
         p0 = _MULTIPLY_0 * c0
         p1 = _MULTIPLY_1 * c2
@@ -113,6 +114,7 @@ def random_words64(key, rows, column, step, out):
     Shapes: key uint64; rows i64[n]; column i64, even; step i64; out u64[n].
     Source: docs/arithmetic.md §9.
     """
+    # four words are drawn together: two 64-bit ones, of which a row takes one
     block = np.uint64(np.int64(column) // 4)
     upper_pair = np.int64(column) & 2
     for r in range(rows.size):

@@ -35,6 +35,8 @@ def round_words(words, n, scratch):
     total = 0.0
     for j in range(n):
         total += words[j]
+    # NaN, or infinities of both signs, whatever the order: asked before TwoSum makes NaN of
+    # infinity
     if total != total:
         return CANONICAL_NAN
     if abs(total) == np.inf:
@@ -44,6 +46,7 @@ def round_words(words, n, scratch):
         kept = 0
         for k in range(m):
             high = x + scratch[k]
+            # Knuth's TwoSum: high + low is x + scratch[k] without error, whichever is larger
             t = high - x
             low = (x - (high - t)) + (scratch[k] - t)
             if low != 0.0:
@@ -54,6 +57,7 @@ def round_words(words, n, scratch):
         m = kept + 1
     high = scratch[m - 1] if m else 0.0
     low = 0.0
+    # from the largest down, until something is left over: what follows cannot change the rounding
     for k in range(m - 2, -1, -1):
         x = high
         high = x + scratch[k]
@@ -61,8 +65,11 @@ def round_words(words, n, scratch):
         if low != 0.0:
             break
     bits = np.float64(high).view(np.int64)
+    # Round to odd: the last bit says that something follows, so the second rounding, to fp32, sees
+    # no tie where there is none (Boldo & Melquiond 2008).
     if low != 0.0 and bits & 1 == 0:
         bits += 1 if (low > 0.0) == (high > 0.0) else -1
+    # +0: a sum that is zero has no sign
     return np.float32(np.int64(bits).view(np.float64)) + np.float32(0.0)
 
 
@@ -80,6 +87,7 @@ def add_line(words, total, lost):
     for c in range(words.size):
         high = total[c] + words[c]
         t = high - total[c]
+        # absolute values: two errors of opposite signs may not look like none
         lost[c] += abs((total[c] - (high - t)) + (words[c] - t))
         total[c] = high
 
@@ -89,6 +97,7 @@ def end_line(total, lost, out):
     """out = total, rounded, where nothing was lost; returns whether anything was."""
     any_lost = 0
     for c in range(out.size):
+        # +0: a sum that is zero has no sign
         y = np.float32(total[c]) + np.float32(0.0)
         out[c] = y if y == y else CANONICAL_NAN
         any_lost += lost[c] != 0.0
@@ -148,6 +157,7 @@ def combine_words(parts, further, out):
         # remain so if a group has no parts
         total = np.zeros(w)
         lost = np.zeros(w)
+        # further words are rare: found once for a run of samples, then followed
         lo = np.searchsorted(extra_key, g * samples + begin)
         for s in range(begin, min(begin + RUN, samples)):
             line = view(flat, s * out.shape[1] + column[g], w)
@@ -161,6 +171,7 @@ def combine_words(parts, further, out):
             while hi < extra_key.size and extra_key[hi] == g * samples + s:
                 hi += 1
             if end_line(total, lost, line) or hi > lo:
+                # rare: only a sample whose words did not add exactly pays for an expansion
                 n = last - first + hi - lo
                 words = np.empty(n)
                 scratch = np.empty(n)
@@ -217,6 +228,7 @@ def divide_columns(x, lengths, key, column, width):
     for s in prange(x.shape[0]):
         for m in range(key.size):
             length = lengths[key[m], s]
+            # a bag of one lookup divided by 1 is itself
             if length > 1:
                 divisor = np.float32(length)
                 line = view(flat, s * x.shape[1] + column[m], width[m])

@@ -58,8 +58,10 @@ def group_end(entry, k, begin, last):
     while end < last and end - begin < GROUP:
         while entry.first[k + 1] <= end:
             k += 1
+        # 32 KiB of fp64 sums at most: they wait in the cache until the flag is read
         fitting = max(0, GROUPED - columns) // max(entry.width[k], 1)
         if end == begin:
+            # a group has a bag, however wide
             fitting = max(fitting, 1)
         more = min(fitting, entry.first[k + 1] - end, last - end, GROUP + begin - end)
         if more == 0:
@@ -74,6 +76,7 @@ def group_sums(terms, entry, offsets, k, begin, end, sums):
     """fp64 sums of the bags [begin, end), from entry k on, one after the other, into `sums`;
     returns whether all are exact.
     """
+    # clear what earlier arithmetic left in the flag
     rounded()
     place = 0
     b = begin
@@ -136,6 +139,8 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
         asks = several and may_ask(terms.values, terms.weights) and entry.width[k] <= GROUPED
         if doubt == 0 and asks:
             exact = group_sums(terms, entry, offsets, k, begin, end, sums)
+            # Data that rounded once rounds again soon: for some groups the plain sums would be
+            # wasted.
             doubt = 0 if exact else DOUBTS + 1
         summed = 0
         while begin < end:
@@ -155,6 +160,8 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
                     summed += width
                 else:
                     pool_bag(terms, bag, line, acc)
+                # by the whole length, pruned lookups included (docs/arithmetic.md §3); by 1 changes
+                # nothing
                 if mean and bag.hi - bag.lo > 1:
                     divide(line, np.float32(bag.hi - bag.lo))
             begin = stop
@@ -199,6 +206,7 @@ def gathered_rows(table, entries, rows, weights, lines, out):
     n = rows.size
     tasks = max(1, min(TASKS, n // SMALL))
     for task in prange(tasks):
+        # bare: a slice of a counted array in the loop would count references in all threads
         values = bare(table)
         lo = n * task // tasks
         hi = n * (task + 1) // tasks
@@ -228,6 +236,7 @@ def plain_dot(x, y, sums, sizes):
         sums[i] = 0.0
         sizes[i] = 0.0
     whole = x.size // CHAINS * CHAINS
+    # chains, so that additions do not wait for one another, and LLVM makes vectors of them
     for c in range(0, whole, CHAINS):
         for i in range(CHAINS):
             product = np.float64(x[c + i]) * np.float64(y[c + i])
@@ -256,6 +265,7 @@ def exact_dot(x, y, words, scratch):
     error = size * ROUNDING * (x.size + CHAINS)
     low = np.float32(total - error)
     high = np.float32(total + error)
+    # not for 0: +0 and -0 are equal, and a sum that cancels may be less than its bound
     if low == high and low != 0.0 and abs(total) < np.inf:
         return low
     for c in range(x.size):
@@ -336,6 +346,7 @@ def first_malformed(offsets, lookups):
     bounds_check_indices.
     """
     bags = offsets.size - 1
+    # a bag by itself: neighbours share an offset, and one that goes down shows between them
     for b in range(bags):
         if offsets[b] < 0 or offsets[b] > offsets[b + 1] or offsets[b + 1] > lookups:
             return b
@@ -380,6 +391,7 @@ def count_outside(first, rows, limit, outside, pruned):
         outside_count = 0
         pruned_count = 0
         for j in range(first[k], first[k + 1]):
+            # no branch, and vectors; which lookup it was is looked for only where there is one
             outside_count += (rows[j] < -1) | (rows[j] >= limit[k])
             pruned_count += rows[j] == -1
         outside[k] = outside_count

@@ -1,5 +1,5 @@
-"""How are rows of 8- or 16-bit floats updated? As `update.py` updates fp32 rows, with a decoder
-before and an encoder after.
+"""How are rows of 8- or 16-bit floats updated? As `rows/update.py` updates fp32 rows, with a
+decoder before and an encoder after.
 
     codes of a row
         │ decode, exactly
@@ -9,21 +9,23 @@ before and an encoder after.
                                          ▼ nothing is rounded, both halves are stored
                                    codes of the row
 
-Only looked-up rows are decoded. The loop is that of `update.py`; here is how its rows are opened
-and closed (`CODES`). Where a row waits for others between its phases, `open_rows` and `close_rows`
-do it in one go. Small floats are described by the five words of a layout
-(`reference.codecs.layout`), so one kernel per width of codes serves all of them. Sources: Kalamkar
-et al. 2020 (bf16, split-SGD); FBGEMM's fp16 training tables.
+Only looked-up rows are decoded. The loop is that of `rows/update.py`; here is how its rows are
+opened and closed (`CODES`). Where a row waits for others between its phases, `open_rows` and
+`close_rows` do it in one go. Small floats are described by the five words of a layout
+(`core.codecs.layout`), so one kernel per width of codes serves all of them. Sources: Kalamkar et
+al. 2020 (bf16, split-SGD); FBGEMM's fp16 training tables.
 """
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from neocpu.kernels.codecs.small_floats import FBGEMM, draw_words, largest_of, words_of
 from neocpu.kernels.compile.jit import inlined, parallel_kernel
+from neocpu.kernels.records import Codes, Ints
 from neocpu.kernels.rows import update
 from neocpu.kernels.rows.pooling import TASKS
 from neocpu.kernels.rows.update import find_shard, widest
@@ -47,16 +49,16 @@ class CodeRows(NamedTuple):
     words : those of the layout. largest : the largest number of the format.
     """
 
-    codes: Any
-    low: Any
-    words: Any
-    largest: Any
-    rounding: Any
-    step: Any
-    rows: Any
-    row0: Any
-    column0: Any
-    key: Any
+    codes: Codes
+    low: NDArray[np.uint16]
+    words: tuple[np.int32, ...]
+    largest: np.int32
+    rounding: int
+    step: np.uint64
+    rows: Ints
+    row0: Ints
+    column0: Ints
+    key: NDArray[np.uint64]
 
 
 @inlined
@@ -105,6 +107,7 @@ def write_line(table, at, h, u, line, drawn):
         for c in range(line.size):
             upper[c] = bits[c] >> np.uint32(16)
             lower[c] = bits[c]
+    # asked once for a row, not for each column
     elif table.rounding == 0:
         for c in range(line.size):
             upper[c] = nearest_code(line[c], words)
@@ -131,6 +134,7 @@ def fetch_row(table, far, near, d):
     for c in range(0, d, 64 // codes.itemsize):
         prefetch_far(codes, far + c)
         prefetch_write(codes, near + c)
+        # the lower halves lie in an array of their own, so that lookups read 16 bits a number
         if low.size:
             prefetch_far(low, far + c)
             prefetch_write(low, near + c)

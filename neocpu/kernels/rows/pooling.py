@@ -71,6 +71,7 @@ def log2_ceiling(n):
 @inlined
 def top(spread):
     """Power of two above every finite term whose bit range is `spread` (from `sum_rows_64`)."""
+    # 254: infinity and NaN take no part in the range, whatever is summed with them is lost anyway
     return min(254, max(1, (spread >> 56) & 255)) - 126
 
 
@@ -296,6 +297,7 @@ def sum_bag(terms, bag, out, acc):
 def task_count(offsets):
     """Tasks worth starting for these bags: at most `TASKS`, each of some microseconds."""
     bags = offsets.size - 1
+    # 4 lookups for each bag itself: its loop, its rounding and its output
     return max(1, min(TASKS, (offsets[bags] - offsets[0] + 4 * bags) // SMALL))
 
 

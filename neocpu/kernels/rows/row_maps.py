@@ -7,7 +7,8 @@ import numpy as np
 from neocpu.kernels.compile.jit import inlined, kernel
 from neocpu.kernels.numbers.philox import splitmix64
 
-DIGIT, SALTED, RANGE, ROW = range(4)  # in the order of `embedding.row_maps.RULES`
+# In the order of `RULES` (`tables/specs/row_maps.py`); its last, "row", leaves rows as they are.
+DIGIT, SALTED, RANGE = range(3)
 EXACT = 2**52  # rows up to here have quotients in fp64 that are off by one at most
 
 
@@ -16,6 +17,7 @@ def quotient(row, divisor, inverse):
     """row // divisor for 0 <= row < EXACT; inverse : fl(1 / divisor). Vectors have no division."""
     whole = np.int64(np.float64(row) * inverse)
     rest = row - whole * divisor
+    # fl(row * fl(1 / divisor)) is off by one at most below 2^52
     if rest < 0:
         whole -= 1
     if rest >= divisor:
@@ -41,6 +43,7 @@ def map_rows(rows, rule, divisor, modulus, first, key, out):
 
     Shapes: rows i64[n]; rule, divisor, modulus, first i64; key u64; out i64[n], may be rows.
     """
+    # one pass tells whether the loop may be the one without divisions, which LLVM makes vectors of
     greatest = np.int64(0)
     for i in range(rows.size):
         greatest = max(greatest, rows[i])
@@ -54,6 +57,7 @@ def map_rows(rows, rule, divisor, modulus, first, key, out):
             if rule == DIGIT:
                 mapped = first + (row // divisor) % modulus
             elif rule == SALTED:
+                # a salted hash: tables of the same size send the same row to different places
                 word = splitmix64(np.uint64(key) ^ np.uint64(row))
                 mapped = first + np.int64(word % np.uint64(modulus))
             elif rule == RANGE:
@@ -70,5 +74,6 @@ def sign_weights(rows, key, weights):
     Shapes: rows i64[n], of the logical table; key u64; weights f32[n], changed.
     """
     for i in range(rows.size):
+        # the complemented key: a sign that has nothing to do with the place
         if splitmix64(~np.uint64(key) ^ np.uint64(rows[i])) & np.uint64(1):
             weights[i] = -weights[i]

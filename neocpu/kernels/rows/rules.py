@@ -13,12 +13,12 @@ All but the first are called as (w, g, states, row, squares, columns, hyper) and
 
     w, g        f32[D], a row and its merged gradient
     states      record of f32[D]: the row's element states, under the names that they have in
-                `reference.rules.RULES` and in checkpoints
+                `core.rules.RULES` and in checkpoints
     row         record of f32[1]: its row states, likewise
     squares     f32[1] to f32[3]: the sums, over the column tree; then, where a rule counts them,
                 the lookups of the row in the batch
     columns     f32: D of the whole row, where it is cut by columns
-    hyper       `reference.rules.HyperParameters`
+    hyper       `core.rules.HyperParameters`
 
 Every line is one IEEE operation per column, in the order of docs/arithmetic.md §5. Sources:
 FBGEMM's `optimizers.py`, and the papers named there.
@@ -36,6 +36,7 @@ LN2 = 0.6931471805599453
 def regularise(w, g, states, hyper):
     """L2: g += wd * w."""
     l2 = hyper.l2
+    # not multiplied by 0: a row with an infinity would get NaN
     if l2 != np.float32(0.0):
         for c in range(g.size):
             g[c] = g[c] + l2 * w[c]
@@ -44,6 +45,7 @@ def regularise(w, g, states, hyper):
 @inlined
 def decay(w, hyper):
     """Decoupled weight decay: w *= 1 - lr * wd."""
+    # 1, without weight decay: no pass over the row
     keep = hyper.keep
     if keep != np.float32(1.0):
         for c in range(w.size):
@@ -59,6 +61,7 @@ def nothing(w, g, states, row, squares, columns, hyper):
 def limit_norm(w, g, states, row, squares, columns, hyper):
     """w *= max_norm / ||w|| where the norm is larger"""
     norm = np.sqrt(squares[0])
+    # false for NaN: a row that diverged is not hidden
     if norm > hyper.max_norm:
         factor = hyper.max_norm / norm
         for c in range(w.size):
@@ -96,9 +99,11 @@ def lars_sgd(w, g, states, row, squares, columns, hyper):
     g_norm = np.sqrt(squares[0])
     w_norm = np.sqrt(squares[1])
     trust = np.float32(1.0)
+    # ratio 1 where a norm is 0, or a row of zeros would never move
     if g_norm != np.float32(0.0) and w_norm != np.float32(0.0):
         trust = (hyper.eta * w_norm) / (g_norm + hyper.l2 * w_norm)
     rate = hyper.lr * trust
+    # only now: FBGEMM takes the norms before weight decay
     regularise(w, g, states, hyper)
     decay(w, hyper)
     for c in range(w.size):
@@ -131,6 +136,7 @@ def ftrl(w, g, states, row, squares, columns, hyper):
         states.accumulator[c] = n
         states.linear[c] = z
         slope = (hyper.beta + root) / hyper.lr + hyper.lambda2
+        # `not <=`: a NaN in z goes on to w
         w[c] = np.float32(0.0)
         if not np.abs(z) <= hyper.lambda1:
             w[c] = (np.copysign(hyper.lambda1, z) - z) / slope
@@ -139,6 +145,7 @@ def ftrl(w, g, states, row, squares, columns, hyper):
 @inlined
 def exact_rowwise_adagrad(w, g, states, row, squares, columns, hyper):
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
+    # the mean over all columns of the table, also where this shard has some of them only
     s = row.sum[0] + squares[0] / columns
     row.sum[0] = s
     decay(w, hyper)
@@ -150,6 +157,7 @@ def exact_rowwise_adagrad(w, g, states, row, squares, columns, hyper):
 @inlined
 def elapsed(prev_iter, hyper):
     """Steps since a row was last updated; 1 at its first update."""
+    # 0 says that a row was never updated: steps are counted from 1
     return hyper.step - prev_iter if prev_iter > np.float32(0.0) else np.float32(1.0)
 
 
@@ -161,6 +169,7 @@ def count_row(row, hyper):
     halflife = hyper.counter_halflife
     if halflife > np.float32(0.0):
         gap = np.float64(elapsed(row.prev_iter[0], hyper))
+        # fp64 and one rounding, by our exp: a power of fp32 numbers would need the C library's
         faded = exp(-(gap * LN2) / np.float64(halflife))
         row.row_counter[0] = np.float32(1.0) + np.float32(faded) * row.row_counter[0]
     elif halflife == np.float32(0.0):
@@ -181,6 +190,7 @@ def powered(base, n):
     result = 1.0
     square = np.float64(base)
     left = np.int64(n)
+    # binary powering, from the lowest bit: a defined order, where a library's power has none
     while left > 0:
         if left & 1:
             result *= square
@@ -197,6 +207,7 @@ def tail_rate(rate, count, hyper):
         return rate
     if mode == np.float32(0.0):
         more = raised(hyper.max_counter / (count + np.float32(1.0)), hyper.adjustment_ub)
+        # comparisons in this order: a NaN gives the bound (docs/arithmetic.md §5)
         more = more if more < np.float32(10.0) else np.float32(10.0)
         return rate * (more if more > np.float32(1.0) else np.float32(1.0))
     if mode == np.float32(1.0):
@@ -234,6 +245,7 @@ def exact_rowwise_adagrad_with_counter(w, g, states, row, squares, columns, hype
             lazy = powered(hyper.keep, min(gap, hyper.adjusted_steps) - np.float32(1.0))
             rate = rate * lazy
             keep = hyper.keep * lazy
+    # FBGEMM's COUNTER takes weight decay by a row's share of updates, not at every step
     if hyper.decay != np.float32(0.0):
         keep = np.float32(1.0) - (share * hyper.decay) * hyper.lr
     # g holds wd * w: take back what the rate gives it, but for its share
@@ -286,6 +298,8 @@ def adam(w, g, states, row, squares, columns, hyper):
         v = hyper.beta2 * states.exp_avg_sq[c] + hyper.one_minus_beta2 * (g[c] * g[c])
         states.exp_avg[c] = m
         states.exp_avg_sq[c] = v
+        # corrections are products with rounded inverses, computed once a step: no division per
+        # element
         root = np.sqrt(v * hyper.correction2) + hyper.eps
         w[c] = w[c] - hyper.lr * ((m * hyper.correction1) / root)
 
@@ -296,6 +310,7 @@ def adam_with_cowclip(w, g, states, row, squares, columns, hyper):
     limit = hyper.weight_norm_coefficient * np.sqrt(squares[1])
     limit = squares[2] * (limit if limit > hyper.lower_bound else hyper.lower_bound)
     clip = limit / np.sqrt(squares[0])
+    # false for NaN (both norms 0): the gradient stays as it is
     if clip < np.float32(1.0):
         for c in range(g.size):
             g[c] = clip * g[c]

@@ -37,6 +37,7 @@ def count_groups(rows, chunks, counts):
         group_counts = counts[t]
         group_counts[:] = 0
         for j in range(start[t], start[t + 1]):
+            # pruned lookups touch no row: they end here
             if rows[j] >= 0:
                 group_counts[WORD(rows[j]) >> WORD(shift[t])] += 1
 
@@ -53,6 +54,7 @@ def place_chunks(counts, shard_chunk, groups, group_start):
     total = 0
     g = 0
     for h in range(groups.size):
+        # group, then chunk: lookups of one group stay in the order of the batch
         for q in range(groups[h]):
             group_start[g] = total
             g += 1
@@ -121,11 +123,14 @@ def sort_groups(keys, spare, groups, bits, unique_counts):
     for g in prange(unique_counts.size):
         first = WORD(start[g])
         last = WORD(start[g + 1])
+        # Small groups get small digits: clearing and adding up the counters may not cost more than
+        # the keys.
         digit = 4
         while digit < DIGIT and (1 << digit) < last - first:
             digit += 1
         passes = (row_bits[g] + digit - 1) // digit
         if passes > 0:
+            # the same number of passes with fewer bits each: smaller counters
             digit = (row_bits[g] + passes - 1) // passes
         heads = np.empty(1 << digit, WORD)
         mask = WORD((1 << digit) - 1)
@@ -134,6 +139,7 @@ def sort_groups(keys, spare, groups, bits, unique_counts):
                 radix_pass(keys, spare, first, last, WORD(bits + p * digit), mask, heads)
             else:
                 radix_pass(spare, keys, first, last, WORD(bits + p * digit), mask, heads)
+        # an odd number of passes ends in the other array
         if passes % 2:
             for i in range(first, last):
                 keys[i] = spare[i]
@@ -141,6 +147,7 @@ def sort_groups(keys, spare, groups, bits, unique_counts):
         previous = NO_ROW
         for i in range(first, last):
             row = keys[i] >> WORD(bits)
+            # no branch: repeated rows come at random
             unique_rows += row != previous
             previous = row
         unique_counts[g] = unique_rows
@@ -150,6 +157,7 @@ def sort_groups(keys, spare, groups, bits, unique_counts):
 def write_group(g, keys, groups, first, bits, place_of, weights, segments):
     """The segments of one group; the starts end with that of the lookups after it."""
     ids = (WORD(1) << WORD(bits)) - WORD(1)
+    # -1 as a word: the first row counts it up, whatever it is
     u = WORD(first[g]) - WORD(1)
     previous = NO_ROW
     for i in range(WORD(groups.start[g]), WORD(groups.start[g + 1])):

@@ -13,10 +13,11 @@ Source: Zhang et al. 2023 (CAFE), HotSketch; docs/arithmetic.md §14.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.rows.row_maps import EXACT, quotient
@@ -28,6 +29,10 @@ CHUNK = 1 << 11  # lookups, or bags, that a thread takes at a time
 AHEAD = 16  # lookups between a prefetch of a bucket and its use
 
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
 class SketchViews(NamedTuple):
     """One memory of k entries a bucket, seen as numbers of each kind.
 
@@ -35,9 +40,9 @@ class SketchViews(NamedTuple):
     those at [3k, 4k).
     """
 
-    ids: Any
-    scores: Any
-    hot_rows: Any
+    ids: Ints
+    scores: Floats
+    hot_rows: NDArray[np.int32]
 
 
 class Observations(NamedTuple):
@@ -47,16 +52,16 @@ class Observations(NamedTuple):
     run; batches i64[s + 1], the first run of each batch, and the end.
     """
 
-    rows: Any
-    importance: Any
-    starts: Any
-    batches: Any
+    rows: Ints
+    importance: Floats
+    starts: Ints
+    batches: Ints
 
 
 class PooledGradient(NamedTuple):
     """Gradients of pooled bags: columns [column, column + width) of values f32[b, columns]."""
 
-    values: Any
+    values: Floats
     column: int
     width: int
 
@@ -95,6 +100,8 @@ def map_hot_rows(rows, limit, sketch, hash_rows, hot, shared):
             row = rows[i]
             _fetch(ids, rows[min(i + AHEAD, rows.size - 1)], to_bucket)
             if row < 0 or row >= limit:
+                # refused later, with all rows outside their tables, by the table that it is looked
+                # up in
                 hot[i] = EMPTY
                 shared[i] = min(row, limit)
                 continue
@@ -148,6 +155,7 @@ def importances(rows, offsets, weights, gradient, mean, out):
                 if weights.size:
                     value *= abs(np.float64(weights[i]))
                 rounded = np.float32(value)
+                # an infinity would be the mean of its whole batch
                 known = rows[i] >= 0 and np.isfinite(rounded)
                 out[i] = rounded if known else np.float32(0)
 
@@ -167,11 +175,13 @@ def _insert(sketch, bucket, row, score):
             place = j
             break
     if ids[bucket, place] != row:
+        # a hot id keeps its entry: its row moves only between steps (docs/arithmetic.md §14)
         if hot_rows[bucket, 3 * slots + place] != EMPTY:
             return
         ids[bucket, place] = row
     raised = scores[bucket, 2 * slots + place] + score
     hot_row = hot_rows[bucket, 3 * slots + place]
+    # insertion: one score changed, and a bucket has a few entries in one line of memory
     while place > 0 and scores[bucket, 2 * slots + place - 1] < raised:
         ids[bucket, place] = ids[bucket, place - 1]
         scores[bucket, 2 * slots + place] = scores[bucket, 2 * slots + place - 1]
@@ -226,6 +236,8 @@ def observe(seen, means, parts, sketch):
                     if row < 0:
                         continue
                     bucket = _remainder(row, height, inverse)
+                    # Each thread reads all lookups and takes those of its buckets: their order
+                    # stays that of the batch without any lock.
                     if bucket < first or bucket >= last:
                         continue
                     score = np.float32(0)

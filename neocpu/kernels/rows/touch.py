@@ -32,6 +32,7 @@ def find_untouched(rows, chunk, origin, touched, fresh, count):
         first = chunk[t]
         last = chunk[t + 1] if origin[t] >= 0 else chunk[t]
         for j in range(first, last):
+            # one byte of a table for each row: mostly not in the cache
             prefetch(touched, origin[t] + max(rows[min(j + AHEAD, last - 1)], 0))
             if rows[j] >= 0 and touched[origin[t] + rows[j]] == 0:
                 fresh[first + n] = origin[t] + rows[j]
@@ -50,6 +51,7 @@ def claim_rows(chunk, count, touched, fresh):
     for t in range(count.size):
         for i in range(chunk[t], chunk[t] + count[t]):
             row = fresh[i]
+            # found by several chunks: threads only looked, so nobody wrote what another reads
             if touched[row] == 0:
                 touched[row] = 1
                 fresh[claimed] = row

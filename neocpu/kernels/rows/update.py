@@ -12,11 +12,13 @@ and goes back is composed into the kernel by five functions, `RowAccess`: fp32 r
 place (`FP32`), codes are decoded and encoded (`narrow.CODES`); the loop is one.
 """
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from neocpu.kernels.compile.jit import inlined, parallel_kernel
 from neocpu.kernels.operands import Bag, Terms
@@ -24,8 +26,12 @@ from neocpu.kernels.rows import rules
 from neocpu.kernels.rows.pooling import TASKS, pool_bag, sum_bag, task_bags, task_count
 from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd import prefetch_far, prefetch_write
-from neocpu.kernels.simd.bags import bare, square_tree_16, square_tree_64, view
+from neocpu.kernels.simd.bags import bare, view
 from neocpu.kernels.simd.record_views import bare_record, view_fields, view_record
+from neocpu.kernels.simd.square_sums import square_tree_16, square_tree_64
+
+Doubles = NDArray[np.float64]
+Floats = NDArray[np.float32]
 
 # Rows are prefetched this many unique rows ahead: into the second-level cache, into the first.
 FAR = 24
@@ -42,6 +48,7 @@ def square_sum(x, width, line, parts):
     `line` f32, zero from `width` to the next multiple of 64; `parts` f32[p], p a power of two with
     64*p >= width: scratch.
     """
+    # narrow rows are copied to a line that ends in zeros: one tree of a fixed width serves them all
     if width < 64:
         for c in range(width):
             line[c] = x[c]
@@ -59,6 +66,7 @@ def square_sum(x, width, line, parts):
         for i in range(blocks // 2):
             parts[i] = parts[2 * i] + parts[2 * i + 1]
         if blocks % 2:
+            # beside it is a column that is absent, +0: the tree is that of the next power of two
             parts[half - 1] = parts[blocks - 1] + np.float32(0.0)
         blocks = half
     return parts[0]
@@ -67,6 +75,7 @@ def square_sum(x, width, line, parts):
 @inlined
 def fetch_states(row_state, states, row_base, unique, u, last):
     """Prefetch the row states that the next updates will read and write."""
+    # rules without row states hand in an array of none
     if row_state.size:
         prefetch_write(row_state, (row_base + unique[min(u + FAR, last)]) * states)
 
@@ -75,6 +84,8 @@ def fetch_states(row_state, states, row_base, unique, u, last):
 def fetch_row(table, far, near, d):
     """Prefetch the rows from elements `far` and `near` on, of d numbers."""
     for c in range(0, d, 16):
+        # Twice: into the second level long before the row is needed (`FAR`), into the first when
+        # its turn is near (`NEAR`).
         prefetch_far(table, far + c)
         prefetch_write(table, near + c)
 
@@ -104,11 +115,11 @@ class RowAccess(NamedTuple):
     opened : `open` of a row that is open already. lines : 1 if an open row needs room, else 0.
     """
 
-    share: Any
-    fetch: Any
-    open: Any
-    opened: Any
-    close: Any
+    share: Callable
+    fetch: Callable
+    open: Callable
+    opened: Callable
+    close: Callable
     lines: int
 
 
@@ -133,10 +144,16 @@ def widest(width, shards):
 
 
 class UpdateScratch(NamedTuple):
-    """Arrays of one task of the fused update: `sums` f64[128], `floats` f32 for all else."""
+    """What one task of the fused update works in.
 
-    sums: Any
-    floats: Any
+    sums : f64[128], of `pool_bag`
+    floats : f32, all else
+    width : i64, the largest width of a shard, rounded up to a multiple of 64
+    """
+
+    sums: Doubles
+    floats: Floats
+    width: int
 
 
 class GroupMemory(NamedTuple):
@@ -148,25 +165,26 @@ class GroupMemory(NamedTuple):
     of an encoder, if there is one.
     """
 
-    sums: Any
-    line: Any
-    parts: Any
-    merged: Any
-    opened: Any
-    squares: Any
-    drawn: Any
+    sums: Doubles
+    line: Floats
+    parts: Floats
+    merged: Floats
+    opened: Floats
+    squares: Floats
+    drawn: Floats
 
 
 @inlined
 def new_scratch(width, lines):
     """The scratch of one task for rows of up to `width` columns, a multiple of 64."""
     size = width + width // 32 + GROUP * width * (1 + lines) + 3 * GROUP + lines * (width + 64)
-    return UpdateScratch(np.empty(128), np.zeros(size, np.float32))
+    return UpdateScratch(np.empty(128), np.zeros(size, np.float32), width)
 
 
 @inlined
-def group_memory(scratch, width, lines):
+def group_memory(scratch, lines):
     """The scratch of a task, cut."""
+    width = scratch.width
     parts = width
     merged = parts + width // 32
     opened = merged + GROUP * width
@@ -204,10 +222,8 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
     row_states = len(rule.row_state)
 
     @task_body
-    def update_task(
-        task, tasks, scratch, width, table, states, row_state, places, segments, gradient, hyper
-    ):
-        memory = group_memory(scratch, width, lines)
+    def update_task(span, scratch, table, states, row_state, places, segments, gradient, hyper):
+        memory = group_memory(scratch, lines)
         weight = share(table, places)
         element_states = bare_record(states)
         one_state = bare(row_state)
@@ -215,11 +231,12 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
         lookups = bare_record(segments)
         unique = lookups.unique
         terms = Terms(bare(gradient), lookups.place, lookups.weights)
-        u, end = task_bags(lookups.starts, task, tasks)
+        u, end = span
         i = 0
         h = -1
         while u < end:
             i = find_shard(lookups.first, i, u)
+            # shards have widths of their own; most tasks stay in one
             if lookups.shards[i] != h:
                 h = lookups.shards[i]
                 memory.line[:] = np.float32(0.0)  # `square_sum` reads zeros beyond the width
@@ -229,6 +246,8 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
             columns = np.float32(where.full_width[h])
             last = lookups.first[i + 1] - 1
             n = min(GROUP, end - u, last + 1 - u)
+            # Three passes over a group of rows: the sums and roots of one row are long chains, and
+            # those of several rows overlap.
             for j in range(n):
                 far = unique[min(u + j + FAR, last)]
                 near = unique[min(u + j + NEAR, last)]
@@ -256,6 +275,7 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
                     w = opened(weight, base + unique[u + j] * d, view(memory.opened, j * d, d))
                     squares[1] = square_sum(w, d, memory.line, memory.parts)
                 if counts:
+                    # the row's, over all keys that share the table: segments are by row
                     lookups_of_row = lookups.starts[u + j + 1] - lookups.starts[u + j]
                     squares[2] = np.float32(lookups_of_row)
             for j in range(n):
@@ -277,19 +297,9 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
         width = (widest(places.width, segments.shards) + 63) // 64 * 64
         tasks = task_count(segments.starts)
         for task in prange(tasks):
-            update_task(
-                task,
-                tasks,
-                new_scratch(width, lines),
-                width,
-                table,
-                states,
-                row_state,
-                places,
-                segments,
-                gradient,
-                hyper,
-            )
+            span = task_bags(segments.starts, task, tasks)
+            scratch = new_scratch(width, lines)
+            update_task(span, scratch, table, states, row_state, places, segments, gradient, hyper)
 
     return fused_update
 
@@ -301,15 +311,14 @@ def _fuse_merge(prepare, opened):
     """
 
     @task_body
-    def merge_task(
-        task, tasks, sums, table, states, places, segments, gradient, hyper, offsets, out
-    ):
+    def merge_task(span, sums, table, states, places, segments, gradient, hyper, merged):
+        offsets, out = merged
         acc = bare(sums)
         element_states = bare_record(states)
         where = bare_record(places)
         lookups = bare_record(segments)
         terms = Terms(bare(gradient), lookups.place, lookups.weights)
-        begin, end = task_bags(lookups.starts, task, tasks)
+        begin, end = span
         i = 0
         for u in range(begin, end):
             i = find_shard(lookups.first, i, u)
@@ -318,6 +327,8 @@ def _fuse_merge(prepare, opened):
             at = where.base[h] + lookups.unique[u] * d
             g = view(out, offsets[u], d)
             merge_row(terms, lookups.starts, u, g, acc)
+            # coded rows were decoded to a buffer before, since they wait for other columns between
+            # phases
             w = view(table, offsets[u] if opened else at, d)
             prepare(w, g, view_record(element_states, at, d), hyper)
 
@@ -325,19 +336,10 @@ def _fuse_merge(prepare, opened):
     def merge_rows(table, states, places, segments, gradient, hyper, offsets, out):
         tasks = task_count(segments.starts)
         for task in prange(tasks):
-            merge_task(
-                task,
-                tasks,
-                np.empty(128),
-                table,
-                states,
-                places,
-                segments,
-                gradient,
-                hyper,
-                offsets,
-                out,
-            )
+            span = task_bags(segments.starts, task, tasks)
+            sums = np.empty(128)
+            merged = (offsets, out)
+            merge_task(span, sums, table, states, places, segments, gradient, hyper, merged)
 
     return merge_rows
 
@@ -351,6 +353,7 @@ def _fuse_step(phase, row_record, opened):
         shards = segments.shards
         first = segments.first
         unique = segments.unique
+        # as many as the phase reads; a step without rows has none
         scalars = squares.size // max(unique.size, 1)
         for task in prange(TASKS):
             where = bare_record(places)
@@ -378,7 +381,7 @@ def _prepare(name):
 
 @cache
 def fused(rule, limited, rows=FP32):
-    """The fused kernel of a rule (a record of `reference.rules.RULES`); `limited`: with the phase
+    """The fused kernel of a rule (a record of `core.rules.RULES`); `limited`: with the phase
     `limit_norm`; `rows`: how its rows are handled.
 
     `fused(...)(table, states, row_state, places, segments, gradient, hyper)`: the unique rows of
@@ -388,7 +391,7 @@ def fused(rule, limited, rows=FP32):
     f32[:] like the table; row_state f32[R*n], the n row states of a row beside each other, row r of
     shard h being row places.row_base[h] + r of R; places `records.ShardPlaces`; segments
     `records.Segments`; gradient f32[:], that of a lookup at place[j] : + width, times weights[j] if
-    there are weights; hyper `reference.rules.HyperParameters`.
+    there are weights; hyper `core.rules.HyperParameters`.
     Source: Neo's exact backward; docs/arithmetic.md §3 to §5. Order: none in the merge; columns in
     a tree for row scalars.
     """
@@ -412,7 +415,7 @@ def merged(rule, opened=False):
 
 @cache
 def stepped(rule, phase, opened=False):
-    """The kernel of one phase of a rule, named as in `rules.py`, over merged gradients.
+    """The kernel of one phase of a rule, named as in `rows/rules.py`, over merged gradients.
 
     `stepped(...)(table, states, row_state, places, segments, offsets, gradient, squares, hyper)`.
     Shapes: as in `fused`; row u has its gradient at gradient[offsets[u] : + width] (written where
@@ -434,6 +437,8 @@ def _fuse_elementwise(prepare, step, row_record):
             w = view(parameters, lo, size)
             g = view(gradient, lo, size)
             state = view_record(states, lo, size)
+            # a record of no fields, which needs some array all the same: elementwise rules have no
+            # row states
             row = view_fields(row_record, gradient, 0)
             prepare(w, g, state, hyper)
             step(w, g, state, row, g, np.float32(1.0), hyper)
@@ -446,7 +451,7 @@ def elementwise(rule):
     """The kernel of an elementwise rule over a flat array: (parameters, states, gradient, hyper).
 
     Shapes: parameters, gradient f32[n], the gradient being used as scratch; states: a record of
-    the rule's element states f32[n]; hyper `reference.rules.HyperParameters`.
+    the rule's element states f32[n]; hyper `core.rules.HyperParameters`.
     Source: docs/arithmetic.md §5.
     """
     return _fuse_elementwise(_prepare(rule.name), getattr(rules, rule.name), rule.row_record)
@@ -461,6 +466,7 @@ def clip(gradient, limit, out):
     for run in prange((out.size + RUN - 1) // RUN):
         for c in range(run * RUN, min(out.size, (run + 1) * RUN)):
             x = gradient[c]
+            # two comparisons that are false for NaN, which so stays
             out[c] = limit if x > limit else (-limit if x < -limit else x)
 
 
@@ -473,6 +479,8 @@ def pack(gradient, column, width, start, out):
     """
     flat = gradient.reshape(-1)
     columns = gradient.shape[1]
+    # Packed once: lines of the gradient lie a power of two apart, and share a few sets of the cache
+    # when tables read them again and again.
     for s in prange(gradient.shape[0]):
         for k in range(width.size):
             source = view(flat, s * columns + column[k], width[k])

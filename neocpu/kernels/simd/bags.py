@@ -11,7 +11,7 @@ exponents on the side.
 Each makes an intrinsic for a number of columns (`sum_rows_16`). They take the terms, a bag and the
 first column (`operands.Terms`, `operands.Bag`), and where the sums go.
 
-Rows of any format are decoded to fp32 in registers (`decoders.py`), the terms from then on are
+Rows of any format are decoded to fp32 in registers (`simd/decoders.py`), the terms from then on are
 fp32 numbers.
 
 A row of any width is a run of such blocks, so no width is compiled in. Rows further on are
@@ -19,11 +19,14 @@ prefetched, bag borders or not: `far_of` lookups ahead into the second-level cac
 into the first.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing import Signature
 from numba.extending import intrinsic, register_jitable
 from numba.np.arrayobj import populate_array
 
@@ -52,7 +55,14 @@ class Walk:
     Arguments of its intrinsics begin with: terms (`Terms`), bag (`Bag`), column.
     """
 
-    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, block: int) -> None:
+    def __init__(
+        self,
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        args: Sequence[ir.Value],
+        block: int,
+    ) -> None:
         self.builder = builder
         self.block = block
         self.lanes = min(block, LANES)
@@ -71,25 +81,26 @@ class Walk:
         self.rows = RowDecoder(context, builder, kinds[0], values.data, self.stride)
         self.last = builder.sub(index.nitems, I64(1))
         self.weighted = builder.icmp_signed(">", weights.nitems, I64(0))
+        # an address, so that a selection of addresses takes the place of a branch around the load
         self.one = cgutils.alloca_once_value(builder, F32(1.0))
 
-    def variable(self, vector: Any, value: float) -> Any:
+    def variable(self, vector: ir.VectorType, value: float) -> ir.Value:
         """A register that starts with `value` in every lane."""
         slot = cgutils.alloca_once(self.builder, vector)
         self.builder.store(ir.Constant(vector, [value] * self.lanes), slot)
         return slot
 
-    def add(self, slot: Any, value: Any) -> None:
+    def add(self, slot: ir.Value, value: ir.Value) -> None:
         """slot += value"""
         self.builder.store(self.builder.fadd(self.builder.load(slot), value), slot)
 
-    def row(self, j: Any) -> Any:
+    def row(self, j: ir.Value) -> ir.Value:
         """(number, address) of the row of lookup j."""
         number = self.builder.load(self.builder.gep(self.index, [j]))
         at = self.builder.add(self.base, self.builder.mul(number, self.stride))
         return number, self.rows.row(at)
 
-    def weight(self, j: Any) -> Any:
+    def weight(self, j: ir.Value) -> ir.Value:
         """Address of the weight of lookup j; where the loop is shared, of a 1 if there are no
         weights.
         """
@@ -97,9 +108,10 @@ class Walk:
             return self.builder.gep(self.weights, [j])
         return self.builder.select(self.weighted, self.builder.gep(self.weights, [j]), self.one)
 
-    def fetch(self, j: Any, ahead: int, locality: int) -> None:
+    def fetch(self, j: ir.Value, ahead: int, locality: int) -> None:
         """Prefetch lookup j + ahead."""
         b = self.builder
+        # The last lookup of the batch, again, behind its end: an address that may be asked for.
         far = b.add(j, I64(ahead))
         _, row = self.row(b.select(b.icmp_signed("<", far, self.last), far, self.last))
         codes = self.rows.codes(row, self.column)
@@ -111,7 +123,7 @@ class Walk:
         for line in [*lines, self.rows.header(row)] if self.rows.scaled else lines:
             call(b, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
 
-    def each(self, body: Any) -> None:
+    def each(self, body: Callable[[int, ir.Value], None]) -> None:
         """body(i, term) for every vector i of every row's block: fp32 rows in a loop with weights
         and one without.
 
@@ -127,7 +139,12 @@ class Walk:
             with otherwise:
                 self.loop(body, False)
 
-    def loop(self, body: Any, weighted: bool, product: Any = ir.IRBuilder.fmul) -> None:
+    def loop(
+        self,
+        body: Callable[[int, ir.Value], None],
+        weighted: bool,
+        product: Callable[..., ir.Value] = ir.IRBuilder.fmul,
+    ) -> None:
         """body(i, term) for every vector i of every row's block, times the row's weight if
         `weighted`, by `product`.
         """
@@ -136,20 +153,22 @@ class Walk:
             self.fetch(j, far_of(self.rows.bytes_of(self.block)), 2)
             self.fetch(j, NEAR, 3)
             number, row = self.row(j)
+            # pruned lookups are rare, so the branch is guessed well
             with b.if_then(b.icmp_signed(">=", number, I64(0)), likely=True):
                 scale = splat(b, b.load(self.weight(j)), self.lanes) if weighted else None
                 scales = self.rows.scales(row, self.lanes)
                 for i in range(self.block // self.lanes):
+                    # all vectors of a row before the next row: its cache lines are read once
                     term = self.rows.vector(row, scales, self.column, self.lanes * i, self.lanes)
                     body(i, product(b, term, scale) if weighted else term)
 
-    def store(self, slots: list[Any], out: Any, first: int) -> None:
+    def store(self, slots: list[ir.Value], out: ir.Value, first: int) -> None:
         """out[first:] = the registers."""
         for i, slot in enumerate(slots):
             at = vector_pointer(self.builder, out, I64(first + self.lanes * i), self.f64)
             self.builder.store(self.builder.load(slot), at, align=8)
 
-    def reduce(self, name: str, slot: Any) -> Any:
+    def reduce(self, name: str, slot: ir.Value) -> ir.Value:
         """One integer from all lanes."""
         value = self.builder.load(slot)
         if self.lanes == 1:
@@ -160,20 +179,23 @@ class Walk:
 def sum_rows(block: int) -> Any:
     """Intrinsic: fp64 sums of `block` columns of a bag, and the range of their exponents."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         walk = Walk(context, builder, signature, args, block)
+        # Integers, not floats: a maximum of bit patterns orders magnitudes, NaN and infinity above
+        # all, and takes one instruction for all lanes.
         high = walk.variable(walk.int, 0)
         low = walk.variable(walk.int, 0xFFFFFFFF)
         sums = [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)]
         umax, umin = (f"llvm.{name}.v{walk.lanes}i32" for name in ("umax", "umin"))
 
-        def body(i: int, term: Any) -> None:
+        def body(i: int, term: ir.Value) -> None:
             bits = builder.bitcast(term, walk.int)
             bits = builder.add(bits, bits)  # the sign falls off; the exponent is the top byte
             builder.store(call(builder, umax, walk.int, builder.load(high), bits), high)
             # a zero becomes the largest
             bits = builder.sub(bits, ir.Constant(walk.int, [1] * walk.lanes))
             builder.store(call(builder, umin, walk.int, builder.load(low), bits), low)
+            # fp64: sums of fp32 terms of near exponents are exact in it, so they have no order.
             walk.add(sums[i], builder.fpext(term, walk.f64))
 
         walk.each(body)
@@ -197,13 +219,14 @@ def sum_rows(block: int) -> Any:
 def plain_rows(block: int) -> Any:
     """Intrinsic: the sums of `sum_rows` alone; weighted only if `QUIET`."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         walk = Walk(context, builder, signature, args, block)
         sums = [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)]
 
-        def body(i: int, term: Any) -> None:
+        def body(i: int, term: ir.Value) -> None:
             walk.add(sums[i], builder.fpext(term, walk.f64))
 
+        # fp32 products must not raise the flag that tells of inexact sums (`simd/flags.py`)
         if QUIET:
             with builder.if_then(walk.weighted):
                 walk.loop(body, True, quiet_product)
@@ -225,15 +248,16 @@ def plain_rows(block: int) -> Any:
 def cut_rows(block: int) -> Any:
     """Intrinsic: sums of the parts of the terms on a grid, and of what the grid leaves of them."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         walk = Walk(context, builder, signature, args, block)
         sigma = splat(builder, args[3], walk.lanes)
         parts, rests = (
             [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)] for _ in range(2)
         )
 
-        def body(i: int, term: Any) -> None:
+        def body(i: int, term: ir.Value) -> None:
             x = builder.fpext(term, walk.f64)
+            # Rump's splitting: sigma rounds x to its grid, and both differences are exact.
             part = builder.fsub(builder.fadd(x, sigma), sigma)
             rest = builder.fsub(x, part)
             finite = builder.fcmp_ordered("ord", rest, rest)  # inf - inf: the part holds it all
@@ -270,82 +294,6 @@ plain_rows_16 = plain_rows(16)
 plain_rows_1 = plain_rows(1)
 cut_rows_16 = cut_rows(16)
 cut_rows_1 = cut_rows(1)
-
-
-def _pairs(builder: Any, a: Any, b: Any) -> Any:
-    """Sums of adjacent pairs of the lanes of a, then of b."""
-    lanes = a.type.count
-    index = ir.VectorType(I32, lanes)
-    even = builder.shuffle_vector(a, b, ir.Constant(index, list(range(0, 2 * lanes, 2))))
-    odd = builder.shuffle_vector(a, b, ir.Constant(index, list(range(1, 2 * lanes, 2))))
-    return builder.fadd(even, odd)
-
-
-def _within(builder: Any, a: Any, b: Any) -> Any:
-    """`_pairs` that stays inside runs of four lanes, which is cheaper: those of a and of b in turn,
-    run by run.
-    """
-    lanes = a.type.count
-    even = [at + i for at in range(0, lanes, 4) for i in (0, 2, lanes, lanes + 2)]
-    index = ir.VectorType(I32, lanes)
-    left = builder.shuffle_vector(a, b, ir.Constant(index, even))
-    return builder.fadd(
-        left, builder.shuffle_vector(a, b, ir.Constant(index, [i + 1 for i in even]))
-    )
-
-
-def _halves(builder: Any, a: Any) -> Any:
-    """Sum of the two halves of a vector."""
-    half = a.type.count // 2
-    index = ir.VectorType(I32, half)
-    low = builder.shuffle_vector(a, a, ir.Constant(index, list(range(half))))
-    return builder.fadd(
-        low, builder.shuffle_vector(a, a, ir.Constant(index, list(range(half, 2 * half))))
-    )
-
-
-def square_tree(block: int) -> Any:
-    """Intrinsic: sum of squares of `block` columns as a binary tree, adjacent pairs first.
-
-    It loads eight lanes at a time: that is how the row was stored, and a wider load would wait
-    until the row is in the cache.
-    """
-    vector = ir.VectorType(F32, 8)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source = data(context, builder, signature, args, 0)
-        level = []
-        for i in range(0, block, 8):
-            x = builder.load(
-                vector_pointer(builder, source, builder.add(args[1], I64(i)), vector), align=4
-            )
-            level.append(builder.fmul(x, x))
-        # eights a, b, c, d become [a03 b03 c03 d03 | a47 b47 c47 d47]
-        for _ in range(2 if block >= 32 else 0):
-            level = [_within(builder, a, b) for a, b in zip(level[::2], level[1::2])]
-        if block >= 32:
-            level = [_halves(builder, x) for x in level]
-        while len(level) > 1:
-            level = [_pairs(builder, a, b) for a, b in zip(level[::2], level[1::2])]
-        x = level[0]
-        while x.type.count > 1:
-            half = x.type.count // 2
-            index = ir.VectorType(I32, half)
-            even = builder.shuffle_vector(x, x, ir.Constant(index, list(range(0, 2 * half, 2))))
-            odd = builder.shuffle_vector(x, x, ir.Constant(index, list(range(1, 2 * half, 2))))
-            x = builder.fadd(even, odd)
-        return builder.extract_element(x, I32(0))
-
-    @intrinsic
-    def square_sum_tree(typingctx, g, offset):
-        """Sum of squares of g[offset : offset + block] (f32) as a tree, adjacent pairs first."""
-        return types.float32(g, types.int64), codegen
-
-    return square_sum_tree
-
-
-square_tree_64 = square_tree(64)
-square_tree_16 = square_tree(16)
 
 
 @inlined

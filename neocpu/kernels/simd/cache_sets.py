@@ -23,6 +23,7 @@ def matching(typingctx, array, first, byte):
         pointer = vector_pointer(
             builder, data(context, builder, signature, args, 0), args[1], vector
         )
+        # 32 bytes in one load: a set's prints fill half a cache line
         tags = builder.load(pointer, align=1)
         matches = builder.icmp_unsigned("==", tags, splat(builder, args[2], WAYS))
         return builder.zext(builder.bitcast(matches, I32), I64)
@@ -37,6 +38,7 @@ def lowest(typingctx, mask):
     """Number of the lowest bit that is set in an i64 other than 0."""
 
     def codegen(context, builder, signature, args):
+        # I1(1): 0 is not asked for, so LLVM needs no branch for it
         return call(builder, "llvm.cttz.i64", I64, args[0], I1(1))
 
     if mask == types.int64:
@@ -52,6 +54,7 @@ def remainder(typingctx, x, divisor, inverse):
     """
 
     def codegen(context, builder, signature, args):
+        # a widening multiplication takes a few cycles, a division of 64 bits several times as many
         wide = ir.IntType(128)
         product = builder.mul(builder.zext(args[0], wide), builder.zext(args[2], wide))
         quotient = builder.trunc(builder.lshr(product, wide(64)), I64)

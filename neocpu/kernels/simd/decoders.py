@@ -13,11 +13,14 @@ stride; for row-scaled integers an element is a byte and the stride the bytes of
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing import Signature
 from numba.extending import intrinsic
 
 from neocpu.core.formats import FORMATS, FP16, INFERENCE, SmallFloat
@@ -39,7 +42,14 @@ def format_of(kind: Any) -> str:
 class RowDecoder:
     """The rows of one array, as LLVM values: addresses of rows, vectors of their numbers."""
 
-    def __init__(self, context: Any, builder: Any, kind: Any, values: Any, stride: Any) -> None:
+    def __init__(
+        self,
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        kind: types.Array,
+        values: ir.Value,
+        stride: ir.Value,
+    ) -> None:
         """`kind`: Numba's type of the array; `values`: pointer to its elements; `stride`: i64."""
         self.builder = builder
         self.name = format_of(kind)
@@ -47,12 +57,13 @@ class RowDecoder:
         self.bits = self.form.bits
         self.scaled = bool(self.form.header)
         # bytes of a scale or a bias
+        # scale and bias are both fp32 (int8) or both fp16 (int4, int2), as FBGEMM has them
         self.word = 4 if self.scaled and self.form.header[0][1] == "<f4" else 2
         self.size = I64(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
         self.values = builder.bitcast(values, I8.as_pointer())
         self.row_bytes = builder.mul(stride, self.size)
 
-    def row(self, element: Any) -> Any:
+    def row(self, element: ir.Value) -> ir.Value:
         """Address of the row that starts at an element."""
         return self.builder.gep(self.values, [self.builder.mul(element, self.size)])
 
@@ -60,7 +71,7 @@ class RowDecoder:
         """Bytes that the codes of some columns take."""
         return max(1, columns * self.bits // 8)
 
-    def codes(self, row: Any, column: Any) -> Any:
+    def codes(self, row: ir.Value, column: ir.Value) -> ir.Value:
         """Address of the byte that holds the code of a column."""
         b = self.builder
         first = b.gep(row, [I64(2 * self.word)]) if self.form.header_first else row
@@ -68,22 +79,23 @@ class RowDecoder:
             return b.gep(first, [b.mul(column, I64(self.bits // 8))])
         return b.gep(first, [b.lshr(column, I64((8 // self.bits).bit_length() - 1))])
 
-    def header(self, row: Any) -> Any:
+    def header(self, row: ir.Value) -> ir.Value:
         """Address of the scale of a row."""
         if self.form.header_first:
             return row
         return self.builder.gep(row, [self.builder.sub(self.row_bytes, I64(2 * self.word))])
 
-    def scales(self, row: Any, lanes: int) -> Any:
-        """(scale, bias) of a row in every lane; None where numbers stand for themselves."""
+    def scales(self, row: ir.Value, lanes: int) -> Sequence[ir.Value]:
+        """(scale, bias) of a row in every lane; none where numbers stand for themselves."""
         if not self.scaled:
-            return None
+            return ()
         b = self.builder
         at = self.header(row)
         words = []
         for i in range(2):
             word = b.gep(at, [I64(self.word * i)])
             if self.word == 4:
+                # align=1: the header stands behind any number of bytes of codes
                 pointer = b.bitcast(word, F32.as_pointer())
                 words.append(splat(b, b.load(pointer, align=1), lanes))
             else:
@@ -92,7 +104,9 @@ class RowDecoder:
                 words.append(_half(b, half, lanes))
         return words
 
-    def vector(self, row: Any, scales: Any, column: Any, first: int, lanes: int) -> Any:
+    def vector(
+        self, row: ir.Value, scales: Sequence[ir.Value], column: ir.Value, first: int, lanes: int
+    ) -> ir.Value:
         """Numbers of the columns [column + first, column + first + lanes) of a row, as fp32;
         `first` is known.
         """
@@ -111,10 +125,11 @@ class RowDecoder:
                 return DECODERS[self.name](b, q, lanes)
             assert self.form.number is not None, f"{self.name} says nowhere what a code means"
             return _small_float(b, q, lanes, self.form.number)
+        # one rounding, as FBGEMM's CPU code does it; product and sum apart would round twice
         number = b.uitofp(q, ir.VectorType(F32, lanes))
         return call(b, f"llvm.fma.v{lanes}f32", number.type, number, *scales)
 
-    def _packed(self, row: Any, column: Any, first: int, lanes: int) -> Any:
+    def _packed(self, row: ir.Value, column: ir.Value, first: int, lanes: int) -> ir.Value:
         """Codes of less than a byte, low bits first; `column + first` is a multiple of 4 unless
         there is one lane.
         """
@@ -131,12 +146,14 @@ class RowDecoder:
         count = lanes // per
         kind = ir.VectorType(I8, count)
         some = b.zext(b.load(b.bitcast(at, kind.as_pointer()), align=1), ir.VectorType(I32, count))
+        # each byte goes to all lanes that hold one of its codes, and each lane shifts by its own
+        # amount
         spread = ir.Constant(vector, [i // per for i in range(lanes)])
         shifts = ir.Constant(vector, [i % per * self.bits for i in range(lanes)])
         return b.and_(b.lshr(b.shuffle_vector(some, some, spread), shifts), mask)
 
 
-def _small_float(b: Any, code: Any, lanes: int, number: SmallFloat) -> Any:
+def _small_float(b: ir.IRBuilder, code: ir.Value, lanes: int, number: SmallFloat) -> ir.Value:
     """fp32 numbers of codes (i32 vectors) of a small float.
 
     The magnitude is shifted to where fp32 keeps its own, and a power of two makes up for the
@@ -153,7 +170,7 @@ def _small_float(b: Any, code: Any, lanes: int, number: SmallFloat) -> Any:
     special = first_special << left
     infinite = 0x7F800000 if number.infinity else 0x7FC00000
 
-    def constant(value: int) -> Any:
+    def constant(value: int) -> ir.Constant:
         return ir.Constant(vector, [value] * lanes)
 
     shifted = b.shl(code, constant(left))
@@ -161,6 +178,8 @@ def _small_float(b: Any, code: Any, lanes: int, number: SmallFloat) -> Any:
     sign = b.shl(b.and_(shifted, constant(1 << sign_bit)), constant(31 - sign_bit))
     # a subnormal: read beside a 1, which then goes
     small = b.icmp_unsigned("<", magnitude, constant(1 << 23))
+    # The number is built beside a power of two that is subtracted again: exact, while arithmetic on
+    # a subnormal fp32 number is many times slower.
     base = b.select(small, constant((rebias + 1) << 23), constant(rebias << 23))
     one, none = (ir.Constant(floats, [x] * lanes) for x in (math.ldexp(1.0, rebias - 126), 0.0))
     scaled = b.fsub(b.bitcast(b.add(magnitude, base), floats), b.select(small, one, none))
@@ -169,7 +188,7 @@ def _small_float(b: Any, code: Any, lanes: int, number: SmallFloat) -> Any:
     return b.bitcast(b.or_(bits, sign), floats)
 
 
-def _half(b: Any, code: Any, lanes: int) -> Any:
+def _half(b: ir.IRBuilder, code: ir.Value, lanes: int) -> ir.Value:
     if (
         WIDE_HALVES and lanes == 16
     ):  # fp16 to fp64 in one instruction, which LLVM would make of it, is slower than in two
@@ -187,12 +206,12 @@ def _half(b: Any, code: Any, lanes: int) -> Any:
     return _small_float(b, code, lanes, FP16)
 
 
-def _bf16(b: Any, code: Any, lanes: int) -> Any:
+def _bf16(b: ir.IRBuilder, code: ir.Value, lanes: int) -> ir.Value:
     shifted = b.shl(code, ir.Constant(ir.VectorType(I32, lanes), [16] * lanes))
     return b.bitcast(shifted, ir.VectorType(F32, lanes))
 
 
-def _e5m2(b: Any, code: Any, lanes: int) -> Any:
+def _e5m2(b: ir.IRBuilder, code: ir.Value, lanes: int) -> ir.Value:
     return _half(b, b.shl(code, ir.Constant(ir.VectorType(I32, lanes), [8] * lanes)), lanes)
 
 
@@ -200,7 +219,9 @@ def _e5m2(b: Any, code: Any, lanes: int) -> Any:
 DECODERS = {"fp16": _half, "bf16": _bf16, "fp8_e5m2": _e5m2}
 
 
-def _decoder(context: Any, builder: Any, signature: Any, args: Any) -> RowDecoder:
+def _decoder(
+    context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
+) -> RowDecoder:
     """Of intrinsics whose arguments begin with (values, row, stride)."""
     values = data(context, builder, signature, args, 0)
     return RowDecoder(context, builder, signature.args[0], values, args[2])
@@ -220,17 +241,17 @@ def number_at(typingctx, values, row, stride, column):
     return types.float32(values, i, i, i), codegen
 
 
-def _as_stored(builder: Any, numbers: Any) -> Any:
+def _as_stored(builder: ir.IRBuilder, numbers: ir.Value) -> ir.Value:
     """The numbers as they are, fp32."""
     return numbers
 
 
-def _plus_zero(builder: Any, numbers: Any) -> Any:
+def _plus_zero(builder: ir.IRBuilder, numbers: ir.Value) -> ir.Value:
     """-0 becomes +0."""
     return builder.fadd(numbers, ir.Constant(numbers.type, [0.0] * numbers.type.count))
 
 
-def _canonical(builder: Any, numbers: Any) -> Any:
+def _canonical(builder: ir.IRBuilder, numbers: ir.Value) -> ir.Value:
     """-0 becomes +0, every NaN the one that is stored."""
     y = _plus_zero(builder, numbers)
     nan = builder.bitcast(
@@ -239,22 +260,26 @@ def _canonical(builder: Any, numbers: Any) -> Any:
     return builder.select(builder.fcmp_ordered("ord", y, y), y, nan)
 
 
-def _widened(builder: Any, numbers: Any) -> Any:
+def _widened(builder: ir.IRBuilder, numbers: ir.Value) -> ir.Value:
     """fp64, -0 as +0."""
     return _plus_zero(builder, builder.fpext(numbers, ir.VectorType(F64, numbers.type.count)))
 
 
-def _row_copy(finish: Any, element: Any, most: int = LANES) -> Any:
+def _row_copy(
+    finish: Callable[[ir.IRBuilder, ir.Value], ir.Value], element: ir.Type, most: int = LANES
+) -> Any:
     """Intrinsic: the numbers of a row into an array of `element`, each through `finish`, `most` of
     them at once.
     """
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, b, signature, args):
         width = args[3]
         rows = _decoder(context, b, signature, args)
         address = rows.row(args[1])
         out = data(context, b, signature, args, 4)
         done = b.and_(width, I64(-most))
+        # whole vectors, then single columns: the row behind may not be read, it can be the table's
+        # last
         for lanes, first, last in ((most, I64(0), done), (1, done, width)):
             scales = rows.scales(address, lanes)
             vector = ir.VectorType(element, lanes)
@@ -274,6 +299,8 @@ def _row_copy(finish: Any, element: Any, most: int = LANES) -> Any:
 
 
 read_row = _row_copy(_as_stored, F32)
+# At most 8 lanes: the column tree soon reads the row eight at a time, and a load that is wider than
+# the stores before it waits for them (`simd/square_sums.py`).
 canonical_row = _row_copy(_canonical, F32, min(LANES, 8))
 widened_row = _row_copy(_widened, F64)
 
@@ -286,6 +313,7 @@ def _row_fetch(locality: int) -> Any:
         rows = _decoder(context, b, signature, args)
         address = rows.row(args[1])
         size = b.lshr(b.mul(args[3], I64(rows.bits)), I64(3))
+        # 8: the longest header, which may stand in one more cache line
         end = b.add(size, I64(8 if rows.scaled else 0))
         with cgutils.for_range_slice(b, I64(0), end, I64(64)) as (at, _):
             prefetch_line(b, b.gep(address, [at]), locality)

@@ -3,14 +3,13 @@
 x86 has a sticky flag that every inexact operation sets, so it tells at no cost whether plain fp64
 sums were exact. Reading the flag waits for all earlier arithmetic, some hundred cycles, so it is
 read once for a group of bags. On other processors `tells` is False, and the range of exponents
-decides whether a sum is exact (`bags.py`).
+decides whether a sum is exact (`simd/bags.py`).
 
 The product of a weight and a row is rounded by definition and must not set the flag. AVX-512 has
 multiplications that leave it as it is; without them the flag is not used for weighted sums.
 """
 
 import platform
-from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -31,7 +30,7 @@ INEXACT = 0x20
 _NEAREST_QUIETLY = 8
 
 
-def quiet_product(builder: Any, x: Any, y: Any) -> Any:
+def quiet_product(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """fl(x * y) of two vectors of up to 16 floats without setting the flag; only if `QUIET`."""
     lanes = x.type.count
     wide = ir.VectorType(F32, 16)
@@ -57,7 +56,7 @@ def may_ask(values, weights):
 def tells(typingctx, values):
     """Do only the sums of rows of this format set the flag, and not the decoding of rows, too?"""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         return I1(int(X86 and not ROWS[format_of(signature.args[0])].header))
 
     return types.boolean(values), codegen
@@ -67,13 +66,15 @@ def tells(typingctx, values):
 def rounded(typingctx):
     """Has this thread rounded a number since the last call? Clears the flag."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context, builder, signature, args):
         if not X86:
             return I1(1)
+        # the control register is written to memory and read from it; it has no other way
         control = cgutils.alloca_once(builder, I32)
         pointer = builder.bitcast(control, I8.as_pointer())
         call(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), pointer)
         state = builder.load(control)
+        # only this flag is cleared: rounding mode and masks belong to the process
         builder.store(builder.and_(state, I32(0xFFFFFFFF ^ INEXACT)), control)
         call(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), pointer)
         return builder.icmp_unsigned("!=", builder.and_(state, I32(INEXACT)), I32(0))

@@ -32,6 +32,7 @@ def copy_bytes(typingctx, source, source_at, target, target_at, count):
         source_byte, target_byte = (
             builder.gep(data(context, builder, signature, args, i), [args[i + 1]]) for i in (0, 2)
         )
+        # align=1: records and fields of files begin at any byte
         cgutils.raw_memcpy(builder, target_byte, source_byte, args[4], I64(1), align=1)
         return context.get_dummy_value()
 

@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels.simd import F32, I8, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd import F32, I8, I32, I64, call, data, splat, start_and_step, vector_pointer
 from neocpu.kernels.simd.tiles import LANES, MR, NC, NV
 
 _VECTOR = ir.VectorType(F32, LANES)
@@ -63,6 +63,7 @@ def cache_line_offset(typingctx, x):
     """Floats between the start of x and the next cache line of 64 bytes: 0 ... 15."""
 
     def codegen(context, builder, signature, args):
+        # New arrays begin at 16 or 32 bytes; a vector that crosses cache lines is read as two.
         address = builder.ptrtoint(data(context, builder, signature, args, 0), I64)
         return builder.and_(builder.lshr(builder.neg(address), I64(2)), I64(15))
 
@@ -102,6 +103,7 @@ def add_floats(typingctx, x, x_at, out, out_at, count):
 
     def codegen(context, builder, signature, args):
         source, target = _bases(context, builder, signature, args, 0, 2)
+        # LANES is a power of two, so its negative is the mask that rounds down
         whole = builder.and_(args[4], I64(-LANES))
         with cgutils.for_range_slice(builder, I64(0), whole, I64(LANES)) as (c, _):
             _store(
@@ -110,6 +112,7 @@ def add_floats(typingctx, x, x_at, out, out_at, count):
                 target,
                 c,
             )
+        # one masked vector for the rest, instead of a loop over up to 15 elements
         with builder.if_then(builder.icmp_signed("<", whole, args[4])):
             mask = _lanes_below(builder, builder.sub(args[4], whole))
             sums, addends = (
@@ -182,6 +185,7 @@ def transpose_block(typingctx, x, x_at, stride, rows, out, out_at, step):
         last = builder.sub(args[3], I64(1))
         vectors = []
         for r in range(LANES):
+            # a row that exists is read again, so that no load leaves the matrix
             row = builder.select(builder.icmp_signed("<", I64(r), last), I64(r), last)
             vectors.append(_load(builder, source, builder.mul(args[2], row)))
         for k, column in enumerate(_transposed(builder, vectors)):
@@ -199,6 +203,7 @@ def mirror_block(typingctx, x, x_at, stride):
     def codegen(context, builder, signature, args):
         (base,) = _bases(context, builder, signature, args, 0)
         starts = [builder.mul(args[2], I64(r)) for r in range(LANES)]
+        # all rows are loaded before any is stored: the block is its own source
         rows = [_load(builder, base, start) for start in starts]
         columns = _transposed(builder, list(rows))
         for r, (start, column) in enumerate(zip(starts, columns)):
@@ -222,6 +227,7 @@ GATE = 3
 
 def _gated(builder, value, gate):
     """`value`, but +0 where `gate` <= 0; a NaN gate keeps the value."""
+    # Ordered: a NaN compares false, so it stays, and -0 becomes +0.
     return builder.select(builder.fcmp_ordered("<=", gate, _ZERO), _ZERO, value)
 
 
@@ -236,38 +242,29 @@ def _finished(builder, value, operand, mode):
 
 
 @intrinsic
-def finish_tile(
-    typingctx,
-    tiles,
-    at,
-    rows,
-    columns,
-    operand,
-    operand_at,
-    operand_step,
-    mode,
-    out,
-    out_at,
-    out_step,
-):
-    """out[out_at + i*out_step + j] = finished tiles[at + i*NC + j] for i < rows, j < columns.
+def finish_tile(typingctx, tiles, at, rows, columns, operand, beside, mode, out, into):
+    """out[into.at + i*into.step + j] = finished tiles[at + i*NC + j] for i < rows, j < columns.
 
-    The operand is a bias (operand_step 0) or a gate with the layout of out; PLAIN does not read it.
+    The operand is a bias (beside.step 0) or a gate with the layout of out; PLAIN does not read it.
+    beside, into : `operands.Position` in `operand` and `out`.
     """
 
     def codegen(context, builder, signature, args):
-        source, operand, target = _bases(context, builder, signature, args, 0, 4, 8)
-        masks = [_lanes_below(builder, builder.sub(args[3], I64(j * LANES))) for j in range(NV)]
+        _, _, rows, columns, _, _, mode, _, _ = args
+        (source,) = _bases(context, builder, signature, args, 0)
+        operand, operand_step = start_and_step(context, builder, signature, args, 4)
+        target, target_step = start_and_step(context, builder, signature, args, 7)
+        masks = [_lanes_below(builder, builder.sub(columns, I64(j * LANES))) for j in range(NV)]
 
         def position(row, step, j):
             return builder.add(builder.mul(row, step), I64(j * LANES))
 
         def emit_rows(mode, whole):
-            with cgutils.for_range(builder, args[2]) as loop:
+            with cgutils.for_range(builder, rows) as loop:
                 for j in range(NV):
                     value = _load(builder, source, position(loop.index, I64(NC), j))
-                    operand_at = position(loop.index, args[6], j)
-                    target_at = position(loop.index, args[10], j)
+                    operand_at = position(loop.index, operand_step, j)
+                    target_at = position(loop.index, target_step, j)
                     if mode == PLAIN:
                         vector = None
                     elif whole:
@@ -280,15 +277,16 @@ def finish_tile(
                     else:
                         _masked_store(builder, finished, target, target_at, masks[j])
 
-        full = builder.icmp_signed("==", args[3], I64(NC))
-        for mode in (PLAIN, BIAS, BIAS_RELU, GATE):
-            chosen = builder.icmp_signed("==", args[7], I64(mode))
+        full = builder.icmp_signed("==", columns, I64(NC))
+        # The mode is asked once for a tile, not in its rows: each mode has loops of its own.
+        for known in (PLAIN, BIAS, BIAS_RELU, GATE):
+            chosen = builder.icmp_signed("==", mode, I64(known))
             with builder.if_then(chosen), builder.if_else(full) as (inner, edge):
                 with inner:
-                    emit_rows(mode, True)
+                    emit_rows(known, True)
                 with edge:
-                    emit_rows(mode, False)
+                    emit_rows(known, False)
         return context.get_dummy_value()
 
     n = types.int64
-    return types.void(tiles, n, n, n, operand, n, n, n, out, n, n), codegen
+    return types.void(tiles, n, n, n, operand, beside, n, out, into), codegen

@@ -12,7 +12,7 @@ The last columns, fewer than eight, are handled in the same way, in a buffer if 
 whole bytes.
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 from numba import types
@@ -55,6 +55,7 @@ def row_range(typingctx, line):
         b.store(ir.Constant(mask, [0] * lanes), unordered)
         whole = b.and_(n, I64(-lanes))
         with cgutils.for_range_slice(b, I64(0), whole, I64(lanes)) as (j, _):
+            # `m < x ? m : x`, not a minimum: of two equal zeros, and with a NaN, the second is kept
             x = b.load(vector_pointer(b, line, j, vector), align=4)
             for order, lane_slot, _ in extrema.values():
                 m = b.load(lane_slot)
@@ -113,13 +114,14 @@ def quick_range(typingctx, line):
             b.store(smallest, high[i])
             b.store(ir.Constant(mask, [0] * lanes), unordered[i])
 
-        def compare(i: int, x: Any) -> None:
+        def compare(i: int, x: ir.Value) -> None:
             least = b.load(low[i])
             most = b.load(high[i])
             b.store(b.select(b.fcmp_ordered("<", least, x), least, x), low[i])
             b.store(b.select(b.fcmp_ordered(">", most, x), most, x), high[i])
             b.store(b.or_(b.load(unordered[i]), b.fcmp_unordered("uno", x, x)), unordered[i])
 
+        # four chains, so that no comparison waits for the one before it
         runs = b.and_(n, I64(-lanes * chains))
         whole = b.and_(n, I64(-lanes))
         with cgutils.for_range_slice(b, I64(0), runs, I64(lanes * chains)) as (j, _):
@@ -130,6 +132,8 @@ def quick_range(typingctx, line):
         with cgutils.for_range_slice(b, runs, whole, I64(lanes)) as (j, _):
             compare(0, b.load(vector_pointer(b, line, j, vector), align=4))
         with cgutils.for_range_slice(b, whole, n, I64(1)) as (j, _):
+            # a single column in every lane: no lane needs a mask, and a minimum may see a number
+            # twice
             compare(1, splat(b, b.load(b.gep(line, [j])), lanes))
 
         unordered_lanes = b.or_(
@@ -143,14 +147,14 @@ def quick_range(typingctx, line):
     return types.Tuple((types.float32, types.float32, types.uint8))(line), codegen
 
 
-def _reduced(b: Any, m: Any, order: str, distance: int) -> Any:
+def _reduced(b: ir.IRBuilder, m: ir.Value, order: str, distance: int) -> ir.Value:
     """Lanes of m, each compared with the lane `distance` after it; of equal ones m[i] is kept."""
     numbers = [min(i + distance, ROW_LANES - 1) for i in range(ROW_LANES)]
     x = b.shuffle_vector(m, m, ir.Constant(ir.VectorType(I32, ROW_LANES), numbers))
     return b.select(b.fcmp_ordered(order, x, m), x, m)
 
 
-def _extremum(b: Any, slots: Any, order: str) -> Any:
+def _extremum(b: ir.IRBuilder, slots: Sequence[ir.Value], order: str) -> ir.Value:
     """The least or greatest number of several chains of lanes."""
     m = b.load(slots[0])
     for slot in slots[1:]:
@@ -161,19 +165,20 @@ def _extremum(b: Any, slots: Any, order: str) -> Any:
     return b.extract_element(m, I32(0))
 
 
-def _vector(kind: Any, lanes: int) -> Any:
+def _vector(kind: ir.Type, lanes: int) -> ir.VectorType:
     return ir.VectorType(kind, lanes)
 
 
-def _repeated(kind: Any, value: Any, lanes: int) -> Any:
+def _repeated(kind: ir.Type, value: float, lanes: int) -> ir.Constant:
     """Constant vector of `lanes` equal values."""
     return ir.Constant(_vector(kind, lanes), [value] * lanes)
 
 
-def _packed(b: Any, codes: Any, bits: int, columns: int) -> Any:
+def _packed(b: ir.IRBuilder, codes: ir.Value, bits: int, columns: int) -> ir.Value:
     """Bytes of codes (<columns x i8>), low bits first."""
     if bits == 8:
         return codes
+    # Codes are packed as words of 16 or 32 bits: the shifts move all codes of a byte at once.
     word = ir.IntType(64 // bits)
     n = columns * 8 // word.width
     v = b.bitcast(codes, _vector(word, n))
@@ -183,7 +188,7 @@ def _packed(b: Any, codes: Any, bits: int, columns: int) -> Any:
     return b.trunc(packed, _vector(I8, n))
 
 
-def _unpacked(b: Any, packed: Any, bits: int, columns: int) -> Any:
+def _unpacked(b: ir.IRBuilder, packed: ir.Value, bits: int, columns: int) -> ir.Value:
     """Codes (<columns x i8>) from their bytes, the inverse of `_packed`."""
     if bits == 8:
         return packed
@@ -198,13 +203,19 @@ def _unpacked(b: Any, packed: Any, bits: int, columns: int) -> Any:
     return b.bitcast(b.and_(spread, _repeated(word, mask, n)), _vector(I8, columns))
 
 
-def _each_run(b: Any, n: Any, bits: Any, step: Any) -> None:
+def _each_run(
+    b: ir.IRBuilder,
+    n: ir.Value,
+    bits: ir.Value,
+    step: Callable[[int, ir.Value, int, ir.Value | None], None],
+) -> None:
     """Code of the steps over n columns: in runs of 32, then 16 and 8, then the rest of the row.
 
     step(bits, first, columns, None) handles whole runs, step(bits, first, 8, count) the rest where
     it needs a buffer.
     """
     for width in (8, 4, 2):
+        # the width is asked once for a row; each has loops of its own
         with b.if_then(b.icmp_signed("==", bits, I64(width))):
             whole = b.and_(n, I64(-_RUN))
             with cgutils.for_range_slice(b, I64(0), whole, I64(_RUN)) as (j, _):
@@ -229,18 +240,18 @@ def _each_run(b: Any, n: Any, bits: Any, step: Any) -> None:
                     step(width, b.and_(n, I64(-8)), 8, b.and_(n, I64(7)))
 
 
-def _copy(b: Any, target: Any, source: Any, n: Any) -> None:
+def _copy(b: ir.IRBuilder, target: ir.Value, source: ir.Value, n: ir.Value) -> None:
     """target[i] = source[i] for i < n, a few elements."""
     with cgutils.for_range(b, n) as loop:
         b.store(b.load(b.gep(source, [loop.index])), b.gep(target, [loop.index]))
 
 
-def _byte_at(b: Any, base: Any, column: Any, bits: int) -> Any:
+def _byte_at(b: ir.IRBuilder, base: ir.Value, column: ir.Value, bits: int) -> ir.Value:
     """Pointer to the byte with the code of a column."""
     return b.gep(base, [b.lshr(b.mul(column, I64(bits)), I64(3))])
 
 
-def _bytes_of(b: Any, columns: Any, bits: int) -> Any:
+def _bytes_of(b: ir.IRBuilder, columns: ir.Value, bits: int) -> ir.Value:
     """Number of bytes that the codes of some columns fill."""
     return b.lshr(b.add(b.mul(columns, I64(bits)), I64(7)), I64(3))
 
@@ -260,7 +271,7 @@ def write_codes(typingctx, line, bits, low, inverse, row):
         padded = cgutils.alloca_once(b, _vector(F32, 8))
         spare = cgutils.alloca_once(b, _vector(I8, 8))
 
-        def step(width: int, j: Any, columns: int, count: Any) -> None:
+        def step(width: int, j: ir.Value, columns: int, count: ir.Value | None) -> None:
             f32 = _vector(F32, columns)
             at = _byte_at(b, target, j, width)
             if count is None:
@@ -273,8 +284,11 @@ def write_codes(typingctx, line, bits, low, inverse, row):
             v = b.fmul(b.fsub(x, splat(b, args[2], columns)), splat(b, args[3], columns))
             zero = _repeated(F32, 0.0, columns)
             most = _repeated(F32, float((1 << width) - 1), columns)
+            # the comparison is false for NaN, whose code so is 0
             v = b.select(b.fcmp_ordered(">", v, zero), v, zero)
             v = b.select(b.fcmp_ordered("<", v, most), v, most)
+            # From 2^23 on fp32 numbers are whole: the addition rounds to nearest even, as the
+            # conversion of FBGEMM's AVX2 code does, and needs no conversion.
             whole = b.bitcast(b.fadd(v, _repeated(F32, 8388608.0, columns)), _vector(I32, columns))
             packed = _packed(b, b.trunc(whole, _vector(I8, columns)), width, columns)
             first_byte = at if count is None else b.bitcast(spare, I8.as_pointer())
@@ -301,7 +315,7 @@ def read_codes(typingctx, row, bits, scale, bias, line):
         spare = cgutils.alloca_once(b, _vector(I8, 8))
         numbers = cgutils.alloca_once(b, _vector(F32, 8))
 
-        def step(width: int, j: Any, columns: int, count: Any) -> None:
+        def step(width: int, j: ir.Value, columns: int, count: ir.Value | None) -> None:
             f32 = _vector(F32, columns)
             packed = _vector(I8, columns * width // 8)
             at = _byte_at(b, source, j, width)

@@ -6,10 +6,12 @@ fields, so a rule reads `states.exp_avg[c]` of one row as its caller reads `stat
 table. As with `bags.view`, no view may outlive its array.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.base import BaseContext
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
@@ -20,12 +22,18 @@ def _bare(kind: types.Array) -> types.Array:
     return types.Array(kind.dtype, 1, "C")
 
 
-def _record_of(record: Any, kinds: list[Any]) -> Any:
+def _record_of(record: types.NamedTuple, kinds: Sequence[types.Array]) -> types.NamedTuple:
     """The type of a record of the same class with other fields."""
     return types.BaseTuple.from_types(tuple(kinds), record.instance_class)
 
 
-def _view(context: Any, builder: Any, kind: Any, pointer: Any, size: Any) -> Any:
+def _view(
+    context: BaseContext,
+    builder: ir.IRBuilder,
+    kind: types.Array,
+    pointer: ir.Value,
+    size: ir.Value,
+) -> ir.Value:
     """An array of `size` elements from `pointer` on that owns nothing."""
     array = context.make_array(kind)(context, builder)
     itemsize = context.get_constant(
@@ -37,7 +45,9 @@ def _view(context: Any, builder: Any, kind: Any, pointer: Any, size: Any) -> Any
     return array._getvalue()
 
 
-def _fields(context: Any, builder: Any, record: Any, value: Any) -> list[Any]:
+def _fields(
+    context: BaseContext, builder: ir.IRBuilder, record: types.NamedTuple, value: ir.Value
+) -> list[cgutils._StructProxy]:
     """The arrays of a record, as Numba's structures."""
     return [
         context.make_array(kind)(context, builder, builder.extract_value(value, i))

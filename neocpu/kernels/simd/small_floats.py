@@ -9,10 +9,8 @@ magnitudes, so the code of a small float is a shift of the fp32 bits:
     overflow    the code after the largest finite one: infinity (IEEE-754) or NaN (e4m3fn)
 
 Numba would widen integer arithmetic to 64 bits and so halve the lanes; these intrinsics keep it at
-32. Each takes the words of a layout that `codecs.words_of` computes.
+32. Each takes the words of a layout that `codecs.small_floats.words_of` computes.
 """
-
-from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -23,7 +21,7 @@ from neocpu.kernels.simd import F32, I32
 _WORDS = types.UniTuple(types.int32, 9)
 
 
-def _i32(value: int) -> Any:
+def _i32(value: int) -> ir.Constant:
     return ir.Constant(I32, value)
 
 
@@ -43,7 +41,7 @@ class _Float:
     bounded   : the magnitude, at most limit
     """
 
-    def __init__(self, builder: Any, x: Any, words: Any) -> None:
+    def __init__(self, builder: ir.IRBuilder, x: ir.Value, words: ir.Value) -> None:
         self.builder = b = builder
         (
             self.drop,
@@ -61,22 +59,25 @@ class _Float:
         self.magnitude = b.and_(bits, _i32(0x7FFFFFFF))
         self.bounded = self.umin(self.magnitude, self.limit)
 
-    def umin(self, x: Any, y: Any) -> Any:
+    def umin(self, x: ir.Value, y: ir.Value) -> ir.Value:
         return self.builder.select(self.builder.icmp_unsigned("<", x, y), x, y)
 
-    def nearest(self) -> Any:
+    def nearest(self) -> ir.Value:
         """Code of the magnitude: nearest, ties to even."""
         b = self.builder
         a = self.bounded
         last_kept = b.and_(b.lshr(a, self.drop), _i32(1))
+        # half an ulp less one, plus the last bit kept: ties go to even without a comparison
         half = b.sub(b.shl(_i32(1), b.sub(self.drop, _i32(1))), _i32(1))
         normal = b.lshr(b.sub(b.add(b.add(a, half), last_kept), self.rebias), self.drop)
+        # fp32 addition has its rounding bit where the format's subnormal numbers end
         magic_sum = b.bitcast(b.fadd(b.bitcast(a, F32), b.bitcast(self.magic, F32)), I32)
         subnormal = b.sub(magic_sum, self.magic)
         code = b.select(b.icmp_unsigned("<", a, self.least), subnormal, normal)
+        # rounding up may carry beyond the largest number: that is infinity, or the NaN of e4m3fn
         return self.umin(code, self.over)
 
-    def _parts(self) -> tuple[Any, Any, Any]:
+    def _parts(self) -> tuple[ir.Value, ir.Value, ir.Value]:
         """(24-bit significand, how many of its bits are dropped, code of the exponent).
 
         The code of the magnitude is the sum of the exponent's code and the kept bits.
@@ -95,12 +96,12 @@ class _Float:
         upper = b.shl(b.sub(b.add(exponent, below), least_exponent), self.mantissa)
         return significand, b.add(self.drop, below), upper
 
-    def down(self) -> Any:
+    def down(self) -> ir.Value:
         """Code of the magnitude: towards zero."""
         significand, drop, upper = self._parts()
         return self.builder.add(upper, self.builder.lshr(significand, self.umin(drop, _i32(31))))
 
-    def random(self, word: Any, top: Any) -> Any:
+    def random(self, word: ir.Value, top: ir.Value) -> ir.Value:
         """Code of the magnitude: rounded up if word / 2^32 + fraction >= 1.
 
         Numbers beyond the largest finite one are rounded to nearest.
@@ -110,11 +111,14 @@ class _Float:
         units = b.lshr(significand, self.umin(drop, _i32(31)))
         # The fraction of a unit in 1 / 2^32: the dropped bits, aligned to the top of a word.
         below_word = b.icmp_unsigned("<", drop, _i32(32))
+        # LLVM leaves a shift by 32 or more undefined, so both cases shift by less and one is
+        # chosen.
         near = b.shl(significand, b.select(below_word, b.sub(_i32(32), drop), _i32(0)))
         far = b.lshr(
             significand, b.select(below_word, _i32(0), self.umin(b.sub(drop, _i32(32)), _i32(31)))
         )
         fraction = b.select(below_word, near, far)
+        # the sum has wrapped round 2^32 if it is below a summand
         carry = b.zext(b.icmp_unsigned("<", b.add(fraction, word), word), I32)
         return b.select(
             b.icmp_unsigned(">", self.bounded, top),
@@ -122,9 +126,10 @@ class _Float:
             b.add(b.add(upper, units), carry),
         )
 
-    def code(self, magnitude: Any) -> Any:
+    def code(self, magnitude: ir.Value) -> ir.Value:
         """Code of the number: that of its magnitude, or NaN, and the sign."""
         b = self.builder
+        # NaN has bits above infinity's, and is not limited by formats that have one
         nan = b.icmp_unsigned(">", self.bounded, _i32(0x7F800000))
         return b.or_(b.select(nan, self.quiet, magnitude), self.sign)
 
@@ -245,6 +250,7 @@ def code4(typingctx, x, inverse):
         x, inverse = args
         sign = b.lshr(b.and_(b.bitcast(x, I32), _i32(0x80000000)), _i32(28))
         a = b.fmul(b.bitcast(b.and_(b.bitcast(x, I32), _i32(0x7FFFFFFF)), F32), inverse)
+        # the comparison is false for NaN, which so becomes the largest number too
         six = ir.Constant(F32, 6.0)
         a = b.select(b.fcmp_ordered("<", a, six), a, six)
         normal = b.sub(b.lshr(b.add(b.bitcast(a, I32), _i32(1 << 21)), _i32(22)), _i32(252))
@@ -279,6 +285,7 @@ def half_bits(typingctx, x):
     """int32 fp16 code of fp32 x, which is not NaN beyond the quiet one: nearest, ties to even."""
 
     def codegen(context, builder, signature, args):
+        # one instruction where the processor has it (F16C); callers ask `HALVES` before
         narrow = builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
         return builder.zext(narrow, I32)
 
@@ -337,7 +344,7 @@ def number_of_key(typingctx, key):
     return types.float32(types.int32), codegen
 
 
-def _ordered(b: Any, bits: Any) -> Any:
+def _ordered(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Bits of negative numbers turned round, but for the sign; its own inverse."""
     negative = b.ashr(bits, _i32(31))
     return b.xor(bits, b.lshr(negative, _i32(1)))

@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels.simd import F32, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd import F32, I32, I64, call, data, fields, splat, vector_pointer
 from neocpu.kernels.simd.tiles import LANES
 
 ROWS = 4  # of a strip
@@ -27,34 +27,33 @@ WIDE = 4 if LANES == 16 else 2
 DOTS = 16  # chains of a dot product, whatever the processor's vectors
 
 
-def _rows(context, builder, signature, args, array, places, column=None):
-    """Pointers to the elements places[i] (+ column) of an array; both are argument numbers."""
-    base = data(context, builder, signature, args, array)
-    starts = data(context, builder, signature, args, places)
-    if column is not None:
-        base = builder.gep(base, [column])
+def _rows(builder, base, starts):
+    """Pointers to the elements starts[i] of an array."""
     return [builder.gep(base, [builder.load(builder.gep(starts, [I64(i)]))]) for i in range(ROWS)]
 
 
 def _strip(vectors):
     """Intrinsic: chains of ROWS rows and `vectors` vectors of columns.
 
-    c[into[i] + j] = chain over k < count of fma(a[at[i] + k*a_step], b[b_at + k*b_step + j]), for
-    j from `column` on, from +0 if `fresh`, else from the values of c. at, into : i64[ROWS].
+    out[into[i] + j] = chain over the lines k of fma(number k of row i, number j of line k), for j
+    from `column` on, from +0 if `fresh`, else from the values of out. rows : `tt.StripRows`. lines
+    : `tt.StripLines`. into : i64[ROWS].
     """
 
     @intrinsic
-    def chains(typingctx, a, at, a_step, b, b_at, b_step, count, c, into, column, fresh):
+    def chains(typingctx, rows, lines, out, into, column, fresh):
         def codegen(context, builder, signature, args):
-            left = _rows(context, builder, signature, args, 0, 1)
-            right = builder.gep(
-                data(context, builder, signature, args, 3), [builder.add(args[4], args[9])]
-            )
-            target = _rows(context, builder, signature, args, 7, 8, args[9])
+            _, _, _, _, column, fresh = args
+            values, places, row_step = fields(context, builder, signature, args, 0)
+            left = _rows(builder, values, places)
+            values, line_at, line_step, count = fields(context, builder, signature, args, 1)
+            right = builder.gep(values, [builder.add(line_at, column)])
+            out, into = (data(context, builder, signature, args, q) for q in (2, 3))
+            target = _rows(builder, builder.gep(out, [column]), into)
             vector = ir.VectorType(F32, LANES)
             cells = list(product(range(ROWS), range(vectors)))
             sums = {cell: cgutils.alloca_once(builder, vector) for cell in cells}
-            is_fresh = builder.icmp_signed("!=", args[10], I64(0))
+            is_fresh = builder.icmp_signed("!=", fresh, I64(0))
             with builder.if_else(is_fresh) as (fresh_sums, stored_sums):
                 with fresh_sums:
                     for cell in cells:
@@ -63,13 +62,15 @@ def _strip(vectors):
                     for i, j in cells:
                         at = vector_pointer(builder, target[i], I64(j * LANES), vector)
                         builder.store(builder.load(at, align=4), sums[i, j])
-            with cgutils.for_range_slice(builder, I64(0), args[6], I64(1)) as (k, _):
-                line = builder.gep(right, [builder.mul(k, args[5])])
+            # nothing is prefetched: rows that share a factor follow one another, so it is in the
+            # first level
+            with cgutils.for_range_slice(builder, I64(0), count, I64(1)) as (k, _):
+                line = builder.gep(right, [builder.mul(k, line_step)])
                 columns = [
                     builder.load(vector_pointer(builder, line, I64(j * LANES), vector), align=4)
                     for j in range(vectors)
                 ]
-                step = builder.mul(k, args[2])
+                step = builder.mul(k, row_step)
                 for i in range(ROWS):
                     number = builder.load(builder.gep(left[i], [step]))
                     factor = splat(builder, number, LANES)
@@ -83,8 +84,7 @@ def _strip(vectors):
                 builder.store(builder.load(sums[i, j]), at, align=4)
             return context.get_dummy_value()
 
-        n = types.int64
-        return types.void(a, at, n, b, n, n, n, c, into, n, n), codegen
+        return types.void(rows, lines, out, into, types.int64, types.int64), codegen
 
     return chains
 
@@ -120,6 +120,8 @@ def _trees(builder, sums):
     """A vector of 16 numbers: the tree over the lanes of each of 4 x 4 vectors, row by row."""
     rows = []
     for i in range(ROWS):
+        # Shuffles inside groups of four lanes first, which are cheaper: each round of a tree that
+        # serves 16 sums at once halves the vectors that are left for the others.
         pairs = [_in_groups(builder, sums[i, j], sums[i, j + 1]) for j in (0, 2)]
         rows.append(_in_groups(builder, *pairs))
     return _of_groups(
@@ -136,10 +138,13 @@ def strip_dots(typingctx, a, at, b, right, count, c, into):
     """
 
     def codegen(context, builder, signature, args):
-        left = _rows(context, builder, signature, args, 0, 1)
-        columns = _rows(context, builder, signature, args, 2, 3)
-        target = _rows(context, builder, signature, args, 5, 6)
+        left, columns, target = (
+            _rows(builder, *(data(context, builder, signature, args, q + i) for i in (0, 1)))
+            for q in (0, 2, 5)
+        )
         vector = ir.VectorType(F32, DOTS)
+        # 16 vectors of 16 lanes: as wide as AVX-512, and two or four registers each elsewhere; the
+        # number of chains is part of the result, so it may not follow the processor
         cells = list(product(range(ROWS), range(4)))
         sums = {cell: cgutils.alloca_once(builder, vector) for cell in cells}
         for cell in cells:

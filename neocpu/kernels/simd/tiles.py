@@ -26,7 +26,17 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels.simd import F32, I64, call, data, prefetch_line, splat, vector_pointer
+from neocpu.kernels.simd import (
+    F32,
+    I64,
+    call,
+    data,
+    fields,
+    prefetch_line,
+    splat,
+    start_and_step,
+    vector_pointer,
+)
 
 
 def target() -> tuple[str, str]:
@@ -57,10 +67,13 @@ def tile_shape(name: str, features: str) -> tuple[int, int, int]:
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=name, features=features)
     with llvm.parse_assembly(_PROBE.format(triple=triple)) as module:
         assembly = machine.emit_assembly(module)
+    # 24 accumulators, 2 vectors of B and 1 broadcast of A: 27 of 32 registers
     if "zmm" in assembly:
         return 12, 2, 16
+    # 12 accumulators, 2 vectors of B and 1 broadcast of A: 15 of 16 registers
     if "ymm" in assembly:
         return 6, 2, 8
+    # SSE has 16 registers of four lanes; the rest is NEON, with 32 of them
     return (4, 2, 4) if "xmm" in assembly else (8, 2, 4)
 
 
@@ -84,6 +97,8 @@ class _Tile:
         self.steps = steps
         self.vector = ir.VectorType(F32, LANES)
         self.cells = list(product(range(MR), range(vectors)))
+        # Stack slots, which LLVM turns into registers: a chain that is carried through the loop as
+        # a value would need a phi node for each of up to 24 accumulators.
         self.sums = {t: cgutils.alloca_once(builder, self.vector) for t in self.cells}
 
     def start(self):
@@ -105,6 +120,7 @@ class _Tile:
     def add(self, base, stride):
         """Replace each chain by fl(value in memory + chain)."""
         for i, j in self.cells:
+            # left + right: the left subtree is in memory, the right one in the registers
             addend = self.builder.load(self._cell(base, stride, i, j), align=4)
             self.builder.store(
                 self.builder.fadd(addend, self.builder.load(self.sums[i, j])), self.sums[i, j]
@@ -127,76 +143,78 @@ class _Tile:
             b.gep(base, [b.mul(k, stride)])
             for base, stride in zip((self.left, self.right), self.steps)
         )
+        # align=4: a panel begins at a cache line, but matrices of callers begin anywhere
         row = [
             b.load(vector_pointer(b, row_start, I64(LANES * j), self.vector), align=4)
             for j in range(self.vectors)
         ]
         for i in range(MR):
+            # A broadcast from memory costs no shuffle: it is part of the load, or of the fma
+            # itself.
             coefficient = splat(b, b.load(b.gep(column, [I64(i)])), LANES)
             for j in range(self.vectors):
                 chain = b.load(self.sums[i, j])
                 longer = call(b, f"llvm.fma.v{LANES}f32", self.vector, coefficient, row[j], chain)
+                # A selection between two finished chains: adding +0 instead would turn a chain of
+                # -0 into +0 and a NaN or an infinity in B into a NaN.
                 b.store(b.select(gap, chain, longer) if i == skip else longer, self.sums[i, j])
 
     def run(self, first, last, ahead=None, pace=None):
         """Steps first <= k < last; step k prefetches ahead[k*pace] into the second-level cache."""
         with cgutils.for_range_slice(self.builder, first, last, I64(1)) as (k, _):
+            # Into the second level only: the first one is full of the part that is being
+            # multiplied.
             if ahead is not None:
                 prefetch_line(self.builder, self.builder.gep(ahead, [self.builder.mul(k, pace)]), 2)
             self.step(k)
 
 
+def _tile(context, builder, signature, args, vectors):
+    """The tile of the panels that the arguments begin with: a, left, b, right."""
+    left, left_step = start_and_step(context, builder, signature, args, 0)
+    right, right_step = start_and_step(context, builder, signature, args, 2)
+    return _Tile(builder, vectors, left, right, (left_step, right_step))
+
+
 def _chains(vectors):
     """Intrinsic: a tile of c, one chain of fused multiply-adds for each element.
 
-    c[c_at + i*c_step + j] = chain over k < count of
-                             fma(a[a_at + k*a_step + i], b[b_at + k*b_step + j])
+    c[into.at + i*into.step + j] = chain over k < count of
+                                   fma(a[left.at + k*left.step + i], b[right.at + k*right.step + j])
+
+    left, right, into, ahead : `operands.Position`. Records of numbers, without their arrays: a
+    record of arrays would count references to them at every tile.
 
     The chains start at +0 if `fresh`, else at the values of c. If `below` is not 0, they are added
     to the values `below` elements earlier in c instead, where the sums are stored. Step k
-    prefetches b[coming + k*pace].
+    prefetches b[ahead.at + k*ahead.step].
     """
 
     @intrinsic
-    def chains(
-        typingctx,
-        a,
-        a_at,
-        a_step,
-        b,
-        b_at,
-        b_step,
-        count,
-        c,
-        c_at,
-        c_step,
-        fresh,
-        below,
-        coming,
-        pace,
-    ):
+    def chains(typingctx, a, left, b, right, count, c, into, fresh, below, ahead):
         def codegen(context, builder, signature, args):
-            pa, pb, pc = (
-                builder.gep(data(context, builder, signature, args, q), [args[q + 1]])
-                for q in (0, 3, 7)
-            )
-            tile = _Tile(builder, vectors, pa, pb, (args[2], args[5]))
-            is_fresh = builder.icmp_signed("!=", args[10], I64(0))
-            with builder.if_else(is_fresh) as (fresh_tile, stored_tile):
-                with fresh_tile:
+            _, _, _, _, count, _, _, fresh, below, _ = args
+            tile = _tile(context, builder, signature, args, vectors)
+            target, step = start_and_step(context, builder, signature, args, 5)
+            # asked once for a tile: zeros cost nothing, a tile that continues is loaded
+            with builder.if_else(builder.icmp_signed("!=", fresh, I64(0))) as (start, resume):
+                with start:
                     tile.start()
-                with stored_tile:
-                    tile.load(pc, args[9])
-            ahead = builder.gep(data(context, builder, signature, args, 3), [args[12]])
-            tile.run(I64(0), args[6], ahead, args[13])
-            target = builder.gep(pc, [builder.neg(args[11])])
-            with builder.if_then(builder.icmp_signed("!=", args[11], I64(0))):
-                tile.add(target, args[9])
-            tile.store(target, args[9])
+                with resume:
+                    tile.load(target, step)
+            coming, pace = fields(context, builder, signature, args, 9)
+            coming = builder.gep(data(context, builder, signature, args, 2), [coming])
+            tile.run(I64(0), count, coming, pace)
+            # The second leaf of a pair is added to the first one here, straight from the registers:
+            # stored and added later, it would cross the memory three times.
+            target = builder.gep(target, [builder.neg(below)])
+            with builder.if_then(builder.icmp_signed("!=", below, I64(0))):
+                tile.add(target, step)
+            tile.store(target, step)
             return context.get_dummy_value()
 
         n = types.int64
-        return types.void(a, n, n, b, n, n, n, c, n, n, n, n, n, n), codegen
+        return types.void(a, left, b, right, n, c, into, n, n, ahead), codegen
 
     return chains
 
@@ -208,28 +226,27 @@ slim_chains = _chains(1)
 
 
 @intrinsic
-def gap_chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, at, gap, c, c_at, c_step):
+def gap_chains(typingctx, a, left, b, right, count, at, gap, c, into):
     """`slim_chains` from +0; if `gap` is not 0, the chains of row i leave out step k = at + i.
 
     The gap leaves out the product of a row and itself.
     """
 
     def codegen(context, builder, signature, args):
-        pa, pb, pc = (
-            builder.gep(data(context, builder, signature, args, q), [args[q + 1]])
-            for q in (0, 3, 9)
-        )
-        tile = _Tile(builder, 1, pa, pb, (args[2], args[5]))
-        gap = builder.icmp_signed("!=", args[8], I64(0))
+        _, _, _, _, count, at, gap, _, _ = args
+        tile = _tile(context, builder, signature, args, 1)
+        gap = builder.icmp_signed("!=", gap, I64(0))
         tile.start()
-        tile.run(I64(0), args[7])
+        # The selections stand in MR steps only; the loops before and after are those of a plain
+        # tile.
+        tile.run(I64(0), at)
         for i in range(MR):
-            k = builder.add(args[7], I64(i))
-            with builder.if_then(builder.icmp_signed("<", k, args[6]), likely=True):
+            k = builder.add(at, I64(i))
+            with builder.if_then(builder.icmp_signed("<", k, count), likely=True):
                 tile.step(k, i, gap)
-        tile.run(builder.add(args[7], I64(MR)), args[6])
-        tile.store(pc, args[11])
+        tile.run(builder.add(at, I64(MR)), count)
+        tile.store(*start_and_step(context, builder, signature, args, 7))
         return context.get_dummy_value()
 
     n = types.int64
-    return types.void(a, n, n, b, n, n, n, n, n, c, n, n), codegen
+    return types.void(a, left, b, right, n, n, n, c, into), codegen

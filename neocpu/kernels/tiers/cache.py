@@ -40,6 +40,7 @@ BUCKETS = 4096  # of misses by set, at most
 @register_jitable
 def mix(number):
     """Murmur3's 64-bit finaliser."""
+    # mixed, so that rows with a common factor, as of strided ids, spread over all sets
     h = np.uint64(number)
     h ^= h >> np.uint64(33)
     h *= np.uint64(0xFF51AFD7ED558CCD)
@@ -87,11 +88,13 @@ def set_of(ids, sets, out):
 @inlined
 def hash_rows(rows, sets, prints, first, hashes):
     """first[j] = first line of the set of rows[j], whose prints are asked for; hashes[j]: of it."""
+    # one division for a chunk (`simd/cache_sets.py`)
     inverse = np.uint64(0xFFFFFFFFFFFFFFFF) // sets
     for j in range(rows.size):  # a loop of its own: it becomes vectors
         hashes[j] = mix(rows[j])
     for j in range(rows.size):
         first[j] = np.int64(remainder(np.uint64(hashes[j]), sets, inverse)) * WAYS
+        # a chunk ahead: into the second level, for the first is too small for 1024 sets
         prefetch_far(prints, first[j])
 
 
@@ -103,6 +106,8 @@ def match_prints(j, prints, tags, first, masks):
     mask = matching(prints, first[j], print_of(np.uint64(masks[j])))
     masks[j] = mask
     if mask != 0:
+        # To be written: a row that is found is touched and locked. It is the first match in nearly
+        # all cases, since a print agrees by chance once in 255.
         prefetch_write(tags, (first[j] + lowest(mask)) * (tags.strides[0] // 8))
 
 
@@ -120,6 +125,7 @@ def locate(ids, prints, tags, out):
         rows = ids[t * CHUNK : (t + 1) * CHUNK]
         lines = out[t * CHUNK : (t + 1) * CHUNK]
         hash_rows(rows, sets, prints, first, masks)
+        # the first rows, which nobody asked for earlier
         for j in range(min(NEAR, rows.size)):
             match_prints(j, prints, tags, first, masks)
         for j in range(rows.size):
@@ -151,11 +157,13 @@ def _fuse_find(touch):
             line = search(ids[j], first[j], masks[j], tags)
             requested += counts[j]
             if line >= 0:
+                # unsigned: Numba asks at each use of a signed index whether it counts from the end
                 at = np.uint64(line)
                 touch(at, False, counts[j], use[i] if use.size else NEVER, now, state)
                 state.locks[at] += 1
                 found.lines[i] = line
             else:
+                # the set of a miss, as a negative number: `gather` need not hash the row again
                 found.lines[i] = -1 - first[j] // WAYS
                 found.missed[t * CHUNK + missing] = i
                 missing += 1
@@ -208,6 +216,8 @@ def deal(rows, misses, shift, work, ends):
     sets = misses.sets
     ends[:] = 0
     for k in range(sets.size):
+        # counted two places on: after the sums, `ends[b + 1]` is where bucket b is filled, and ends
+        # there
         ends[(sets[k] >> shift) + 2] += 1
     for b in range(ends.size - 2):
         ends[b + 2] += ends[b + 1]
@@ -232,17 +242,20 @@ def _fuse_populate(touch, victim):
         prints = state.prints
         tags = state.tags
         for turn in range(begin, end):
+            # a policy reads all lines of a full set, so all that is known of them is asked for
             fetch_set(work[min(turn + AHEAD, end - 1), 2], prints, tags)
             row = work[turn, 1]
             s = work[turn, 2]
             amount = work[turn, 3]
             use = work[turn, 4]
             evicted.rows[turn] = -1
+            # empty lines are found as rows are: their print is 0
             empty = matching(prints, s * WAYS, np.uint8(0))
             if empty != 0:
                 line = s * WAYS + lowest(empty)
             else:
                 way = victim(s, amount, use, now, state)
+                # every line is locked by a batch in flight, or the policy leaves the row uncached
                 if way < 0:
                     continue
                 line = s * WAYS + way
@@ -261,6 +274,8 @@ def _fuse_populate(touch, victim):
     def populate(rows, misses, work, now, state, lines, evicted):
         shift = 0
         buckets = state.prints.size // WAYS
+        # Misses of neighbouring sets together, in as many buckets as there is work for: one thread
+        # has a set, so lines need no locks, and what depends on order does not depend on threads.
         while buckets > max(TASKS, min(misses.sets.size // 2, BUCKETS)):
             shift = shift + 1
             buckets = (buckets + 1) // 2
@@ -335,6 +350,7 @@ def release(lines, changed, locks, dirty, wrong):
             line = lines[i]
             prefetch_write(locks, max(lines[min(i + NEAR, last - 1)], 0) * step)
             if line >= 0:
+                # a line that was not locked stays so: one below 0 would never be evicted again
                 if locks[line] > 0:
                     locks[line] -= 1
                     if changed:
@@ -353,6 +369,7 @@ def batches_ahead(ids, later, starts, out):
     i64[B+1]; out i64[n].
     """
     out[:] = 0
+    # both ascend: one pass over each batch, without a search
     for b in range(starts.size - 1):
         j = starts[b]
         last = starts[b + 1]

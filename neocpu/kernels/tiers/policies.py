@@ -10,8 +10,8 @@ A policy decides it by two functions, which are inlined into the cache's kernels
 amount is the number of lookups of the row in this batch (for `lfu`, when a row is inserted, in all
 batches); use is the next batch known to use it, or `NEVER`; state is an `operands.CacheState`. A
 locked line is never evicted. Missing rows are inserted in ascending order; by `lfu` those with the
-highest count first, by `lookahead` those used soonest first. `kernels/twins/tiers/policies.py` has
-the registry and the sources.
+highest count first, by `lookahead` those used soonest first. `core/policies.py` has the registry
+and the sources.
 """
 
 from neocpu.core.policies import FAR, NEVER
@@ -90,6 +90,7 @@ def sieve_victim(s, amount, use, now, state):
     stamp = state.stamp
     locks = state.locks
     hand = state.hand[s]
+    # selections, no branches: which row is least comes at random
     least = NEVER
     for line in range(s * WAYS, s * WAYS + WAYS):
         position = (stamp[line] >> 1) * WAYS + line % WAYS

@@ -42,6 +42,7 @@ def _position(row, words, shift):
     mask = np.uint64(words.size - 1)
     bits = np.uint64(shift)
     position = splitmix64(np.uint64(row)) & mask
+    # linear probing: the next word is mostly in the same cache line
     while words[position] != 0 and words[position] >> bits != np.uint64(row):
         position = (position + np.uint64(1)) & mask
     return position
@@ -56,6 +57,7 @@ def _slot(word, shift):
 @register_jitable
 def _word(row, slot, shift):
     """Word of the map for a row and its slot."""
+    # + 1: row 0 in slot 0 is not the empty word
     return (np.uint64(row) << np.uint64(shift)) | np.uint64(slot + 1)
 
 
@@ -67,6 +69,8 @@ def find_slots(rows, words, shift, slots):
     """
     mask = np.uint64(words.size - 1)
     for i in range(rows.size):
+        # a probe is mostly not in the cache: rows further on are asked for, the last one again at
+        # the end
         prefetch(words, np.int64(splitmix64(np.uint64(rows[min(i + AHEAD, rows.size - 1)])) & mask))
         slots[i] = _slot(words[_position(rows[i], words, shift)], shift)
 
@@ -93,12 +97,16 @@ def place_rows(rows, words, shift, status, first, slots, old):
             continue
         old[i] = NEW
         if slot >= 0:
+            # not free: until the next commit, the file that a crash leaves refers to this record
             status[slot] = REPLACED
             old[i] = slot
         while status[free] != FREE:
+            # cyclic, from where the last batch stopped: records of a batch are contiguous on the
+            # disk
             free = free + 1 if free + 1 < status.size else 0
         status[free] = FRESH
         slots[i] = free
+        # `position` is still right: nothing was entered since it was found
         words[position] = _word(rows[i], free, shift)
     return free
 

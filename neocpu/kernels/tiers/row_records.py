@@ -60,6 +60,7 @@ def _xxh64(x, position, count, seed):
         b = seed + _P2
         c = seed
         d = seed - _P1
+        # four lanes, as the specification has them: their multiplications overlap
         while position + 32 <= end:
             a = _round(a, load_u64(x, position))
             b = _round(b, load_u64(x, position + 8))
@@ -102,6 +103,7 @@ def gather_records(file, slots, origin, per, stride, size, out):
         next_slot = slots[min(i + AHEAD, slots.size - 1)]
         if next_slot >= 0:
             begin = origin[next_slot // per] + next_slot % per * stride
+            # records are anywhere in the file: one further on is asked for while this one is copied
             for line in range(0, size, 64):
                 prefetch(file, begin + line)
         slot = slots[i]
@@ -132,6 +134,7 @@ def make_tags(records, size, rows, slots, table, tags):
     for i in prange(rows.size):
         store_u64(tags, i * TAG, np.uint64(rows[i]))
         store_u32(tags, i * TAG + 8, np.uint32(_xxh64(records, i * size, size, np.uint64(rows[i]))))
+        # over the tag with its slot: a record that a disk wrote to another place is found out
         store_u32(tags, i * TAG + 12, tag_hash(tags, i * TAG, slots[i], table))
 
 

@@ -17,6 +17,7 @@ def copy_slots(field, size, source, target):
     Shapes: field u8[slots * size]; source, target i64[n].
     The targets are distinct and no target is a source.
     """
+    # no target is a source or a target twice, so threads copy in any order
     for i in prange(source.size):
         copy_bytes(field, source[i] * size, field, target[i] * size, size)
 

@@ -51,6 +51,7 @@ def dot_backward(e, g, dim, diagonal, out):
                 before = high * (high + 1) // 2 if diagonal else high * (high - 1) // 2
                 coefficient = g[b, dim + before + low]
                 if i == j:
+                    # E[i]·E[i] has E[i] twice
                     coefficient = coefficient + coefficient
                 for d in range(dim):
                     result[i, d] = fma(coefficient, rows[j, d], result[i, d])

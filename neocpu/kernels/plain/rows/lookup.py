@@ -30,6 +30,7 @@ def read_term(table, at, stride, weight, line):
 def sum_bag(table, base, stride, rows, weights, lo, hi, sums):
     """sums f64[D] = fp64 sums of the terms of lookups [lo, hi); returns whether they are exact."""
     sums[:] = 0.0
+    # allocated for each bag, as a textbook does; the tuned kernel's tasks lend theirs
     line = np.empty(sums.size, np.float32)
     low, high = NOTHING
     for j in range(lo, hi):
@@ -51,6 +52,7 @@ def pool_bag(table, base, stride, rows, weights, lo, hi, out):
             out[c] = rounded(sums[c])
         return
     line = np.empty(out.size, np.float32)
+    # for every column, although few need it: that path is rare and may be slow
     limbs = np.zeros((out.size, LIMBS), np.int64)
     for j in range(lo, hi):
         if rows[j] >= 0:
@@ -66,7 +68,7 @@ def pool_bag(table, base, stride, rows, weights, lo, hi, out):
 @parallel_kernel
 def pooled_rows(table, entries, bags, mean, lines, out):
     """Bag i of entry k, pooled, to out[lines.place[k] + i * lines.pitch[k] :]; arguments as those
-    of `kernels.lookup.pooled_rows`.
+    of `kernels.rows.lookup.pooled_rows`.
     """
     for b in prange(bags.offsets.size - 1):
         k = np.searchsorted(entries.first, b, side="right") - 1

@@ -8,5 +8,5 @@ from neocpu.kernels.rows.narrow import CODES
 
 @cache
 def fused(rule, limited):
-    """The plain kernel of a rule over coded rows; arguments as of `kernels.narrow.fused`."""
+    """The plain kernel of a rule over coded rows; arguments as of `kernels.rows.narrow.fused`."""
     return update.fused(rule, limited, CODES)

@@ -5,10 +5,11 @@ The rules are those of the tuned kernel (`kernels/rows/rules.py`): they are plai
 """
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from neocpu.kernels.compile.jit import inlined, parallel_kernel
 from neocpu.kernels.plain.rows.lookup import pool_bag
@@ -17,14 +18,16 @@ from neocpu.kernels.rows.update import FP32
 from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd.record_views import view_fields, view_record
 
+Floats = NDArray[np.float32]
+
 
 class RowScratch(NamedTuple):
-    """One row's merged gradient and numbers f32[D], row scalars f32[2], random words f32[D+64]."""
+    """One row's merged gradient and numbers f32[D], row scalars f32[3], random words f32[D+64]."""
 
-    gradient: Any
-    line: Any
-    squares: Any
-    drawn: Any
+    gradient: Floats
+    line: Floats
+    squares: Floats
+    drawn: Floats
 
 
 @inlined
@@ -72,6 +75,7 @@ def _fuse(prepare, direct, step, finish, rule, rows):
         if has_direct:
             squares[0] = square_sum(g)
             direct(w, g, state, row, squares, columns, hyper)
+        # all three, whether the rule reads them or not
         squares[0] = square_sum(g)
         squares[1] = square_sum(w)
         squares[2] = np.float32(hi - lo)
@@ -97,7 +101,10 @@ def _fuse(prepare, direct, step, finish, rule, rows):
 
 @cache
 def fused(rule, limited, rows=FP32):
-    """The kernel that merges and updates unique rows; arguments as of `kernels.update.fused`."""
+    """The kernel that merges and updates unique rows.
+
+    Arguments as of `kernels.rows.update.fused`.
+    """
     prepare = getattr(rules, f"{rule.name}_prepare", rules.regularise)
     direct = getattr(rules, f"{rule.name}_direct", rules.nothing)
     finish = rules.limit_norm if limited else rules.nothing

@@ -19,6 +19,7 @@ from neocpu.kernels.tiers.cache import CHUNK, mix
 def probe(row, s, prints, tags):
     """The line of a row in set s, or -1; a line whose print is 0 is empty."""
     for line in range(s * WAYS, (s + 1) * WAYS):
+        # the print says only whether the line is empty: comparing tags needs no hash
         if prints[line] != 0 and tags[line] == row:
             return line
     return -1
@@ -26,7 +27,7 @@ def probe(row, s, prints, tags):
 
 @parallel_kernel
 def locate(ids, prints, tags, out):
-    """out[i] = line of ids[i], or -1; arguments as of `kernels.cache.locate`."""
+    """out[i] = line of ids[i], or -1; arguments as of `kernels.tiers.cache.locate`."""
     sets = np.uint64(prints.size // WAYS)
     for i in prange(ids.size):
         out[i] = -1
@@ -68,5 +69,5 @@ def _fuse_find(touch):
 
 @cache
 def finder(policy):
-    """The kernel that finds the rows of a batch; arguments as of `kernels.cache.finder`."""
+    """The kernel that finds the rows of a batch; arguments as of `kernels.tiers.cache.finder`."""
     return _fuse_find(getattr(policies, f"{policy}_touch"))

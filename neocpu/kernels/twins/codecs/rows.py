@@ -29,6 +29,7 @@ def _lane_range(x):
             piece = y[:, first : first + 8]
             lanes = np.where(lanes < piece, lanes, piece)
         least = np.full(rows, _LARGEST)
+        # in this order: which zero is the least, and what a NaN hides, depends on it
         for column in [*lanes.T, *y[:, whole:].T]:
             least = np.where(column < least, column, least)
         ends.append(sign * least)
@@ -41,6 +42,7 @@ def _plain_range(x):
     """
     low = np.where(np.isnan(x), np.float32(np.inf), x).min(1, initial=np.inf)
     high = np.where(np.isnan(x), np.float32(-np.inf), x).max(1, initial=-np.inf)
+    # NumPy's minimum does not tell -0 from +0, and the bias is written with its sign
     low = np.where((low == 0) & (np.signbit(x) & (x == 0)).any(1), np.float32(-0.0), low)
     high = np.where((high == 0) & (~np.signbit(x) & (x == 0)).any(1), np.float32(0.0), high)
     return low, high
@@ -53,6 +55,7 @@ def _integers(v):
     """
     with np.errstate(invalid="ignore"):
         fits = np.abs(v) < 2.0**31
+        # the AVX2 conversion gives the least integer for what does not fit
         vector = np.where(fits, np.rint(np.where(fits, v, 0)), -(2.0**31)).astype(np.int64)
         fits = np.abs(v) < 2.0**63
         long = np.rint(np.where(fits, v, 0)).astype(np.int64)
@@ -185,6 +188,7 @@ def quantize_randomly(x, bits, key, rows, step, out):
             scale, bias, low, inverse = _nbit_scales(x, bits)
             header = _bytes(scale, bias)
         v = (x - low[:, None]) * inverse[:, None]
+        # fp64 from here on: the fraction is cut to 32 bits, of which fp32 would lose some
         v = np.where(v > 0, np.minimum(v, np.float32(most)), np.float32(0)).astype(np.float64)
     words = words_at(np.uint64(key), rows, np.arange(x.shape[1]), int(step)).astype(np.uint64)
     whole = np.floor(v)

@@ -66,8 +66,10 @@ def decode_rows(codes: Codes, layout: Words, out: Floats) -> None:
 def _neighbours(x, layout):
     """(code of the largest number <= |x|, fraction of the way to the next), |x| up to the last."""
     values = _magnitudes(layout)
+    # fp64 holds every fp32 number and every midpoint, so comparisons are exact
     a = np.minimum(np.abs(x).astype(np.float64), values[-1])
     low = np.searchsorted(values, a, side="right") - 1
+    # above the last number there is no way to go: the fraction is 0
     step = np.append(np.diff(values), np.inf)
     return low, (a - values[low]) / step[low]
 
@@ -102,7 +104,9 @@ def _nearest(x, layout):
     """
     values = _magnitudes(layout)
     low, fraction = _neighbours(x, layout)
+    # the parity of a code is that of its last mantissa bit
     code = low + ((fraction > 0.5) | ((fraction == 0.5) & (low & 1 == 1)))
+    # as if the numbers went on in even steps: IEEE-754 rounds to infinity by the next one
     half = (values[-1] - values[-2]) / 2
     beyond = np.abs(x).astype(np.float64) - values[-1]
     above = (beyond > half) | ((beyond == half) & (values.size % 2 == 0))
@@ -148,6 +152,7 @@ def encode_rows_randomly(
     up = words.astype(np.uint64) + np.floor(fraction * 2.0**32).astype(np.uint64) >= np.uint64(
         1 << 32
     )
+    # no neighbour above: to nearest, which is not random
     beyond = np.abs(plain) > _magnitudes(layout)[-1]
     out[:] = _finish(x, np.where(beyond, _nearest(plain, layout), low + up), layout)
 

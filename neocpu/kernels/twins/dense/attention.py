@@ -26,7 +26,7 @@ def _places(offsets) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def attention_inputs(histories, out):
-    """out f32[n, 4*D] = [h, a, h - a, h * a]; see `kernels.attention.attention_inputs`."""
+    """out f32[n, 4*D] = [h, a, h - a, h * a]; see `kernels.dense.attention.attention_inputs`."""
     rows, offsets, target = histories
     a = target[_samples(offsets)]
     with np.errstate(all="ignore"):
@@ -34,9 +34,10 @@ def attention_inputs(histories, out):
 
 
 def softmax_bags(scores, offsets, out):
-    """Softmax of each bag's scores, f32[n]; see `kernels.attention.softmax_bags`."""
+    """Softmax of each bag's scores, f32[n]; see `kernels.dense.attention.softmax_bags`."""
     samples = _samples(offsets)
     most = np.full(offsets.size - 1, -np.inf)
+    # a NaN is the greatest, as in the kernel: the bag's weights are NaN then
     np.maximum.at(most, samples, scores.astype(np.float64))
     total = np.zeros(offsets.size - 1)
     with np.errstate(all="ignore"):
@@ -47,14 +48,17 @@ def softmax_bags(scores, offsets, out):
 
 
 def weighted_rows(rows, weights, offsets, out):
-    """out f32[b, D], sums of weighted rows; see `kernels.attention.weighted_rows`."""
+    """out f32[b, D], sums of weighted rows; see `kernels.dense.attention.weighted_rows`."""
     out[:] = 0
     for chosen, lookups in _places(offsets):
         out[chosen] = fma(weights[lookups, None], rows[lookups], out[chosen])
 
 
 def weights_gradient(gradient, rows, offsets, out):
-    """out f32[n], products of gradients and rows; see `kernels.attention.weights_gradient`."""
+    """out f32[n], products of gradients and rows.
+
+    See `kernels.dense.attention.weights_gradient`.
+    """
     samples = _samples(offsets)
     out[:] = 0
     for c in range(rows.shape[1]):
@@ -62,7 +66,7 @@ def weights_gradient(gradient, rows, offsets, out):
 
 
 def softmax_gradient(weights, gradient, offsets, out):
-    """out f32[n], the gradient of scores; see `kernels.attention.softmax_gradient`."""
+    """out f32[n], the gradient of scores; see `kernels.dense.attention.softmax_gradient`."""
     w = weights.astype(np.float64)
     g = gradient.astype(np.float64)
     total = np.zeros(offsets.size - 1)
@@ -73,7 +77,7 @@ def softmax_gradient(weights, gradient, offsets, out):
 
 
 def attention_gradients(histories, inner, weights, gradient, out, target_out):
-    """out f32[n, D] and target_out f32[b, D]; see `kernels.attention.attention_gradients`."""
+    """out f32[n, D] and target_out f32[b, D]; see `kernels.dense.attention.attention_gradients`."""
     rows, offsets, target = histories
     samples = _samples(offsets)
     by_row, by_target, difference, product = np.split(inner, 4, axis=1)

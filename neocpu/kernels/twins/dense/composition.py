@@ -12,7 +12,7 @@ OPERATIONS = (
 
 
 def compose(steps, first, second, out):
-    """Make each row of `out` by the same steps; see `kernels.composition.compose`."""
+    """Make each row of `out` by the same steps; see `kernels.dense.composition.compose`."""
     for operation, at, width, left, right in steps.tolist():
         made = out[:, at : at + width]
         made[:] = OPERATIONS[operation](

@@ -24,6 +24,7 @@ def _tree(leaves: list[np.ndarray]) -> np.ndarray:
     """Sum of a power of two of leaves: left half + right half."""
     if len(leaves) == 1:
         return leaves[0]
+    # left + right, of halves: the tree of docs/arithmetic.md §2
     half = len(leaves) // 2
     with np.errstate(all="ignore"):
         return _tree(leaves[:half]) + _tree(leaves[half:])
@@ -31,7 +32,7 @@ def _tree(leaves: list[np.ndarray]) -> np.ndarray:
 
 def layer(x, w, bias, relu, out):
     """out f32[b, n] = relu(x f32[b, k] times w f32[n, k] transposed + bias f32[n]); see
-    `kernels.gemm.layer`.
+    `kernels.dense.gemm.layer`.
     """
     with np.errstate(all="ignore"):
         value = _chain(x.T, w.T) + bias
@@ -40,7 +41,7 @@ def layer(x, w, bias, relu, out):
 
 def input_gradient(g, w, gate, out):
     """out f32[b, k] = g f32[b, n] times w f32[n, k], 0 where gate <= 0; see
-    `kernels.gemm.input_gradient`.
+    `kernels.dense.gemm.input_gradient`.
     """
     value = _chain(g.T, w)
     out[:] = np.where(gate <= 0, np.float32(0), value) if gate.size else value
@@ -55,6 +56,7 @@ def weight_gradient(g, x, cuts, out, out_bias):
     sums = []
     for part in parts:
         total = np.zeros(g.shape[1], np.float32)
+        # one sample after the other: NumPy's own sum would add in pairs
         for row in g[part]:
             with np.errstate(all="ignore"):
                 total = total + row

@@ -16,7 +16,9 @@ def _triangle(count: int, diagonal: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def dot_forward(e, dim, diagonal, out):
-    """out f32[b, dim + pairs] from e f32[b, count*dim]; see `kernels.interaction.dot_forward`."""
+    """out f32[b, dim + pairs] from e f32[b, count*dim]; see
+    `kernels.dense.interaction.dot_forward`.
+    """
     rows = e.reshape(e.shape[0], e.shape[1] // dim, dim)
     i, j = _triangle(rows.shape[1], diagonal)
     dots = np.zeros((e.shape[0], i.size), np.float32)
@@ -28,7 +30,7 @@ def dot_forward(e, dim, diagonal, out):
 
 def dot_backward(e, g, dim, diagonal, out):
     """out f32[b, count*dim], the gradient of e, from g f32[b, dim + pairs]; see
-    `kernels.interaction.dot_backward`.
+    `kernels.dense.interaction.dot_backward`.
     """
     rows = e.reshape(e.shape[0], e.shape[1] // dim, dim)
     count = rows.shape[1]
@@ -41,6 +43,7 @@ def dot_backward(e, g, dim, diagonal, out):
             pairs[:, own, own] = pairs[:, own, own] + pairs[:, own, own]
         sums = np.zeros_like(rows)
         for step in range(count):
+            # one row j at a time, ascending, for all rows i at once
             moved = fma(pairs[:, :, step, None], rows[:, None, step], sums)
             if not diagonal:
                 moved[:, step] = sums[:, step]

@@ -16,7 +16,9 @@ def _mean(x):
 
 
 def norm_forward(x, eps, y, inverse):
-    """y f32[n, dim] and inverse f64[n] of x f32[n, dim]; see `kernels.layer_norm.norm_forward`."""
+    """y f32[n, dim] and inverse f64[n] of x f32[n, dim]; see
+    `kernels.dense.layer_norm.norm_forward`.
+    """
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
         distance = wide - _mean(wide)
@@ -25,7 +27,7 @@ def norm_forward(x, eps, y, inverse):
 
 
 def norm_backward(y, inverse, g, dx):
-    """dx f32[n, dim] from g f32[n, dim]; see `kernels.layer_norm.norm_backward`."""
+    """dx f32[n, dim] from g f32[n, dim]; see `kernels.dense.layer_norm.norm_backward`."""
     with np.errstate(all="ignore"):
         outer = g.astype(np.float64)
         along = _mean(outer * y.astype(np.float64))

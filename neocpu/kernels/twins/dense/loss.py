@@ -8,7 +8,7 @@ from neocpu.kernels.twins.numbers.elementary import exp, log1p
 
 
 def bce(logit, label, batch, prediction, gradient, loss):
-    """Binary cross-entropy with logits, f32[b] arrays; see `kernels.loss.bce`."""
+    """Binary cross-entropy with logits, f32[b] arrays; see `kernels.dense.loss.bce`."""
     z = logit.astype(np.float64)
     y = label.astype(np.float64)
     e = exp(-np.abs(z))
@@ -19,7 +19,7 @@ def bce(logit, label, batch, prediction, gradient, loss):
 
 
 def mse(logit, label, batch, prediction, gradient, loss):
-    """Squared error, f32[b] arrays; see `kernels.loss.mse`."""
+    """Squared error, f32[b] arrays; see `kernels.dense.loss.mse`."""
     with np.errstate(all="ignore"):
         t = logit - label
         prediction[:] = logit

@@ -41,7 +41,7 @@ def _sum(terms):
 
 def attention_forward(vectors, count, scale, weights, out):
     """weights f32[b, count*count] and out f32[b, count*dim] of q, k, v f32[b, count*dim]; see
-    `kernels.self_attention.attention_forward`.
+    `kernels.dense.self_attention.attention_forward`.
     """
     q, k, v = vectors
     with np.errstate(all="ignore"):
@@ -55,7 +55,7 @@ def attention_forward(vectors, count, scale, weights, out):
 
 def attention_backward(vectors, weights, g, count, scale, gradients):
     """dq, dk, dv f32[b, count*dim] from g f32[b, count*dim]; see
-    `kernels.self_attention.attention_backward`.
+    `kernels.dense.self_attention.attention_backward`.
     """
     q, k, v = vectors
     dq, dk, dv = gradients

@@ -32,7 +32,7 @@ def _cores(core1, core2, q1):
 
 
 def prefixes(core1, core2, first, second, order, starts, q1, out):
-    """Products of rows of cores 1 and 2; see `kernels.tt.prefixes`."""
+    """Products of rows of cores 1 and 2; see `kernels.dense.tt.prefixes`."""
     left, right = _cores(core1, core2, q1)
     left = left[first]
     right = right[second]
@@ -43,7 +43,7 @@ def prefixes(core1, core2, first, second, order, starts, q1, out):
 
 
 def rows(prefix, core3, lines, third, rank, out):
-    """Rows of the table; see `kernels.tt.rows`."""
+    """Rows of the table; see `kernels.dense.tt.rows`."""
     left = prefix.reshape(-1, prefix.shape[1] // rank, 1, rank)[lines]
     right = core3.reshape(-1, 1, core3.shape[1] // rank, rank)[third]
     out[:] = _dots(left, right).reshape(out.shape)
@@ -59,7 +59,7 @@ def _segment_chains(order, starts, add, sums):
 
 
 def prefix_gradients(gradient, core3, third, starts, rank, out):
-    """Gradients of prefix products; see `kernels.tt.prefix_gradients`."""
+    """Gradients of prefix products; see `kernels.dense.tt.prefix_gradients`."""
     q3 = core3.shape[1] // rank
     g = gradient.reshape(-1, gradient.shape[1] // q3, q3)
     right = core3.reshape(len(core3), q3, rank)
@@ -74,7 +74,7 @@ def prefix_gradients(gradient, core3, third, starts, rank, out):
 
 
 def third_gradients(gradient, prefix, lines, order, starts, rank, out):
-    """Gradients of rows of core 3; see `kernels.tt.third_gradients`."""
+    """Gradients of rows of core 3; see `kernels.dense.tt.third_gradients`."""
     q3 = out.shape[1] // rank
     g = gradient.reshape(-1, gradient.shape[1] // q3, q3)
     P = prefix.reshape(-1, prefix.shape[1] // rank, rank)
@@ -89,7 +89,7 @@ def third_gradients(gradient, prefix, lines, order, starts, rank, out):
 
 
 def second_gradients(core1, first, gradient, order, starts, q1, out):
-    """Gradients of rows of core 2; see `kernels.tt.second_gradients`."""
+    """Gradients of rows of core 2; see `kernels.dense.tt.second_gradients`."""
     left = core1.reshape(-1, q1, core1.shape[1] // q1)
     g = gradient.reshape(-1, q1, gradient.shape[1] // q1)
 
@@ -103,7 +103,7 @@ def second_gradients(core1, first, gradient, order, starts, q1, out):
 
 
 def first_gradients(core2, second, gradient, order, starts, runs, q1, out):
-    """Gradients of rows of core 1; see `kernels.tt.first_gradients`."""
+    """Gradients of rows of core 1; see `kernels.dense.tt.first_gradients`."""
     rank = out.shape[1] // q1
     right = core2.reshape(-1, 1, rank, core2.shape[1] // rank)[second]
     parts = _dots(gradient.reshape(-1, q1, 1, gradient.shape[1] // q1), right)

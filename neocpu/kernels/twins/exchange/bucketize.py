@@ -1,4 +1,4 @@
-"""Where does each lookup go? The twin of `neocpu.kernels.exchange.bucketize`: bucketize with masks,
+"""Where does each lookup go? The twin of `kernels/exchange/bucketize.py`: bucketize with masks,
 and with a stable sort.
 """
 

@@ -1,4 +1,4 @@
-"""What travels once? The twin of `neocpu.kernels.exchange.distinct`: dictionaries and whole
+"""What travels once? The twin of `kernels/exchange/distinct.py`: dictionaries and whole
 arrays.
 """
 

@@ -1,7 +1,7 @@
 """Which bytes travel for a block of columns, and which numbers do they mean?
 
 The plain twin of `kernels/exchange/wires.py`: whole arrays, each format from its definition in
-`codecs.py` and `codecs_rows.py`.
+`codecs/small_floats.py` and `codecs/rows.py`.
 """
 
 import numpy as np
@@ -47,6 +47,7 @@ def _block_codes(x, form):
         bad = np.zeros(rows, bool)
         header = np.array([_NAN, 0], np.float32)
     bad |= ~np.isfinite(x).all(1)
+    # a number that is not finite makes its block NaN: a run that diverges is told by its loss
     codes[bad] = 0
     size = header.nbytes
     codes[bad, -size:] = header.view(np.uint8)

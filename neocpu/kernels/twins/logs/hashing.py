@@ -7,11 +7,12 @@ from neocpu.kernels.twins.numbers.philox import fnv1a64, splitmix64
 
 def feature_key(seed: int, feature: str) -> np.uint64:
     """Key of a feature in the row hash: splitmix64(seed ^ FNV1a64(feature))."""
+    # the feature's name is part of it: equal codes of two features go to different rows
     return np.uint64(splitmix64(seed % 2**64 ^ fnv1a64(feature)))
 
 
 def hash_rows(codes, key, rows, out):
-    """Row of every code in a table; see `kernels.hashing.hash_rows`."""
+    """Row of every code in a table; see `kernels.logs.hashing.hash_rows`."""
     out[:] = [splitmix64(int(key) ^ code) % int(rows) for code in codes.tolist()]
 
 
@@ -22,7 +23,7 @@ def _slot(code, keys, values):
 
 
 def count_codes(codes, keys, counts, first):
-    """Count codes[first:] in a hash map until it is half full; see `kernels.hashing`."""
+    """Count codes[first:] in a hash map until it is half full; see `kernels.logs.hashing`."""
     for i in range(first, codes.size):
         if 2 * counts[-1] >= keys.size:
             return i
@@ -35,7 +36,10 @@ def count_codes(codes, keys, counts, first):
 
 
 def fill_map(codes, values, keys, slots):
-    """Enter distinct codes with their values into a hash map; see `kernels.hashing.fill_map`."""
+    """Enter distinct codes with their values into a hash map.
+
+    See `kernels.logs.hashing.fill_map`.
+    """
     for code, value in zip(codes.tolist(), values.tolist()):
         slot = _slot(code, keys, slots)
         keys[slot] = code
@@ -43,7 +47,7 @@ def fill_map(codes, values, keys, slots):
 
 
 def add_counts(codes, counts, keys, slots, out):
-    """Add to the counts of codes in a hash map; see `kernels.hashing.add_counts`."""
+    """Add to the counts of codes in a hash map; see `kernels.logs.hashing.add_counts`."""
     before = np.count_nonzero(slots)
     look_up(codes, keys, slots, out)
     out += counts
@@ -52,6 +56,6 @@ def add_counts(codes, counts, keys, slots, out):
 
 
 def look_up(codes, keys, slots, out):
-    """Value of every code, 0 where there is none; see `kernels.hashing.look_up`."""
+    """Value of every code, 0 where there is none; see `kernels.logs.hashing.look_up`."""
     value_of_code = dict(zip(keys[slots != 0].tolist(), slots[slots != 0].tolist()))
     out[:] = [value_of_code.get(code, 0) for code in codes.tolist()]

@@ -28,12 +28,12 @@ def code_of(rank, name):
 
 
 def missing_groups(draws, rates, out):
-    """Which groups of fields are missing; see `kernels.synthetic.missing_groups`."""
+    """Which groups of fields are missing; see `kernels.logs.synthetic.missing_groups`."""
     out[:] = _draws(draws, out.shape[0], out.shape[1]) < rates
 
 
 def integers(draws, absent, quantiles, out):
-    """Values of an integer field; see `kernels.synthetic.integers`."""
+    """Values of an integer field; see `kernels.logs.synthetic.integers`."""
     u = _draws(draws, out.size, 1)[:, 0]
     knots, starts, slopes, shift = quantiles
     j = np.searchsorted(knots[1:], u, side="right")
@@ -42,7 +42,7 @@ def integers(draws, absent, quantiles, out):
 
 
 def integer_effects(values, terms, logit, vectors):
-    """Terms of an integer field; see `kernels.synthetic.integer_effects`."""
+    """Terms of an integer field; see `kernels.logs.synthetic.integer_effects`."""
     center, scale, slope, missing, vector = terms
     absent = values == ABSENT
     t = (log1p(np.maximum(values, 0).astype(np.float64)) - center) * scale
@@ -51,12 +51,12 @@ def integer_effects(values, terms, logit, vectors):
 
 
 def square_norms(vectors, out):
-    """Squared norms, summed from the left; see `kernels.synthetic.square_norms`."""
+    """Squared norms, summed from the left; see `kernels.logs.synthetic.square_norms`."""
     out[:] = np.add.accumulate(vectors * vectors, axis=1)[:, -1]
 
 
 def bag_lengths(draws, absent, mean, geometric, out):
-    """Codes per row; see `kernels.synthetic.bag_lengths`."""
+    """Codes per row; see `kernels.logs.synthetic.bag_lengths`."""
     out[:] = int(mean)
     if geometric and mean > 1.0:
         u = _draws(draws, out.size, 1)[:, 0]
@@ -73,7 +73,7 @@ def _reused_ranks(u, cuts, firsts, most):
 
 
 def bags(draws, offsets, absent, category, codes, sums):
-    """Codes of one category and their effects; see `kernels.synthetic.bags`."""
+    """Codes of one category and their effects; see `kernels.logs.synthetic.bags`."""
     effect_key, name, law, cuts, firsts, amplitudes = category
     logit, vectors, squares = sums
     top, q, power, first, span, ranks = law.tolist()
@@ -108,12 +108,12 @@ def bags(draws, offsets, absent, category, codes, sums):
 
 
 def add_pairs(vectors, squares, logit):
-    """The pair interactions; see `kernels.synthetic.add_pairs`."""
+    """The pair interactions; see `kernels.logs.synthetic.add_pairs`."""
     logit += 0.5 * (np.add.accumulate(vectors * vectors, axis=1)[:, -1] - squares)
 
 
 def calibrate(raw, sigma, rate):
-    """(scale, bias); see `kernels.synthetic.calibrate`."""
+    """(scale, bias); see `kernels.logs.synthetic.calibrate`."""
 
     def mean(x):
         return np.add.accumulate(np.concatenate([[0.0], x]))[-1] / np.float64(x.size)
@@ -132,14 +132,14 @@ def calibrate(raw, sigma, rate):
 
 
 def clicks(draws, raw, scale, bias, probability, labels):
-    """Probabilities and labels; see `kernels.synthetic.clicks`."""
+    """Probabilities and labels; see `kernels.logs.synthetic.clicks`."""
     probability[:] = sigmoid(raw * scale + bias)
     labels[:] = _draws(draws, raw.size, 1)[:, 0] < probability
 
 
 def tally(probability, labels, histogram):
     """Rows by probability and label, summed logloss in units of 2^-30; see
-    `kernels.synthetic.tally`.
+    `kernels.logs.synthetic.tally`.
     """
     bins = histogram.shape[1]
     label = labels.astype(np.int64)
@@ -150,7 +150,7 @@ def tally(probability, labels, histogram):
 
 
 def format_rows(labels, values, codes, out):
-    """Rows of a Criteo log as bytes; see `kernels.synthetic.format_rows`."""
+    """Rows of a Criteo log as bytes; see `kernels.logs.synthetic.format_rows`."""
     lines = []
     for i in range(labels.size):
         fields = ["1" if labels[i] else "0"]

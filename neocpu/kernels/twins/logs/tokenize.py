@@ -48,7 +48,7 @@ def _plain(line, delimiter):
 
 
 def split_lines(text, delimiter, quote, begin, end, first, found):
-    """Borders of all fields of a block of lines; see `kernels.tokenize.split_lines`."""
+    """Borders of all fields of a block of lines; see `kernels.logs.tokenize.split_lines`."""
     lines = bytes(text).split(b"\n")[:-1]
     first[:] = np.cumsum([0, *(len(line) + 1 for line in lines)])
     for i, line in enumerate(lines):
@@ -62,7 +62,7 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
 
 
 def parse_hex(text, begin, end, digits, out, status):
-    """Hexadecimal fields; see `kernels.tokenize.parse_hex`."""
+    """Hexadecimal fields; see `kernels.logs.tokenize.parse_hex`."""
     for i, field in enumerate(_fields(text, begin, end)):
         match = re.fullmatch(b"[0-9a-fA-F]+", field)
         status[i] = (
@@ -72,9 +72,10 @@ def parse_hex(text, begin, end, digits, out, status):
 
 
 def parse_integers(text, begin, end, out, status):
-    """Decimal integers; see `kernels.tokenize.parse_integers`."""
+    """Decimal integers; see `kernels.logs.tokenize.parse_integers`."""
     for i, field in enumerate(_fields(text, begin, end)):
         match = re.fullmatch(b"[+-]?[0-9]+", field)
+        # Python's integers do not overflow: whether the value fits is asked afterwards
         value = int(field) if match else 0
         fits = -(2**63) <= value < 2**63
         status[i] = EMPTY if not field else NOT_INTEGER if not match else 0 if fits else TOO_LARGE
@@ -82,7 +83,9 @@ def parse_integers(text, begin, end, out, status):
 
 
 def parse_decimals(text, begin, end, out, status):
-    """Decimal numbers, where few digits make them exact; see `kernels.tokenize.parse_decimals`."""
+    """Decimal numbers, where few digits make them exact; see
+    `kernels.logs.tokenize.parse_decimals`.
+    """
     for i, field in enumerate(_fields(text, begin, end)):
         out[i] = 0.0
         match = re.fullmatch(rb"[+-]?(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:[eE]([+-]?[0-9]+))?", field)
@@ -93,11 +96,12 @@ def parse_decimals(text, begin, end, out, status):
         power = max(-100000, min(int(exponent or 0), 100000)) - len(fraction)
         short = len((whole + fraction).lstrip(b"0")) <= 15 and -22 <= power <= 22
         status[i] = 0 if short else INEXACT
+        # Python rounds any text correctly, as one operation on exact numbers does
         out[i] = float(field) if short else 0.0
 
 
 def hash_text(text, begin, end, quote, out, status):
-    """FNV-1a 64 hash of each field; see `kernels.tokenize.hash_text`."""
+    """FNV-1a 64 hash of each field; see `kernels.logs.tokenize.hash_text`."""
     for i, field in enumerate(_fields(text, begin, end)):
         if quote:
             field = field.replace(bytes([quote, quote]), bytes([quote]))
@@ -109,13 +113,13 @@ def hash_text(text, begin, end, quote, out, status):
 
 
 def count_items(text, begin, end, separator, lengths):
-    """Number of items of each list field; see `kernels.tokenize.count_items`."""
+    """Number of items of each list field; see `kernels.logs.tokenize.count_items`."""
     fields = _fields(text, begin, end)
     lengths[:] = [field.count(bytes([separator])) + 1 if field else 0 for field in fields]
 
 
 def split_items(text, begin, end, separator, item_begin, item_end):
-    """Borders of the items of list fields; see `kernels.tokenize.split_items`."""
+    """Borders of the items of list fields; see `kernels.logs.tokenize.split_items`."""
     fields = zip(begin.tolist(), _fields(text, begin, end))
     spans = [
         (start + a, start + b)
@@ -128,11 +132,11 @@ def split_items(text, begin, end, separator, item_begin, item_end):
 
 
 def find_last(text, begin, end, mark, out):
-    """Position of the last mark in each field; see `kernels.tokenize.find_last`."""
+    """Position of the last mark in each field; see `kernels.logs.tokenize.find_last`."""
     positions = [field.rfind(bytes([mark])) for field in _fields(text, begin, end)]
     out[:] = np.where(np.array(positions, int) < 0, end, begin + np.array(positions, int))
 
 
 def squash(x, out):
-    """fp32 of log1p(max(x, 0)), log1p in fp64; see `kernels.tokenize.squash`."""
+    """fp32 of log1p(max(x, 0)), log1p in fp64; see `kernels.logs.tokenize.squash`."""
     out[:] = log1p(np.where(x <= 0, 0.0, x)).astype(np.float32)

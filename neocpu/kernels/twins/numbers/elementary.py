@@ -49,6 +49,7 @@ def _log_tail(f: np.ndarray, k: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 def _split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """x = 2^k m with m in [sqrt(1/2), sqrt(2))."""
+    # frexp has m in [1/2, 1); below sqrt(1/2) one factor 2 moves over
     m, k = np.frexp(x)
     low = m < math.sqrt(0.5)
     return np.where(low, k - 1, k).astype(np.float64), np.where(low, 2.0 * m, m)
@@ -91,25 +92,25 @@ def softplus(x: np.ndarray) -> np.ndarray:
 
 
 def exp_array(x, out):
-    """out = exp(x); see `kernels.elementary.exp_array`."""
+    """out = exp(x); see `kernels.numbers.elementary.exp_array`."""
     out[:] = exp(x)
 
 
 def log_array(x, out):
-    """out = log(x); see `kernels.elementary.log_array`."""
+    """out = log(x); see `kernels.numbers.elementary.log_array`."""
     out[:] = log(x)
 
 
 def log1p_array(x, out):
-    """out = log1p(x); see `kernels.elementary.log1p_array`."""
+    """out = log1p(x); see `kernels.numbers.elementary.log1p_array`."""
     out[:] = log1p(x)
 
 
 def sigmoid_array(x, out):
-    """out = sigmoid(x); see `kernels.elementary.sigmoid_array`."""
+    """out = sigmoid(x); see `kernels.numbers.elementary.sigmoid_array`."""
     out[:] = sigmoid(x)
 
 
 def softplus_array(x, out):
-    """out = softplus(x); see `kernels.elementary.softplus_array`."""
+    """out = softplus(x); see `kernels.numbers.elementary.softplus_array`."""
     out[:] = softplus(x)

@@ -18,6 +18,7 @@ EXACT_BITS = 53  # of whole numbers that fp64 holds
 
 def whole(x: float) -> int:
     """x in units of 2^-149; x must be finite and a multiple."""
+    # exact, whatever the exponent: `x * 2**149` could overflow
     numerator, denominator = float(x).as_integer_ratio()
     count, rest = divmod(numerator << UNIT, denominator)
     assert rest == 0, f"{x} is no sum of fp32 numbers"
@@ -35,6 +36,7 @@ def rounded(count: int, bits: int = 24) -> float:
     half = 1 << shift >> 1
     if shift and (rest > half or (rest == half and kept & 1)):
         kept += 1
+    # after rounding: what rounds up to 2^128 is infinite, as in IEEE-754
     if bits == 24 and kept << shift >= 1 << (128 + UNIT):
         return math.copysign(math.inf, count)
     return math.ldexp(math.copysign(kept, count), shift - UNIT) if kept else 0.0
@@ -47,6 +49,7 @@ def exact_sum(terms: Iterable[float], bits: int = 24) -> float:
     numbers = [float(x) for x in terms]
     special = [x for x in numbers if not math.isfinite(x)]
     if special:
+        # one kind of infinity is the sum; both, or a NaN (which is equal to nothing), give NaN
         return special[0] if len(set(special)) == 1 else math.nan
     return rounded(sum(map(whole, numbers)), bits)
 
@@ -61,6 +64,7 @@ def exact_sums(terms: NDArray[np.float32]) -> NDArray[np.float32]:
     highest = np.where(fraction != 0, exponent, 0).max(axis=0, initial=0)
     room = EXACT_BITS - 24 - len(terms).bit_length()
     short = (highest - lowest <= room) & np.isfinite(terms).all(axis=0)
+    # columns that are not `short` may wrap round: they are replaced below
     with np.errstate(over="ignore"):
         units = (fraction << np.where(short, exponent - lowest, 0).clip(0)).sum(axis=0)
         sums = np.ldexp(units.astype(np.float64), lowest - UNIT).astype(np.float32)

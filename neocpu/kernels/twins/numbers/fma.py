@@ -16,6 +16,7 @@ def fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
         product = np.multiply(x, y, dtype=np.float64)
         wide = np.asarray(z, np.float64)
         total = product + wide
+        # Knuth's TwoSum: `lost` is the exact error of the fp64 sum
         back = total - product
         lost = (product - (total - back)) + (wide - back)
         bits = np.atleast_1d(total).view(np.int64).reshape(total.shape)

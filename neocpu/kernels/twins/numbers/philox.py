@@ -75,14 +75,18 @@ def words_at(key: np.uint64, rows: np.ndarray, columns: np.ndarray, step: int) -
 
 
 def uniform_rows(key, rows, column0, scale, out):
-    """Initial values of some rows of a tensor; see `kernels.philox.uniform_rows`."""
+    """Initial values of some rows of a tensor; see `kernels.numbers.philox.uniform_rows`."""
     words = words_at(key, rows, column0 + np.arange(out.shape[1]), 0)
+    # 24 bits: fp32 holds them exactly, so nothing is rounded before the product
     factor = (words >> np.uint32(8)).astype(np.float64) / 2.0**23 - 1.0
     out[:] = factor.astype(np.float32) * np.float32(scale)
 
 
 def random_words(key, row0, column0, step, out):
-    """Raw 32-bit words of consecutive rows and columns; see `kernels.philox.random_words`."""
+    """Raw 32-bit words of consecutive rows and columns.
+
+    See `kernels.numbers.philox.random_words`.
+    """
     rows, width = out.shape
     blocks = np.arange(column0 // 4, (column0 + width + 3) // 4)
     words = _philox4x32(key, (row0 + np.arange(rows))[:, None], blocks[None, :], step)
@@ -91,6 +95,6 @@ def random_words(key, row0, column0, step, out):
 
 
 def random_words64(key, rows, column, step, out):
-    """One 64-bit word per row; see `kernels.philox.random_words64`."""
+    """One 64-bit word per row; see `kernels.numbers.philox.random_words64`."""
     pair = words_at(key, rows, column + np.arange(2), step).astype(np.uint64)
     out[:] = pair[:, 0] + (pair[:, 1] << np.uint64(32))

@@ -1,4 +1,4 @@
-"""The plain twin of `neocpu.kernels.numbers.rounding`: words are summed as whole numbers, one
+"""The plain twin of `kernels/numbers/rounding.py`: words are summed as whole numbers, one
 element after the other.
 """
 

@@ -36,6 +36,7 @@ def _scaled(data, form, width):
         else (data[:, -size:], data[:, :-size])
     )
     word = form.header[0][1]
+    # contiguous, to be seen as words: a header stands behind any number of bytes
     words = np.ascontiguousarray(header).view(word.replace("f2", "u2"))
     scale, bias = (
         _half(words[:, i : i + 1]) if word == "<f2" else words[:, i : i + 1] for i in (0, 1)
@@ -94,6 +95,7 @@ def pooled_rows(table, entries, bags, mean, lines, out):
             continue
         terms = _rows_of(table, entries, k, rows[kept])
         terms = terms * weights[kept, None] if weights.size else terms
+        # rounded to fp32 before the division: MEAN is fl(SUM / fl(L)) (docs/arithmetic.md §3)
         line[:] = exact_sums(terms)
         line[:] = _one_nan(line / np.float32(max(hi - lo, 1))) if mean else _one_nan(line)
 
@@ -112,6 +114,7 @@ def gathered_rows(table, entries, rows, weights, lines, out):
 
 def exact_dot(x, y, words, scratch):
     """fp32 nearest to the sum of x[c] * y[c]; shapes as in the kernel."""
+    # infinity times 0: its NaN is the answer
     with np.errstate(invalid="ignore"):
         products = x.astype(np.float64) * y
     special = products[~np.isfinite(products)]
@@ -130,6 +133,7 @@ def exact_dot(x, y, words, scratch):
 
 def _nearest(count, exponent, negative):
     """fp32 nearest to count * 2^exponent, ties to even; +0 for 0."""
+    # 24 bits, or as many as a subnormal number has
     shift = max(0, count.bit_length() - 24, -149 - exponent)
     kept = count >> shift
     rest = count & ((1 << shift) - 1)

@@ -58,10 +58,11 @@ def _write(table, places, h, rows, elements, numbers):
 
 
 def fused(rule, limited):
-    """Merge and update unique rows with a rule; see `kernels.narrow.fused`."""
+    """Merge and update unique rows with a rule; see `kernels.rows.narrow.fused`."""
     update_numbers = update.fused(rule, limited)
 
     def fused_update(table, states, row_state, places, segments, gradient, hyper):
+        # a whole fp32 table, so that the twin of fp32 rows updates this one too
         numbers = np.zeros(table.codes.size, np.float32)
         for _, _, elements in _elements(places, segments):
             numbers[elements] = _read(table, elements)
@@ -73,14 +74,14 @@ def fused(rule, limited):
 
 
 def open_rows(table, places, segments, offsets, out):
-    """The numbers of unique rows; see `kernels.narrow.open_rows`."""
+    """The numbers of unique rows; see `kernels.rows.narrow.open_rows`."""
     for h, rows, elements in _elements(places, segments):
         lines = offsets[rows, None] + np.arange(places.width[h])
         out[lines] = _read(table, elements)
 
 
 def close_rows(table, places, segments, offsets, numbers):
-    """Unique rows encoded; see `kernels.narrow.close_rows`."""
+    """Unique rows encoded; see `kernels.rows.narrow.close_rows`."""
     for h, rows, elements in _elements(places, segments):
         lines = offsets[rows, None] + np.arange(places.width[h])
         _write(table, places, h, rows, elements, numbers[lines])

@@ -51,6 +51,7 @@ def words_of_terms(terms):
         left = sum(map(whole, column))
         words = list[float]()
         while left or not words:
+            # the nearest fp64 number, then that of the rest: no fewer words can hold the sum
             words.append(rounded(left, 53))
             left -= whole(words[-1])
         columns.append(words)

@@ -39,6 +39,7 @@ def powered(base, n: int) -> np.float32:
     square = np.float64(base)
     for digit in bin(max(n, 0))[:1:-1]:
         result = result * (square if digit == "1" else 1)
+        # once more than is needed: it may overflow to infinity, which no result takes
         square = square * square
     return np.float32(result)
 
@@ -67,6 +68,7 @@ def tail_rate(rate, count, hyper) -> np.float32:
         return hyper.lr / (np.sqrt(hyper.adjustment_ub * count) + hyper.eps)
     if mode == 0:
         more = raised(hyper.max_counter / (count + f(1)), hyper.adjustment_ub)
+        # fmin and fmax leave a NaN out, as the kernel's comparisons do
         return rate * np.fmax(np.fmin(more, f(10)), f(1))
     less = raised((count + f(1)) / hyper.max_counter, hyper.adjustment_ub)
     return rate * np.fmin(np.fmax(less, f(0.1)), f(1))

@@ -10,7 +10,7 @@ MASK = 2**64 - 1
 
 
 def map_rows(rows, rule, divisor, modulus, first, key, out):
-    """Rows of a physical table; see `kernels.row_maps.map_rows`."""
+    """Rows of a physical table; see `kernels.rows.row_maps.map_rows`."""
     if rule == 0:
         mapped = first + rows // divisor % modulus
     elif rule == 1:
@@ -25,7 +25,7 @@ def map_rows(rows, rule, divisor, modulus, first, key, out):
 
 
 def sign_weights(rows, key, weights):
-    """Multiply the weights of lookups by the signs of their rows; see `kernels.row_maps`."""
+    """Multiply the weights of lookups by the signs of their rows; see `kernels.rows.row_maps`."""
     inverse = ~int(key) & MASK
     odd = [splitmix64(inverse ^ (row & MASK)) & 1 for row in rows.tolist()]
     weights[np.array(odd, bool)] *= -1

@@ -183,6 +183,7 @@ def adam(w, g, states, row, squares, columns, hyper):
 def adam_with_cowclip(w, g, states, row, squares, columns, hyper):
     """adam of g * min(1, lookups * max(coefficient * ||w||, lower) / ||g||)"""
     limit = np.fmax(hyper.weight_norm_coefficient * np.sqrt(squares[1]), hyper.lower_bound)
+    # fmin: 0 / 0, of a gradient of zeros, gives 1
     g *= np.fmin(squares[2] * limit / np.sqrt(squares[0]), np.float32(1))
     adam(w, g, states, row, squares, columns, hyper)
 

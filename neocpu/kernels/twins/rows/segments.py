@@ -6,7 +6,7 @@ import numpy as np
 
 
 def count_groups(rows, chunks, counts):
-    """Lookups of each chunk in each group; see `kernels.segments.count_groups`."""
+    """Lookups of each chunk in each group; see `kernels.rows.segments.count_groups`."""
     counts[...] = 0
     for t, shift in enumerate(chunks.shift):
         chunk_rows = rows[chunks.start[t] : chunks.start[t + 1]]
@@ -14,7 +14,9 @@ def count_groups(rows, chunks, counts):
 
 
 def place_chunks(counts, shard_chunk, groups, group_start):
-    """counts become places, group_start the groups' first; see `kernels.segments.place_chunks`."""
+    """counts become places, group_start the groups' first; see
+    `kernels.rows.segments.place_chunks`.
+    """
     blocks = [(slice(*shard_chunk[h : h + 2]), slice(0, groups[h])) for h in range(groups.size)]
     sizes = np.concatenate(
         [counts[block].sum(axis=0) for block in blocks] + [np.empty(0, np.int64)]
@@ -32,7 +34,10 @@ def place_chunks(counts, shard_chunk, groups, group_start):
 
 
 def deal_lookups(rows, offsets, by_bag, chunks, bits, places, keys):
-    """keys = low bits of the row << bits | id, by group; see `kernels.segments.deal_lookups`."""
+    """keys = low bits of the row << bits | id, by group.
+
+    See `kernels.rows.segments.deal_lookups`.
+    """
     ids = np.arange(rows.size)
     if by_bag:
         ids = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
@@ -48,7 +53,10 @@ def deal_lookups(rows, offsets, by_bag, chunks, bits, places, keys):
 
 
 def sort_groups(keys, spare, groups, bits, unique_counts):
-    """Sort each group by row, stable, and count its rows; see `kernels.segments.sort_groups`."""
+    """Sort each group by row, stable, and count its rows.
+
+    See `kernels.rows.segments.sort_groups`.
+    """
     for g in range(unique_counts.size):
         group_keys = keys[groups.start[g] : groups.start[g + 1]]
         group_keys[:] = group_keys[np.argsort(group_keys >> bits, kind="stable")]
@@ -56,7 +64,7 @@ def sort_groups(keys, spare, groups, bits, unique_counts):
 
 
 def write_segments(keys, groups, first, bits, place_of, weights, segments):
-    """Unique rows, their runs, places and weights; see `kernels.segments.write_segments`."""
+    """Unique rows, their runs, places and weights; see `kernels.rows.segments.write_segments`."""
     ids = keys & ((1 << int(bits)) - 1)
     segments.place[:] = place_of[ids]
     segments.weights[:] = weights[ids] if weights.size else weights

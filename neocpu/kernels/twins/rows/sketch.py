@@ -6,7 +6,10 @@ EMPTY = -1
 
 
 def map_hot_rows(rows, limit, sketch, hash_rows, hot, shared):
-    """Rows of the table of hot ids, and of the shared one; see `kernels.sketch.map_hot_rows`."""
+    """Rows of the table of hot ids, and of the shared one.
+
+    See `kernels.rows.sketch.map_hot_rows`.
+    """
     ids, _, hot_rows = _entries(sketch)
     places = dict(zip(ids.reshape(-1).tolist(), hot_rows.reshape(-1).tolist()))
     for i, row in enumerate(rows.tolist()):
@@ -19,7 +22,7 @@ def map_hot_rows(rows, limit, sketch, hash_rows, hot, shared):
 
 
 def importances(rows, offsets, weights, gradient, mean, out):
-    """How much each lookup moves its row; see `kernels.sketch.importances`."""
+    """How much each lookup moves its row; see `kernels.rows.sketch.importances`."""
     columns = slice(gradient.column, gradient.column + gradient.width)
     norms = np.sqrt(_square_sums(gradient.values[:, columns].astype(np.float64) ** 2))
     lengths = np.diff(offsets)
@@ -50,7 +53,7 @@ def _square_sums(squares):
 
 
 def batch_means(seen, means):
-    """Mean importance of the lookups of each batch; see `kernels.sketch.batch_means`."""
+    """Mean importance of the lookups of each batch; see `kernels.rows.sketch.batch_means`."""
     lookups = 0
     for batch in range(means.size):
         _, numbers = _batch(seen, batch)
@@ -61,7 +64,7 @@ def batch_means(seen, means):
 
 
 def observe(seen, means, parts, sketch):
-    """Insert lookups into the sketch; see `kernels.sketch.observe`."""
+    """Insert lookups into the sketch; see `kernels.rows.sketch.observe`."""
     ids, scores, hot_rows = _entries(sketch)
     for batch, mean in enumerate(means.tolist()):
         rows, numbers = _batch(seen, batch)

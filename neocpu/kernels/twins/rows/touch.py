@@ -6,7 +6,9 @@ from neocpu.kernels.twins.numbers.philox import uniform_rows
 
 
 def find_untouched(rows, chunk, origin, touched, fresh, count):
-    """Lookups of rows that do not exist yet, chunk by chunk; see `kernels.touch.find_untouched`."""
+    """Lookups of rows that do not exist yet, chunk by chunk; see
+    `kernels.rows.touch.find_untouched`.
+    """
     for t in range(origin.size):
         looked_up = rows[chunk[t] : chunk[t + 1] if origin[t] >= 0 else chunk[t]]
         numbers = origin[t] + looked_up[looked_up >= 0]
@@ -17,7 +19,7 @@ def find_untouched(rows, chunk, origin, touched, fresh, count):
 
 def claim_rows(chunk, count, touched, fresh):
     """Mark rows and bring each once to the front of fresh; returns their number; see
-    `kernels.touch.claim_rows`.
+    `kernels.rows.touch.claim_rows`.
     """
     numbers = np.concatenate([fresh[a : a + n] for a, n in zip(chunk, count)] + [fresh[:0]])
     unique, at = np.unique(numbers, return_index=True)
@@ -28,7 +30,7 @@ def claim_rows(chunk, count, touched, fresh):
 
 
 def make_rows(fresh, places, initial, table, states, row_state):
-    """Initial values and states of rows; see `kernels.touch.make_rows`."""
+    """Initial values and states of rows; see `kernels.rows.touch.make_rows`."""
     per_row = initial.row_states.size
     for number in fresh:
         h = int(np.flatnonzero(places.row_base <= number)[-1])

@@ -13,6 +13,7 @@ def square_tree(x, size: int) -> np.float32:
     adjacent pairs first.
     """
     level = np.zeros(size, np.float32)
+    # absent columns are +0
     level[: x.size] = x * x
     while level.size > 1:
         level = level[::2] + level[1::2]
@@ -48,7 +49,7 @@ def _merge(segments, gradient, u: int, out) -> None:
 
 
 def fused(rule, limited):
-    """Merge and update unique rows with a rule; see `kernels.update.fused`."""
+    """Merge and update unique rows with a rule; see `kernels.rows.update.fused`."""
     prepare = rules.prepare(rule.name)
     step = getattr(rules, rule.name)
 
@@ -80,7 +81,7 @@ def fused(rule, limited):
 
 
 def merged(rule, opened=False):
-    """Merge and prepare, no step; see `kernels.update.merged`."""
+    """Merge and prepare, no step; see `kernels.rows.update.merged`."""
 
     def merge_rows(table, states, places, segments, gradient, hyper, offsets, out):
         for u, h in enumerate(_shards_of(segments)):
@@ -97,7 +98,7 @@ def merged(rule, opened=False):
 
 def stepped(rule, phase, opened=False):
     """One phase of a rule over merged gradients, its row scalars given; see
-    `kernels.update.stepped`.
+    `kernels.rows.update.stepped`.
     """
 
     def step_rows(table, states, row_state, places, segments, offsets, gradient, squares, hyper):
@@ -119,7 +120,7 @@ def stepped(rule, phase, opened=False):
 
 
 def elementwise(rule):
-    """Update a flat array with an elementwise rule; see `kernels.update.elementwise`."""
+    """Update a flat array with an elementwise rule; see `kernels.rows.update.elementwise`."""
 
     def elementwise_update(parameters, states, gradient, hyper):
         squares = np.zeros(2, np.float32)
@@ -132,19 +133,21 @@ def elementwise(rule):
 
 
 def clip(gradient, limit, out):
-    """out = gradient, each number moved into [-limit, limit]; see `kernels.update.clip`."""
+    """out = gradient, each number moved into [-limit, limit]; see `kernels.rows.update.clip`."""
     out[:] = np.clip(gradient, -limit, limit)
 
 
 def pack(gradient, column, width, start, out):
-    """The lines of each entry side by side; see `kernels.update.pack`."""
+    """The lines of each entry side by side; see `kernels.rows.update.pack`."""
     for k in range(width.size):
         lines = gradient[:, column[k] : column[k] + width[k]]
         out[start[k] : start[k] + lines.size] = lines.reshape(-1)
 
 
 def merge_words(segments, gradient, out, used):
-    """fp64 sums of merged gradients, and the words each needs; see `kernels.update.merge_words`."""
+    """fp64 sums of merged gradients, and the words each needs; see
+    `kernels.rows.update.merge_words`.
+    """
     width = out.shape[1]
     terms = Terms(gradient, segments.place, segments.weights)
     for u in range(out.shape[0]):
@@ -153,6 +156,9 @@ def merge_words(segments, gradient, out, used):
 
 
 def square_nodes(gradient, width, first, size, out):
-    """out[u] = node (first, size) of row u's column tree; see `kernels.update.square_nodes`."""
+    """out[u] = node (first, size) of row u's column tree.
+
+    See `kernels.rows.update.square_nodes`.
+    """
     for u, row in enumerate(gradient.reshape(-1, int(width))):
         out[u] = square_tree(row[first : first + size], int(size))

@@ -14,7 +14,7 @@ BUCKETS = 4096
 
 
 def mix(numbers):
-    """Murmur3's 64-bit finaliser of an array; see `kernels.cache.mix`."""
+    """Murmur3's 64-bit finaliser of an array; see `kernels.tiers.cache.mix`."""
     h = np.asarray(numbers).astype(np.uint64)
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         h = (h ^ (h >> np.uint64(33))) * np.uint64(factor)
@@ -22,15 +22,16 @@ def mix(numbers):
 
 
 def set_of(ids, sets, out):
-    """The set of every row; see `kernels.cache.set_of`."""
+    """The set of every row; see `kernels.tiers.cache.set_of`."""
     out[:] = (mix(ids) % np.uint64(sets)).astype(np.int64)
 
 
 def locate(ids, prints, tags, out):
-    """Where rows are now, or -1; see `kernels.cache.locate`."""
+    """Where rows are now, or -1; see `kernels.tiers.cache.locate`."""
     sets = np.empty_like(ids)
     set_of(ids, prints.size // WAYS, sets)
     there = (
+        # an empty line keeps the tag of the row that left it, and -1 is nowhere
         np.where(prints > 0, tags, -1).reshape(-1, WAYS)[sets]
         == np.where(ids < 0, -2, ids)[:, None]
     )
@@ -38,7 +39,9 @@ def locate(ids, prints, tags, out):
 
 
 def finder(policy):
-    """Find the rows of a batch, touch and lock those that are there; see `kernels.cache.finder`."""
+    """Find the rows of a batch, touch and lock those that are there; see
+    `kernels.tiers.cache.finder`.
+    """
     touch = getattr(policies, f"{policy}_touch")
 
     def find(rows, now, state, found):
@@ -62,7 +65,10 @@ def finder(policy):
 
 
 def gather(misses, missed, lines, sets):
-    """All misses side by side, with their sets; returns how many; see `kernels.cache.gather`."""
+    """All misses side by side, with their sets; returns how many.
+
+    See `kernels.tiers.cache.gather`.
+    """
     chunks = [missed[t * CHUNK : t * CHUNK + m] for t, m in enumerate(misses)]
     positions = np.concatenate([*chunks, missed[:0]])
     missed[: positions.size] = positions
@@ -72,7 +78,7 @@ def gather(misses, missed, lines, sets):
 
 
 def populator(policy):
-    """Give lines to missing rows, in turn; see `kernels.cache.populator`."""
+    """Give lines to missing rows, in turn; see `kernels.tiers.cache.populator`."""
     touch = getattr(policies, f"{policy}_touch")
     victim = getattr(policies, f"{policy}_victim")
 
@@ -82,6 +88,8 @@ def populator(policy):
         most = max(TASKS, min(missed.size // 2, BUCKETS))
         while -(-(state.prints.size // WAYS) // run) > most:
             run *= 2
+        # by runs of neighbouring sets, as the kernel's buckets: `evicted` is in the order of these
+        # turns
         turns = order if order.size else np.arange(missed.size)
         for turn, k in enumerate(turns[np.argsort(sets[turns] // run, kind="stable")]):
             i = missed[k]
@@ -108,7 +116,7 @@ def populator(policy):
 
 
 def settle(rows, missed, lines, evicted, moves, dirty):
-    """What moves, side by side; see `kernels.cache.settle`."""
+    """What moves, side by side; see `kernels.tiers.cache.settle`."""
     leaving = np.flatnonzero(evicted.rows >= 0)
     coming = missed[lines[missed] >= 0]
     outside = missed[lines[missed] < 0]
@@ -122,7 +130,7 @@ def settle(rows, missed, lines, evicted, moves, dirty):
 
 def release(lines, changed, locks, dirty, wrong):
     """A batch is done with its lines; wrong: how many were not locked; see
-    `kernels.cache.release`.
+    `kernels.tiers.cache.release`.
     """
     for t in range(wrong.size):
         used = lines[t * CHUNK : (t + 1) * CHUNK]
@@ -134,14 +142,18 @@ def release(lines, changed, locks, dirty, wrong):
 
 
 def batches_ahead(ids, later, starts, out):
-    """How many batches ahead each row is used next, or 0; see `kernels.cache.batches_ahead`."""
+    """How many batches ahead each row is used next, or 0.
+
+    See `kernels.tiers.cache.batches_ahead`.
+    """
     out[:] = 0
+    # from the last batch on, so that the first one that has a row is what stays
     for b in reversed(range(starts.size - 1)):
         out[np.isin(ids, later[starts[b] : starts[b + 1]])] = b + 1
 
 
 def expect(lines, use, now, next_use):
-    """Rows in these lines will be used by a batch; see `kernels.cache.expect`."""
+    """Rows in these lines will be used by a batch; see `kernels.tiers.cache.expect`."""
     lines = lines[lines >= 0]
     lines = lines[(next_use[lines] <= now) | (next_use[lines] > use)]
     next_use[lines] = use

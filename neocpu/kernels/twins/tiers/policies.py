@@ -15,38 +15,39 @@ def _first_least(keys, unlocked):
 
 
 def lru_touch(line, fresh, amount, use, now, state):
-    """Stamp lines with the batch that used them; see `kernels.policies.lru_touch`."""
+    """Stamp lines with the batch that used them; see `kernels.tiers.policies.lru_touch`."""
     state.stamp[line] = now
 
 
 def lru_victim(s, amount, use, now, state):
-    """The least recently used row; see `kernels.policies.lru_victim`."""
+    """The least recently used row; see `kernels.tiers.policies.lru_victim`."""
     return _first_least(state.stamp[32 * s : 32 * s + 32], state.locks[32 * s : 32 * s + 32] == 0)
 
 
 def lfu_touch(line, fresh, amount, use, now, state):
-    """Stamp lines with lookups in all batches; see `kernels.policies.lfu_touch`."""
+    """Stamp lines with lookups in all batches; see `kernels.tiers.policies.lfu_touch`."""
     state.stamp[line] = np.where(fresh, 0, state.stamp[line]) + amount
 
 
 def lfu_victim(s, amount, use, now, state):
-    """The least frequently used row, or -1; see `kernels.policies.lfu_victim`."""
+    """The least frequently used row, or -1; see `kernels.tiers.policies.lfu_victim`."""
     way = lru_victim(s, amount, use, now, state)
     return -1 if way >= 0 and state.stamp[32 * s + way] > amount else way
 
 
 def sieve_touch(line, fresh, amount, use, now, state):
-    """Stamp lines with their batch and used-again bit; see `kernels.policies.sieve_touch`."""
+    """Stamp lines with their batch and used-again bit; see `kernels.tiers.policies.sieve_touch`."""
     state.stamp[line] = np.where(
         fresh, 2 * now + (np.asarray(amount) > 1), state.stamp[line] // 2 * 2 + 1
     )
 
 
 def sieve_victim(s, amount, use, now, state):
-    """The first row from the hand on, not used again; see `kernels.policies.sieve_victim`."""
+    """The first row from the hand on, not used again; see `kernels.tiers.policies.sieve_victim`."""
     stamps = state.stamp[32 * s : 32 * s + 32]
     unlocked = state.locks[32 * s : 32 * s + 32] == 0
     position = stamps // 2 * np.int64(32) + np.arange(32)
+    # the hand stands behind the position that it evicted last; locked rows are passed over
     by_age = [int(way) for way in np.argsort(position, kind="stable") if unlocked[way]]
     ahead = [way for way in by_age if position[way] > state.hand[s]]
     behind = [way for way in by_age if position[way] <= state.hand[s]]
@@ -61,16 +62,19 @@ def sieve_victim(s, amount, use, now, state):
 
 
 def lookahead_touch(line, fresh, amount, use, now, state):
-    """Stamp lines with their last batch, keep the next; see `kernels.policies.lookahead_touch`."""
+    """Stamp lines with their last batch, keep the next; see
+    `kernels.tiers.policies.lookahead_touch`.
+    """
     state.stamp[line] = now
     state.next_use[line] = use
 
 
 def lookahead_victim(s, amount, use, now, state):
-    """The row used farthest ahead, or -1; see `kernels.policies.lookahead_victim`."""
+    """The row used farthest ahead, or -1; see `kernels.tiers.policies.lookahead_victim`."""
     next_use = state.next_use[32 * s : 32 * s + 32]
     known = (next_use > now) & (next_use < NEVER)
     distance = np.where(known, np.minimum(np.where(known, next_use, now) - now, FAR - 1), FAR)
+    # the last key counts most: distance, then age, then way
     order = np.lexsort((np.arange(32), state.stamp[32 * s : 32 * s + 32], -distance))
     candidates = [int(way) for way in order if state.locks[32 * s + way] == 0]
     if not candidates:

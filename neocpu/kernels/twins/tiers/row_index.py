@@ -32,13 +32,13 @@ def _enter(row, slot, words, shift):
 
 
 def find_slots(rows, words, shift, slots):
-    """Slot of every row, or -1; see `kernels.row_index.find_slots`."""
+    """Slot of every row, or -1; see `kernels.tiers.row_index.find_slots`."""
     slot_of_row = _slot_of_row(words, shift)
     slots[:] = [slot_of_row.get(row, -1) for row in rows.tolist()]
 
 
 def place_rows(rows, words, shift, status, first, slots, old):
-    """Choose the slot in which each row is written; see `kernels.row_index.place_rows`."""
+    """Choose the slot in which each row is written; see `kernels.tiers.row_index.place_rows`."""
     slot_of_row = _slot_of_row(words, shift)
     free = int(first)
     for i, row in enumerate(rows.tolist()):
@@ -58,7 +58,9 @@ def place_rows(rows, words, shift, status, first, slots, old):
 
 
 def insert_rows(rows, slots, words, shift):
-    """Enter rows with their slots, up to one that is there; see `kernels.row_index.insert_rows`."""
+    """Enter rows with their slots, up to one that is there; see
+    `kernels.tiers.row_index.insert_rows`.
+    """
     stored_rows = set(_slot_of_row(words, shift))
     for i, (row, slot) in enumerate(zip(rows.tolist(), slots.tolist())):
         if row in stored_rows:
@@ -69,19 +71,22 @@ def insert_rows(rows, slots, words, shift):
 
 
 def rehash(words, shift, larger):
-    """Enter every word of a map into an empty one; see `kernels.row_index.rehash`."""
+    """Enter every word of a map into an empty one; see `kernels.tiers.row_index.rehash`."""
     for row, slot in _slot_of_row(words, shift).items():
         _enter(row, slot, larger, shift)
 
 
 def count_ranges(words, shift, wide, counts):
-    """How many rows are in each range of row numbers; see `kernels.row_index.count_ranges`."""
+    """How many rows are in each range of row numbers.
+
+    See `kernels.tiers.row_index.count_ranges`.
+    """
     rows = words[words != 0] >> np.uint64(shift)
     counts += np.bincount((rows >> np.uint64(wide)).astype(np.int64), minlength=counts.size)
 
 
 def rows_between(words, shift, low, high, out):
-    """Rows in [low, high) of the map; see `kernels.row_index.rows_between`."""
+    """Rows in [low, high) of the map; see `kernels.tiers.row_index.rows_between`."""
     rows = (words[words != 0] >> np.uint64(shift)).astype(np.int64)
     rows = rows[(rows >= low) & (rows < high)]
     out[: rows.size] = rows

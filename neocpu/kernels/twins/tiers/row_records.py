@@ -70,21 +70,21 @@ def _byte_positions(slots, origin, per, stride, size):
 
 
 def gather_records(file, slots, origin, per, stride, size, out):
-    """Copy the records of slots; see `kernels.row_records.gather_records`."""
+    """Copy the records of slots; see `kernels.tiers.row_records.gather_records`."""
     copied = slots >= 0
     positions = _byte_positions(slots[copied], origin, per, stride, size)
     out.reshape(slots.size, size)[copied] = file[positions]
 
 
 def scatter_records(records, slots, origin, per, stride, size, file):
-    """Copy records to their slots; see `kernels.row_records.scatter_records`."""
+    """Copy records to their slots; see `kernels.tiers.row_records.scatter_records`."""
     copied = slots >= 0
     positions = _byte_positions(slots[copied], origin, per, stride, size)
     file[positions] = records.reshape(slots.size, size)[copied]
 
 
 def make_tags(records, size, rows, slots, table, tags):
-    """Compute the tags of records; see `kernels.row_records.make_tags`."""
+    """Compute the tags of records; see `kernels.tiers.row_records.make_tags`."""
     out = tags.reshape(rows.size, 16)
     out[:, :8] = rows.astype("<i8").view(np.uint8).reshape(-1, 8)
     out[:, 8:12] = _low(xxh64(records.reshape(rows.size, size), rows.astype(np.uint64)))
@@ -97,7 +97,10 @@ def _low(hashes):
 
 
 def rows_of_tags(tags, slots, table, rows):
-    """Read the rows from tags, up to a damaged one; see `kernels.row_records.rows_of_tags`."""
+    """Read the rows from tags, up to a damaged one.
+
+    See `kernels.tiers.row_records.rows_of_tags`.
+    """
     lines = tags.reshape(slots.size, 16)
     hashes = _low(xxh64(lines[:, :12], slots.astype(np.uint64) + np.uint64(table << 48)))
     damaged = (lines[:, 12:] != hashes).any(axis=1)
