@@ -74,8 +74,8 @@ def _dataset(folder: Path, compress: str, labels: tuple[str, ...] = ()) -> Path:
         attributes={"note": [1, "x"]},
         compress=compress,
         labels=labels,
-        schema={"version": 2} if labels else None,
     ) as writer:
+        writer.schema = {"version": 2} if labels else None
         writer.append(
             rng.integers(0, 2, SAMPLES),
             rng.random((SAMPLES, 2)),

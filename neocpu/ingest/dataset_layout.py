@@ -24,9 +24,9 @@ N is the number of samples (the attribute `rows`: one row of the log each), C1 a
                        65,536, by count
       frequent_counts  int64[F]: how often, too small by at most their attribute `short`
 
-Codes are stored, not rows of tables: the loader maps them (`neocpu.ingest.loader`), so one file
-serves every table size. Datasets are contiguous and uncompressed unless compression was requested,
-so a rank maps what it needs.
+Codes are stored, not rows of tables: they are mapped when they are read (`neocpu.ingest.code_map`),
+so one file serves every table size. Datasets are contiguous and uncompressed unless compression was
+requested, so a rank maps what it needs.
 
 Beside each column (labels, dense, codes, lengths, weights) with elements is one of checksums:
 

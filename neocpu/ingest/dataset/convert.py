@@ -313,7 +313,7 @@ def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWri
         "log": schema.name,
         "dense_transform": [field.description for field in schema.dense],
     }
-    return DatasetWriter(
+    writer = DatasetWriter(
         target,
         [field.name for field in schema.dense],
         features,
@@ -321,8 +321,9 @@ def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWri
         compress=options.compress,
         labelled=schema.label is not None,
         labels=[label.name for label in schema.labels] if schema.tree else (),
-        schema=schema.tree,
     )
+    writer.schema = schema.tree
+    return writer
 
 
 def _counters(names: Sequence[str], options: ConvertOptions) -> dict[str, CodeCounter]:
