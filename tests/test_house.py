@@ -104,7 +104,6 @@ LONG_FILES: dict[str, str] = {
 }
 LONG_FUNCTIONS: dict[str, str] = {
     "tables/embedding/layouts.py:block_bucketize": "the steps of FBGEMM's operator, in its order",
-    "cli/generate.py:generate": "a command's options",
     "kernels/dense/gemm.py:_leaves": "one loop nest",
     "kernels/dense/gemm.py:_product": "one loop nest",
     "kernels/rows/update.py:_fuse": "a factory: the kernel within",
