@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
-from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.specs import TableSpec, numbers_bytes
 from neocpu.tables.tiers.placement import PLACEMENTS, Room
 

@@ -13,13 +13,12 @@ and those of logical ones then. A linear term and some interactions add to the l
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
-from neocpu.train.model.composition import Compositions
 from neocpu.train.model.head_layout import HeadLayout
 from neocpu.train.model.heads import Head, Objective
 from neocpu.train.model.interactions.chain import Chain
@@ -28,7 +27,10 @@ from neocpu.train.model.layers.first_order import FirstOrder
 from neocpu.train.model.layers.mlp import Mlp, initialise, nothing
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.tower_layout import TowerLayout
-from neocpu.train.model.towers import Towers
+
+if TYPE_CHECKING:
+    from neocpu.train.model.composition import Compositions
+    from neocpu.train.model.towers import Towers
 
 
 class Dlrm:
@@ -86,9 +88,11 @@ class Dlrm:
         self._bottom = self._mlp("bottom", last_relu=True)
         self._top = self._mlp("top", last_relu=False)
         widths = (self.first_column, self.layout.dims)
-        self.towers = (
-            Towers(*widths, self.layout.towers, self.parameters) if towers and not apart else None
-        )
+        self.towers: Towers | None = None
+        if towers and not apart:
+            from neocpu.train.model import towers as tower_modules
+
+            self.towers = tower_modules.Towers(*widths, self.layout.towers, self.parameters)
         self.first_order = (
             FirstOrder(*widths, self.layout.wide, self.parameters)
             if self.layout.has_first_order
@@ -98,7 +102,9 @@ class Dlrm:
         self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
         self.composition: Compositions | None = None
         if self.layout.composition is not None:
-            self.composition = Compositions(
+            from neocpu.train.model import composition
+
+            self.composition = composition.Compositions(
                 self.first_column, self.layout.composition, self.parameters
             )
             self.columns = self.composition.columns
