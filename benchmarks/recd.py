@@ -246,7 +246,8 @@ AVAZU_GROUPS = {
 
 def run_avazu(log: str, batch: int) -> None:
     """Print how often samples of a batch share bags of groups of Avazu's columns."""
-    from neocpu.ingest.dataset.convert import ConvertOptions, convert
+    from neocpu.ingest.dataset.convert import convert
+    from neocpu.ingest.dataset.convert_options import ConvertOptions
     from neocpu.ingest.loader import BatchShare, Loader, Reading
 
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,8 @@ from fuzzing import Random, Reader, damaged, mutate_bytes
 from sealed_files import edit
 
 from neocpu.ingest.dataset.card import make_card
-from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.vocabulary import frequencies
 from neocpu.ingest.dataset.writer import DatasetWriter

@@ -16,7 +16,8 @@ from neocpu.cli import cli
 from neocpu.core.errors import ConfigError
 from neocpu.core.jagged import KJT
 from neocpu.ingest.dataset.cluster import by_session
-from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn

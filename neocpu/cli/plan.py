@@ -17,7 +17,7 @@ from neocpu.train.config import config as configs
 
 if TYPE_CHECKING:
     from neocpu.parallel.sharding.plan import Plan
-    from neocpu.tables.embedding.tiered import MemoryPlan
+    from neocpu.tables.embedding.memory_plan import MemoryPlan
     from neocpu.train.config.config import Config
 
 path_type = click.Path(path_type=Path)

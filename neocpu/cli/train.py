@@ -190,9 +190,13 @@ def run(
     from neocpu.cli.screen.progress import make_report
     from neocpu.train.config.config_keys import flat
     from neocpu.train.run.trainer import Trainer
-    from neocpu.train.watch.trace import RunTrace
 
     boards = () if comm.rank else shown.boards
+    trace = None
+    if shown.trace:
+        from neocpu.train.watch.trace import RunTrace
+
+        trace = RunTrace(shown.trace, comm, shown.trace_steps)
     with trackers(boards, folder, flat(settings), click.echo) as listeners:
         return Trainer(
             settings,
@@ -202,7 +206,7 @@ def run(
             report=make_report(folder, comm.rank, listeners, log),
             started=STARTED,
             bind=True,
-            trace=RunTrace(shown.trace, comm, shown.trace_steps) if shown.trace else None,
+            trace=trace,
         ).run()
 
 

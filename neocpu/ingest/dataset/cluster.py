@@ -18,8 +18,6 @@ from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn, take_bags
 from neocpu.ingest.formats.text import Parsed, joined
 
-ROWS = 1 << 20  # of a part of the log
-
 
 class ClusteringWriter:
     """Appends parsed rows to a dataset, those of a session side by side.

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from neocpu.core.errors import DataError
 from neocpu.ingest.dataset.feature_reader import starts_to_indices
 from neocpu.ingest.dataset.file import DatasetFile, Samples
-from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BLOCK, BagColumn, FeatureColumn
 
-__all__ = ["BagColumn", "Dataset", "DatasetWriter", "FeatureColumn", "Samples"]
+__all__ = ["BagColumn", "Dataset", "FeatureColumn", "Samples"]
 
 
 def _dense_difference(first: DatasetFile, second: DatasetFile) -> str:
