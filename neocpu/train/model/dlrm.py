@@ -88,11 +88,7 @@ class Dlrm:
         self._bottom = self._mlp("bottom", last_relu=True)
         self._top = self._mlp("top", last_relu=False)
         widths = (self.first_column, self.layout.dims)
-        self.towers: Towers | None = None
-        if towers and not apart:
-            from neocpu.train.model import towers as tower_modules
-
-            self.towers = tower_modules.Towers(*widths, self.layout.towers, self.parameters)
+        self.towers = self._towers(widths) if towers and not apart else None
         self.first_order = (
             FirstOrder(*widths, self.layout.wide, self.parameters)
             if self.layout.has_first_order
@@ -100,13 +96,8 @@ class Dlrm:
         )
         self.interaction = Chain(self.layout.chain(), self.parameters, self._between_layers)
         self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
-        self.composition: Compositions | None = None
-        if self.layout.composition is not None:
-            from neocpu.train.model import composition
-
-            self.composition = composition.Compositions(
-                self.first_column, self.layout.composition, self.parameters
-            )
+        self.composition = self._compositions()
+        if self.composition is not None:
             self.columns = self.composition.columns
         self.heads = [self._head(layout) for layout in self.layout.heads]
         self._objective = Objective(loss)
@@ -119,6 +110,20 @@ class Dlrm:
     def _layout(self, layout: ModelLayout) -> ModelLayout:
         """The layout of the tensors; a model with others than these has its own."""
         return layout
+
+    def _towers(self, widths: tuple[int, tuple[int, ...]]) -> "Towers":
+        """The modules of the towers, where they run here."""
+        from neocpu.train.model.towers import Towers
+
+        return Towers(*widths, self.layout.towers, self.parameters)
+
+    def _compositions(self) -> "Compositions | None":
+        """What composes the vectors of logical tables; None where all tables are full."""
+        if self.layout.composition is None:
+            return None
+        from neocpu.train.model.composition import Compositions
+
+        return Compositions(self.first_column, self.layout.composition, self.parameters)
 
     def _mlp(self, name: str, last_relu: bool) -> Mlp:
         """The MLP "bottom" or "top"."""
