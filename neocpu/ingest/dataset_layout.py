@@ -45,6 +45,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
+
 FORMAT = "neocpu-dataset"
 VERSION = 1
 BLOCK = 4096  # samples; the unit of shuffling, of compression chunks and of `block_offsets`
@@ -93,7 +95,7 @@ def take_bags(column: BagColumn, samples: NDArray[np.int64]) -> BagColumn:
     return BagColumn(column.codes[chosen], lengths, weights)
 
 
-def crc32_of(entries: NDArray[Any]) -> int:
+def crc32_of(entries: Elements) -> int:
     """CRC-32 of the bytes of a contiguous array."""
     content: Any = entries.reshape(-1).view(np.uint8)
     return zlib.crc32(content)

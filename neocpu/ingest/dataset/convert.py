@@ -10,11 +10,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.types import Elements
 from neocpu.ingest.dataset.cluster import ClusteringWriter
 from neocpu.ingest.dataset.convert_options import ConvertOptions, Progress
 from neocpu.ingest.dataset.fitting import fit
@@ -305,7 +303,7 @@ def expected_bytes(sources: Sequence[Path], kind: str, options: ConvertOptions) 
 
 def _column_bytes(parsed: Parsed) -> dict[str, int]:
     """Bytes of each column of parsed rows."""
-    arrays: dict[str, Sequence[NDArray[Any] | None]] = {
+    arrays: dict[str, Sequence[Elements | None]] = {
         "labels": (parsed.labels, *parsed.more_labels.values()),
         "dense": (parsed.dense,),
         **parsed.features,

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from neocpu import __version__
 from neocpu.core.errors import DataError
-from neocpu.core.types import Tree
+from neocpu.core.types import Elements, Tree
 from neocpu.ingest.dataset.assembly import COPY, Assembly, compression_options
 from neocpu.ingest.dataset.part_file import PartFile, PartFolder
 from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
@@ -69,9 +69,9 @@ class DatasetWriter:
         self.rows = 0
         self.missing_dense = np.zeros(len(self.dense), np.int64)
         self.missing: dict[str, int] = {feature.name: 0 for feature in self.features}
-        self.vocabularies: dict[str, NDArray[Any]] = {}
+        self.vocabularies: dict[str, Elements] = {}
         # by feature: codes, their counts, and by how much these are too small at most
-        self.frequencies: dict[str, tuple[NDArray[Any], NDArray[np.int64], int]] = {}
+        self.frequencies: dict[str, tuple[Elements, NDArray[np.int64], int]] = {}
         self._labelled = labelled
         self._labels = tuple(labels) if labelled else ()
         self._least = [float("inf")] * len(self._labels)
