@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.harness import Contender, arguments, machine, measure, ratio
 from benchmarks.ours import threads
+from neocpu.ingest.code_map import CodeMap
 from neocpu.ingest.dataset_layout import BagColumn
-from neocpu.ingest.loader import Loader
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import SingleComm
@@ -76,7 +76,7 @@ class Path:
         composed = tables == config.tables and layout is not None
         self.samples = samples
         self.composition = Compositions(0, layout, {}) if composed and layout else None
-        self._loader = loader_of(tables)
+        self._code_map = CodeMap(tables)
         plan = place(tables, ["table_wise"] * len(tables), 1)
         optimizer = config.optimizer.sparse
         self._embedding = ShardedEmbedding(plan, SingleComm(), optimizer, 1, 16)
@@ -91,14 +91,14 @@ class Path:
 
     def _codes(self, number: int) -> dict[str, BagColumn]:
         random = np.random.default_rng(number)
-        features = dict.fromkeys(key.feature for key in self._loader.bags)
+        features = dict.fromkeys(key.feature for key in self._code_map.bags)
         return {
             name: BagColumn(random.integers(0, 2**32, self.samples, np.uint32)) for name in features
         }
 
     def rows(self, number: int) -> Any:
         """The batch of these codes."""
-        return self._loader._sparse(self._columns[number % BATCHES], self.samples)
+        return self._code_map.kjt(self._columns[number % BATCHES], self.samples)
 
     def forward(self, number: int) -> Any:
         """Vectors of a batch of rows."""
@@ -118,18 +118,6 @@ class Path:
         self._batches[number % BATCHES] = self.rows(number)
         self.forward(number)
         self.backward(number)
-
-
-def loader_of(tables: tuple[TableSpec, ...]) -> Loader:
-    """A loader that only makes rows of codes."""
-    loader = object.__new__(Loader)
-    loader.tables = tables
-    loader.bags = bags(tables)
-    loader._weighted = any(table.weighted for table in tables)
-    loader._by_code = False
-    loader._maps = {}
-    loader._keys = {key.feature: np.uint64(7 + n) for n, key in enumerate(loader.bags)}
-    return loader
 
 
 def contenders_of(side: str, path: Path) -> Iterator[Contender]:

@@ -246,8 +246,9 @@ AVAZU_GROUPS = {
 
 def run_avazu(log: str, batch: int) -> None:
     """Print how often samples of a batch share bags of groups of Avazu's columns."""
-    from neocpu.ingest.dataset.convert import ConvertOptions, convert
-    from neocpu.ingest.loader import Loader
+    from neocpu.ingest.dataset.convert import convert
+    from neocpu.ingest.dataset.convert_options import ConvertOptions
+    from neocpu.ingest.loader import BatchShare, Loader, Reading
 
     with tempfile.TemporaryDirectory() as folder:
         files = {}
@@ -259,9 +260,8 @@ def run_avazu(log: str, batch: int) -> None:
         print("| samples of a batch | " + " | ".join(AVAZU_GROUPS) + " | lookups / rows |")
         print("|---|" + "---|" * (len(AVAZU_GROUPS) + 1))
         for name, run in (("as logged", 0), ("as logged", 1), ("clustered", 0), ("clustered", 64)):
-            loader = Loader(files[name], _avazu_tables(), batch_size=batch, seed=1, leaves=1)
-            loader.shuffle = run > 0
-            loader.shuffle_run = max(run, 1)
+            reading = Reading(seed=1, shuffle=run > 0, shuffle_run=max(run, 1))
+            loader = Loader(files[name], _avazu_tables(), BatchShare(batch, leaves=1), reading)
             order = {0: "in order", 1: "shuffled"}.get(run, f"shuffled in runs of {run}")
             cells = _repeats(loader)
             print(f"| {name}, {order} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")

@@ -16,7 +16,7 @@ _HOMES = {
     "load_config": "neocpu.train.config.config",
     "Trainer": "neocpu.train.run.trainer",
     "Dataset": "neocpu.ingest.dataset.dataset",
-    "DatasetWriter": "neocpu.ingest.dataset.dataset",
+    "DatasetWriter": "neocpu.ingest.dataset.writer",
 }
 __all__ = [
     "DLRM",

@@ -13,7 +13,8 @@ from fuzzing import Random, Reader, damaged, mutate_bytes
 from sealed_files import edit
 
 from neocpu.ingest.dataset.card import make_card
-from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.vocabulary import frequencies
 from neocpu.ingest.dataset.writer import DatasetWriter
@@ -74,8 +75,8 @@ def _dataset(folder: Path, compress: str, labels: tuple[str, ...] = ()) -> Path:
         attributes={"note": [1, "x"]},
         compress=compress,
         labels=labels,
-        schema={"version": 2} if labels else None,
     ) as writer:
+        writer.schema = {"version": 2} if labels else None
         writer.append(
             rng.integers(0, 2, SAMPLES),
             rng.random((SAMPLES, 2)),

@@ -24,6 +24,12 @@ heavy = sorted({"numba", "mpi4py", "h5py", "polars", "matplotlib"} & set(sys.mod
 print("imported:", heavy)
 sys.exit(status)
 """
+LOADED = """
+import sys
+from neocpu.cli import run
+run(sys.argv[1:])
+print(*[name for name in sys.modules if name.split(".")[0] == "neocpu"])
+"""
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +52,46 @@ def test_help_comes_without_heavy_imports(arguments: list[str]) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("imported: []\n")
     assert "neocpu" in done.stdout
+
+
+def loaded_modules(*arguments: str) -> list[str]:
+    """Names of neocpu's modules that a command has loaded when it ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()
+
+
+def test_help_loads_few_modules() -> None:
+    assert len(loaded_modules("--help")) <= 40
+
+
+def test_training_loads_only_what_its_config_uses(tmp_path: Path) -> None:
+    command = ["train", str(TINY), "--set", "training.steps=2", "--set", "training.threads=1"]
+    loaded_modules(*command, "--out", str(tmp_path / "first"))  # converts the log, compiles kernels
+    modules = loaded_modules(*command, "--out", str(tmp_path / "second"))
+    assert len(modules) <= 340
+    unused = {
+        "neocpu.ingest.dataset.convert",
+        "neocpu.oracle",
+        "neocpu.parallel.embeddings.disaggregated",
+        "neocpu.peers",
+        "neocpu.plan.learned",
+        "neocpu.plan.search.exact",
+        "neocpu.plan.simulation.scenario",
+        "neocpu.serve.exports",
+        "neocpu.tables.embedding.tiered",
+        "neocpu.train.model.composition",
+        "neocpu.train.model.towers",
+        "neocpu.train.search",
+        "neocpu.train.sweep",
+    }
+    assert not unused & set(modules)
 
 
 @pytest.mark.parametrize(

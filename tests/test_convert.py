@@ -13,7 +13,8 @@ from real_data import real_data
 
 from neocpu.cli import run
 from neocpu.core.errors import ConfigError, DataError
-from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats import readers

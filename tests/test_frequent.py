@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocpu.ingest.dataset import vocabulary
-from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import copy_name
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.vocabulary import FrequentCodes, frequencies

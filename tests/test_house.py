@@ -103,7 +103,6 @@ LONG_FILES: dict[str, str] = {
 }
 LONG_FUNCTIONS: dict[str, str] = {
     "tables/embedding/layouts.py:block_bucketize": "the steps of FBGEMM's operator, in its order",
-    "cli/generate.py:generate": "a command's options",
     "kernels/dense/gemm.py:_product": "one loop nest",
     "kernels/rows/update.py:_fuse": "a factory: the kernel within",
     "kernels/rows/update.py:update_task": "one loop nest",

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from neocpu.ingest.code_map import CodeMap
 from neocpu.ingest.dataset.dataset import BagColumn, Dataset
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.loader import Loader
+from neocpu.ingest.loader import BatchShare, Loader, Reading
 from neocpu.kernels.twins.dense import model as formula
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -157,16 +158,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loader_of(config: Config, log: Path, comm: Comm, tables: Any = None) -> Loader:
-    return Loader(
-        Dataset(log),
-        tables or config.tables,
-        batch_size=BATCH,
-        leaves=config.training.leaves,
-        rank=comm.rank,
-        ranks=comm.size,
-        rows_by="code",
-        depth=0,
-    )
+    share = BatchShare(BATCH, config.training.leaves, comm.rank, comm.size)
+    reading = Reading(rows_by="code", depth=0)
+    return Loader(Dataset(log), tables or config.tables, share, reading)
 
 
 def world_of(config: Config, comm: Comm, scheme: str = "table_wise") -> World:
@@ -381,12 +375,11 @@ def test_numbers_are_those_of_the_formula(kind: str, example: Example) -> None:
 @all_kinds
 def test_maps_stay_inside_their_tables(kind: str, example: Example) -> None:
     config = settings(kind, example)
-    loader = object.__new__(Loader)
-    loader.tables, loader._maps, loader._by_code = config.tables, {}, True
+    code_map = CodeMap(config.tables, "code")
     for key in bags(config.tables):
         if key.row_map is not None and key.row_map.rule == "row":
             continue  # found in training only
-        rows = Loader.rows_of(loader, key, np.arange(ROWS, dtype=np.uint64))
+        rows = code_map.rows_of(key, np.arange(ROWS, dtype=np.uint64))
         assert rows.min() >= -1 and rows.max() < config.tables[key.table].rows
 
 

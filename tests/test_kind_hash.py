@@ -10,7 +10,7 @@ from neocpu.core.jagged import KJT
 from neocpu.ingest.dataset.dataset import BagColumn, Dataset
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.loader import Loader
+from neocpu.ingest.loader import BatchShare, Loader, Reading
 from neocpu.kernels.twins.logs.hashing import feature_key
 from neocpu.kernels.twins.numbers.philox import fnv1a64, splitmix64
 from neocpu.parallel.sharding.plan import place
@@ -41,16 +41,10 @@ def config_of(tables: str) -> Config:
     return configs.loads(text, "hash.toml")
 
 
-def loader_of(config: Config, path: Path, groups: bool = False, **options) -> Loader:
-    return Loader(
-        Dataset(path),
-        config.tables,
-        batch_size=SAMPLES,
-        rows_by=options.pop("rows_by", "code"),
-        depth=0,
-        groups=key_groups(config.tables, [["*"]]) if groups else (),
-        **options,
-    )
+def loader_of(config: Config, path: Path, groups: bool = False, rows_by: str = "code") -> Loader:
+    of_keys = key_groups(config.tables, [["*"]]) if groups else ()
+    reading = Reading(rows_by=rows_by, groups=of_keys, depth=0)
+    return Loader(Dataset(path), config.tables, BatchShare(SAMPLES), reading)
 
 
 @pytest.fixture(scope="module")

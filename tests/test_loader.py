@@ -3,6 +3,7 @@ the norm's row?
 """
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from neocpu.ingest import loader as module
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
-from neocpu.ingest.loader import EpochOrder, Loader
+from neocpu.ingest.epoch_order import EpochOrder
+from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
 from neocpu.kernels.twins.numbers.philox import fnv1a64, splitmix64, tensor_key, words_at
 from neocpu.tables.specs.specs import TableSpec
 
@@ -101,8 +103,8 @@ def test_a_window_holds_sixteen_blocks():
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_ranks_share_out_the_batches_of_one_rank(files, shuffle):
     data = Dataset(files)
-    options = {"batch_size": 50_000, "seed": 3, "shuffle": shuffle, "depth": 0}
-    batches = list(Loader(data, TABLES, **options).batches(1))
+    reading = Reading(seed=3, shuffle=shuffle, depth=0)
+    batches = list(Loader(data, TABLES, BatchShare(50_000), reading).batches(1))
     assert [batch.samples for batch in batches] == [50_000, 50_000, 36_000] and [
         b.step for b in batches
     ] == [0, 1, 2]
@@ -113,8 +115,8 @@ def test_ranks_share_out_the_batches_of_one_rank(files, shuffle):
     )
     for ranks in (3, 20):
         parts = [
-            list(Loader(data, TABLES, rank=rank, ranks=ranks, **options).batches(1, 1))
-            for rank in range(ranks)
+            list(Loader(data, TABLES, share, reading).batches(1, 1))
+            for share in (BatchShare(50_000, rank=rank, ranks=ranks) for rank in range(ranks))
         ]
         for step in (1, 2):
             batch = batches[step]
@@ -149,7 +151,8 @@ def test_ranks_share_out_the_batches_of_one_rank(files, shuffle):
 
 
 def test_rows_follow_the_norm_and_weights_their_table(files):
-    batch = next(iter(Loader(files[0], TABLES, batch_size=8, seed=-9, depth=0).batches()))
+    share = BatchShare(8)
+    batch = next(Loader(files[0], TABLES, share, Reading(seed=-9, depth=0)).batches())
     assert batch.sparse.keys == ("one@t0", "two", "one@t1") and batch.dense.dtype == np.float32
     ids = np.arange(8)
     many = np.repeat(ids, ids % 3)
@@ -164,14 +167,14 @@ def test_rows_follow_the_norm_and_weights_their_table(files):
     assert batch.sparse.values.tolist() == expected
     assert batch.sparse.lengths.tolist() == [(ids % 3).tolist(), [1] * 8, (ids % 3).tolist()]
     assert batch.sparse.weights.tolist() == [1] * (many.size + 8) + many.tolist()
-    by_code = Loader(files[0], TABLES, batch_size=8, rows_by="code", depth=0)
-    batch = next(iter(by_code.batches()))
+    by_code = Loader(files[0], TABLES, share, Reading(rows_by="code", depth=0))
+    batch = next(by_code.batches())
     assert batch.sparse.values.tolist() == [
         *((many + 2**40) % 1000).tolist(),
         *ids.tolist(),
         *((many + 2**40) % 7).tolist(),
     ]
-    plain = next(iter(Loader(files[0], TABLES[:1], batch_size=8, depth=0).batches()))
+    plain = next(Loader(files[0], TABLES[:1], share, Reading(depth=0)).batches())
     assert plain.sparse.weights is None and plain.sparse.keys == ("one", "two")
 
 
@@ -180,59 +183,65 @@ def test_rows_by_vocabulary(tmp_path):
     two = np.array([7, 0, 3], np.uint32)
     path = make(tmp_path / "a.h5", 9, vocabulary={"one": one, "two": two})
     tables = (TableSpec("t0", 4, 4, ("one", "two")), TableSpec("t1", 3, 4, ("one",)))
-    options = {"batch_size": 9, "depth": 0, "rows_by": "vocabulary"}
-    batch = next(iter(Loader(path, tables, **options).batches()))
+    share = BatchShare(9)
+    reading = Reading(rows_by="vocabulary", depth=0)
+    batch = next(Loader(path, tables, share, reading).batches())
     known = {5: 1, 1: 2}
     many = [known.get(i, 0) for i in range(9) for _ in range(i % 3)]
     assert batch.sparse.values.tolist() == [*many, 2, 0, 0, 3, 0, 0, 0, 1, 0, *many]
     raw = make(tmp_path / "b.h5", 9)
     vocabularies = Dataset(path).vocabularies
-    batch_of_raw = next(iter(Loader(raw, tables, vocabularies=vocabularies, **options).batches()))
+    with_vocabularies = replace(reading, vocabularies=vocabularies)
+    batch_of_raw = next(Loader(raw, tables, share, with_vocabularies).batches())
     assert np.array_equal(batch_of_raw.sparse.values, batch.sparse.values)
     with pytest.raises(
         DataError,
         match=r"table t1 has 2 rows, but the vocabulary of feature one needs 3 .*set its rows to 3",
     ):
-        Loader(path, (TableSpec("t1", 2, 4, ("one",)),), **options)
+        Loader(path, (TableSpec("t1", 2, 4, ("one",)),), share, reading)
     with pytest.raises(
         DataError, match="no vocabulary of feature one; convert the train file with --min-count N"
     ):
-        Loader(raw, tables, **options)
+        Loader(raw, tables, share, reading)
 
 
 def test_what_the_data_lack_is_named(files, tmp_path):
-    for tables, options, message in (
+    share = BatchShare(4)
+    for tables, reading, needs, message in (
         (
             (TableSpec("x", 9, 4, ("C1",)),),
-            {},
+            None,
+            None,
             r"no feature 'C1' \(table x\); its features are one, two",
         ),
         (
             (TableSpec("x", 9, 4, ("two",), weighted=True),),
-            {},
+            None,
+            None,
             "feature two has no weights, but table x is weighted",
         ),
-        (TABLES, {"dense": 13}, r"2 dense columns \(a, b\), but the model takes 13"),
-        (TABLES, {"rows_by": "magic"}, "choose one of hash, vocabulary"),
+        (TABLES, None, Needs(dense=13), r"2 dense columns \(a, b\), but the model takes 13"),
+        (TABLES, Reading(rows_by="magic"), None, "choose one of hash, vocabulary"),
     ):
         with pytest.raises(DataError, match=message):
-            Loader(files[0], tables, batch_size=4, **options)
+            Loader(files[0], tables, share, reading, needs)
     with DatasetWriter(tmp_path / "x.h5", [], [FeatureColumn("two")], labelled=False) as writer:
         writer.append(None, np.empty((2, 0)), {"two": [1, 2]})
     tables = (TableSpec("x", 9, 4, ("two",)),)
     with pytest.raises(DataError, match="has no labels; it can be scored"):
-        Loader(tmp_path / "x.h5", tables, batch_size=4)
-    batch = next(iter(Loader(tmp_path / "x.h5", tables, batch_size=4, labelled=False).batches()))
+        Loader(tmp_path / "x.h5", tables, share)
+    batch = next(Loader(tmp_path / "x.h5", tables, share, None, Needs(labelled=False)).batches())
     assert batch.labels.tolist() == [0, 0] and batch.samples == 2
     with DatasetWriter(tmp_path / "y.h5", [], [FeatureColumn("two")]):
         pass
     with pytest.raises(DataError, match="has no rows"):
-        Loader(tmp_path / "y.h5", tables, batch_size=4)
+        Loader(tmp_path / "y.h5", tables, share)
 
 
 def test_reading_ahead_gives_the_same_and_ends_its_thread(files, monkeypatch):
     def of(depth):
-        return Loader(files[0], TABLES, batch_size=9000, seed=1, shuffle=True, depth=depth)
+        reading = Reading(seed=1, shuffle=True, depth=depth)
+        return Loader(files[0], TABLES, BatchShare(9000), reading)
 
     for ahead, plain in zip(of(2).batches(), of(0).batches(), strict=True):
         assert np.array_equal(ahead.sparse.values, plain.sparse.values) and np.array_equal(
@@ -257,9 +266,10 @@ def test_compressed_files_give_the_same_batches(files, tmp_path):
             tmp_path / f"{name}.h5", data.dense_columns, columns, compress=name
         ) as writer:
             writer.append(rows.labels, rows.dense, rows.features)
-    options = {"batch_size": 3000, "seed": 1, "shuffle": True, "depth": 1}
+    reading = Reading(seed=1, shuffle=True, depth=1)
     one, two = (
-        Loader(tmp_path / f"{name}.h5", TABLES, **options).batches(4) for name in ("none", "gzip")
+        Loader(tmp_path / f"{name}.h5", TABLES, BatchShare(3000), reading).batches(4)
+        for name in ("none", "gzip")
     )
     for a, b in zip(one, two, strict=True):
         assert np.array_equal(a.sparse.values, b.sparse.values) and np.array_equal(a.dense, b.dense)

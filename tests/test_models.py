@@ -11,7 +11,7 @@ import pytest
 from neocpu.cli import run
 from neocpu.core import presets
 from neocpu.core.errors import ConfigError
-from neocpu.ingest.dataset.convert import ConvertOptions
+from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import missing_copies
 from neocpu.ingest.features import feature_names
 from neocpu.train.config import config as configs

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from neocpu.core.errors import NeocpuError, TrainingError
-from neocpu.ingest.dataset.convert import ConvertOptions, convert, expected_bytes
+from neocpu.ingest.dataset.convert import convert, expected_bytes
+from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import missing_copies
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import SingleComm

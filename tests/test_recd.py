@@ -16,11 +16,13 @@ from neocpu.cli import cli
 from neocpu.core.errors import ConfigError
 from neocpu.core.jagged import KJT
 from neocpu.ingest.dataset.cluster import by_session
-from neocpu.ingest.dataset.convert import ConvertOptions, convert
+from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
-from neocpu.ingest.loader import EpochOrder, Loader
+from neocpu.ingest.epoch_order import EpochOrder
+from neocpu.ingest.loader import BatchShare, Loader, Reading
 from neocpu.ingest.synthetic.generate import write_dataset
 from neocpu.ingest.synthetic.law import Hotness, SyntheticCriteo
 from neocpu.ingest.synthetic.sessions import Sessions, parse_keep
@@ -130,9 +132,10 @@ def test_a_loader_gives_inverse_batches(tmp_path: Path) -> None:
         )
     tables = (TableSpec("a", 1000, 4, ("a",)), TableSpec("b", 1000, 4, ("b",)))
     for rank in range(2):
-        options = {"batch_size": 30, "rank": rank, "ranks": 2, "leaves": 2}
-        plain = Loader(tmp_path / "s.h5", tables, **options)
-        once = Loader(tmp_path / "s.h5", tables, **options, groups=key_groups(tables, [["*"]]))
+        share = BatchShare(30, leaves=2, rank=rank, ranks=2)
+        plain = Loader(tmp_path / "s.h5", tables, share)
+        groups = key_groups(tables, [["*"]])
+        once = Loader(tmp_path / "s.h5", tables, share, Reading(groups=groups))
         for left, right in zip(plain.batches(), once.batches(), strict=True):
             assert right.sparse.groups[0].first.size == 5
             assert np.array_equal(expand(right.sparse).values, left.sparse.values)

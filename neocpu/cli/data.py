@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from neocpu.ingest.dataset.card import Card
-    from neocpu.ingest.dataset.convert import ConvertOptions
+    from neocpu.ingest.dataset.convert_options import ConvertOptions
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 LOG = LogPath(path_type=Path, dir_okay=False)
@@ -163,7 +163,7 @@ def _run(
 
 def _convert_options(arguments: dict[str, Any], **more: Any) -> tuple[bool, "ConvertOptions"]:
     """(force, options) from the arguments that click parsed."""
-    from neocpu.ingest.dataset.convert import ConvertOptions
+    from neocpu.ingest.dataset.convert_options import ConvertOptions
 
     force = arguments.pop("force")
     labelled = not arguments.pop("no_label")

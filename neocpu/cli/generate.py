@@ -1,12 +1,62 @@
 """`neocpu data generate`: write a synthetic click log whose best possible score is known."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from neocpu.cli.screen.options import as_record
 from neocpu.cli.screen.targets import check_target, force_option
 
+if TYPE_CHECKING:
+    from neocpu.ingest.synthetic.law import SyntheticCriteo
+
 FORMATS = ("h5", "tsv")
+
+
+@dataclass(frozen=True)
+class LawOptions:
+    """What codes of the log are drawn, and how often again."""
+
+    cardinality_scale: float
+    max_rows: int | None
+    hotness: str
+    reuse: str | None
+    reuse_rows: int | None
+    sessions: int | None
+    keep: str
+    together: tuple[str, ...]
+
+    def law(self, seed: int, rows: int) -> "SyntheticCriteo":
+        """The log of this seed; `rows` : of it, that are written. Raises UsageError, DataError."""
+        from neocpu.ingest.synthetic.law import Reuse, SyntheticCriteo, parse_hotness
+        from neocpu.ingest.synthetic.sessions import Sessions, parse_keep
+
+        hotness = parse_hotness(self.hotness)
+        reuse = Reuse(self.reuse, self.reuse_rows or rows) if self.reuse else None
+        sessions = None
+        if self.sessions:
+            groups = [[name.strip() for name in group.split(",")] for group in self.together]
+            keep = parse_keep(self.keep)
+            sessions = Sessions(self.sessions, keep, tuple(tuple(group) for group in groups))
+        return SyntheticCriteo(
+            seed,
+            cardinality_scale=self.cardinality_scale,
+            max_rows=self.max_rows,
+            hotness=hotness,
+            reuse=reuse,
+            sessions=sessions,
+        )
+
+    def check(self) -> None:
+        """Raise UsageError for options that have no effect without another."""
+        if self.reuse_rows is not None and self.reuse is None:
+            raise click.UsageError(
+                "--reuse-rows says for how many rows --reuse holds: give that too"
+            )
+        if self.together and self.sessions is None:
+            raise click.UsageError("--together is about --sessions: give that too")
 
 
 @click.command()
@@ -83,6 +133,7 @@ FORMATS = ("h5", "tsv")
     help="h5 only.",
 )
 @force_option("DST")
+@as_record("options", LawOptions)
 def generate(
     shape: str,
     dst: Path,
@@ -90,16 +141,9 @@ def generate(
     seed: int,
     first_row: int,
     form: str | None,
-    cardinality_scale: float,
-    max_rows: int | None,
-    hotness: str,
-    reuse: str | None,
-    reuse_rows: int | None,
-    sessions: int | None,
-    keep: str,
-    together: tuple[str, ...],
     compress: str,
     force: bool,
+    options: LawOptions,
 ) -> None:
     """Write rows of the synthetic log SHAPE to DST: an .h5 dataset, or a raw .tsv or .tsv.gz.
 
@@ -112,23 +156,10 @@ def generate(
     from rich.progress import Progress
 
     from neocpu.ingest.synthetic.generate import write_dataset, write_log
-    from neocpu.ingest.synthetic.law import Reuse, SyntheticCriteo, parse_hotness
-    from neocpu.ingest.synthetic.sessions import Sessions, parse_keep
 
     check_target(dst, force)
-    if reuse_rows is not None and reuse is None:
-        raise click.UsageError("--reuse-rows says for how many rows --reuse holds: give that too")
-    if together and sessions is None:
-        raise click.UsageError("--together is about --sessions: give that too")
-    groups = tuple(tuple(name.strip() for name in group.split(",")) for group in together)
-    log = SyntheticCriteo(
-        seed,
-        cardinality_scale=cardinality_scale,
-        max_rows=max_rows,
-        hotness=parse_hotness(hotness),
-        reuse=Reuse(reuse, reuse_rows or rows) if reuse else None,
-        sessions=Sessions(sessions, parse_keep(keep), groups) if sessions else None,
-    )
+    options.check()
+    log = options.law(seed, rows)
     raw = form == "tsv" or (form is None and dst.suffix not in (".h5", ".hdf5"))
     if raw and compress != "none":
         raise click.UsageError("--compress is for .h5 files; name the raw file .gz to compress it")

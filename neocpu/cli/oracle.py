@@ -3,11 +3,13 @@
 List, explain and export cases; check answers.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from neocpu.cli.screen.options import as_record
 from neocpu.cli.screen.targets import check_target, force_option
 
 if TYPE_CHECKING:
@@ -39,6 +41,36 @@ DIM_MULTIPLE = click.option(
     metavar="N",
     help="Rows have a multiple of N columns; 1: odd widths, too, which FBGEMM's kernels refuse.",
 )
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """Files of the report, where they are wanted."""
+
+    as_json: Path | None
+    as_html: Path | None
+    force: bool
+
+    def check(self, sources: list[Path]) -> None:
+        """Raise UsageError and DataError for files that may not be replaced; sources : are read."""
+        for path in (self.as_json, self.as_html):
+            if path is not None:
+                check_target(path, self.force, sources)
+        if self.as_json is not None and self.as_json == self.as_html:
+            raise click.UsageError(f"{self.as_json}: --json and --html cannot write the same file")
+
+    def write(self, report: "Report") -> bool:
+        """Write the report; whether all files could be written."""
+        written = True
+        for path, text in ((self.as_json, report.to_json), (self.as_html, report.to_html)):
+            if path is not None:
+                try:
+                    path.write_text(text(), encoding="utf-8")
+                except OSError as error:
+                    # the verdict stands, but who waits for the file must see that there is none
+                    click.echo(f"neocpu: {path}: cannot be written: {error.strerror}", err=True)
+                    written = False
+        return written
 
 
 @click.group()
@@ -239,28 +271,23 @@ def include() -> None:
 )
 @click.option("--quick", is_flag=True, help="Verdicts only, no explanations.")
 @force_option("a report")
+@as_record("files", ReportFiles)
 def check(
     suite: Path,
     answers: Path,
     bits: bool,
     preset: str | None,
     warnings_fail: bool,
-    as_json: Path | None,
-    as_html: Path | None,
     budget: float,
     quick: bool,
-    force: bool,
+    files: ReportFiles,
 ) -> int:
     """Compare ANSWERS (HDF5, npz, safetensors) with a suite; exit status 1 if one is wrong."""
     from neocpu.oracle.answers import read_answers
     from neocpu.oracle.checking import judge_suite
     from neocpu.oracle.flat import open_suite
 
-    for report_path in (as_json, as_html):
-        if report_path is not None:
-            check_target(report_path, force, [suite, answers])
-    if as_json is not None and as_json == as_html:
-        raise click.UsageError(f"{as_json}: --json and --html cannot write the same file")
+    files.check([suite, answers])
     with open_suite(suite) as questions, read_answers(answers) as answer_arrays:
         judgement = judge_suite(questions, answer_arrays, bits, preset, warnings_fail)
     report = judgement.report
@@ -269,16 +296,8 @@ def check(
         report = _explained(judgement, budget)
         for line in report.explanations():
             click.secho(line, bold=not line.startswith(" "))
-    status = 0 if report else 1
-    for path, write in ((as_json, report.to_json), (as_html, report.to_html)):
-        if path is not None:
-            try:
-                path.write_text(write(), encoding="utf-8")
-            except OSError as error:
-                # the verdict stands, but a program that waits for the file must see that it lacks
-                click.echo(f"neocpu: {path}: cannot be written: {error.strerror}", err=True)
-                status = 1
-    return status
+    written = files.write(report)
+    return 0 if report and written else 1
 
 
 def _explained(judgement: "JudgedSuite", budget: float) -> "Report":

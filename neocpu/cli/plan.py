@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import set_option
+from neocpu.cli.screen.machine_plan import MachineOptions, given_plan, print_machine_plan
+from neocpu.cli.screen.options import as_record, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.units import bytes_text as human
 from neocpu.parallel.transport.comm import SingleComm
@@ -16,7 +17,7 @@ from neocpu.train.config import config as configs
 
 if TYPE_CHECKING:
     from neocpu.parallel.sharding.plan import Plan
-    from neocpu.tables.embedding.tiered import MemoryPlan
+    from neocpu.tables.embedding.memory_plan import MemoryPlan
     from neocpu.train.config.config import Config
 
 path_type = click.Path(path_type=Path)
@@ -34,7 +35,9 @@ path_type = click.Path(path_type=Path)
     is_flag=True,
     help="Count bytes, by format and optimizer, and by memory of a rank.",
 )
-@click.option("--machine", help="Plan for a machine and explain: a preset, or a .toml file.")
+@click.option(
+    "--machine", default="", help="Plan for a machine and explain: a preset, or a .toml file."
+)
 @click.option("--ranks-per-node", type=click.IntRange(1), help="Of the machine, if not its own.")
 @click.option("--planner", help="Who plans for the machine.  [default: search]")
 @click.option("--cost-model", help="What a step costs there.  [default: neo]")
@@ -47,21 +50,16 @@ path_type = click.Path(path_type=Path)
 @click.option("--svg", type=path_type, help="Draw ranks, memories and links of the machine.")
 @force_option("the files of --out and --svg")
 @set_option()
+@as_record("options", MachineOptions)
 def plan(
     config: Path,
     ranks: int | None,
     capacity: bool,
-    machine: str | None,
-    ranks_per_node: int | None,
-    planner: str | None,
-    cost_model: str | None,
-    explain: tuple[str, ...],
-    verbose: bool,
     from_torchrec: Path | None,
     out: Path | None,
-    svg: Path | None,
     force: bool,
     overrides: tuple[str, ...],
+    options: MachineOptions,
 ) -> None:
     """Show where CONFIG's tables would be, and how many bytes they take.
 
@@ -70,22 +68,18 @@ def plan(
     then count one lookup per sample and feature.
     """
     sources = [config, *([from_torchrec] if from_torchrec else [])]
-    for target in (out, svg):
+    for target in (out, options.svg):
         if target:
             check_target(target, force, sources)
             sources.append(target)
     settings = configs.load(config, overrides)
 
-    from neocpu.cli.screen.machine_plan import MachineOptions, given_plan, print_machine_plan
     from neocpu.plan.files import plan_file
     from neocpu.plan.files.plan_file import MadeFor
     from neocpu.plan.machines.machine_file import save
 
-    options = MachineOptions(
-        machine or "", ranks_per_node, planner, cost_model, explain, verbose, svg
-    )
     options.check()
-    if machine:
+    if options.machine:
         if capacity:
             for line in [*model_lines(settings), ""]:
                 click.echo(line)

@@ -1,11 +1,12 @@
 """`neocpu simulate`: how fast would a model train on a machine, and what limits it?"""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import set_option
+from neocpu.cli.screen.options import as_record, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.errors import ConfigError
 from neocpu.train.config import config as configs
@@ -17,6 +18,33 @@ if TYPE_CHECKING:
     from neocpu.train.before.scenario import Course
 
 path_type = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True)
+class CourseOptions:
+    """How steps go, as `Course`."""
+
+    pipeline: str
+    algorithm: str
+    sums: str
+    steps: int
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What is asked for, and which files show it."""
+
+    trace: Path | None
+    scaling: Path | None
+    target_qps: float | None
+    force: bool
+
+    def check(self, sources: list[Path]) -> None:
+        """Raise UsageError and DataError for files that may not be replaced; sources : are read."""
+        for target in (self.trace, self.scaling):
+            if target:
+                check_target(target, self.force, sources)
+                sources = [*sources, target]
 
 
 @click.command()
@@ -50,31 +78,23 @@ path_type = click.Path(path_type=Path)
 @click.option("--target-qps", type=float, help="Find the fewest nodes that reach it.")
 @force_option("the files of --trace and --scaling")
 @set_option("Override a key of the config, of the machine (machine.nic=2x), or of the simulator.")
+@as_record("course", CourseOptions)
+@as_record("answer", AnswerOptions)
 def simulate(
     config: Path,
     machine: str,
     ranks: int | None,
     planner: str,
-    pipeline: str,
-    algorithm: str,
-    sums: str,
-    steps: int,
-    trace: Path | None,
-    scaling: Path | None,
-    target_qps: float | None,
-    force: bool,
     overrides: tuple[str, ...],
+    course: CourseOptions,
+    answer: AnswerOptions,
 ) -> None:
     """Say how fast CONFIG would train on a machine, and what limits it.
 
     Nothing is run. Keys of the simulator: machine.*, wires.*, work.*, cache.share, readers.*; they
     stand in docs/zionex.md.
     """
-    sources = [config, Path(machine)]
-    for target in (trace, scaling):
-        if target:
-            check_target(target, force, sources)
-            sources.append(target)
+    answer.check([config, Path(machine)])
     from neocpu.plan.simulation.planners import placed_with
     from neocpu.plan.simulation.report import report_lines
     from neocpu.plan.simulation.scenario import simulate as run_scenario
@@ -83,19 +103,18 @@ def simulate(
 
     changed = changes(overrides)
     settings = configs.load(config, changed.config)
-    course = Course(pipeline=pipeline, algorithm=algorithm, sums=sums, steps=steps)
     place = placed_with(planner, settings.parallel.plan)
-    step = _scenario(settings, machine, ranks, changed, course)
-    if target_qps is not None:
-        _print_smallest(step, place, target_qps)
+    step = _scenario(settings, machine, ranks, changed, Course(**asdict(course)))
+    if answer.target_qps is not None:
+        _print_smallest(step, place, answer.target_qps)
     else:
         outcome = run_scenario(step, place(step))
         for line in report_lines(outcome):
             click.echo(line)
-        if trace:
-            _write_trace(outcome, trace)
-    if scaling:
-        _write_scaling(step, place, scaling, settings.source)
+        if answer.trace:
+            _write_trace(outcome, answer.trace)
+    if answer.scaling:
+        _write_scaling(step, place, answer.scaling, settings.source)
 
 
 def _scenario(

@@ -6,12 +6,13 @@ The run itself is `train/run/trainer.py`.
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.options import as_record, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.cli.screen.terminal import tell_ranks
 from neocpu.ingest.targets import refuse_sources
@@ -31,6 +32,28 @@ if TYPE_CHECKING:
     from neocpu.train.watch.rank_log import RankLog
 
 STARTED = time.time()
+
+
+@dataclass(frozen=True)
+class ShownOptions:
+    """What is shown of a run, beside its results."""
+
+    trace: Path | None = None
+    trace_steps: int = 50
+    force: bool = False
+    boards: tuple[str, ...] = ()
+    logs: Path | None = None
+
+    def arguments(self) -> list[str]:
+        """These options on a command line."""
+        line = [word for board in self.boards for word in ("--metrics", board)]
+        if self.trace:
+            line += ["--trace", str(self.trace), "--trace-steps", str(self.trace_steps)]
+        if self.logs:
+            line += ["--logs", str(self.logs)]
+        if self.force:
+            line.append("--force")
+        return line
 
 
 @click.command()
@@ -80,19 +103,16 @@ STARTED = time.time()
 @click.option(
     "--dry-run", is_flag=True, help="Say what the run would take: plan, memory, disk, time."
 )
+@as_record("shown", ShownOptions)
 def train(
     config: Path,
     ranks: int | None,
     out: Path | None,
     overrides: tuple[str, ...],
     resume: bool,
-    trace: Path | None,
-    trace_steps: int,
-    force: bool,
     kernels: str | None,
-    boards: tuple[str, ...],
-    logs: Path | None,
     dry_run: bool,
+    shown: ShownOptions,
 ) -> None:
     """Train a model as CONFIG says, and print the digest of what was learnt.
 
@@ -105,19 +125,19 @@ def train(
     """
     if kernels:
         use(kernels)  # also for the processes that this one starts
-    if trace:
-        check_target(trace, force, [config])
+    if shown.trace:
+        check_target(shown.trace, shown.force, [config])
     settings = configs.load(config, overrides)
-    if trace:
+    if shown.trace:
         data = settings.data
-        refuse_sources(trace, map(Path, (*data.train, *data.valid, *data.test)))
+        refuse_sources(shown.trace, map(Path, (*data.train, *data.valid, *data.test)))
     if dry_run:
         show_dry_run(settings, config, ranks, out)
         return
     if ranks is not None and ranks > 1 and not launched():
         line = arguments(config, ranks, out, overrides, resume, kernels)
         tell_ranks()
-        exec_mpiexec(ranks, [*line, *shown_arguments(trace, trace_steps, force, boards, logs)])
+        exec_mpiexec(ranks, [*line, *shown.arguments()])
     with held_signals():
         comm = get_comm(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
@@ -126,9 +146,8 @@ def train(
         from neocpu.train.watch.rank_log import rank_log
 
         folder = out or default_folder(config, resume, comm)
-        traced = (trace, trace_steps) if trace else None
-        with rank_log(logs, comm) as log:
-            summary = run(settings, comm, folder, resume, boards, traced, log)
+        with rank_log(shown.logs, comm) as log:
+            summary = run(settings, comm, folder, resume, shown, log)
         if comm.rank == 0:
             show_summary(summary, folder)
 
@@ -161,22 +180,24 @@ def run(
     comm: "Comm",
     folder: Path,
     resume: bool,
-    boards: tuple[str, ...],
-    traced: tuple[Path, int] | None,
+    shown: ShownOptions,
     log: "RankLog | None",
 ) -> dict[str, Any]:
     """Train, with a report for whoever looks; the summary.
 
-    boards : names of trackers. traced : file of the trace, and steps at each end that it shows.
     log : of this rank.
     """
     from neocpu.cli.screen.progress import make_report
     from neocpu.train.config.config_keys import flat
     from neocpu.train.run.trainer import Trainer
-    from neocpu.train.watch.trace import RunTrace
 
-    chosen = () if comm.rank else boards
-    with trackers(chosen, folder, flat(settings), click.echo) as listeners:
+    boards = () if comm.rank else shown.boards
+    trace = None
+    if shown.trace:
+        from neocpu.train.watch.trace import RunTrace
+
+        trace = RunTrace(shown.trace, comm, shown.trace_steps)
+    with trackers(boards, folder, flat(settings), click.echo) as listeners:
         return Trainer(
             settings,
             comm,
@@ -185,26 +206,8 @@ def run(
             report=make_report(folder, comm.rank, listeners, log),
             started=STARTED,
             bind=True,
-            trace=RunTrace(traced[0], comm, traced[1]) if traced else None,
+            trace=trace,
         ).run()
-
-
-def shown_arguments(
-    trace: Path | None,
-    trace_steps: int,
-    force: bool,
-    boards: tuple[str, ...],
-    logs: Path | None,
-) -> list[str]:
-    """The part of the command line on what is shown of the run."""
-    line = [word for board in boards for word in ("--metrics", board)]
-    if trace:
-        line += ["--trace", str(trace), "--trace-steps", str(trace_steps)]
-    if logs:
-        line += ["--logs", str(logs)]
-    if force:
-        line.append("--force")
-    return line
 
 
 def forget_output() -> None:

@@ -24,9 +24,9 @@ N is the number of samples (the attribute `rows`: one row of the log each), C1 a
                        65,536, by count
       frequent_counts  int64[F]: how often, too small by at most their attribute `short`
 
-Codes are stored, not rows of tables: the loader maps them (`neocpu.ingest.loader`), so one file
-serves every table size. Datasets are contiguous and uncompressed unless compression was requested,
-so a rank maps what it needs.
+Codes are stored, not rows of tables: they are mapped when they are read (`neocpu.ingest.code_map`),
+so one file serves every table size. Datasets are contiguous and uncompressed unless compression was
+requested, so a rank maps what it needs.
 
 Beside each column (labels, dense, codes, lengths, weights) with elements is one of checksums:
 
@@ -44,6 +44,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from neocpu.core.types import Elements
 
 FORMAT = "neocpu-dataset"
 VERSION = 1
@@ -93,7 +95,7 @@ def take_bags(column: BagColumn, samples: NDArray[np.int64]) -> BagColumn:
     return BagColumn(column.codes[chosen], lengths, weights)
 
 
-def crc32_of(entries: NDArray[Any]) -> int:
+def crc32_of(entries: Elements) -> int:
     """CRC-32 of the bytes of a contiguous array."""
     content: Any = entries.reshape(-1).view(np.uint8)
     return zlib.crc32(content)

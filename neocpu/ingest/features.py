@@ -1,8 +1,5 @@
 """Which features has a log, as its config describes it? No data are read."""
 
-from neocpu.ingest.formats.avazu import avazu_schema
-from neocpu.ingest.formats.criteo import criteo_schema
-from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.settings import DataConfig
 
 
@@ -13,10 +10,16 @@ def feature_names(data: DataConfig) -> tuple[str, ...]:
     is missing or wrong.
     """
     if data.format == "criteo":
+        from neocpu.ingest.formats.criteo import criteo_schema
+
         schema = criteo_schema()
     elif data.format == "avazu":
+        from neocpu.ingest.formats.avazu import avazu_schema
+
         schema = avazu_schema()
     elif data.schema_source is not None:
+        from neocpu.ingest.formats.table import table_schema
+
         schema = table_schema(data.schema_source)
     else:
         return ()

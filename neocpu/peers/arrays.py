@@ -17,9 +17,7 @@ import numpy as np
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.formats import FORMATS, INFERENCE
-from neocpu.core.types import Elements
-from neocpu.core.types import Floats
-from neocpu.core.types import Ints
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.rows import lookup as kernels
 from neocpu.tables.embedding.bounds import Bounds, bag_cuts, bounds_check

@@ -1,11 +1,34 @@
-"""Which options do several commands have? One place for each, so that they mean the same."""
+"""Which options do several commands have, and how do many options become one argument?
+
+One place for each option, so that they mean the same.
+"""
 
 from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def as_record(argument: str, record: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Hand the options that are named as a dataclass's fields over as one argument, the record.
+
+    It stands next to the function, below the options.
+    """
+    names = [field.name for field in fields(record)]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def packed(**values: Any) -> Any:
+            chosen = {name: values.pop(name) for name in names}
+            return command(**values, **{argument: record(**chosen)})
+
+        return packed
+
+    return decorate
 
 
 def ranks_option(command: Command) -> Command:

@@ -8,17 +8,14 @@ repeated bags travel and are pooled once (`data.deduplicate`), and compression f
 One part of so many rows is in memory at a time; sessions that cross parts stay cut.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Elements
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn, take_bags
 from neocpu.ingest.formats.text import Parsed, joined
-
-ROWS = 1 << 20  # of a part of the log
 
 
 class ClusteringWriter:
@@ -86,7 +83,7 @@ def _check_column(column: str, features: dict[str, FeatureColumn]) -> None:
         )
 
 
-def by_session(codes: NDArray[Any]) -> NDArray[np.int64]:
+def by_session(codes: Elements) -> NDArray[np.int64]:
     """Order of rows i64[n] in which equal codes are neighbours: sessions in the order of their
     first rows, the rows of each in theirs.
     """

@@ -5,11 +5,11 @@ of which the latest are kept. The CRC-32 of a block is verified when it is first
 """
 
 from collections import OrderedDict
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.ingest.dataset_layout import BLOCK, CRC, crc32_of
 from neocpu.tables.hdf5.door import Array, File
 
@@ -53,7 +53,7 @@ class Column:
     def _check(self, block: int) -> None:
         self._compare(block, self.read(block * BLOCK, (block + 1) * BLOCK))
 
-    def _compare(self, block: int, entries: NDArray[Any]) -> None:
+    def _compare(self, block: int, entries: Elements) -> None:
         if crc32_of(entries) != self._checksums[block]:
             raise self._file.damaged(
                 f"block {block:,} of /{self.name}, entries {block * BLOCK:,} to "
@@ -62,11 +62,11 @@ class Column:
             )
         self._verified[block] = True
 
-    def read(self, first: int, end: int) -> NDArray[Any]:
+    def read(self, first: int, end: int) -> Elements:
         """Entries [first, end); their blocks must have been verified."""
         raise NotImplementedError
 
-    def gather(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, indices: NDArray[np.int64]) -> Elements:
         """A copy of the entries at indices i64[n]; their blocks must have been verified."""
         raise NotImplementedError
 
@@ -78,13 +78,13 @@ class MappedColumn(Column):
         super().__init__(file, array)
         self._entries = array.map()
 
-    def read(self, first: int, end: int) -> NDArray[Any]:
+    def read(self, first: int, end: int) -> Elements:
         """A view of entries [first, end)."""
         return self._entries[first:end]
 
-    def gather(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, indices: NDArray[np.int64]) -> Elements:
         """A copy of the entries at indices i64[n]."""
-        entries: NDArray[Any] = self._entries[indices]
+        entries: Elements = self._entries[indices]
         return entries
 
 
@@ -93,19 +93,19 @@ class CompressedColumn(Column):
 
     def __init__(self, file: File, array: Array) -> None:
         super().__init__(file, array)
-        self._kept: OrderedDict[int, NDArray[Any]] = OrderedDict()
+        self._kept: OrderedDict[int, Elements] = OrderedDict()
 
     def verify(self, first: int, end: int) -> None:
         """Nothing yet: `gather` and `read` verify what they decompress."""
 
-    def read(self, first: int, end: int) -> NDArray[Any]:
+    def read(self, first: int, end: int) -> Elements:
         """Entries [first, end), verified."""
         start = first // BLOCK * BLOCK
         if first < end <= start + BLOCK:
             return self._block(first // BLOCK)[first - start : end - start]
         return self._whole_blocks(start, end)[first - start : end - start]
 
-    def _whole_blocks(self, start: int, end: int) -> NDArray[Any]:
+    def _whole_blocks(self, start: int, end: int) -> Elements:
         """The blocks with entries [start, end), decompressed and verified."""
         entries = self._array.rows(start, -(-end // BLOCK) * BLOCK)
         if self.checked:
@@ -114,7 +114,7 @@ class CompressedColumn(Column):
                     self._compare(block, entries[number * BLOCK : (number + 1) * BLOCK])
         return entries
 
-    def gather(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+    def gather(self, indices: NDArray[np.int64]) -> Elements:
         """A copy of the entries at indices i64[n]."""
         entries = np.empty((indices.size, *self.shape[1:]), self.dtype)
         blocks = indices // BLOCK
@@ -123,7 +123,7 @@ class CompressedColumn(Column):
             entries[positions] = self._block(index)[indices[positions] - index * BLOCK]
         return entries
 
-    def _block(self, index: int) -> NDArray[Any]:
+    def _block(self, index: int) -> Elements:
         if index in self._kept:
             self._kept.move_to_end(index)
         else:

@@ -7,18 +7,15 @@ dataset.
 """
 
 import contextlib
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
-from neocpu.ingest.dataset.cluster import ROWS, ClusteringWriter
-from neocpu.ingest.dataset.fitting import fit, fitted_tree
+from neocpu.core.types import Elements
+from neocpu.ingest.dataset.cluster import ClusteringWriter
+from neocpu.ingest.dataset.convert_options import ConvertOptions, Progress
+from neocpu.ingest.dataset.fitting import fit
 from neocpu.ingest.dataset.vocabulary import (
     CodeCounter,
     FrequentCodes,
@@ -26,95 +23,21 @@ from neocpu.ingest.dataset.vocabulary import (
     read_vocabularies,
 )
 from neocpu.ingest.dataset.writer import DatasetWriter
-from neocpu.ingest.dataset_layout import VERSION, FeatureColumn
+from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import criteo_schema
 from neocpu.ingest.formats.fields import Fault
 from neocpu.ingest.formats.schema import TRANSFORMS, Schema
 from neocpu.ingest.formats.sources import open_source
-from neocpu.ingest.formats.table import read_tree, table_schema
+from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.formats.text import Parsed
 from neocpu.ingest.settings import FORMATS, ON_ERROR
 from neocpu.ingest.targets import refuse_sources
 
-TABLES = 2  # how tables are read; another one makes new copies
 REPORTED = 100  # faulty lines in a report
 HOW_TO_SKIP = (
     "--on-error skip, in a config data.on_error=skip, leaves such lines out and reports them"
 )
-Progress = Callable[[int, int, int], None]  # bytes read, bytes in all, samples so far
-
-
-@dataclass(frozen=True)
-class ConvertOptions:
-    """The options of a conversion; with the sources they decide every byte of the dataset.
-
-    min_count: fit a vocabulary of codes seen at least so often (0: none). vocabulary: take it from
-    this dataset instead. schema: SCHEMA.toml of kind `table`, or its tree. fitted: the dataset
-    whose means, deviations and edges a schema takes instead of fitting them. header: the first line
-    of a Criteo log is skipped. frequencies: keep the counts of frequent codes. cluster_by: the
-    feature that names a sample's session ("": none); the samples of one become neighbours, in each
-    cluster_rows rows of the log.
-    """
-
-    dense_transform: str = "log1p"
-    on_error: str = "fail"
-    compress: str = "none"
-    labelled: bool = True
-    header: bool = False
-    min_count: int = 0
-    vocabulary: Path | None = None
-    schema: Path | Mapping[str, Any] | None = None
-    fitted: Path | None = None
-    frequencies: bool = False
-    cluster_by: str = ""
-    cluster_rows: int = ROWS
-
-    def key(self) -> str:
-        """Text that differs whenever the converted data would."""
-        options = asdict(self)
-        if not self.frequencies:
-            del options["frequencies"]  # copies made before this option existed stay valid
-        if not self.cluster_by:
-            del options["cluster_by"], options["cluster_rows"]
-        del options["fitted"]
-        if self.vocabulary is not None:
-            content = _bytes_of(self.vocabulary)
-            options["vocabulary"] = hashlib.sha256(content).hexdigest()
-        if self.schema is not None:
-            tree = json.dumps([TABLES, self.schema_tree()], sort_keys=True, default=str)
-            options["schema"] = hashlib.sha256(tree.encode()).hexdigest()
-        return json.dumps([VERSION, options], sort_keys=True)
-
-    def schema_tree(self) -> Mapping[str, Any]:
-        """The tree of the schema of kind `table`, with the numbers of `fitted`.
-
-        Raises ConfigError if there is none, or it cannot be read.
-        """
-        if self.schema is None:
-            raise ConfigError("a log of kind table needs its SCHEMA.toml")
-        tree = self.schema if isinstance(self.schema, Mapping) else read_tree(self.schema)
-        return tree if self.fitted is None else fitted_tree(tree, self.fitted)
-
-    @property
-    def unfitted(self) -> bool:
-        """Whether the schema lacks numbers, which a conversion takes from its sources."""
-        if self.schema is None:
-            return False
-        return table_schema(self.schema_tree(), self.dense_transform).unfitted
-
-    def files(self) -> list[Path]:
-        """The files that the options name."""
-        paths = (self.schema, self.vocabulary, self.fitted)
-        return [Path(path) for path in paths if isinstance(path, str | Path)]
-
-
-def _bytes_of(path: Path) -> bytes:
-    """The bytes of a file that an option names."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -313,7 +236,7 @@ def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWri
         "log": schema.name,
         "dense_transform": [field.description for field in schema.dense],
     }
-    return DatasetWriter(
+    writer = DatasetWriter(
         target,
         [field.name for field in schema.dense],
         features,
@@ -321,8 +244,9 @@ def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWri
         compress=options.compress,
         labelled=schema.label is not None,
         labels=[label.name for label in schema.labels] if schema.tree else (),
-        schema=schema.tree,
     )
+    writer.schema = schema.tree
+    return writer
 
 
 def _counters(names: Sequence[str], options: ConvertOptions) -> dict[str, CodeCounter]:
@@ -379,7 +303,7 @@ def expected_bytes(sources: Sequence[Path], kind: str, options: ConvertOptions) 
 
 def _column_bytes(parsed: Parsed) -> dict[str, int]:
     """Bytes of each column of parsed rows."""
-    arrays: dict[str, Sequence[NDArray[Any] | None]] = {
+    arrays: dict[str, Sequence[Elements | None]] = {
         "labels": (parsed.labels, *parsed.more_labels.values()),
         "dense": (parsed.dense,),
         **parsed.features,

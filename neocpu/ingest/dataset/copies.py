@@ -13,7 +13,7 @@ from pathlib import Path
 
 from neocpu.core.errors import DataError
 from neocpu.core.presets import keeps_no_copies
-from neocpu.ingest.dataset.convert import ConvertOptions, Progress, convert
+from neocpu.ingest.dataset.convert_options import ConvertOptions, Progress
 from neocpu.ingest.formats.readers import kind_of
 
 
@@ -53,9 +53,11 @@ def ensure_dataset(
             if copy is None and not make:
                 raise DataError(f"{sources[0]}: not converted yet")
             if copy is None:
-                copy = convert(
-                    sources, _new_copy(sources, kind, options, out_dir), kind, options, progress
-                ).path
+                # most runs find a copy, and need none of the parsers
+                from neocpu.ingest.dataset.convert import convert
+
+                copy = _new_copy(sources, kind, options, out_dir)
+                convert(sources, copy, kind, options, progress)
             datasets.append(copy)
         else:
             datasets += sources

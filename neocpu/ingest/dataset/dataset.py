@@ -9,18 +9,17 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Elements
 from neocpu.ingest.dataset.feature_reader import starts_to_indices
 from neocpu.ingest.dataset.file import DatasetFile, Samples
-from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BLOCK, BagColumn, FeatureColumn
 
-__all__ = ["BagColumn", "Dataset", "DatasetWriter", "FeatureColumn", "Samples"]
+__all__ = ["BagColumn", "Dataset", "FeatureColumn", "Samples"]
 
 
 def _dense_difference(first: DatasetFile, second: DatasetFile) -> str:
@@ -161,8 +160,8 @@ class Dataset:
     def _join(
         self,
         samples: NDArray[np.int64],
-        file_of: NDArray[Any],
-        file_indices: NDArray[Any],
+        file_of: Elements,
+        file_indices: Elements,
         names: list[str],
     ) -> Samples:
         """Samples of several files (or none): gather from each, then restore their order."""
@@ -221,7 +220,7 @@ class Dataset:
             for first in range(0, shape[0], step):
                 yield file.codes(feature, first, min(first + step, shape[0]))
 
-    def frequencies(self, feature: str) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
+    def frequencies(self, feature: str) -> list[tuple[Elements, NDArray[np.int64]]]:
         """Frequent codes and their counts by file; empty if one of the files lacks them."""
         if self._is_part or any(feature not in file.frequencies for file in self._files):
             return []

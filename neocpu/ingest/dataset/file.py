@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Elements
 from neocpu.ingest.dataset.columns import Column, open_column
 from neocpu.ingest.dataset.feature_reader import FeatureReader
 from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
@@ -175,8 +176,8 @@ class DatasetFile:
         self.features: dict[str, FeatureReader] = {}
         self.columns: dict[str, FeatureColumn] = {}
         self.missing: dict[str, int] = {}
-        self.vocabularies: dict[str, NDArray[Any]] = {}
-        self.frequencies: dict[str, tuple[NDArray[Any], NDArray[np.int64]]] = {}
+        self.vocabularies: dict[str, Elements] = {}
+        self.frequencies: dict[str, tuple[Elements, NDArray[np.int64]]] = {}
         names = self._file.children("features")
         self._check_names(names)
         for name in names:

@@ -8,11 +8,12 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from neocpu.core.types import Elements
 from neocpu.tables.storage.leftovers import part_of, remove_parts
 
 
@@ -32,7 +33,7 @@ class PartFile:
         self._file.write(array.data if array.size else b"")
         self.size += array.size
 
-    def blocks(self, length: int) -> Iterator[NDArray[Any]]:
+    def blocks(self, length: int) -> Iterator[Elements]:
         """All elements of the column, `length` at a time. Raises OSError."""
         self._file.close()
         with open(self.path, "rb") as file:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Elements
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset_layout import BLOCK
 from neocpu.kernels.logs import hashing
@@ -140,7 +141,7 @@ def fit_vocabularies(dataset: Dataset, min_count: int) -> dict[str, NDArray[np.u
     return vocabularies
 
 
-def read_vocabularies(path: Any, features: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+def read_vocabularies(path: Any, features: Mapping[str, str]) -> dict[str, Elements]:
     """Vocabularies of a converted train file, for features name -> kind.
 
     Raises DataError if the file has no vocabulary, lacks a feature, or has codes of another kind.

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from neocpu import __version__
 from neocpu.core.errors import DataError
+from neocpu.core.types import Elements, Tree
 from neocpu.ingest.dataset.assembly import COPY, Assembly, compression_options
 from neocpu.ingest.dataset.part_file import PartFile, PartFolder
 from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
@@ -31,12 +32,17 @@ class DatasetWriter:
 
     A context manager: an exception leaves no file.
 
-    path: the final name; the folder must exist. dense: names of the dense columns. features: the
-    categorical columns. attributes: what the file should say about itself (`source`, `options`,
-    `description`, …): text, numbers, or what JSON can hold; may be changed until `close`. labelled:
-    whether samples have labels. labels: names of the labels, where they have some; the first are
-    `labels`. schema: the tree of the schema that the samples were read by. Its attribute `rows` is
-    the number of samples so far.
+    path : the final name; the folder must exist.
+    dense : names of the dense columns.
+    features : the categorical columns.
+    attributes : what the file should say about itself (`source`, `options`, `description`, …):
+        text, numbers, or what JSON can hold.
+    compress : none, gzip or zstd.
+    labelled : whether samples have labels.
+    labels : names of the labels, where they have some; the first are `labels`.
+
+    Until `close`, `attributes`, `vocabularies`, `frequencies` and `schema` (the tree of the schema
+    that samples were read by) may be changed; `rows` is the number of samples so far.
 
         features = [FeatureColumn("C1"), FeatureColumn("C2", hotness=0)]
         with DatasetWriter("log.h5", ["I1"], features) as writer:
@@ -55,7 +61,6 @@ class DatasetWriter:
         compress: str = "none",
         labelled: bool = True,
         labels: Sequence[str] = (),
-        schema: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = Path(path)
         self.dense = tuple(dense)
@@ -64,14 +69,14 @@ class DatasetWriter:
         self.rows = 0
         self.missing_dense = np.zeros(len(self.dense), np.int64)
         self.missing: dict[str, int] = {feature.name: 0 for feature in self.features}
-        self.vocabularies: dict[str, NDArray[Any]] = {}
+        self.vocabularies: dict[str, Elements] = {}
         # by feature: codes, their counts, and by how much these are too small at most
-        self.frequencies: dict[str, tuple[NDArray[Any], NDArray[np.int64], int]] = {}
+        self.frequencies: dict[str, tuple[Elements, NDArray[np.int64], int]] = {}
         self._labelled = labelled
         self._labels = tuple(labels) if labelled else ()
         self._least = [float("inf")] * len(self._labels)
         self._most = [float("-inf")] * len(self._labels)
-        self._schema = schema
+        self.schema: Tree | None = None
         self._compress = compress
         self._check_columns()
         compression_options(compress)
@@ -255,8 +260,8 @@ class DatasetWriter:
             file.group("more_labels")
         for name in self._labels[1:]:
             file.column(f"more_labels/{name}", self._parts[f"more_labels/{name}"], (self.rows,))
-        if self._schema is not None:
-            text = json.dumps(self._schema, default=str).encode()
+        if self.schema is not None:
+            text = json.dumps(self.schema, default=str).encode()
             file.put("schema", np.frombuffer(text, np.uint8))
         file.column("dense", self._parts["dense"], (self.rows, len(self.dense)))
         file.set("dense", {"columns": json.dumps(self.dense), "missing": self.missing_dense})

@@ -4,7 +4,7 @@ Label, 13 integers, 26 hexadecimal categories, tab-separated, no header. Both pu
 (Display Advertising 2014, "Kaggle"; Terabyte) have this form. Missing values follow the DLRM
 reference (facebookresearch/dlrm, data_utils.py): an empty integer is 0, an empty category is
 code 0; negative integers become 0 in log1p(max(x, 0)). The category's code is its 32-bit value; its
-row depends on the size of the table (`ingest.loader`).
+row depends on the size of the table (`ingest.code_map`).
 """
 
 from neocpu.ingest.formats.schema import CategoryField, DenseField, LabelField, Schema

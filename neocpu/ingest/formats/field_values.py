@@ -4,11 +4,12 @@ Numbers, codes, hours of times and words (true, false) of flat fields: text[begi
 status means in words is in `WHY`.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.ingest.formats.fields import I32, blank, equal_to
 from neocpu.ingest.formats.schema import HOURS, TIME_KINDS, CategoryField, LabelField, Schema
 from neocpu.ingest.formats.times import hours_of_digits, hours_of_seconds, hours_of_texts
@@ -102,7 +103,7 @@ class FieldParser:
 
     def parse(
         self, text: NDArray[np.uint8], begin: I32, end: I32, kind: FieldKind
-    ) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    ) -> tuple[Elements, NDArray[np.uint8]]:
         """Values and status of flat fields."""
         status = np.empty(begin.size, np.uint8)
         quote = np.uint8(ord(self._schema.quote or "\0"))
@@ -137,7 +138,7 @@ class FieldParser:
         text: NDArray[np.uint8],
         begin: I32,
         end: I32,
-        numbers: NDArray[Any],
+        numbers: Elements,
         status: NDArray[np.uint8],
     ) -> None:
         """Make true and false numbers, where the schema takes them for some."""

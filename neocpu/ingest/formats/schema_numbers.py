@@ -4,11 +4,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from neocpu.ingest.formats.table import table_schema
-
 
 def fill(tree: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
     """A schema's tree with the fitted numbers of another one, where it lacks some."""
+    from neocpu.ingest.formats.table import table_schema
+
     table_schema(stored)  # it is what it should be
     table_schema(tree)
     numbers = {

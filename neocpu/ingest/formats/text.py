@@ -8,11 +8,11 @@ reason. Whether it stops the run (`--on-error fail` or `skip`) is up to
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.formats.field_values import (
     EMPTY,
@@ -157,7 +157,7 @@ class _Block:
         self.faults = {fault.line: fault for fault in fields.faults}
         self.whole = np.ones(self.lines, bool)  # lines that have all their fields
         self.whole[list(self.faults)] = False
-        self.values: dict[tuple[int, FieldKind], tuple[NDArray[Any], NDArray[np.uint8]]] = {}
+        self.values: dict[tuple[int, FieldKind], tuple[Elements, NDArray[np.uint8]]] = {}
         for first, last, kind in parser.runs:
             self._parse_run(first, last, kind)
 

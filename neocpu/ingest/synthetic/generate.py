@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
-from neocpu.ingest.dataset.dataset import DatasetWriter
+from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.synthetic.law import ABSENT, Block, SyntheticCriteo, Tally, criteo_shape
 from neocpu.kernels.logs.synthetic import format_rows
 from neocpu.kernels.numbers.elementary import log1p_array

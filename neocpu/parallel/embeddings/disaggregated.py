@@ -33,7 +33,7 @@ from neocpu.parallel.sharding.rank_tables import tables_of_rank
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request, Started
 from neocpu.tables.embedding.distinct_bags import expand
-from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import bags
 

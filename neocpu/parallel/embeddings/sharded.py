@@ -37,8 +37,8 @@ from neocpu.parallel.sharding.rank_tables import tables_of_rank
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request, Started
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
-from neocpu.tables.embedding.tiered import MemoryPlan
 from neocpu.tables.specs.feature_groups import Groups
 from neocpu.tables.specs.optimizers import SparseOptimizer
 

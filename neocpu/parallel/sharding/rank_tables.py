@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from neocpu.parallel.sharding.plan import Plan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
-from neocpu.tables.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 
@@ -23,4 +23,7 @@ def tables_of_rank(
     rule = replace(optimizer, max_gradient=0.0)
     if memory is None or memory.plain:
         return TableBatchedEmbedding(plan.tables, shards, rule, seed, huge=huge)
+
+    from neocpu.tables.embedding.tiered import TieredEmbedding
+
     return TieredEmbedding(plan.tables, shards, rule, seed, memory, f"rank-{rank}.h5", huge)

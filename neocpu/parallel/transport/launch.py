@@ -21,7 +21,6 @@ from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.abort import StopSignal, guard, held_signals, join_job, let_finish
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_threads, check_variables
-from neocpu.parallel.transport.orphans import end_with_launcher
 from neocpu.parallel.transport.stale import advice, check_launch, is_stale, started_in_time
 
 __all__ = [
@@ -121,6 +120,8 @@ def get_comm(
         token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()
         if comm.size > 1:
             join_job(token, comm.rank, comm.abort)
+            from neocpu.parallel.transport.orphans import end_with_launcher
+
             end_with_launcher()
     if ranks is not None and ranks != comm.size:
         raise ConfigError(

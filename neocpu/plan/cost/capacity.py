@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
-from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.specs import TableSpec, numbers_bytes
 from neocpu.tables.tiers.placement import PLACEMENTS, Room
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Elements
 from neocpu.ingest.formats.frames import as_frame
 from neocpu.train.advice.write import Wishes, write_config
 
@@ -22,7 +22,7 @@ class LabelledFrame:
     """Rows and their labels: numbers f32 or f64 [n], clicks as 0 and 1."""
 
     features: pl.DataFrame
-    labels: NDArray[Any]
+    labels: Elements
 
     def write(self, path: Path, label: str) -> None:
         """As Parquet. Raises DataError for labels of other rows, and on a full disk."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, DataError
+from neocpu.core.types import Elements
 from neocpu.serve.estimator.keys import overrides_of, run_overrides
 from neocpu.serve.scoring.model import Model
 from neocpu.train.checkpoint.folder import FOLDER
@@ -177,8 +178,8 @@ class DLRM:
             self.model_.close()
         return _temporary_folder(self) if self.out is None else Path(self.out)
 
-    def _two_classes(self, y: Any) -> NDArray[Any]:
-        classes: NDArray[Any] = np.unique(np.asarray(y))
+    def _two_classes(self, y: Any) -> Elements:
+        classes: Elements = np.unique(np.asarray(y))
         if classes.size != 2:
             raise DataError(
                 f"y has {classes.size} classes, and a click is one of two; for numbers, set "
@@ -209,7 +210,7 @@ class DLRM:
         clicks = self._scores(X)
         return np.column_stack([np.float32(1) - clicks, clicks])
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Elements:
         """The more probable class of each row; numbers f32[n] where the loss is "mse"."""
         scores = self._scores(X)
         return scores if self._regresses else self.classes_[(scores >= 0.5).astype(int)]

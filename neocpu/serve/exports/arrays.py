@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, ConfigError, EnvironmentProblem
+from neocpu.core.types import Elements
 from neocpu.tables.hdf5.disk import allocate
 from neocpu.train.before.preflight import free_bytes, human
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -29,7 +30,7 @@ IN_MEMORY = 256 << 20  # bytes of a file that are kept in memory until it is wri
 HEADER = 1 << 20  # bytes of a file beside its arrays, about
 # NumPy's dtype -> safetensors' name of the element type
 TYPES = {"<f4": "float32", "<f2": "float16", "<i8": "int64", "|u1": "uint8"}
-Parts = Callable[[], Iterator[NDArray[Any]]]
+Parts = Callable[[], Iterator[Elements]]
 Metadata = Mapping[str, str]
 
 
@@ -53,7 +54,7 @@ class Entry:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     @staticmethod
-    def of(name: str, array: NDArray[Any]) -> "Entry":
+    def of(name: str, array: Elements) -> "Entry":
         """An array that is in memory."""
         return Entry(name, array.dtype.str, array.shape, lambda: iter([array]))
 
@@ -90,7 +91,7 @@ def whole_parts(file: CheckpointFile, number: int, name: str) -> Parts:
     return lambda: (values[name] for values in whole_values(file, number))
 
 
-def whole_values(file: CheckpointFile, number: int) -> Iterator[Mapping[str, NDArray[Any]]]:
+def whole_values(file: CheckpointFile, number: int) -> Iterator[Mapping[str, Elements]]:
     """All fields of all rows, some rows at a time."""
     filled = FilledTensor(file, number)
     total = file.tensors[number].rows

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, ConfigError, DataError, NeocpuError
 from neocpu.core.records import toml_text
+from neocpu.core.types import Elements
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.schema import TRANSFORMS, CategoryField, DenseField, Schema
 from neocpu.ingest.formats.table import table_schema
@@ -54,7 +55,7 @@ class DataFacts:
     dense: tuple[DenseField, ...]
     categories: Mapping[str, CategoryField]
     missing: tuple[str, ...] = ()
-    vocabularies: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    vocabularies: Mapping[str, Elements] = field(default_factory=dict)
     single: frozenset[str] = frozenset()
 
 
@@ -258,6 +259,6 @@ def _model(config: Config, inputs: int) -> dict[str, Any]:
     return model
 
 
-def vocabulary_array(codes: NDArray[Any]) -> NDArray[np.int64]:
+def vocabulary_array(codes: Elements) -> NDArray[np.int64]:
     """Codes of a vocabulary as the bits of i64[n], which every library reads."""
     return np.ascontiguousarray(codes, np.uint64).view(np.int64)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import EnvironmentProblem
+from neocpu.core.types import Elements
 
 OPSET = 18
 ML_OPSET = 3  # of ai.onnx.ml, whose LabelEncoder maps codes to rows
@@ -48,7 +48,7 @@ class Graph:
             self._shared[key] = self.tensor(f"constant_{len(self._shared)}", array)
         return self._shared[key]
 
-    def tensor(self, name: str, array: NDArray[Any], kind: str = "") -> str:
+    def tensor(self, name: str, array: Elements, kind: str = "") -> str:
         """A parameter; `kind`: ONNX's type of its elements, where it is not that of the dtype."""
         types = self.onnx.TensorProto
         number = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.formats import table_format
+from neocpu.core.types import Elements
 from neocpu.serve.exports.arrays import (
     Entry,
     field_parts,
@@ -92,7 +92,7 @@ class StoredTable:
             return True
         return size <= max(SMALL, self.learnt * (self.row_bytes + 8))
 
-    def encode(self, values: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    def encode(self, values: Mapping[str, Elements]) -> Elements:
         """What is written of rows with these fields, f32[n, dim] and their scales."""
         weight = np.ascontiguousarray(values["weight"], np.float32)
         if self.spec.format == "bf16_split":  # lookups read the upper half
@@ -113,7 +113,7 @@ class StoredTable:
         rows = Entry(f"{name}/rows", "<i8", (self.learnt,), row_parts(file, self.number))
         return [rows, weight]
 
-    def _parts(self, file: CheckpointFile) -> Iterator[NDArray[Any]]:
+    def _parts(self, file: CheckpointFile) -> Iterator[Elements]:
         if not self.whole:
             for block in file.blocks(self.number):
                 yield self.encode(block.values)

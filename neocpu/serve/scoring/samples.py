@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.feature_reader import starts_to_indices
 from neocpu.ingest.dataset.file import Samples
@@ -22,7 +22,7 @@ class ParsedDataset(Dataset):
     """
 
     def __init__(
-        self, parsed: Parsed, schema: Schema, vocabularies: Mapping[str, NDArray[Any]] | None = None
+        self, parsed: Parsed, schema: Schema, vocabularies: Mapping[str, Elements] | None = None
     ) -> None:
         self.paths = [Path("the table")]  # what messages call it
         self.rows = len(parsed.dense)

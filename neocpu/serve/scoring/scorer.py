@@ -14,7 +14,7 @@ from neocpu.core.floats import keep_subnormals
 from neocpu.core.presets import log_path
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.frames import as_frame
-from neocpu.ingest.loader import Loader
+from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import prepare_threads
@@ -104,23 +104,21 @@ class LocalScorer:
 
     def _batches(self, dataset: Dataset, labelled: bool) -> Iterator[Any]:
         """Batches of a dataset; the maps of vocabularies are made once."""
+        needs = Needs(self._dense_features, labelled)
         if self._loader is None:
-            self._loader = self._new_loader(dataset, labelled)
+            self._loader = self._new_loader(dataset, needs)
         else:
-            self._loader = self._loader.over(dataset, self._dense_features, labelled)
+            self._loader = self._loader.over(dataset, needs)
         return self._loader.batches()
 
-    def _new_loader(self, dataset: Dataset, labelled: bool) -> Loader:
+    def _new_loader(self, dataset: Dataset, needs: Needs) -> Loader:
         config = self.config
-        return Loader(
-            dataset,
-            config.tables,
-            batch_size=max(config.training.batch_size, BATCH),
-            leaves=config.training.leaves,
+        reading = Reading(
             seed=config.training.seed,
             rows_by=config.data.rows_by,
             vocabularies=self._values.vocabularies_for(dataset),
-            dense=self._dense_features,
-            labelled=labelled,
             depth=0,
         )
+        batch_size = max(config.training.batch_size, BATCH)
+        share = BatchShare(batch_size, config.training.leaves)
+        return Loader(dataset, config.tables, share, reading, needs)

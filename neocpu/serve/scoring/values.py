@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, DataError
 from neocpu.core.records import toml_text
+from neocpu.core.types import Elements
 from neocpu.ingest.formats.schema import CategoryField, Schema
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -24,7 +25,7 @@ from neocpu.train.config.config import Config
 if TYPE_CHECKING:
     from neocpu.ingest.dataset.dataset import Dataset
 
-Codes = NDArray[Any]
+Codes = Elements
 
 
 class ValueMap:

@@ -8,12 +8,11 @@ names of TorchRec's tables are t_cat_0, t_cat_1 and so on, behind `model.` as of
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Elements
 from neocpu.serve.exports.arrays import (
     Entry,
     field_parts,
@@ -72,7 +71,7 @@ def export_state_dict(file: CheckpointFile, target: Path, program: str) -> None:
     write_arrays(file, target, arrays, metadata_of(file), advice)
 
 
-def _rows(file: CheckpointFile, table: StoredTable) -> Iterator[NDArray[Any]]:
+def _rows(file: CheckpointFile, table: StoredTable) -> Iterator[Elements]:
     """All rows of a table, some at a time."""
     return (table.encode(values) for values in whole_values(file, table.number))
 

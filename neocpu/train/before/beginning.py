@@ -23,11 +23,9 @@ from neocpu.core.errors import CheckpointError, DataError, NeocpuError
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.datasets import Splits
-from neocpu.train.checkpoint.best import checkpoint_of
 from neocpu.train.checkpoint.candidates import latest, sound
 from neocpu.train.checkpoint.folder import checkpoints
 from neocpu.train.checkpoint.reading import CheckpointFile
-from neocpu.train.checkpoint.takeover import check, notes_of, say, take_over
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import BATCH_SIZE, as_overrides, value_of, with_key
 from neocpu.train.state.identity import HISTORY, hashes_of
@@ -75,6 +73,8 @@ class Beginning:
         """
         if self.source is None:
             return
+        from neocpu.train.checkpoint.takeover import say, take_over
+
         error: NeocpuError | None = None
         try:
             with CheckpointFile(self.source) as file:
@@ -120,6 +120,9 @@ def begin(
     comm.agree(error)
     if path is not None or not config.training.init_from:
         return beginning
+    from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.checkpoint.takeover import check, notes_of
+
     path = checkpoint_of(config.training.init_from, comm).resolve()
     try:
         with CheckpointFile(path) as file:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neocpu.core.errors import ConfigError, DataError
-from neocpu.ingest.dataset.convert import ConvertOptions, expected_bytes
+from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import ensure_dataset, missing_copies
 from neocpu.train.before.preflight import check_conversions
 from neocpu.train.config.config import Config
@@ -49,6 +49,8 @@ def check_disk(
         if name != first and options.unfitted:
             options = replace(options, fitted=train)
         for raw_files, copy in missing_copies(paths, kind, options, out):
+            from neocpu.ingest.dataset.convert import expected_bytes
+
             needs.append((copy, expected_bytes(raw_files, kind, options)))
     check_conversions(needs, tell)
 

@@ -17,7 +17,7 @@ from neocpu.core.errors import ConfigError, DataError, NeocpuError
 from neocpu.ingest.dataset.copies import ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.vocabulary import fit_vocabularies
-from neocpu.ingest.loader import Loader
+from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.specs.batch_scaling import scaling_text
 from neocpu.tables.specs.feature_groups import key_groups
@@ -99,20 +99,19 @@ class Splits:
         return Loader(
             data,
             config.tables,
-            batch_size=config.training.batch_size,
-            leaves=config.training.leaves,
-            rank=self.comm.rank,
-            ranks=self.comm.size,
-            seed=config.training.seed,
-            shuffle=shuffle,
-            rows_by=config.data.rows_by,
-            vocabularies=vocabularies,
-            dense=self.dense_features,
-            labelled=labelled,
-            depth=config.data.read_ahead,
-            shuffle_run=config.data.shuffle_run,
-            groups=key_groups(config.tables, config.data.deduplicate),
-            heads=head_labels(config),
+            BatchShare(
+                config.training.batch_size, config.training.leaves, self.comm.rank, self.comm.size
+            ),
+            Reading(
+                seed=config.training.seed,
+                shuffle=shuffle,
+                shuffle_run=config.data.shuffle_run,
+                rows_by=config.data.rows_by,
+                vocabularies=vocabularies,
+                groups=key_groups(config.tables, config.data.deduplicate),
+                depth=config.data.read_ahead,
+            ),
+            Needs(self.dense_features, labelled, head_labels(config)),
         )
 
     def touchable_rows(self, samples: int) -> dict[str, int]:

@@ -6,6 +6,7 @@ The run's config, put as the questions that `planner/` answers. Every rank gets 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import choose
@@ -17,23 +18,21 @@ from neocpu.plan.cost.capacity import placement_lines
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import StepSeconds
 from neocpu.plan.cost.work import Workload
-from neocpu.plan.files import plan_file
-from neocpu.plan.files.bound_plan import bind
-from neocpu.plan.files.plan_file import PlanFile
-from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.generic import GENERIC
 from neocpu.plan.machines.machine import Machine
 from neocpu.plan.search import auto
 from neocpu.plan.search.planners import planner_of
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.plan.tiers.tiers import SPEEDS, demands, place_tables
-from neocpu.plan.towers.tower_plan import plan_by_nodes
-from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.tiers.placement import AUTO, PLACEMENTS, choose_placements
 from neocpu.train.advice.kinds import kind_lines
 from neocpu.train.before.scenario import wires_of
 from neocpu.train.config.config import Config
 from neocpu.train.config.settings import MemoryConfig
+
+if TYPE_CHECKING:
+    from neocpu.plan.files.plan_file import PlanFile
 
 
 def make_plan(
@@ -77,6 +76,8 @@ def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> P
         if plans_in_seconds(config):
             return _planned(config, ranks, per_node, work)
         return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
+    from neocpu.plan.files import plan_file
+
     file = plan_file.loads(plan_file.read_text(spec), spec)
     return plan_of_file(config, file, ranks, per_node, work)
 
@@ -85,6 +86,8 @@ def _plan_by_nodes(config: Config, ranks: int, per_node: int, work: Workload) ->
     """The plan in which each tower's tables lie on one node, whose ranks are planned as a run of
     their own.
     """
+    from neocpu.plan.towers.tower_plan import plan_by_nodes
+
     tables = config.tables
     layout = config.layout(1)
     names = [table.name for table in tables]
@@ -104,12 +107,14 @@ def _plan_by_nodes(config: Config, ranks: int, per_node: int, work: Workload) ->
 
 
 def plan_of_file(
-    config: Config, file: PlanFile, ranks: int, per_node: int | None, work: Workload
+    config: Config, file: "PlanFile", ranks: int, per_node: int | None, work: Workload
 ) -> Plan:
     """The plan of a file for a run; the planner completes what the file leaves open.
 
     Raises ConfigError and PlanError as `bind` does, and PlanError for what does not fit.
     """
+    from neocpu.plan.files.bound_plan import bind
+
     planned = bind(file, config.tables, ranks)
     # every table by its own name: no name is a pattern for others
     schemes = dict(zip((table.name for table in config.tables), planned.schemes))
@@ -133,7 +138,11 @@ def planning_machine(config: Config) -> Machine:
     Raises ConfigError where its file cannot be read.
     """
     name = config.parallel.machine
-    return machine_file.load(name) if name else GENERIC
+    if not name:
+        return GENERIC
+    from neocpu.plan.machines import machine_file
+
+    return machine_file.load(name)
 
 
 def _with_all_memories(machine: Machine) -> Machine:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from neocpu.core.errors import NeocpuError, StorageError
 from neocpu.parallel.transport.comm import Comm
-from neocpu.tables.storage.row_tools import remove
 
 
 def row_folder(out: Path) -> Path:
@@ -27,6 +26,8 @@ def remove_row_files(out: Path, comm: Comm) -> None:
     try:
         if comm.rank == 0:
             for path in folder.glob("rank-*.h5"):
+                from neocpu.tables.storage.row_tools import remove
+
                 remove(path)
     except StorageError as problem:
         error = problem

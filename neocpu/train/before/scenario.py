@@ -3,17 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from neocpu.core.errors import ConfigError
 from neocpu.plan.cost.work import DenseWork, Wires, Workload
 from neocpu.plan.machines.machine import Machine
 from neocpu.plan.simulation.collectives import MEASURED
-from neocpu.plan.simulation.costs import StageOptions
-from neocpu.plan.simulation.scenario import Scenario
-from neocpu.plan.simulation.what_if import WhatIf
 from neocpu.tables.specs.compositions import Tensors
 from neocpu.train.config.config import Config
 from neocpu.train.model.layout import ModelLayout
+
+if TYPE_CHECKING:
+    from neocpu.plan.simulation.scenario import Scenario
+    from neocpu.plan.simulation.what_if import WhatIf
 
 # Numbers of a sample of a click log, where the config names no data to look at.
 DENSE_FEATURES = {"criteo": 13}
@@ -71,12 +73,15 @@ def wires_of(config: Config) -> Wires:
 
 
 def scenario_of(
-    config: Config, machine: Machine, ranks: int, changes: WhatIf, course: Course | None = None
-) -> Scenario:
+    config: Config, machine: Machine, ranks: int, changes: "WhatIf", course: Course | None = None
+) -> "Scenario":
     """The scenario of a config on so many ranks of a machine; `changes` holds what `--set` says.
 
     Raises ConfigError for a batch that has no sample for some rank, and units that a machine lacks.
     """
+    from neocpu.plan.simulation.costs import StageOptions
+    from neocpu.plan.simulation.scenario import Scenario
+
     refuse_towers(config)
     course = course or Course()
     machine = changes.of_machine(machine)
@@ -121,14 +126,14 @@ def scenario_of(
     )
 
 
-def with_pooling(scenario: Scenario, pooling: Mapping[str, float]) -> Scenario:
+def with_pooling(scenario: "Scenario", pooling: Mapping[str, float]) -> "Scenario":
     """The scenario with mean lookups per bag by table name, unless there are some already."""
     if scenario.work.pooling:
         return scenario
     return replace(scenario, work=replace(scenario.work, pooling=dict(pooling)))
 
 
-def _pooling(config: Config, changes: WhatIf) -> dict[str, float]:
+def _pooling(config: Config, changes: "WhatIf") -> dict[str, float]:
     if not changes.pooling:
         return {}
     return {table.name: changes.pooling for table in config.tables}

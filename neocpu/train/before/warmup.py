@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,19 +52,18 @@ from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.sharding.plan import Plan, place
 from neocpu.parallel.sharding.schemes import COLUMN_STEP
 from neocpu.parallel.transport.comm import Comm, SingleComm
-from neocpu.parallel.transport.threads import run_threads
-from neocpu.tables.embedding.hot_sketch import warm_up_sketch
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.tables.tiers.placement import PLACEMENTS
-from neocpu.train.before.companion import Companion, companion
 from neocpu.train.before.plans import memory_plan
 from neocpu.train.config.config import Config
-from neocpu.train.model import composition as compositions
 from neocpu.train.model.search_settings import SearchConfig
 from neocpu.train.state.state import digest
 from neocpu.train.step.lookahead import ahead
 from neocpu.train.step.world import build
 from neocpu.train.watch.results import Compiled, Watch, unwatched
+
+if TYPE_CHECKING:
+    from neocpu.train.before.companion import Companion
 
 # more rows of each shard than lines in a set: some stay outside
 ROWS = 160
@@ -225,6 +224,8 @@ def warm_up(
             about = KERNELS * train + MOVING_KERNELS * move
             with _compiling(tell, watch, about) as helpers:
                 if train:
+                    from neocpu.train.before.companion import companion
+
                     with companion(config) as helper:
                         helpers.append(helper)
                         _train_miniature(config, plan, helper)
@@ -244,7 +245,7 @@ def warm_up(
 @contextmanager
 def _compiling(
     tell: Callable[[str], None] | None, watch: Watch, about: int
-) -> Iterator[list[Companion]]:
+) -> "Iterator[list[Companion]]":
     """Say that kernels are compiled when the first one is, and show how many of `about` until the
     block ends; those that the companions in the list compile are counted too.
 
@@ -289,7 +290,7 @@ def _mark(marker: Path) -> None:
             write(marker, json.dumps(sorted(activity.files)).encode())
 
 
-def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
+def _train_miniature(config: Config, plan: Plan, helper: "Companion") -> None:
     """Two steps and a digest in memory; lookup and update come first, of no rows, while `helper`
     compiles the rest.
     """
@@ -312,6 +313,8 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
         if _rows_move(config):
+            from neocpu.tables.embedding.hot_sketch import warm_up_sketch
+
             warm_up_sketch()
         warm_up_reading()  # the last that the helper would compile
         helper.wait()
@@ -322,9 +325,13 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
     if plan.ranks == 1:
         body(SingleComm())
     else:
+        from neocpu.parallel.transport.threads import run_threads
+
         run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
     # the miniature's tables are full
     if composition := config.layout(3).composition:
+        from neocpu.train.model import composition as compositions
+
         compositions.warm_up(composition)
 
 

@@ -24,7 +24,6 @@ from neocpu.core.paths import absolute_paths, place_logs, place_paths, refuse_mi
 from neocpu.core.presets import MODELS, model_path, path_of
 from neocpu.core.records import Reader, apply_override, toml_tree
 from neocpu.ingest.features import feature_names
-from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.settings import DataConfig
 from neocpu.parallel.exchange.wire_formats import WiresConfig
 from neocpu.parallel.settings import ParallelConfig
@@ -319,6 +318,8 @@ def _check_data(reader: Reader, config: Config) -> None:
             'format "table" needs the path of a SCHEMA.toml, or its keys in [data.schema]',
         )
     if isinstance(data.schema, Mapping):
+        from neocpu.ingest.formats.table import table_schema
+
         table_schema(data.schema, data.dense_transform, f"{reader.source}: data.schema")
     if data.rows_by != "vocabulary" and (data.min_count or data.vocabulary):
         key = "data.min_count" if data.min_count else "data.vocabulary"

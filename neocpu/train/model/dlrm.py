@@ -13,13 +13,12 @@ and those of logical ones then. A linear term and some interactions add to the l
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
-from neocpu.train.model.composition import Compositions
 from neocpu.train.model.head_layout import HeadLayout
 from neocpu.train.model.heads import Head, Objective
 from neocpu.train.model.interactions.chain import Chain
@@ -28,7 +27,10 @@ from neocpu.train.model.layers.first_order import FirstOrder
 from neocpu.train.model.layers.mlp import Mlp, initialise, nothing
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.tower_layout import TowerLayout
-from neocpu.train.model.towers import Towers
+
+if TYPE_CHECKING:
+    from neocpu.train.model.composition import Compositions
+    from neocpu.train.model.towers import Towers
 
 
 class Dlrm:
@@ -86,9 +88,7 @@ class Dlrm:
         self._bottom = self._mlp("bottom", last_relu=True)
         self._top = self._mlp("top", last_relu=False)
         widths = (self.first_column, self.layout.dims)
-        self.towers = (
-            Towers(*widths, self.layout.towers, self.parameters) if towers and not apart else None
-        )
+        self.towers = self._towers(widths) if towers and not apart else None
         self.first_order = (
             FirstOrder(*widths, self.layout.wide, self.parameters)
             if self.layout.has_first_order
@@ -96,11 +96,8 @@ class Dlrm:
         )
         self.interaction = Chain(self.layout.chain(), self.parameters, self._between_layers)
         self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
-        self.composition: Compositions | None = None
-        if self.layout.composition is not None:
-            self.composition = Compositions(
-                self.first_column, self.layout.composition, self.parameters
-            )
+        self.composition = self._compositions()
+        if self.composition is not None:
             # E is filled by physical tables, which may have more or fewer columns
             self.columns = self.composition.columns
         self.heads = [self._head(layout) for layout in self.layout.heads]
@@ -114,6 +111,20 @@ class Dlrm:
     def _layout(self, layout: ModelLayout) -> ModelLayout:
         """The layout of the tensors; a model with others than these has its own."""
         return layout
+
+    def _towers(self, widths: tuple[int, tuple[int, ...]]) -> "Towers":
+        """The modules of the towers, where they run here."""
+        from neocpu.train.model.towers import Towers
+
+        return Towers(*widths, self.layout.towers, self.parameters)
+
+    def _compositions(self) -> "Compositions | None":
+        """What composes the vectors of logical tables; None where all tables are full."""
+        if self.layout.composition is None:
+            return None
+        from neocpu.train.model.composition import Compositions
+
+        return Compositions(self.first_column, self.layout.composition, self.parameters)
 
     def _mlp(self, name: str, last_relu: bool) -> Mlp:
         """The MLP "bottom" or "top"."""

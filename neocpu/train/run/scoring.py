@@ -13,7 +13,7 @@ from neocpu.ingest.loader import Loader
 from neocpu.parallel.sharding.plan import AUTO, Plan, is_plan_file
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.environment import check_kernels
-from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train import checkpoint as checkpoints
 from neocpu.train.before.datasets import open_paths
 from neocpu.train.before.plans import make_plan, memory_plan

@@ -8,7 +8,7 @@ that story; its parts are files of this folder. What one step does is in `step.p
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neocpu.core.cores import roam
 from neocpu.core.floats import keep_subnormals, require_subnormals
@@ -18,7 +18,7 @@ from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.transport.sent import sum_traffic
 from neocpu.plan.machines.machine import Machine
-from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train.before.advising import advise
 from neocpu.train.before.beginning import Beginning, begin
 from neocpu.train.before.datasets import Splits, open_splits
@@ -32,7 +32,6 @@ from neocpu.train.run.patience import Patience
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.run_folder import RunLock
 from neocpu.train.run.summary import sent_matrix, summarise
-from neocpu.train.step.frequent import warm_caches
 from neocpu.train.step.lookahead import look_ahead
 from neocpu.train.step.requests import LOG_DUE, SIGNAL, STOP_ASKED, Stopped
 from neocpu.train.step.schedule import BatchSchedule
@@ -44,8 +43,10 @@ from neocpu.train.watch.on_machine import load_machine, report_on_machine
 from neocpu.train.watch.reliability import reliability
 from neocpu.train.watch.results import RunReport
 from neocpu.train.watch.step_watch import StepWatch
-from neocpu.train.watch.trace import RunTrace
 from neocpu.train.watch.train_log import TrainLog
+
+if TYPE_CHECKING:
+    from neocpu.train.watch.trace import RunTrace
 
 WINDOW = 100  # batches that training metrics look back on
 
@@ -81,7 +82,7 @@ class Trainer:
         report: RunReport | None = None,
         started: float | None = None,
         bind: bool = False,
-        trace: RunTrace | None = None,
+        trace: "RunTrace | None" = None,
     ) -> None:
         self.config = config
         self.comm = comm or SingleComm()
@@ -151,6 +152,8 @@ class Trainer:
         self.report.config(self.config)  # not before a resume that may be refused
         self.report.note(f"ready for step {self.steps_taken + 1}")
         if self.config.memory.warm:
+            from neocpu.train.step.frequent import warm_caches
+
             warm_caches(world, schedule.loader, self.steps_taken > 0)
         self._watch.start()
         stop.start()

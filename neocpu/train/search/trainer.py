@@ -17,7 +17,7 @@ from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.loader import Batch
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
-from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train.before.beginning import Beginning
 from neocpu.train.before.datasets import Splits
 from neocpu.train.config.config import Config

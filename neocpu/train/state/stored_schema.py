@@ -12,7 +12,6 @@ from typing import Any
 
 from neocpu.core.errors import ConfigError
 from neocpu.ingest.formats.schema_numbers import fill
-from neocpu.ingest.formats.table import read_tree, table_schema
 from neocpu.train.config.config import Config
 
 KEY = "data.schema"
@@ -24,6 +23,8 @@ def with_schema(config: Config, data: Mapping[str, Any], overrides: Sequence[str
     data : the description of what it was trained on. Checkpoints of neocpu 0.1.0 hold no schema:
     theirs is read where the config says, if it is still there, as neocpu 0.1.0 did.
     """
+    from neocpu.ingest.formats.table import read_tree
+
     keys = [override.partition("=")[0].strip() for override in overrides]
     if config.data.format != "table" or any(
         key.split(".")[:2] == ["data", "schema"] for key in keys
@@ -41,6 +42,8 @@ def with_numbers(config: Config, data: Mapping[str, Any]) -> Config:
 
     data : the description of what the checkpoint was trained on.
     """
+    from neocpu.ingest.formats.table import read_tree, table_schema
+
     source = config.data.schema_source
     stored = data.get("schema")
     if config.data.format != "table" or source is None or not isinstance(stored, Mapping):
@@ -56,6 +59,8 @@ def other_codes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
     before, now : their trees. Columns that only one of them has do not count.
     """
+    from neocpu.ingest.formats.table import table_schema
+
     old = table_schema(before)
     new = table_schema(now)
     for old_fields, new_fields in ((old.dense, new.dense), (old.categories, new.categories)):

@@ -17,7 +17,7 @@ A kind that wants this has a `DynamicMap` in its compositions, and a class here 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -28,10 +28,12 @@ from neocpu.tables.embedding.distinct_bags import expand
 from neocpu.tables.specs.compositions import DynamicMap
 from neocpu.train.config.config import Config
 from neocpu.train.model.composition_layout import KeyVectors
-from neocpu.train.model.logical_rows import MovedRows
 from neocpu.train.state.blocks import F32, Ints
 from neocpu.train.step.hot_rows import HotRows
 from neocpu.train.step.table_rows import TableRows
+
+if TYPE_CHECKING:
+    from neocpu.train.model.logical_rows import MovedRows
 
 TOGETHER = 16  # steps whose lookups travel together, at most
 NOTED_BYTES = 24  # of a lookup: row and importance, noted and exchanged
@@ -232,7 +234,7 @@ class DynamicKinds:
     # ---- state ----
 
     @property
-    def maps(self) -> dict[str, MovedRows]:
+    def maps(self) -> "dict[str, MovedRows]":
         """Where the rows of each logical table are now."""
         return {member.name: partial(_moved, member.rows, member.parts) for member in self._members}
 
@@ -251,7 +253,7 @@ class DynamicKinds:
 
 def maps_of(
     config: Config, parts: Sequence[KeyVectors], numbers: Mapping[str, F32]
-) -> dict[str, MovedRows]:
+) -> "dict[str, MovedRows]":
     """Where the rows of each logical table are in a checkpoint with these numbers, by the names
     that `DynamicKinds.fields` gives them. parts : keys of the model; only their tables count.
     """

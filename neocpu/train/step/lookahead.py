@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from neocpu.core.policies import POLICIES
 from neocpu.core.stages import NONE_AHEAD
-from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train.config.settings import MemoryConfig
 
 

@@ -10,6 +10,7 @@ ahead of their time, as the kind of pipelining says.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,6 @@ from neocpu.core.stages import NONE_AHEAD, PIPELINES, STEP, pipelined
 from neocpu.core.trees import leaf_cuts, rank_samples
 from neocpu.parallel.dense.reduction import LeafReduction
 from neocpu.parallel.dense.two_level_reduction import dense_reduction
-from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.embeddings.mixed import MixedEmbedding
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.exchange.wires import Wire
@@ -29,12 +29,15 @@ from neocpu.parallel.transport.started import Started
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layers.arrays import NodeGradient
-from neocpu.train.step.dynamic_kinds import DynamicKinds
 from neocpu.train.step.gradient_norm import DenseGradient, GradientClip
 from neocpu.train.step.node_gradients import node_gradient
 from neocpu.train.step.pipeline import Pipeline, Waitable, Work
-from neocpu.train.step.tower_gradients import TowerGradients
 from neocpu.train.step.turn import BatchLike, Outcome, Turn
+
+if TYPE_CHECKING:
+    from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
+    from neocpu.train.step.dynamic_kinds import DynamicKinds
+    from neocpu.train.step.tower_gradients import TowerGradients
 
 
 @dataclass
@@ -59,16 +62,16 @@ class TrainStep:
     def __init__(
         self,
         model: Dlrm,
-        embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding,
+        embedding: "ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding",
         optimizer: DenseOptimizer,
         comm: Comm,
         leaves: int,
         pipeline: str = "off",
         bucket_bytes: int = 0,
         wire: Wire | None = None,
-        towers: TowerGradients | None = None,
+        towers: "TowerGradients | None" = None,
         clip_norm: float = 0.0,
-        dynamic: DynamicKinds | None = None,
+        dynamic: "DynamicKinds | None" = None,
     ) -> None:
         self.model = model
         self.embedding = embedding

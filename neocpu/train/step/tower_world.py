@@ -19,7 +19,7 @@ from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.sharding.entries import key_columns
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
-from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.specs import bags
 from neocpu.train.config.config import Config
 from neocpu.train.model.dlrm import Dlrm

@@ -1,16 +1,18 @@
 """What is known of a batch on its way through a training step?"""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, InverseKJT
-from neocpu.parallel.embeddings.disaggregated import StartedVectors
-from neocpu.parallel.embeddings.mixed import MixedLookup, MixedUpdate
 from neocpu.parallel.embeddings.sharded import StartedLookup, StartedUpdate
 from neocpu.parallel.transport.started import Started
+
+if TYPE_CHECKING:
+    from neocpu.parallel.embeddings.disaggregated import StartedVectors
+    from neocpu.parallel.embeddings.mixed import MixedLookup, MixedUpdate
 
 
 class BatchLike(Protocol):
@@ -60,8 +62,8 @@ class Turn:
     batch: BatchLike
     step: int
     input: Started[Any] | None = None
-    lookup: StartedLookup | StartedVectors | MixedLookup | None = None
+    lookup: "StartedLookup | StartedVectors | MixedLookup | None" = None
     gradient: NDArray[np.float32] | None = None
-    update: StartedUpdate | MixedUpdate | None = None
+    update: "StartedUpdate | MixedUpdate | None" = None
     sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
     outcome: Outcome | None = None

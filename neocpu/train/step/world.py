@@ -6,27 +6,26 @@ They are built here from the config, once, for training, evaluation and warm-up 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neocpu.core.errors import ConfigError
-from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.embeddings.mixed import MixedEmbedding
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
-from neocpu.parallel.exchange.two_level import two_level
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
-from neocpu.tables.embedding.tiered import MemoryPlan
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.feature_groups import key_groups
 from neocpu.tables.specs.optimizer_groups import dense_runs
 from neocpu.train.config.config import Config
 from neocpu.train.model.dlrm import Dlrm
-from neocpu.train.step.dynamic_kinds import DynamicKinds
 from neocpu.train.step.step import TrainStep
-from neocpu.train.step.table_rows import TableRows
-from neocpu.train.step.tower_gradients import TowerGradients
-from neocpu.train.step.tower_world import build_apart
+
+if TYPE_CHECKING:
+    from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
+    from neocpu.train.step.dynamic_kinds import DynamicKinds
+    from neocpu.train.step.tower_gradients import TowerGradients
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,11 @@ class World:
     comm: Comm
     plan: Plan
     model: Dlrm
-    embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding
+    embedding: "ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding"
     dense: DenseOptimizer
     step: TrainStep
-    towers: TowerGradients | None = None
-    dynamic: DynamicKinds | None = None
+    towers: "TowerGradients | None" = None
+    dynamic: "DynamicKinds | None" = None
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
@@ -77,6 +76,8 @@ def build(
     """
     training = config.training
     if config.parallel.alltoall == "two_level":
+        from neocpu.parallel.exchange.two_level import two_level
+
         comm = two_level(comm)
     model = model or _model(config, plan, dense_features)
     embedding, towers = _embedding(config, comm, plan, model, huge, memory)
@@ -131,11 +132,14 @@ def _dynamic(
     comm: Comm,
     plan: Plan,
     model: Dlrm,
-    embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding,
-) -> DynamicKinds | None:
+    embedding: "ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding",
+) -> "DynamicKinds | None":
     """The tables whose rows move in training."""
     if all(composition.dynamic is None for composition in config.compositions):
         return None
+    from neocpu.train.step.dynamic_kinds import DynamicKinds
+    from neocpu.train.step.table_rows import TableRows
+
     assert model.composition is not None
     seed = config.training.seed
     rows = TableRows(comm, plan, embedding.tbe, config.optimizer.sparse, seed)
@@ -145,9 +149,11 @@ def _dynamic(
 
 def _embedding(
     config: Config, comm: Comm, plan: Plan, model: Dlrm, huge: bool, memory: MemoryPlan | None
-) -> tuple[ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding, TowerGradients | None]:
+) -> "tuple[ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding, TowerGradients | None]":
     """The tables of this rank, and what trains towers that run on their nodes."""
     if config.parallel.towers:
+        from neocpu.train.step.tower_world import build_apart
+
         return build_apart(config, comm, plan, model, huge, memory)
     where = (plan, comm, config.optimizer.sparse, config.training.seed, config.training.leaves)
     options: dict[str, Any] = {

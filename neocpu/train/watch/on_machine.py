@@ -9,9 +9,7 @@ from typing import Any
 
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.comm import Comm
-from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.machine import Machine
-from neocpu.plan.machines.traffic_time import traffic_time
 
 
 def load_machine(name: str, comm: Comm) -> Machine | None:
@@ -21,6 +19,8 @@ def load_machine(name: str, comm: Comm) -> Machine | None:
     """
     if not name:
         return None
+    from neocpu.plan.machines import machine_file
+
     machine = None
     error = None
     if comm.rank == 0:
@@ -40,6 +40,8 @@ def report_on_machine(
     states : of each rank, what `Comm.traffic_of_ranks` says. `waited_seconds` is the time here in
     which the rank that waited longest started and awaited a collective, for slower ranks too.
     """
+    from neocpu.plan.machines.traffic_time import traffic_time
+
     times = traffic_time(machine, [state["sent"] for state in states], ranks_per_node)
     collectives = {}
     for verb, time in times.items():

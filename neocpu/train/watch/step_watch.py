@@ -5,7 +5,7 @@ watched.
 """
 
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.transport.comm import Comm
@@ -13,7 +13,9 @@ from neocpu.parallel.transport.sent import Times
 from neocpu.parallel.transport.throttle import Throttle, link_speeds
 from neocpu.train.watch.exchange_times import exchange_report
 from neocpu.train.watch.results import Tell, silent
-from neocpu.train.watch.trace import RunTrace
+
+if TYPE_CHECKING:
+    from neocpu.train.watch.trace import RunTrace
 
 
 class StepWatch:
@@ -22,7 +24,7 @@ class StepWatch:
     Those of the first step are not counted, as its time is not (`StepClock`).
     """
 
-    def __init__(self, comm: Comm, config: ParallelConfig, trace: RunTrace | None) -> None:
+    def __init__(self, comm: Comm, config: ParallelConfig, trace: "RunTrace | None") -> None:
         self._comm = comm
         self._speeds = link_speeds(config.link_bandwidth, config.link_latency)
         self._trace = trace

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Floats, Ints
 from neocpu.peers.fbgemm.modules import autograd, compiled, engine
 from neocpu.peers.fbgemm.modules.compiled import Compilable
 from neocpu.peers.fbgemm.modules.module import output_of
 from neocpu.peers.fbgemm.names import Option, PoolingMode, SparseType, of
 from neocpu.peers.fbgemm.operators import bounds
-from neocpu.tables.embedding.lookups import Floats, Ints
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 # The engine merges gradients here but updates nothing.

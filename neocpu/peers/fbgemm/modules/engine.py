@@ -18,9 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
-from neocpu.core.types import Floats
-from neocpu.core.types import Ints
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.peers import arrays as operators
 from neocpu.tables.embedding.bounds import bag_cuts
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups

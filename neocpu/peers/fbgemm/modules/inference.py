@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Floats, Ints
 from neocpu.peers.fbgemm.modules.compiled import Compilable
 from neocpu.peers.fbgemm.modules.inference_rows import FORMATS as ROW_FORMATS
 from neocpu.peers.fbgemm.modules.inference_rows import (
@@ -41,7 +42,6 @@ from neocpu.peers.fbgemm.names import (
 )
 from neocpu.peers.fbgemm.operators import bounds
 from neocpu.tables.embedding.bounds import bag_cuts
-from neocpu.tables.embedding.lookups import Floats, Ints
 
 # Outputs of INT8 and INT4 are rows as they are stored.
 CODES = {"int8": torch.uint8, "int4": torch.quint4x2}

@@ -13,14 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.codecs import layout
-from neocpu.core.types import Elements
-from neocpu.core.types import Floats
-from neocpu.core.types import Ints
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.codecs import small_floats as codecs
 from neocpu.peers import arrays
-from neocpu.peers.fbgemm.names import Option
-from neocpu.peers.fbgemm.names import SparseType
-from neocpu.peers.fbgemm.names import of
+from neocpu.peers.fbgemm.names import Option, SparseType, of
 
 Bytes = NDArray[np.uint8]
 # Name, rows, columns, format and location of a table.

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.peers.fbgemm.modules import autograd, averages, compiled, engine, global_decay
 from neocpu.peers.fbgemm.modules.module import Module, TableShape
 from neocpu.peers.fbgemm.modules.narrow import NarrowRows, TouchedRows
@@ -47,7 +47,6 @@ from neocpu.peers.fbgemm.names import (
 )
 from neocpu.peers.fbgemm.operators import bounds
 from neocpu.tables.embedding.bounds import bag_cuts
-from neocpu.tables.embedding.lookups import Floats, Ints
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 # Arguments that must not be set.
