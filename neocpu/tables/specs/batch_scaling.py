@@ -14,8 +14,9 @@ checkpoints like any key that was chosen for a run.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from neocpu.core.records import Limits
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 NO_SCALING = "none"
@@ -35,7 +36,7 @@ class BatchScaling:
     which the rate of dense parameters grows from 0, also parts of one.
     """
 
-    rule: str = NO_SCALING
+    rule: Annotated[str, Limits(SCALING_RULES)] = NO_SCALING
     base_batch_size: int = 0
     warmup_epochs: float = 1.0
 

@@ -1,6 +1,6 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-Records list all keys and their defaults: those of training, memory and checkpoints in
+Records list all keys, their defaults and limits: those of training, memory and checkpoints in
 `settings.py`, the others beside their owners (`ingest/settings.py`, `train/model/settings.py`,
 `tables/specs/specs.py`, `tables/specs/optimizers.py`, `parallel/settings.py`,
 `parallel/exchange/wire_formats.py`).
@@ -22,7 +22,7 @@ from typing import Any
 from neocpu.core.errors import ConfigError
 from neocpu.core.paths import absolute_paths, place_logs, place_paths, refuse_misplaced
 from neocpu.core.presets import MODELS, model_path, path_of
-from neocpu.core.records import Reader, apply_override, toml_tree
+from neocpu.core.records import Limits, Reader, apply_override, toml_tree
 from neocpu.ingest.features import feature_names
 from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.settings import DataConfig
@@ -30,16 +30,16 @@ from neocpu.parallel.exchange.wire_formats import WiresConfig
 from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.sharding.plan import choose_schemes, is_plan_file
 from neocpu.parallel.transport.throttle import link_speeds
-from neocpu.tables.kinds import FULL, KEYS, expand
+from neocpu.plan.search.planners import PLANNERS
+from neocpu.tables.kinds import FULL, KEYS, KIND_NAMES, expand
 from neocpu.tables.specs.compositions import Composition, LogicalTable
 from neocpu.tables.specs.feature_groups import key_groups
 from neocpu.tables.specs.optimizer_groups import ParameterRun, dense_runs, table_optimizers
-from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.optimizers import DENSE_NAMES, RATE_MODES, TABLE_RULES, SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec, with_caches
 from neocpu.tables.specs.table_keys import ModelDefaults, tables_of
 from neocpu.tables.tiers.placement import choose_placements
 from neocpu.train.config import defaults
-from neocpu.train.config.config_limits import CHOICES, LEAST, MOST
 from neocpu.train.config.settings import (
     CheckpointConfig,
     EvalConfig,
@@ -173,6 +173,17 @@ SECTIONS: dict[str, type] = {
     "wires": WiresConfig,
     "search": SearchConfig,
 }
+# what keys may be whose records do not know it: they are shared by two sections, or stand below
+# the wing or folder that has the names
+LIMITS = {
+    "optimizer.sparse.name": Limits(TABLE_RULES),
+    "optimizer.sparse.learning_rate_mode": Limits(tuple(RATE_MODES)),
+    "optimizer.sparse.counter_halflife": Limits(least=-2),
+    "optimizer.sparse.adjustment_iter": Limits(least=-1),
+    "optimizer.dense.name": Limits(tuple(DENSE_NAMES)),
+    "parallel.planner": Limits(tuple(PLANNERS)),
+    "tables.*.kind": Limits(KIND_NAMES),
+}
 
 
 def load(config: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -219,7 +230,7 @@ def loads(
     place_logs(tree)
     chosen = defaults.unnamed(tree, begun)
     defaults.fill(tree, chosen)
-    reader = Reader(source, set_by, CHOICES, LEAST, MOST)
+    reader = Reader(source, set_by, LIMITS)
     return replace(
         _assemble(reader, tree, begun),
         text=text,

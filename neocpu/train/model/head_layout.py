@@ -5,9 +5,13 @@ Nothing is compiled to answer that.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.records import Limits
 from neocpu.train.model.layers.shapes import Shapes, mlp_shapes
+
+LOSSES = ("bce", "mse")
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class HeadConfig:
     """
 
     label: str = ""
-    loss: str = "bce"
+    loss: Annotated[str, Limits(LOSSES)] = "bce"
     weight: float = 1.0
     top: tuple[int, ...] = ()
 

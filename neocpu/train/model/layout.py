@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
 from neocpu.train.model.composition_layout import CompositionLayout
-from neocpu.train.model.head_layout import HeadLayout
+from neocpu.train.model.head_layout import LOSSES, HeadLayout
 from neocpu.train.model.interactions.base import InteractionLayout
 from neocpu.train.model.interactions.chain import (
     INTERACTIONS,
@@ -46,7 +46,6 @@ from neocpu.train.model.layers.shapes import Shapes, mlp_shapes
 from neocpu.train.model.tower_layout import TowerLayout
 
 __all__ = ["INTERACTIONS", "LOSSES", "ModelLayout"]
-LOSSES = ("bce", "mse")
 
 
 @dataclass(frozen=True)

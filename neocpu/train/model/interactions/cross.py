@@ -10,13 +10,17 @@ matrices are those of the MLPs (`docs/arithmetic.md` §6 has the order of the re
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from neocpu.core.records import Limits
 from neocpu.train.model.interactions.base import Interaction, Widths
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.layers.linear import Linear
 from neocpu.train.model.layers.shapes import Shapes
+
+MOST_LAYERS = 1024
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class CrossShape:
     layers : how many. rank : of their matrices (0: full ones); MLPerf's DLRMv2 has 3 of rank 512.
     """
 
-    layers: int = 3
+    layers: Annotated[int, Limits(least=1, most=MOST_LAYERS)] = 3
     rank: int = 0
 
 

@@ -12,10 +12,12 @@ authors is public.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.records import Limits
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.interactions.attention import SelfAttentionLayout
 from neocpu.train.model.interactions.base import (
@@ -25,7 +27,7 @@ from neocpu.train.model.interactions.base import (
     one_width,
 )
 from neocpu.train.model.interactions.cat import CatLayout
-from neocpu.train.model.interactions.cross import CrossLayout, CrossShape
+from neocpu.train.model.interactions.cross import MOST_LAYERS, CrossLayout, CrossShape
 from neocpu.train.model.interactions.dot import DotLayout
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.layers.linear import Linear
@@ -48,10 +50,10 @@ class DhenShape:
     each of its vectors normalised?
     """
 
-    layers: int = 2
-    modules: tuple[str, ...] = ("dot", "linear")
-    tokens: int = 0
-    ensemble: str = "sum"
+    layers: Annotated[int, Limits(least=1, most=MOST_LAYERS)] = 2
+    modules: Annotated[tuple[str, ...], Limits(MODULES)] = ("dot", "linear")
+    tokens: Annotated[int, Limits(most=2**16)] = 0
+    ensemble: Annotated[str, Limits(ENSEMBLES)] = "sum"
     rank: int = 0
     residual: bool = True
     norm: bool = True
