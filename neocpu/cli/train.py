@@ -184,7 +184,6 @@ def run(
             resume=resume,
             report=make_report(folder, comm.rank, listeners, log),
             started=STARTED,
-            bind=True,
             trace=RunTrace(traced[0], comm, traced[1]) if traced else None,
         ).run()
 

@@ -113,17 +113,19 @@ def compile_dense(facts: dict[str, Any]) -> None:
     from neocpu.tables.specs.optimizers import SparseOptimizer
     from neocpu.train.model.dlrm import Dlrm
     from neocpu.train.model.interactions.dhen import DhenShape
+    from neocpu.train.model.layout import ModelLayout
 
-    model = Dlrm(
-        3,
-        [DIM, DIM],
-        (DIM,),
-        (4, 1),
-        facts["interaction"],
-        facts["diagonal"],
-        facts["loss"],
+    layout = ModelLayout(
+        dense_features=3,
+        dims=(DIM, DIM),
+        bottom=(DIM,),
+        top=(4, 1),
+        interaction=facts["interaction"],
+        diagonal=facts["diagonal"],
+        loss=facts["loss"],
         dhen=DhenShape(1, tuple(facts["modules"])),
     )
+    model = Dlrm(layout)
     E = np.zeros((BATCH, model.columns), np.float32)
     model.forward_bottom(np.ones((BATCH, 3), np.float32), E)
     model.forward_top(E)

@@ -17,7 +17,7 @@ from neocpu.plan.machines import machine_file
 from neocpu.tables.specs.batch_scaling import NO_SCALING, scaling_text
 from neocpu.train.before import preflight
 from neocpu.train.before.datasets import Splits, converted
-from neocpu.train.before.machine_plans import placed_as, question_of
+from neocpu.train.before.machine_plans import LogFacts, placed_as, question_of
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
 from neocpu.train.before.room import PlannedRun, checkpoint_room, needs_once, rank_needs
 from neocpu.train.before.row_files import row_folder
@@ -117,9 +117,7 @@ def _time_line(config: Config, plan: Plan, splits: Splits | None, steps: int) ->
             machine_file.load(path),
             plan.ranks,
             plan.ranks_per_node,
-            splits.pooling_factors() if splits else {},
-            splits.distinct_rows() if splits else {},
-            splits.dense_features if splits else None,
+            LogFacts.of(splits),
         )
         placements = placed_as(plan, question.capacity)
         seconds = replace(question, placements=placements).price(plan).seconds

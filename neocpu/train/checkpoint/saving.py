@@ -51,7 +51,7 @@ def save(
     Raises CheckpointError on all ranks where it cannot be written; older checkpoints are then
     untouched.
     """
-    saver = Saver(out, world, keep=keep, data=data)
+    saver = Saver(out, world, SavingPolicy(keep=keep), data)
     digest = saver.save(step)
     saver.finish()
     return digest
@@ -92,17 +92,30 @@ class _Pending:
     error: BaseException | None = None
 
 
-class Saver:
-    """The checkpoints of one run; every method but `abandon` is collective.
+@dataclass(frozen=True)
+class SavingPolicy:
+    """How the checkpoints of a run are written.
 
     keep : newest checkpoints that stay; so do those that they are based on.
     full_every : of so many checkpoints one is whole, or more where changes take more than the
         whole.
     quantize : round the weights of float32 tables to this row format in all files but the last one
         of a run; "": in none.
-    data : description of the data (`identity.py`). vocabularies : that choose rows, by feature.
     room : bytes of a rank that rows may take until they are written.
     background : may training go on meanwhile?
+    """
+
+    keep: int = 2
+    full_every: int = 1
+    quantize: str = ""
+    room: int = ROOM
+    background: bool = False
+
+
+class Saver:
+    """The checkpoints of one run; every method but `abandon` is collective.
+
+    data : description of the data (`identity.py`). vocabularies : that choose rows, by feature.
 
     Attributes: safe, step of the newest checkpoint that is complete on the disk (-1: none);
     rounded, whether the newest one that was begun is quantised; stalled, seconds that training
@@ -113,25 +126,16 @@ class Saver:
         self,
         out: Path,
         world: Any,
-        *,
-        keep: int = 2,
-        full_every: int = 1,
-        quantize: str = "",
+        policy: SavingPolicy,
         data: Mapping[str, Any] | None = None,
         vocabularies: Mapping[str, Any] | None = None,
-        room: int = ROOM,
-        background: bool = False,
     ) -> None:
         self.folder = Path(out) / FOLDER
         self.world = world
         self.comm = world.comm
-        self._keep = keep
-        self._every = full_every
+        self._policy = policy
         self._data = dict(data or {})
         self._vocabularies = dict(vocabularies or {})
-        self._quantize = quantize
-        self._room = room
-        self._background = background
         self._newest: _Newest | None = None
         self._pending: _Pending | None = None
         self._bases = Bases()
@@ -139,7 +143,7 @@ class Saver:
         self.stalled = 0.0
         self.safe = -1
         self.rounded = False
-        if full_every > 1:
+        if policy.full_every > 1:
             world.embedding.tbe.changes.track()
 
     def note(self, key: str, value: Any) -> None:
@@ -154,7 +158,7 @@ class Saver:
     def resume(self, path: Path, step: int) -> None:
         """The world was just loaded from a checkpoint; the next one may hold what changed since."""
         self.safe = step
-        if self._every <= 1 or path.parent.resolve() != self.folder.resolve():
+        if self._policy.full_every <= 1 or path.parent.resolve() != self.folder.resolve():
             return
         error: CheckpointError | None = None
         try:
@@ -191,7 +195,7 @@ class Saver:
             self._remove(pending)
             raise
         self._pending = pending
-        self.rounded = bool(self._quantize) and not last
+        self.rounded = bool(self._policy.quantize) and not last
         if pending.thread is None:
             self._end()
         self.stalled += time.perf_counter() - begun
@@ -235,12 +239,12 @@ class Saver:
 
     def _begin(self, pending: _Pending, last: bool) -> None:
         """Take the snapshot, lay out the file, and write this rank's share or begin to."""
-        quantize = "" if last else self._quantize
+        quantize = "" if last else self._policy.quantize
         state = state_of(self.world, quantize)
         step = pending.step
         base = self._base(state, quantize)
         self._newest = None  # until this one is laid out
-        snapshot = Snapshot(state.tensors, self._room)
+        snapshot = Snapshot(state.tensors, self._policy.room)
         written_index = state.index(snapshot.add, base is not None)
         index = written_index
         attributes, texts = facts_of(
@@ -268,10 +272,10 @@ class Saver:
         )
         note = json.dumps({"step": step, "digest": pending.digest}).encode()
         commit = None if last else self.world.embedding.tbe.seal(note)
-        self._write(pending, share, commit, in_background=in_memory and self._background)
+        self._write(pending, share, commit, in_background=in_memory and self._policy.background)
         self.world.embedding.tbe.changes.clear()
         size = file_bytes(state.tensors, counts)
-        if self._every > 1:
+        if self._policy.full_every > 1:
             self._newest = _Newest(
                 name=pending.path.name,
                 step=step,
@@ -313,7 +317,11 @@ class Saver:
     def _base(self, state: State, quantize: str) -> _Newest | None:
         """What the next file is to be based on; None: it is to be whole."""
         newest = self._newest
-        if newest is None or newest.chain + 1 >= self._every or newest.quantized != quantize:
+        if (
+            newest is None
+            or newest.chain + 1 >= self._policy.full_every
+            or newest.quantized != quantize
+        ):
             return None
         removed = self.comm.rank == 0 and not (self.folder / newest.name).is_file()
         if self.comm.largest(int(removed)):
@@ -369,7 +377,7 @@ class Saver:
         """Complete a file that all ranks have written, and delete old ones; on rank 0."""
         assert pending.image is not None
         seal(pending.image, pending.partial, pending.tensors)
-        publish(pending.partial, pending.path, self._keep, self._bases)
+        publish(pending.partial, pending.path, self._policy.keep, self._bases)
 
     def _remove(self, pending: _Pending) -> None:
         if self.comm.rank == 0:

@@ -58,7 +58,8 @@ class ModelLayout:
     of the keys, or none. composition : how the keys' vectors are made of those of physical tables
     (None: as they are). cross, dhen : shapes of these layers, where the interaction has any. wide :
     positions of the keys that are weights of a linear term (`first_order.py`) and do not interact.
-    heads : top MLPs and losses of further labels.
+    heads : top MLPs and losses of further labels. appended : parameters behind all others, of no
+    layer.
 
     Raises
     ------
@@ -78,6 +79,7 @@ class ModelLayout:
     dhen: DhenShape = field(default_factory=DhenShape)
     wide: tuple[int, ...] = ()
     heads: tuple[HeadLayout, ...] = ()
+    appended: Shapes = ()
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -183,7 +185,7 @@ class ModelLayout:
         tensors += self.further_tensors()
         for tower in self.towers:
             tensors += tower.tensors()
-        return tuple(tensors)
+        return (*tensors, *self.appended)
 
     def further_tensors(self) -> Shapes:
         """(name, shape) of the parameters of interactions, linear term and further heads."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from neocpu.train import checkpoint
 from neocpu.train.checkpoint.reading import CheckpointFile
-from neocpu.train.checkpoint.saving import Saver
+from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 from neocpu.train.run.patience import NOTE, Patience
 from neocpu.train.step.world import World
 from neocpu.train.watch.clock import StepClock
@@ -37,17 +37,14 @@ class Recovery:
         self._world = world
         self._data = data
         self._clock = clock
-        self._saver = Saver(
-            out,
-            world,
+        policy = SavingPolicy(
             keep=config.keep,
             full_every=config.files_until_full(memory is not None and memory.over_ssd),
             quantize="" if config.quantize == "none" else config.quantize,
-            data=data,
-            vocabularies=vocabularies,
             room=config.memory,
             background=True,
         )
+        self._saver = Saver(out, world, policy, data, vocabularies)
         self._patience: Patience | None = None
         self.digest = ""  # of the newest checkpoint that this run began
         self.resumed_from: Path | None = None

@@ -59,11 +59,10 @@ class Trainer:
     comm : the ranks; None: this process alone.
     out : folder for checkpoints, metrics and the summary; locked while the run lasts.
     resume : go on from the newest complete checkpoint in `out`, or start at step 0 and say so.
-    started : `time.time()` at the start of the process, for the cold-start figure.
+    started : `time.time()` at the start of a process that does nothing but this run, for the
+        cold-start figure; each kernel thread may then have a core of its own, where the host's
+        ranks together use every core once. None: the process is the caller's.
     trace : of the steps, if one is wanted.
-    bind : may each kernel thread have a core of its own, where the host's ranks together use every
-        core once? For a process that does nothing else; the calling thread is free again when `run`
-        ends.
 
     Class attribute: online, whether it trains on file after file (`online.py`). Attributes:
     steps_taken; samples, of all ranks, that those steps trained on; world, once built.
@@ -80,7 +79,6 @@ class Trainer:
         resume: bool = False,
         report: RunReport | None = None,
         started: float | None = None,
-        bind: bool = False,
         trace: RunTrace | None = None,
     ) -> None:
         self.config = config
@@ -88,13 +86,13 @@ class Trainer:
         self._watch = StepWatch(self.comm, config.parallel, trace)
         self.out = Path(out)
         self.resume = resume
-        self.bind = bind
         self.report = report or RunReport(self.out, self.comm.rank)
         self.steps_taken = 0
         self.samples = 0
         self.world: World | None = None
         self._recovery: Recovery | None = None
         self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
+        self._bind = started is not None
         self._clock = StepClock(time.time() if started is None else started)
         self._window = Window(WINDOW)
         metric = "mse" if config.model.loss == "mse" else "logloss"
@@ -208,7 +206,7 @@ class Trainer:
         self.report.note("planned, and there is room")
         seconds = warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
         self.report.note(f"kernels are ready after {seconds:.3f} s")
-        if self.bind:
+        if self._bind:
             bind_kernel_threads(comm)
         self.world = self._build(plan, splits, huge, memory)
         return self.world, schedule

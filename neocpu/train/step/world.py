@@ -23,7 +23,7 @@ from neocpu.tables.specs.optimizer_groups import dense_runs
 from neocpu.train.config.config import Config
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.step.dynamic_kinds import DynamicKinds
-from neocpu.train.step.step import TrainStep
+from neocpu.train.step.step import StepOptions, TrainStep
 from neocpu.train.step.table_rows import TableRows
 from neocpu.train.step.tower_gradients import TowerGradients
 from neocpu.train.step.tower_world import build_apart
@@ -99,12 +99,14 @@ def build(
             embedding,
             dense,
             comm,
-            training.leaves,
-            training.pipeline,
-            training.bucket_bytes,
-            Wire.of(config.wires.specs.dense, backward=True),
+            StepOptions(
+                leaves=training.leaves,
+                pipeline=training.pipeline,
+                bucket_bytes=training.bucket_bytes,
+                wire=Wire.of(config.wires.specs.dense, backward=True),
+                clip_norm=rates.clip_norm,
+            ),
             towers,
-            rates.clip_norm,
             dynamic,
         ),
         towers=towers,
@@ -123,7 +125,7 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
             "hold many models at once; train its found.toml"
         )
     layout = config.layout(dense_features)
-    return Dlrm(**vars(layout), seed=config.training.seed, apart=config.parallel.towers)
+    return Dlrm(layout, config.training.seed, apart=config.parallel.towers)
 
 
 def _dynamic(
