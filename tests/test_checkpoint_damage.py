@@ -24,7 +24,8 @@ from neocpu.serve.exports.arrays import export
 from neocpu.train import checkpoint
 from neocpu.train.checkpoint.folder import checkpoints
 from neocpu.train.checkpoint.layout import TEXTS, lay_out
-from neocpu.train.checkpoint.reading import CheckpointFile, base_of
+from neocpu.train.checkpoint.links import base_of
+from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 from neocpu.train.checkpoint.tools import merge
 from neocpu.train.run.run_folder import RunLock

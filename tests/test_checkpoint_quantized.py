@@ -20,7 +20,8 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.launch import StopSignal
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train import checkpoint
-from neocpu.train.checkpoint.reading import CheckpointFile, base_of
+from neocpu.train.checkpoint.links import base_of
+from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 from neocpu.train.checkpoint.tools import merge
 from neocpu.train.run import trainer

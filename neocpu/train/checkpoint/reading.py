@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 from neocpu.core.errors import CheckpointError, ConfigError
 from neocpu.tables.embedding.dense_optimizer import AVERAGE
 from neocpu.train.checkpoint.layout import file_bytes
-from neocpu.train.checkpoint.links import Joined, Link, base_of, merged
+from neocpu.train.checkpoint.links import Joined, Link, merged
 from neocpu.train.config.config import Config, loads
 from neocpu.train.state.blocks import BLOCK, Blocks, Index, Ints, digest_of
 from neocpu.train.state.dense_inputs import BOTTOM
 from neocpu.train.state.initial import fields_of
 from neocpu.train.state.stored_schema import with_schema
-
-__all__ = ["CheckpointFile", "base_of"]
 
 READ = 4 << 20  # bytes of rows that are read at a time
 

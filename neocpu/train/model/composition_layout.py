@@ -111,7 +111,7 @@ def composition_layout(
     logical: Sequence[TableSpec],
     physical: Sequence[TableSpec],
     compositions: Sequence[Composition],
-    attention: Mapping[str, AttentionKeys] | None = None,
+    attention: Mapping[str, AttentionKeys],
 ) -> CompositionLayout | None:
     """The parts of a model whose tables are composed; None if there are no compositions.
 

@@ -32,7 +32,6 @@ from neocpu.train.model.composition_layout import CompositionLayout
 from neocpu.train.model.head_layout import LOSSES, HeadLayout
 from neocpu.train.model.interactions.base import InteractionLayout
 from neocpu.train.model.interactions.chain import (
-    INTERACTIONS,
     WITH_FIRST_ORDER,
     InteractionOptions,
     chain_layouts,
@@ -44,8 +43,6 @@ from neocpu.train.model.interactions.dot import DotLayout
 from neocpu.train.model.layers.first_order import NAME as FIRST_ORDER
 from neocpu.train.model.layers.shapes import Shapes, mlp_shapes
 from neocpu.train.model.tower_layout import TowerLayout
-
-__all__ = ["INTERACTIONS", "LOSSES", "ModelLayout"]
 
 
 @dataclass(frozen=True)

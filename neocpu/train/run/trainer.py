@@ -343,8 +343,8 @@ class Trainer:
         self._measured = (self.steps_taken, metrics)
         return metrics
 
-    def _report(self, split: str, metrics: Metrics, more: Mapping[str, Any] | None = None) -> None:
-        """A line of metrics.jsonl after the steps taken; `more`: further keys."""
+    def _report(self, split: str, metrics: Metrics, more: Mapping[str, Any] | None) -> None:
+        """A line of metrics.jsonl after the steps taken; more : further keys (None: none)."""
         self.report.metrics(self.steps_taken, self.samples, split, metrics, more)
 
     # ---- after the last step ----

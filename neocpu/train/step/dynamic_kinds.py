@@ -72,7 +72,7 @@ class DynamicRows(Protocol):
 
 
 class _Maker(Protocol):
-    def __call__(self, name: str, dynamic: DynamicMap, tables: Sequence[int]) -> DynamicRows: ...
+    def __call__(self, dynamic: DynamicMap, tables: Sequence[int]) -> DynamicRows: ...
 
 
 RULES: dict[str, _Maker] = {"hot": HotRows}
@@ -282,7 +282,7 @@ def _members(config: Config, parts: Sequence[KeyVectors]) -> list[_Member]:
         member = _Member(
             name=composition.table,
             dynamic=dynamic,
-            rows=RULES[dynamic.rule](composition.table, dynamic, own_tables),
+            rows=RULES[dynamic.rule](dynamic, own_tables),
             parts=tuple(part for part in parts if part.table == composition.table),
         )
         members.append(member)

@@ -42,7 +42,7 @@ def frequent_rows(loader: Loader, table: int) -> Ints:
     return rows[np.lexsort((rows, -total))]
 
 
-def warm_caches(world: World, loader: Loader, begun: bool = False) -> None:
+def warm_caches(world: World, loader: Loader, begun: bool) -> None:
     """Fill the caches of this rank with the rows that are looked up most often.
 
     begun : training has begun, so caches wider than their rows stay empty, as a checkpoint leaves

@@ -21,10 +21,10 @@ PIECE = 1 << 16  # rows that are copied at a time
 class HotRows:
     """The sketch of one logical table, and its two physical tables.
 
-    name : of the logical table. tables : numbers of the table of hot rows, and of shared ones.
+    tables : numbers of the table of hot rows, and of shared ones.
     """
 
-    def __init__(self, name: str, dynamic: DynamicMap, tables: Sequence[int]) -> None:
+    def __init__(self, dynamic: DynamicMap, tables: Sequence[int]) -> None:
         self.sketch = HotSketch(SketchSizes(rows=dynamic.rows, **dict(dynamic.options)))
         self._hot, self._shared = tables
 

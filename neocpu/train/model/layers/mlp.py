@@ -21,9 +21,6 @@ from neocpu.kernels.numbers import philox
 from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
 from neocpu.train.model.layers.arrays import F32, NO_GATE, Buffer, NodeGradient
 
-# imported from here before `arrays.py` was
-__all__ = ["F32", "NO_GATE", "Buffer", "Mlp", "NodeGradient", "initialise", "nothing"]
-
 
 def initialise(parameters: Mapping[str, F32], seed: int) -> None:
     """Initial weights and biases from Philox (`docs/arithmetic.md` §9).
