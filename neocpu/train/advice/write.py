@@ -205,7 +205,7 @@ def _table_columns(tables: Sequence[LogColumn], kind: str) -> list[LogColumn]:
     return columns
 
 
-def _groups(columns: Sequence[LogColumn], *keys: str) -> list[dict[str, Any]]:
+def _groups(columns: Sequence[LogColumn], *keys: str) -> list[dict[str, object]]:
     """Neighbouring columns that agree in these attributes."""
     groups = []
     for values, members in groupby(columns, lambda c: tuple(getattr(c, key) for key in keys)):

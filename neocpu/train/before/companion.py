@@ -15,11 +15,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import numpy as np
 
 from neocpu.core.cores import available
+from neocpu.core.types import JsonObject
 from neocpu.kernels.compile.cache import QUIET, activity, cannot_write
 from neocpu.train.config.config import Config
 
@@ -107,7 +107,7 @@ def compile_rows() -> None:
     tbe.initial(0, rows)
 
 
-def compile_dense(facts: dict[str, Any]) -> None:
+def compile_dense(facts: JsonObject) -> None:
     """Compile one training step of everything but the tables."""
     from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
     from neocpu.tables.specs.optimizers import SparseOptimizer

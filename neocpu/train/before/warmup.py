@@ -28,7 +28,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +130,7 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
     )
 
 
-def _operations(config: Config) -> list[Any]:
+def _operations(config: Config) -> list[object]:
     """Operations that compose tables of kinds, with what they are told; full tables have none."""
     operations = {(part.operation, repr(part.options)) for part in config.compositions}
     unpooled = ["rows"] * any(table.pooling == "none" for table in config.tables)
@@ -144,7 +143,7 @@ def _sources() -> str:
     return source_digest(PACKAGE.parent)
 
 
-def _hash(facts: list[Any]) -> str:
+def _hash(facts: list[object]) -> str:
     text = json.dumps([*facts, _sources()])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -4,17 +4,16 @@ DIR/checkpoints/best.json names it: {"file", "step", "metric", "value"}. The fil
 stays, whatever `checkpoint.keep` says, until a better one has its note.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import CheckpointError
+from neocpu.core.types import Tree
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.train.checkpoint.folder import FOLDER, NOTE, checkpoints, read_note
 from neocpu.train.watch.results import write_json
 
 
-def write_note(out: Path, note: Mapping[str, Any]) -> None:
+def write_note(out: Path, note: Tree) -> None:
     """Note which checkpoint of a folder of results is the best. Raises OSError."""
     write_json(Path(out) / FOLDER / NOTE, dict(note))
 

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import CheckpointError
 from neocpu.train.checkpoint.links import base_of
@@ -102,7 +101,7 @@ def _expired(path: Path, keep: int, bases: Bases) -> list[Path]:
     return [each for each in older if each not in needed]
 
 
-def read_note(folder: Path) -> dict[str, Any]:
+def read_note(folder: Path) -> dict[str, object]:
     """What the note of the best checkpoint in a folder of checkpoints says; {} if there is none."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         note = json.loads((folder / NOTE).read_text(encoding="utf-8"))

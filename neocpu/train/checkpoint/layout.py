@@ -43,11 +43,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Elements, Tree
 from neocpu.tables.hdf5.disk import put_bytes
 from neocpu.tables.hdf5.draft import Draft, Image
 from neocpu.train.checkpoint.number_codes import Code
@@ -65,9 +64,9 @@ Offsets = dict[str, int]
 def lay_out(
     tensors: Sequence[Tensor],
     counts: Ints,
-    attributes: Mapping[str, Any],
+    attributes: Tree,
     texts: Mapping[str, str],
-    vocabularies: Mapping[str, NDArray[Any]] | None = None,
+    vocabularies: Mapping[str, Elements] | None = None,
 ) -> Image:
     """A file with room for its datasets, as bytes; its offsets are by "TENSOR/FIELD".
 
@@ -166,15 +165,15 @@ class Part:
 
     tensor: int
     counts: tuple[int, int, int]
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Mapping[str, Elements]
 
     @staticmethod
     def of(blocks: Blocks, tensor: Tensor) -> "Part":
         """What is written of these blocks."""
         rows = blocks.rows
         changed = blocks.changed
-        values: dict[str, NDArray[Any]] = {**blocks.values, **blocks.codes}
-        arrays: dict[str, NDArray[Any]] = {}
+        values: dict[str, Elements] = {**blocks.values, **blocks.codes}
+        arrays: dict[str, Elements] = {}
         if changed is not None:
             if not changed.all():
                 rows = rows[changed]
@@ -229,7 +228,7 @@ class RowWriter:
             self._put(f"{tensor.name}/block_rows", 0, np.ascontiguousarray(index.rows[blocks]))
             self._put(f"{tensor.name}/block_sha256", 0, np.ascontiguousarray(index.sha256[blocks]))
 
-    def _put(self, name: str, first: int, values: NDArray[Any]) -> None:
+    def _put(self, name: str, first: int, values: Elements) -> None:
         """Write entries first, first + 1, ... of a dataset."""
         if not values.size:
             return

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError
 from neocpu.core.formats import FORMATS, SCALED, SPLIT
+from neocpu.core.types import Elements, JsonObject
 from neocpu.tables.hdf5.door import File, Kind
 from neocpu.train.checkpoint.layout import FORMAT, VERSION, WORDS, datasets
 from neocpu.train.checkpoint.number_codes import Code, Coded
@@ -95,7 +95,7 @@ class Link:
             np.int64,
         )
 
-    def _read_header(self) -> dict[str, Any]:
+    def _read_header(self) -> JsonObject:
         """The keys of the config that decide the bits; the seed is noted twice."""
         header = self.json("header")
         training = header.get("training")
@@ -106,7 +106,7 @@ class Link:
             raise self.damaged(f"it has step {self.step}")
         return header
 
-    def json(self, name: str) -> dict[str, Any]:
+    def json(self, name: str) -> JsonObject:
         """A JSON object among the texts in /run."""
         value = self._parsed(self.text(name), f"/run/{name}")
         if not isinstance(value, dict):
@@ -120,7 +120,7 @@ class Link:
             raise self.damaged(f"{what} is no list of texts")
         return value
 
-    def _parsed(self, text: str, what: str) -> Any:
+    def _parsed(self, text: str, what: str) -> object:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -173,7 +173,9 @@ class Link:
         what = f"the attribute fields of /{name}"
         entries = self._parsed(self.file.attribute("fields", str, name), what)
         fields: dict[str, tuple[int, ...]] = {}
-        for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entries, list):
+            entries = []
+        for entry in entries:
             match entry:
                 case [str(field), list(shape)] if all(type(n) is int and n >= 0 for n in shape):
                     fields[field] = tuple(shape)
@@ -245,7 +247,7 @@ class Link:
         """One of the texts in /run."""
         return self.file.text(f"run/{name}")
 
-    def vocabularies(self) -> dict[str, NDArray[Any]]:
+    def vocabularies(self) -> dict[str, Elements]:
         """Codes of each feature whose rows are chosen by a vocabulary; {}: the file has none."""
         if WORDS not in self.file:
             return {}
@@ -303,7 +305,7 @@ class Link:
             gone = self._entries(tensor, "gone", self._gone_ends[number][blocks].tolist())
         return Read(self._entries(tensor, "rows", place), gone, values)
 
-    def _entries(self, tensor: Tensor, name: str, place: Sequence[int]) -> NDArray[Any]:
+    def _entries(self, tensor: Tensor, name: str, place: Sequence[int]) -> Elements:
         """Some entries [first, end) of a dataset of a tensor."""
         return self.file.array(f"{tensor.name}/{name}").rows(*place)
 
@@ -352,7 +354,7 @@ class Joined:
             values[in_part] = self._parts[i][places[in_part] - first]
         return values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Elements:
         return self[:].astype(dtype or np.float32, copy=False)
 
 

@@ -21,11 +21,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neocpu.core.errors import CheckpointError
+from neocpu.core.types import Elements, JsonObject, Tree
 from neocpu.tables.hdf5.draft import Image
 from neocpu.train.checkpoint.first_rank import failed, on_first_rank
 from neocpu.train.checkpoint.folder import FOLDER, Bases, publish
@@ -36,11 +37,14 @@ from neocpu.train.state.blocks import Index, Ints, Tensor, digest_of
 from neocpu.train.state.identity import hashes_of
 from neocpu.train.state.state import State, state_of
 
+if TYPE_CHECKING:
+    from neocpu.train.step.world import World
+
 ROOM = 128 << 20  # bytes of rows that a rank keeps in memory until they are written
 
 
 def save(
-    out: Path, world: Any, step: int, *, keep: int = 2, data: Mapping[str, Any] | None = None
+    out: Path, world: "World", step: int, *, keep: int = 2, data: JsonObject | None = None
 ) -> str:
     """Write the whole state of a `training.world.World` after `step` steps; returns its digest.
 
@@ -125,10 +129,10 @@ class Saver:
     def __init__(
         self,
         out: Path,
-        world: Any,
+        world: "World",
         policy: SavingPolicy,
-        data: Mapping[str, Any] | None = None,
-        vocabularies: Mapping[str, Any] | None = None,
+        data: JsonObject | None = None,
+        vocabularies: Mapping[str, Elements] | None = None,
     ) -> None:
         self.folder = Path(out) / FOLDER
         self.world = world
@@ -146,11 +150,11 @@ class Saver:
         if policy.full_every > 1:
             world.embedding.tbe.changes.track()
 
-    def note(self, key: str, value: Any) -> None:
+    def note(self, key: str, value: object) -> None:
         """Let the files from now on have a note (JSON-able) beside the description of the data."""
         self._data[key] = value
 
-    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+    def use_vocabularies(self, vocabularies: Mapping[str, Elements]) -> None:
         """Rows are chosen by other vocabularies from now on."""
         self._vocabularies = dict(vocabularies)
         self._data["vocabularies"] = hashes_of(vocabularies)
@@ -227,7 +231,7 @@ class Saver:
                 pending.thread.join()
             self._remove(pending)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """Counts of this rank's checkpoints, JSON-able.
 
         "written"; how many of them are "of_changes", and "in_background"; "bytes" of all; "seconds"
@@ -338,9 +342,9 @@ class Saver:
         self,
         pending: _Pending,
         counts: Ints,
-        attributes: Mapping[str, Any],
+        attributes: Tree,
         texts: Mapping[str, str],
-        vocabularies: Mapping[str, Any],
+        vocabularies: Mapping[str, Elements],
     ) -> Offsets:
         """Create the file on rank 0; the offsets of its datasets on all."""
 

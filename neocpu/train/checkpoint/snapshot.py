@@ -7,13 +7,13 @@ needs no other rank.
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from neocpu.core.types import Tree
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.checkpoint.layout import Offsets, Part, RowWriter
 from neocpu.train.checkpoint.quantized import rounded
@@ -115,8 +115,8 @@ def shares_of(comm: Comm, counts: Ints) -> tuple[Ints, Ints]:
 
 
 def facts_of(
-    tensors: Sequence[Tensor], config: Config, ranks: int, step: int, data: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, str]]:
+    tensors: Sequence[Tensor], config: Config, ranks: int, step: int, data: Tree
+) -> tuple[dict[str, object], dict[str, str]]:
     """Attributes and texts of a file that so many ranks write."""
     attributes = {
         "step": step,

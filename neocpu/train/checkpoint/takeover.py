@@ -10,7 +10,7 @@ A run that goes on (`checkpoint.load`) is another thing: there nothing may diffe
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from neocpu.train.state.initial import in_format, initial_rows
 from neocpu.train.state.state import dense_fields
 from neocpu.train.watch.results import Tell
 
+if TYPE_CHECKING:
+    from neocpu.train.step.world import World
+
+Columns = tuple[list[int], list[int]]
 # rules whose states do not depend on the number of the step
 UNCOUNTED = (
     "exact_sgd",
@@ -57,9 +61,9 @@ def same_rule(before: SparseOptimizer, now: SparseOptimizer) -> bool:
     return before.rule is now.rule
 
 
-def notes_of(file: CheckpointFile, config: Config) -> dict[str, Any]:
+def notes_of(file: CheckpointFile, config: Config) -> dict[str, object]:
     """What the config of a run notes of the checkpoint that it starts from: values by key."""
-    notes: dict[str, Any] = {"training.init_digest": file.digest}
+    notes: dict[str, object] = {"training.init_digest": file.digest}
     before = file.config().optimizer
     for name in ("sparse", "dense"):
         old = getattr(before, name)
@@ -142,7 +146,7 @@ def _maps(spec: TableSpec) -> dict[tuple[str, int], RowMap]:
     return maps
 
 
-def take_over(file: CheckpointFile, world: Any, dense_names: list[str] | None) -> Account:
+def take_over(file: CheckpointFile, world: "World", dense_names: list[str] | None) -> Account:
     """Give a world that was just built what the checkpoint has for it, on this rank's share.
 
     dense_names : of the dense features at hand (None: not known).
@@ -165,7 +169,7 @@ def take_over(file: CheckpointFile, world: Any, dense_names: list[str] | None) -
 
 
 def _dense(
-    file: CheckpointFile, before: Config, world: Any, names: list[str] | None, account: Account
+    file: CheckpointFile, before: Config, world: "World", names: list[str] | None, account: Account
 ) -> None:
     """Dense parameters and, where the rule is the same, their optimizer's state."""
     config = world.config
@@ -182,7 +186,7 @@ def _dense(
         stored = _whole(file, number)
         old = stored["value"]
         new = fields["value"]
-        columns: tuple[Any, Any] = slice(None), slice(None)
+        columns: Columns | None = None
         if name == BOTTOM:
             columns = like_columns(
                 bottom_inputs(old.shape[1], old_names), bottom_inputs(new.shape[1], names)
@@ -197,7 +201,7 @@ def _dense(
             continue
         _copy(fields, stored, columns, with_state)
         account.dense.append(name)
-        if name in (BOTTOM, TOP) and len(columns[0]) < new.shape[1]:
+        if columns is not None and len(columns[0]) < new.shape[1]:
             count = new.shape[1] - len(columns[0])
             account.fresh.append(f"{count} of {new.shape[1]} columns of {name}")
 
@@ -211,24 +215,27 @@ def _whole(file: CheckpointFile, number: int) -> dict[str, F32]:
 def _copy(
     fields: Mapping[str, F32],
     stored: Mapping[str, F32],
-    columns: tuple[Any, Any],
+    columns: Columns | None,
     with_state: bool,
 ) -> None:
-    """Copy the columns that both have, "value" and, where asked for, the states of the rule."""
-    to, source = columns
+    """Copy "value" and, where asked for, the states of the rule.
+
+    columns : that both have, here and there (None: all).
+    """
     for name, values in fields.items():
         if name == AVERAGE or (name != "value" and not with_state):
             continue
-        if values.ndim == 2:
-            values[:, to] = stored[name][:, source]
-        else:
+        if columns is None or values.ndim == 1:
             values[:] = stored[name]
+        else:
+            to, source = columns
+            values[:, to] = stored[name][:, source]
 
 
 # ---- tables ----
 
 
-def _tables(file: CheckpointFile, before: Config, world: Any, account: Account) -> None:
+def _tables(file: CheckpointFile, before: Config, world: "World", account: Account) -> None:
     """This rank's shards of the tables, and what there is to say of all tables."""
     config = world.config
     optimizer = config.optimizer.sparse

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.paths import absolute_paths, place_logs, place_paths, refuse_misplaced
 from neocpu.core.presets import MODELS, model_path, path_of
 from neocpu.core.records import Limits, Reader, apply_override, toml_tree
+from neocpu.core.types import Tree
 from neocpu.ingest.features import feature_names
 from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.settings import DataConfig
@@ -85,7 +85,7 @@ class Config:
     overrides: tuple[str, ...] = ()
     folder: str = ""
     absolute: tuple[str, ...] = ()
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Tree = field(default_factory=dict)
     batch_chosen: bool = False
 
     @property
@@ -119,13 +119,13 @@ class Config:
         sizes = self.layout(dense_features).parameter_sizes()
         return dense_runs(sizes, self.optimizer.dense, self.optimizer.groups)
 
-    def scaled_rates(self, samples: int) -> dict[str, Any]:
+    def scaled_rates(self, samples: int) -> dict[str, object]:
         """Values by key that `optimizer.scaling` derives for so many train samples; {}: none."""
         parts = self.optimizer
         size = self.training.batch_size
         return parts.scaling.derived(parts.sparse, parts.dense, size, samples)
 
-    def with_chosen(self, values: Mapping[str, Any]) -> "Config":
+    def with_chosen(self, values: Tree) -> "Config":
         """The config with these values of keys that it does not name."""
         config = self
         for key, value in values.items():
@@ -133,7 +133,7 @@ class Config:
         known = self.batch_chosen and defaults.BATCH_SIZE not in values
         return replace(config, chosen={**self.chosen, **values}, batch_chosen=known)
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
         header = {
             "data": self.data.deciding(),
@@ -156,7 +156,7 @@ class Config:
             header["search"] = self.search.header(vars(self.parallel))
         if self.compositions:
             header["kinds"] = [composition.header() for composition in self.compositions]
-        as_json: dict[str, Any] = json.loads(json.dumps(header))
+        as_json: dict[str, object] = json.loads(json.dumps(header))
         return as_json
 
 
@@ -242,7 +242,7 @@ def loads(
     )
 
 
-def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
+def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
     """The config of a TOML tree, all keys and what they mean together checked."""
     for name in tree:
         if name not in (*SECTIONS, "tables"):

@@ -6,7 +6,7 @@ sections live beside their owners (`config.py` names them).
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from neocpu.core.formats import SCALED
 from neocpu.core.policies import DEFAULT, POLICIES
@@ -39,9 +39,9 @@ class OptimizerConfig:
     scaling: BatchScaling = field(default_factory=BatchScaling)
     clip_norm: float = 0.0
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits; keys that are not used are left out."""
-        header: dict[str, Any] = {"sparse": self.sparse.header(), "dense": self.dense.header()}
+        header: dict[str, object] = {"sparse": self.sparse.header(), "dense": self.dense.header()}
         if self.groups:
             header["groups"] = header_of(self.groups)
         if self.scaling != BatchScaling():
@@ -90,7 +90,7 @@ class TrainingConfig:
     init_digest: str = ""
     patience: int = 0
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> dict[str, object]:
         """What the run starts from, as far as it decides the bits; {}: initial values."""
         if not self.init_digest:
             return {}
@@ -116,7 +116,7 @@ class EvalConfig:
         """Whether parameters are looked at through their moving average."""
         return bool(self.ema) and self.averaged
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits of the state."""
         return {"ema": self.ema} if self.ema else {}
 
@@ -159,7 +159,7 @@ class MemoryConfig:
     warm: bool = False
     check: bool = True
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides which rows are in a cache at a time."""
         names = "placement", "hbm", "ddr", "policy", "cache_format", "prefetch", "lookahead", "warm"
         return {name: getattr(self, name) for name in names}

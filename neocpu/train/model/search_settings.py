@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from neocpu.core.records import Limits
+from neocpu.core.types import Tree
 
 COSTS = ("parameters", "flops", "seconds")
 PICKS = ("argmax", "sample")
@@ -51,7 +52,7 @@ class SearchConfig:
     pick: Annotated[str, Limits(PICKS)] = "argmax"
     supernet: bool = False
 
-    def header(self, parallel: Mapping[str, Any]) -> dict[str, Any]:
+    def header(self, parallel: Tree) -> dict[str, object]:
         """The keys that decide the bits of a search; parallel : that section's, of which the
         planner reads some.
         """

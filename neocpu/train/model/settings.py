@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.formats import TRAINED
@@ -129,7 +129,7 @@ class ModelConfig:
         names = self.interaction
         return (names,) if isinstance(names, str) else names
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits; defaults of tables are not in it, each table notes its own."""
         model = asdict(self)
         for name in ("embedding_dim", "embedding_format", "embedding_rounding"):

@@ -6,8 +6,8 @@ later. A crash in between costs all steps since the one before.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+from neocpu.core.types import Elements, JsonObject
 from neocpu.train import checkpoint
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.saving import Saver, SavingPolicy
@@ -27,9 +27,9 @@ class Recovery:
         self,
         out: Path,
         world: World,
-        data: Mapping[str, Any],
+        data: JsonObject,
         clock: StepClock,
-        vocabularies: Mapping[str, Any] | None = None,
+        vocabularies: Mapping[str, Elements] | None = None,
     ) -> None:
         config = world.config.checkpoint
         memory = world.embedding.memory
@@ -58,11 +58,11 @@ class Recovery:
         """Keep the best checkpoint of this count, and note the count in all of them."""
         self._patience = patience
 
-    def note(self, key: str, value: Any) -> None:
+    def note(self, key: str, value: object) -> None:
         """Let checkpoints have a note (JSON-able) beside the description of the data."""
         self._saver.note(key, value)
 
-    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+    def use_vocabularies(self, vocabularies: Mapping[str, Elements]) -> None:
         """Rows are chosen by other vocabularies from now on; checkpoints hold these."""
         self._saver.use_vocabularies(vocabularies)
 
@@ -126,11 +126,11 @@ class Recovery:
         """The run failed: remove what is not complete. Not collective."""
         self._saver.abandon()
 
-    def crash_cost(self) -> dict[str, Any]:
+    def crash_cost(self) -> dict[str, object]:
         """Most steps, with their seconds, that a crash could have cost so far."""
         steps, seconds = self._cost
         return {"steps": steps, "seconds": seconds}
 
-    def written(self) -> dict[str, Any]:
+    def written(self) -> dict[str, object]:
         """Checkpoints written, their bytes, and how long training waited (`Saver.report`)."""
         return self._saver.report()

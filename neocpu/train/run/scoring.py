@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.presets import log_path
+from neocpu.core.types import Tree
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.sharding.plan import AUTO, Plan, is_plan_file
 from neocpu.parallel.transport.comm import Comm
@@ -72,7 +72,7 @@ def restore_world(
     dense_features: int,
     *,
     pooling: Mapping[str, float],
-    data: Mapping[str, Any] | None = None,
+    data: Tree | None = None,
     warm: Callable[[Plan, MemoryPlan], object] | None = None,
 ) -> World:
     """The objects of a run in the state of a checkpoint. Collective.

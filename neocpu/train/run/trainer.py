@@ -6,12 +6,12 @@ that story; its parts are files of this folder. What one step does is in `step.p
 """
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from neocpu.core.cores import roam
 from neocpu.core.floats import keep_subnormals, require_subnormals
+from neocpu.core.types import Tree
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_kernels
@@ -98,7 +98,7 @@ class Trainer:
         metric = "mse" if config.model.loss == "mse" else "logloss"
         self._patience = Patience(config.training.patience, metric)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
-        self._reliability: dict[str, Any] = {}  # by split, of its newest measurement
+        self._reliability: dict[str, object] = {}  # by split, of its newest measurement
         self._log = TrainLog(config.training.log_every, config.model.loss, WINDOW, self._clock)
 
     def run(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Trainer:
             if self.world is not None:
                 self.world.embedding.tbe.close()
 
-    def _run(self, stop: StopSignal) -> dict[str, Any]:
+    def _run(self, stop: StopSignal) -> dict[str, object]:
         """The run within its folder, from the data to the summary."""
         tell = self.report.tell
         self._watch.prepare()
@@ -309,7 +309,7 @@ class Trainer:
         self.report.note(self._pace_text(pace))
         self.report.metrics(self.steps_taken, self.samples, "train", metrics, pace, shown=False)
 
-    def _pace_text(self, pace: dict[str, Any]) -> str:
+    def _pace_text(self, pace: dict[str, object]) -> str:
         """How this rank gets on, for its log."""
         waited = sum(self.comm.sent.waited.values())
         return (
@@ -343,13 +343,13 @@ class Trainer:
         self._measured = (self.steps_taken, metrics)
         return metrics
 
-    def _report(self, split: str, metrics: Metrics, more: Mapping[str, Any] | None) -> None:
+    def _report(self, split: str, metrics: Metrics, more: Tree | None) -> None:
         """A line of metrics.jsonl after the steps taken; more : further keys (None: none)."""
         self.report.metrics(self.steps_taken, self.samples, split, metrics, more)
 
     # ---- after the last step ----
 
-    def _finish(self, world: World, splits: Splits, recovery: Recovery) -> dict[str, Any]:
+    def _finish(self, world: World, splits: Splits, recovery: Recovery) -> dict[str, object]:
         """Measure, write the last checkpoint, and sum up."""
         require_subnormals()  # no library changed the arithmetic meanwhile
         metrics = self._measure(world, splits, ("valid", "test"))

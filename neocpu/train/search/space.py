@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import toml_text
@@ -104,9 +104,9 @@ class Space:
             count *= len(decision.choices)
         return count
 
-    def keys(self, choice: Choice) -> dict[str, Any]:
+    def keys(self, choice: Choice) -> dict[str, object]:
         """The keys of a config that make a choice: dotted name -> value."""
-        keys: dict[str, Any] = {}
+        keys: dict[str, object] = {}
         for name, layers in (("bottom", self.bottom), ("top", self.top)):
             widths = [choice.get(layer.name, layer.largest) for layer in layers]
             keys[f"model.{name}"] = [*widths, *([1] if name == "top" else [])]
@@ -134,7 +134,7 @@ def plain_config(config: Config, space: Space, choice: Choice) -> Config:
     return loads(config.text, config.source, (*config.overrides, *overrides), config.folder)
 
 
-def supernet_config(config: Config, space: Space, **search: Any) -> Config:
+def supernet_config(config: Config, space: Space, **search: int) -> Config:
     """The config of the largest model, which has a table for each number of rows; checkpoints of a
     search hold it. search : further keys of `[search]` that it notes.
     """
@@ -150,7 +150,7 @@ def supernet_config(config: Config, space: Space, **search: Any) -> Config:
     return loads(config.text, config.source, overrides, config.folder)
 
 
-def _table_keys(table: TableSpec) -> dict[str, Any]:
+def _table_keys(table: TableSpec) -> dict[str, object]:
     """The keys of a config that make a table."""
     names = [key.name for key in fields(TableKeys)]
     keys = {name: value for name, value in vars(table).items() if name in names}

@@ -208,7 +208,7 @@ class SearchTrainer(Trainer):
             chosen[decision.name] = decision.choices[int(scores.argmax())]
         return chosen
 
-    def _finish(self, world: World, splits: Splits, recovery: Recovery) -> dict[str, Any]:
+    def _finish(self, world: World, splits: Splits, recovery: Recovery) -> dict[str, object]:
         """Measure, save, take the choices and write what was found."""
         assert self._deciding is not None and self._cost is not None
         self._note()

@@ -8,11 +8,10 @@ row that is read and written into another table of the same format is a copy, bi
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
@@ -129,7 +128,7 @@ class TableRows:
         fields = [("weight", (0,)), *fields_of(self._plan.tables[table], self._optimizer)]
         return {name: bool(shape) for name, shape in fields if shape or left == 0}
 
-    def _gathered(self, part: NDArray[Any]) -> NDArray[Any]:
+    def _gathered(self, part: Elements) -> Elements:
         """Every rank's array, one after the other."""
         ones = np.ones(self._comm.size, np.int64)
         sizes = np.empty(self._comm.size, np.int64)

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import NeocpuError, TrainingError
+from neocpu.core.types import JsonObject
 from neocpu.train.config import config as configs
 from neocpu.train.run.run_folder import has_results
 from neocpu.train.sweep.trials import SweepTrial
@@ -82,7 +82,7 @@ def _wait(process: "subprocess.Popen[bytes]", trial: SweepTrial) -> int:
         raise Interrupted(trial, 130) from None
 
 
-def _summary(out: Path) -> Any:
+def _summary(out: Path) -> JsonObject:
     try:
         return json.loads((out / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

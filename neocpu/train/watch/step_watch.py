@@ -5,7 +5,6 @@ watched.
 """
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.transport.comm import Comm
@@ -64,6 +63,6 @@ class StepWatch:
         self._comm.sent.throttle = None
         self._comm.sent.timeline = None
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """What exchanges took in a mean step (`exchange_times.py`). Collective."""
         return exchange_report(self._comm, self._times, max(self._steps, 1))

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.timeline import (
     KEPT_STEPS,
@@ -99,8 +100,8 @@ class RunTrace:
         left_out = f", without {notes['steps left out']}" if timeline.dropped else ""
         tell(f"the trace is in {self.path}{left_out}; open it in ui.perfetto.dev")
 
-    def _notes(self, timeline: RunTimeline, errors: list[float]) -> dict[str, Any]:
-        notes: dict[str, Any] = {
+    def _notes(self, timeline: RunTimeline, errors: list[float]) -> dict[str, object]:
+        notes: dict[str, object] = {
             "title": f"neocpu train, {self.comm.size} rank(s)",
             "clocks": f"of all ranks agree to {1e6 * max(errors):.0f} microseconds",
         }
@@ -153,7 +154,7 @@ def _packed(timeline: RunTimeline, first: ClockSample, last: ClockSample, end: f
     return json.dumps(packed).encode()
 
 
-def _unpacked(rank: int, packed: Mapping[str, Any]) -> RankSpans:
+def _unpacked(rank: int, packed: JsonObject) -> RankSpans:
     """The spans of a rank, as `_packed` left them."""
     steps = []
     for entry in packed["steps"]:

@@ -12,11 +12,12 @@ has a line of its own.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocpu.core.stages import QUEUES
+from neocpu.core.types import Tree
 from neocpu.parallel.transport.timeline import ExchangeSpan, StageSpan, TracedStep
 from neocpu.plan.simulation.chrome_trace import TrackPiece, event, names
 
@@ -122,8 +123,8 @@ def _name(exchange: ExchangeSpan) -> str:
     return exchange.what or "agreements"
 
 
-def _arguments(exchange: ExchangeSpan, step: int) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"step": step, "bytes": exchange.bytes}
+def _arguments(exchange: ExchangeSpan, step: int) -> dict[str, object]:
+    arguments: dict[str, object] = {"step": step, "bytes": exchange.bytes}
     if exchange.alone:
         arguments["alone on its link, ms"] = round(1e3 * exchange.alone, 3)
     return arguments
@@ -142,12 +143,12 @@ def _waits(exchange: ExchangeSpan, rank: int, step: int) -> list[TrackPiece]:
     ]
 
 
-def trace_events(ranks: Sequence[RankSpans]) -> list[Mapping[str, Any]]:
+def trace_events(ranks: Sequence[RankSpans]) -> list[Tree]:
     """The events of all ranks, time 0 at the first of them."""
     drawn = [(spans.rank, *trace_pieces(spans)) for spans in ranks]
     begins = [piece.begin for _, _, pieces in drawn for piece in pieces]
     first = min(begins, default=0.0)
-    events: list[Mapping[str, Any]] = []
+    events: list[Tree] = []
     for rank, tracks, pieces in drawn:
         events.extend(names(rank, tracks))
         for piece in pieces:

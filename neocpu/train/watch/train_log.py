@@ -8,7 +8,6 @@ depend on ranks.
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +94,7 @@ class TrainLog:
         ne = mean / spread if spread else None
         return Metrics(int(samples), logloss=mean, ne=ne, calibration=calibration)
 
-    def pace(self, step: int) -> dict[str, Any]:
+    def pace(self, step: int) -> dict[str, object]:
         """Seconds of the steps so far, samples a second since the last line, and learning rates.
 
         Afterwards the line of this step is written: the next is due later.
