@@ -89,11 +89,13 @@ def lay_out(
             draft.group(tensor.name)
             draft.set(tensor.name, {"rows": tensor.rows, "fields": json.dumps(tensor.fields)})
             for name, dtype, shape in datasets(tensor, changes):
+                # rows of a table, or all of a dense parameter
                 count = rows
                 if name == "gone":
                     count = gone
                 elif name.startswith("block"):
                     count = blocks
+                # early and contiguous: offsets are known before anybody writes
                 draft.reserve(f"{tensor.name}/{name}", (count, *shape), dtype)
             if tensor.coded:
                 draft.set(f"{tensor.name}/weight", {"format": tensor.format})
@@ -108,6 +110,7 @@ def create(image: Image, path: Path) -> Image:
     Returns what `seal` needs of it. Raises OSError.
     """
     image.write(path)
+    # the pieces are written; only what is hashed at the end is kept
     return replace(image, pieces=[])
 
 
@@ -176,6 +179,7 @@ class Part:
         arrays: dict[str, Elements] = {}
         if changed is not None:
             if not changed.all():
+                # hashes are of the whole block, the file has its changed rows only
                 rows = rows[changed]
                 values = {name: value[changed] for name, value in values.items()}
             arrays["gone"] = np.ascontiguousarray(blocks.gone, "<i8")
@@ -204,6 +208,7 @@ class RowWriter:
     ) -> None:
         self._tensors = tensors
         self._offsets = offsets
+        # ranks write disjoint ranges, lower ranks first, so none waits for another
         self._next = before.copy()
         self._file = os.open(path, os.O_RDWR)
 
@@ -215,6 +220,7 @@ class RowWriter:
             first = rows
             if name == "gone":
                 first = gone
+            # `block` itself is in the index, which one rank writes whole
             elif name.startswith("block_"):
                 first = blocks
             self._put(f"{tensor}/{name}", first, values)
@@ -238,6 +244,7 @@ class RowWriter:
     def close(self) -> None:
         """Sync what was written to the disk."""
         try:
+            # each rank syncs what it wrote: rank 0's rename must find it on the disk
             os.fsync(self._file)
         finally:
             os.close(self._file)

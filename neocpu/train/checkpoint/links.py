@@ -284,6 +284,7 @@ class Link:
         tensor = self.tensors[number]
         code = Code.of(tensor, name)
         array = self.file.array(f"{tensor.name}/{name}")
+        # an empty dataset has no bytes in the file that could be mapped
         if not array.size:
             return np.empty((array.shape[0], *code.shape), np.float32)
         stored = array.map() if array.mappable else array.read()
@@ -327,6 +328,7 @@ def merged(rows: Sequence[Ints], gone: Sequence[Ints]) -> tuple[Ints, Ints]:
     for written, lost, end in zip(rows, gone, ends.tolist()):
         row_parts += [written, lost]
         place_parts += [np.arange(end - written.size, end), np.full(lost.size, -1)]
+    # in the order of the files, and a stable sort: of equal rows the newest is the last
     all_rows = np.concatenate(row_parts)
     places = np.concatenate(place_parts)  # -1: gone
     order = np.argsort(all_rows, kind="stable")  # of equal rows, the newest file's comes last

@@ -69,6 +69,7 @@ def notes_of(file: CheckpointFile, config: Config) -> dict[str, object]:
         old = getattr(before, name)
         new = getattr(config.optimizer, name)
         counted = new.rule.name not in UNCOUNTED
+        # bias corrections and counters go on from there; schedules begin anew
         if config.training.init_state and counted and same_rule(old, new):
             notes[f"optimizer.{name}.steps_before"] = file.step + old.steps_before
     return notes
@@ -84,6 +85,7 @@ def check(file: CheckpointFile, config: Config) -> None:
             f"{file.path}: its rows were chosen by {old_by}, and data.rows_by is now {new_by!r}: "
             f"every value would meet the row of another; set data.rows_by = {old_by!r}"
         )
+    # the seed is the hash's
     if new_by == "hash" and before.training.seed != config.training.seed:
         raise CheckpointError(
             f"{file.path}: was trained with training.seed = {before.training.seed}, which decides "
@@ -95,6 +97,7 @@ def check(file: CheckpointFile, config: Config) -> None:
         old = old_tables.get(spec.name)
         if old is None or _stranger(old, spec):
             continue
+        # codes of a vocabulary keep their rows as it grows; a hash is modulo the rows
         if new_by != "vocabulary" and old.rows != spec.rows:
             raise CheckpointError(
                 f"{file.path}: table {spec.name} has {old.rows} rows there and {spec.rows} here; "
@@ -132,6 +135,7 @@ def _stranger(before: TableSpec, now: TableSpec) -> str:
         return f"it was of {', '.join(before.features)} and is of {', '.join(now.features)}"
     old_maps = _maps(before)
     for key, row_map in _maps(now).items():
+        # a part of a kind has the name and shape of before, but its rows stand for others
         if key in old_maps and not row_map.keeps_rows_of(old_maps[key]):
             return f"rows of {key[0]} have other places in it now, by the keys of its kind"
     return ""
@@ -141,6 +145,7 @@ def _maps(spec: TableSpec) -> dict[tuple[str, int], RowMap]:
     """(feature, number among those of the feature) -> row map, of a part of a table of a kind."""
     maps: dict[tuple[str, int], RowMap] = {}
     for feature, row_map in zip(spec.features, spec.maps):
+        # a feature may look one part up in several ways
         number = sum(name == feature for name, _ in maps)
         maps[feature, number] = row_map
     return maps
@@ -156,6 +161,7 @@ def take_over(file: CheckpointFile, world: "World", dense_names: list[str] | Non
     account = Account()
     before = file.config()
     _dense(file, before, world, dense_names, account)
+    # from the weights that were taken over, not from the initial ones
     world.dense.restart_average()
     _tables(file, before, world, account)
     if not (account.tables or account.dense):
@@ -264,6 +270,7 @@ def _tables(file: CheckpointFile, before: Config, world: "World", account: Accou
             inside = slice(*np.searchsorted(blocks.rows, (first, end)))
             rows = blocks.rows[inside]
             values = initial_rows(spec, optimizer, config.training.seed, rows)
+            # fields that are not taken over keep their initial values
             values |= _converted(blocks, inside, old, spec, with_state)
             cols = slice(*shard.cols)
             own = {name: x[:, cols] if x.ndim == 2 else x for name, x in values.items()}
@@ -279,6 +286,7 @@ def _converted(
     if before.format == now.format:
         taken = {name: stored[name] for name in ("weight", *scales) if name in stored}
     else:
+        # codes would be another number in another format; the scales of before are of no use
         taken = in_format(now, np.ascontiguousarray(stored["weight"]))
     if with_state:
         states = (name for name in stored if name not in ("weight", *scales))

@@ -62,6 +62,7 @@ def head_layouts(heads: Mapping[str, HeadConfig], top: Sequence[int]) -> tuple[H
     layouts = []
     for name, head in heads.items():
         key = f"model.heads.{name}"
+        # parameters are groups of an HDF5 file by their names
         if not name or "/" in name or "\0" in name or name in (".", ".."):
             raise ConfigError(
                 f"model.heads: {name!r} is no head's name; it may not be empty, '.' or contain '/' "

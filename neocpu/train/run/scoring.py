@@ -51,6 +51,7 @@ def restore(
         config = without_plan_file(config)
     logs = tuple(map(log_path, data))
     splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: logs}, labelled=labelled)
+    # rows are those of training: codes that it did not see stay unknown
     if vocabularies and not config.data.vocabulary:
         splits.use_vocabularies(vocabularies)
     world = restore_world(
@@ -84,6 +85,7 @@ def restore_world(
     plan = make_plan(config, comm, pooling)
     memory = memory_plan(config, plan, pooling)
     if warm is not None:
+        # which kernels are needed follows from schemes and placements
         warm(plan, memory)
     if not (memory.plain or config.memory.folder):
         memory = replace(memory, folder=_temporary_folder())

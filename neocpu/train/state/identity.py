@@ -103,6 +103,7 @@ def refuse_other_data(
     """
     if not before:
         return
+    # a step of one is at another place in the data of the other
     if split is not None and (HISTORY in before) != (HISTORY in now):
         raise CheckpointError(
             f"{path}: is of a run that trains on file after file; go on with `neocpu online`"

@@ -113,6 +113,7 @@ class DynamicKinds:
         first_column: int,
         rows: TableRows,
     ) -> None:
+        # batches may be under way on the others
         self._comm = comm.queue("moving rows")
         self._first_column = first_column
         self._rows = rows
@@ -159,6 +160,7 @@ class DynamicKinds:
         """Note the lookups of a batch, which has logical rows, with the gradient f32[b, columns] of
         E physical.
         """
+        # lookups count as often as samples have them, however they travelled
         kjt = batch if isinstance(batch, KJT) else expand(batch)
         for member in self._members:
             member.lookups.append([])
@@ -216,6 +218,7 @@ class DynamicKinds:
         Collective.
         """
         ended = self.steps_left(step) == 1
+        # what is noted takes memory until it is exchanged
         if ended or len(self._members[0].lookups) >= TOGETHER:
             self.exchange()
         if ended:
@@ -224,6 +227,7 @@ class DynamicKinds:
 
     def _decide(self, step: int) -> None:
         """Move the rows that are due after so many steps."""
+        # moves under way end, so that a row is in one place
         self._rows.begin()
         for member in self._members:
             if step % member.dynamic.every == 0:
@@ -241,6 +245,7 @@ class DynamicKinds:
         where something was noted since the last exchange.
         """
         self.exchange()
+        # as fp32 numbers, so that file and digest need to know nothing of sketches
         return {member.tensor: {"value": member.rows.numbers()} for member in self._members}
 
     def load(self, fields: Mapping[str, Mapping[str, F32]]) -> None:

@@ -82,6 +82,7 @@ class SweepFolder:
 
     def __init__(self, folder: Path, common: Tree) -> None:
         self.folder = folder
+        # as it comes back from the file: tuples become lists, keys texts
         self._common = json.loads(json.dumps(common))
         self.all: list[SweepTrial] = []
         try:
@@ -113,6 +114,7 @@ class SweepFolder:
         """The trials with these settings, those that are new among them."""
         chosen = []
         for point in points:
+            # by its settings, so that a sweep may grow: more values, more draws
             trial = next((trial for trial in self.all if trial.settings == point), None)
             if trial is None:
                 trial = SweepTrial(len(self.all) + 1, dict(point))
@@ -135,6 +137,7 @@ class SweepFolder:
 
 def best_first(trials: Sequence[SweepTrial]) -> list[SweepTrial]:
     """Trials by their loss; those that failed last."""
+    # the number last, so that equal losses keep one order
     return sorted(trials, key=lambda trial: (bool(trial.error), trial.loss, trial.number))
 
 

@@ -58,6 +58,7 @@ class RunTrace:
         error: ConfigError | None = None
         if self.comm.rank == 0:
             try:
+                # a run of days should not end with a trace that has no room
                 _claim(_draft(self.path), self.comm.size * STEP_BYTES * 2 * self.kept)
             except OSError as problem:
                 reason = problem.strerror
@@ -67,6 +68,7 @@ class RunTrace:
 
     def start(self) -> None:
         """Spans are recorded from now on."""
+        # once more at the end: clocks drift, evenly as far as two samples tell
         self._first = compare_clocks(self.comm)
         self._timeline = RunTimeline(self.kept)
         self.comm.sent.timeline = self._timeline
@@ -81,6 +83,7 @@ class RunTrace:
         timeline = self._timeline
         if timeline is None:
             return
+        # before the exchanges below, which are none of the run's
         self.comm.sent.timeline = None
         self._timeline = None
         end = time.perf_counter()
@@ -95,6 +98,7 @@ class RunTrace:
             notes = self._notes(timeline, [spans["error"] for spans in packed])
             _write(self.path, document(trace_events(ranks), notes))
         except OSError as problem:
+            # a full disk costs the trace, not the run
             tell(f"warning: the trace {self.path} cannot be written: {problem.strerror}")
             return
         left_out = f", without {notes['steps left out']}" if timeline.dropped else ""

@@ -43,6 +43,7 @@ class _Lanes:
     def place(self, span: ExchangeSpan) -> int:
         """The line of an exchange; exchanges come in the order in which they start."""
         for lane, free in enumerate(self._free):
+            # the first that is free, so that few lines are needed
             if free <= span.start:
                 self._free[lane] = span.over
                 return lane
@@ -64,6 +65,7 @@ def trace_pieces(spans: RankSpans) -> tuple[list[str], list[TrackPiece]]:
     )
     for number, step in enumerate(spans.steps):
         arguments = {"step": step.step}
+        # spans before the first step belong to none
         if step.step:
             end = _end(spans, number)
             pieces.append(TrackPiece(f"step {step.step}", rank, 0, step.start, end, arguments))
@@ -97,6 +99,7 @@ def _end(spans: RankSpans, number: int) -> float:
     if number + 1 == len(spans.steps):
         return spans.end
     after = spans.steps[number + 1]
+    # of a long run the middle is left out, and the next step is not the one that followed
     return after.start if after.step == step.step + 1 else _last_end(step)
 
 
@@ -135,6 +138,7 @@ def _waits(exchange: ExchangeSpan, rank: int, step: int) -> list[TrackPiece]:
     arguments = _arguments(exchange, step)
     stretches = [(exchange.start, exchange.started), (exchange.awaited, exchange.end)]
     if exchange.awaited - exchange.started < SHORTEST_WAIT:
+        # nothing was computed between start and wait: one wait
         stretches = [(exchange.start, exchange.end)]
     return [
         TrackPiece(f"wait: {_name(exchange)}", rank, 2, begin, end, arguments)

@@ -93,6 +93,7 @@ class Cross(Interaction):
             y = buffer.matrix(len(x))
             np.multiply(self._x, factor, out=y)
             np.add(y, x, out=y)
+            # on the way back it is what x_0 was multiplied by
             self._factors.append(factor)
             x = y
         return x
@@ -101,6 +102,7 @@ class Cross(Interaction):
         """dx: what came through x_l of every layer, and all that came through x_0."""
         samples = len(dy)
         first = self._first_gradient.matrix(samples)
+        # x_0 takes part in every layer; its gradient is summed from the last layer to the first
         first[:] = 0
         scratch = self._scratch.matrix(samples)
         gradient = dy
@@ -110,9 +112,11 @@ class Cross(Interaction):
             outer = self._outer[layer].matrix(samples)
             np.multiply(gradient, self._x, out=outer)
             inner = self._products[layer].backward(outer)
+            # two in turns: the layer before reads one while it writes the other
             result = self._gradients[layer % 2].matrix(samples)
             np.add(gradient, inner, out=result)
             gradient = result
+        # x_0 is also the x_l of the first layer
         np.add(gradient, first, out=first)
         return first
 

@@ -71,6 +71,7 @@ class DhenLayerLayout:
     name: str
 
     def __post_init__(self) -> None:
+        # the residual adds, and the norm is of, vectors of one width
         one_width("dhen", self.vectors)
         unknown = [module for module in self.shape.modules if module not in MODULES]
         if unknown or not self.shape.modules:
@@ -78,6 +79,7 @@ class DhenLayerLayout:
                 f"model.dhen.modules: {list(self.shape.modules)} must be some of "
                 f"{', '.join(MODULES)}"
             )
+        # tensors are named by their module
         if len(set(self.shape.modules)) < len(self.shape.modules):
             raise ConfigError(
                 f"model.dhen.modules: {list(self.shape.modules)} names one module twice"
@@ -118,6 +120,7 @@ class DhenLayerLayout:
     def tensors(self) -> Shapes:
         """(name, shape) of the modules' parameters, each with its projection."""
         tensors: list[tuple[str, tuple[int, ...]]] = []
+        # modules give what they like; the projection makes vectors of the layer's width of it
         columns = self.tokens * self.vectors[0]
         for name, layout in self.modules().items():
             tensors += layout.tensors()
@@ -216,6 +219,7 @@ class DhenLayer(Interaction):
     def forward(self, x: F32) -> F32:
         """Vectors f32[b, columns] of x f32[b, columns that come]."""
         total = self._sum.matrix(len(x))
+        # sums from +0 in the order of the modules, as docs/arithmetic.md has them
         total[:] = 0
         for module, projection, place in zip(self._modules, self._projections, self._places):
             total[:, place] += projection.forward(module.forward(x))
@@ -231,6 +235,7 @@ class DhenLayer(Interaction):
         places = zip(self._modules, self._projections, self._places, self._parts)
         for module, projection, place, buffer in places:
             part = buffer.matrix(len(dy))
+            # under "concat" a slice of columns, and products want rows without gaps
             part[:] = outer[:, place]
             dx += module.backward(projection.backward(part), dlogit)
         if self.layout.shape.residual:
@@ -253,7 +258,9 @@ class DhenLayer(Interaction):
         y = self._y.matrix(len(total))
         rows = self._vectors(total)
         if len(self._inverse) < len(rows):
+            # fp64, as the kernel keeps it; a vector each, not a sample
             self._inverse = np.empty(len(rows))
+        # the adjoint is written in what came out, so the input need not be kept
         self._normal = y
         inverse = self._inverse[: len(rows)]
         chosen("dense.layer_norm", "norm_forward")(rows, EPS, self._vectors(y), inverse)
