@@ -40,6 +40,7 @@ class Patience:
         value = getattr(metrics, self.metric)
         better = value is not None and (self.value is None or value < self.value)
         if not due:
+            # apart from the count: a run that goes on counts as one that did not end here
             self._last = (value, step) if better else None
             return
         if better:

@@ -39,6 +39,7 @@ def frequent_rows(loader: Loader, table: int) -> Ints:
     rows, place = np.unique(np.concatenate(row_parts), return_inverse=True)
     total = np.zeros(rows.size, np.int64)
     np.add.at(total, place, np.concatenate(count_parts))
+    # equal counts by row number, so that any rank warms the same rows
     return rows[np.lexsort((rows, -total))]
 
 

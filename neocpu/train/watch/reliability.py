@@ -29,6 +29,7 @@ def reliability(
     count = edges.size + 1
     local_sums = np.zeros((3, count))
     for row, terms in zip(local_sums, (np.ones_like(scores), scores, labels)):
+        # fixed point: fp64 sums of these are exact, so ranks may add them in any order
         row[:] = np.bincount(bins, weights=fixed_point(terms), minlength=count)
     rank_sums = np.empty(comm.size * local_sums.size)
     sizes = np.full(comm.size, local_sums.size)

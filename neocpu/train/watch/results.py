@@ -180,6 +180,7 @@ class RunReport:
         """Call the listeners; one that fails is told once and dropped."""
         for listener in tuple(self._listeners):
             try:
+                # a dict of its own: a listener may change it
                 self.stop_asked |= listener(dict(line)) is True
             except Exception as error:
                 self._listeners.remove(listener)
@@ -195,14 +196,17 @@ class RunReport:
 
     def _append(self, path: Path, step: int, line: str) -> None:
         """Add a line to metrics.jsonl, whole or not at all."""
+        # a resumed run takes the steps after its checkpoint again
         if not self._trimmed:
             _keep_before(path, step)
             self._trimmed = True
+        # one write call for a line, so that a kill leaves whole lines
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             before = os.fstat(file).st_size
             data = f"{line}\n".encode()
             if os.write(file, data) < len(data):
+                # a part of a line would spoil the file for all readers
                 os.ftruncate(file, before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
@@ -253,6 +257,7 @@ def _replace(path: Path, text: str) -> None:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
+            # else a crash of the machine may leave the new name with no bytes
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
@@ -283,6 +288,7 @@ def draw(picture: Path) -> None:
             curves.setdefault(line["split"], []).append((line["samples"], line[name]))
     if not curves:
         return
+    # without pyplot, which would look for a display
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -38,10 +38,12 @@ class StepWatch:
         if self._trace is not None:
             self._trace.start()
         if self._speeds:
+            # from here on: converting data and compiling are no part of what is tried out
             self._comm.sent.throttle = Throttle(self._speeds)
 
     def counting(self) -> AbstractContextManager[None]:
         """Exchanges that end in the block are those of a step."""
+        # the first step also maps pages and fills caches
         return self._comm.sent.counting(self._times if self._steps >= 0 else {})
 
     def begin_step(self, step: int) -> None:
