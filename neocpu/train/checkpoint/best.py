@@ -21,6 +21,7 @@ def write_note(out: Path, note: Tree) -> None:
 def best_checkpoint(out: Path) -> Path | None:
     """The best checkpoint of a run, where it has noted one that is still there."""
     name = read_note(Path(out) / FOLDER).get("file")
+    # a note that was edited must not lead out of the folder
     if not isinstance(name, str) or Path(name).name != name:
         return None
     path = Path(out) / FOLDER / name

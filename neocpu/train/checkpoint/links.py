@@ -100,6 +100,7 @@ class Link:
         header = self.json("header")
         training = header.get("training")
         seed = training.get("seed") if isinstance(training, dict) else None
+        # initial values of rows that the file lacks follow from it
         if not isinstance(seed, int) or seed != self.file.attribute("seed", int):
             raise self.damaged("its header and its attributes have different seeds")
         if self.step < 0:
@@ -164,6 +165,7 @@ class Link:
             )
         if tensor.quantized and len(dict(fields)["weight"]) != 1:
             raise self.damaged(f"{name} has no rows of weights")
+        # a damaged number should not make a reader ask for all memory
         if tensor.rows < 0 or tensor.row_bytes > LONGEST_ROW:
             raise self.damaged(f"{name} has {tensor.rows} rows of {tensor.row_bytes} bytes")
         return tensor
@@ -205,6 +207,7 @@ class Link:
             written = self._ints(tensor, "block_written", blocks.size)
             gone = self._ints(tensor, "block_gone", blocks.size)
         self._check_blocks(tensor, blocks, rows, written, gone)
+        # from these a block's rows are found without reading the others
         self._row_ends.append(np.append(0, np.cumsum(written)))
         self._gone_ends.append(np.append(0, np.cumsum(gone)))
         counts = {"gone": int(self._gone_ends[-1][-1])}

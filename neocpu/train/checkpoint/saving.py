@@ -148,6 +148,7 @@ class Saver:
         self.safe = -1
         self.rounded = False
         if policy.full_every > 1:
+            # from now on: which rows changed before is not known, so the first file is whole
             world.embedding.tbe.changes.track()
 
     def note(self, key: str, value: object) -> None:
@@ -162,6 +163,7 @@ class Saver:
     def resume(self, path: Path, step: int) -> None:
         """The world was just loaded from a checkpoint; the next one may hold what changed since."""
         self.safe = step
+        # a base lies beside the file that names it
         if self._policy.full_every <= 1 or path.parent.resolve() != self.folder.resolve():
             return
         error: CheckpointError | None = None
@@ -191,6 +193,7 @@ class Saver:
         """
         self.finish()
         begun = time.perf_counter()
+        # sorted by name they are sorted by step
         path = self.folder / f"step-{step:08d}.h5"
         pending = _Pending(path.with_name(f".{path.name}.partial"), path, step)
         try:
@@ -265,6 +268,7 @@ class Saver:
         new_words = not base or words != base.words
         vocabularies = self._vocabularies if new_words else {}
         offsets = self._lay_out(pending, counts, attributes, texts, vocabularies)
+        # all or none: going through the blocks again is collective
         in_memory = not self.comm.largest(int(snapshot.room < 0))
         share = Share(
             path=pending.partial,
@@ -275,8 +279,10 @@ class Saver:
             parts=snapshot.taken() if in_memory else snapshot.again(state, base is not None),
         )
         note = json.dumps({"step": step, "digest": pending.digest}).encode()
+        # the SSD file of a run that ends is removed
         commit = None if last else self.world.embedding.tbe.seal(note)
         self._write(pending, share, commit, in_background=in_memory and self._policy.background)
+        # the snapshot has them; what changes from here on is for the next file
         self.world.embedding.tbe.changes.clear()
         size = file_bytes(state.tensors, counts)
         if self._policy.full_every > 1:
@@ -313,6 +319,7 @@ class Saver:
                 pending.error = error
 
         if in_background:
+            # writing and fsync wait for the disk and let Python go on
             pending.thread = threading.Thread(target=write, name="checkpoint")
             pending.thread.start()
         else:
@@ -327,6 +334,7 @@ class Saver:
             or newest.quantized != quantize
         ):
             return None
+        # a file of changes without its base would be lost work
         removed = self.comm.rank == 0 and not (self.folder / newest.name).is_file()
         if self.comm.largest(int(removed)):
             return None
@@ -369,6 +377,7 @@ class Saver:
             pending.thread.join()
         try:
             error = pending.error
+            # published only once all ranks have written their share
             self.comm.agree(failed(pending.path, error) if isinstance(error, OSError) else error)
             on_first_rank(self.comm, pending.path, lambda: self._publish(pending))
         except BaseException:

@@ -144,6 +144,7 @@ class Config:
                 name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")
             },
         }
+        # when a row is rounded depends on what the caches hold (docs/memory.md)
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header() | self.data.counted_once()
         if evaluation := self.eval.header():
@@ -225,9 +226,11 @@ def loads(
     placed = place_paths(tree, folder)
     for override in overrides:
         apply_override(written, override)
+    # paths of overrides are relative to the current folder, so they come after `place_paths`
     set_by = {apply_override(tree, override): override for override in overrides}
     refuse_misplaced(placed, source, folder, tuple(set_by))
     place_logs(tree)
+    # before records fill in their defaults: then nobody knows what was named
     chosen = defaults.unnamed(tree, begun)
     defaults.fill(tree, chosen)
     reader = Reader(source, set_by, LIMITS)
@@ -252,6 +255,7 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
     logical = tables_of(
         reader,
         tree.get("tables", {}),
+        # only called for patterns: it may read a schema file
         lambda: feature_names(parts["data"]),
         ModelDefaults(model.embedding_dim, model.embedding_format, model.embedding_rounding),
         KEYS,
@@ -266,6 +270,7 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
     parts["compositions"] = compositions if parts["logical"] else ()
     parts["kinds"] = logical if any(table.kind != FULL for table in logical) else ()
     rows = sum(table.rows for table in tables)
+    # rows of all tables are counted through, in int64
     if rows >= 2**63:
         raise reader.wrong(
             "tables",
@@ -298,6 +303,7 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
+        # neocpu 0.1.0 accepted values with which nothing is learnt; its runs can be read
         for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     for key, why in config.optimizer.scaling.faults(config.optimizer.dense):

@@ -37,6 +37,7 @@ def batch_of(samples: int) -> int:
 
     A small log needs small batches: its few steps decide how far the model comes.
     """
+    # 0.12: measured by `benchmarks.defaults` on logs of several sizes
     size = 2 ** round(math.log2(max(0.12 * math.sqrt(samples), 1)))
     return min(max(size, LEAST_BATCH), MOST_BATCH)
 
@@ -63,6 +64,7 @@ def unnamed(tree: Tree, begun: bool) -> dict[str, object]:
     if rule not in COWCLIPS:
         del values["optimizer.sparse.weight_norm_coefficient"]
         del values["optimizer.sparse.lower_bound"]
+    # what a config names is never touched
     return {key: value for key, value in values.items() if not _names(tree, key)}
 
 

@@ -94,8 +94,10 @@ class ModelLayout:
             )
         if self.wide and self.towers:
             raise ConfigError("model.wide: keys of towers are vectors; use one of the two")
+        # messages that say what to change; behind another interaction widths are its own
         if self.interaction_names[:1] == ("dot",):
             self._check_dot()
+        # raises for interactions that do not fit, before anything starts
         self.chain()
 
     def _check_dot(self) -> None:
@@ -207,6 +209,7 @@ class ModelLayout:
     def tower_slices(self) -> tuple[slice, ...]:
         """Where each tower's parameters stand in the flat array, which they end."""
         sizes = [sum(math.prod(shape) for _, shape in t.tensors()) for t in self.towers]
+        # towers end the flat array, so that all other parameters are one slice
         ends = [self.parameters - sum(sizes[tower + 1 :]) for tower in range(len(sizes))]
         return tuple(slice(end - size, end) for end, size in zip(ends, sizes))
 

@@ -110,8 +110,10 @@ class Trainer:
         the
             run early.
         """
+        # libraries built with fast-math set the CPU to flush them, which changes bits
         keep_subnormals()
         check_kernels()
+        # before the run: a name that is wrong should not be told after days
         self._machine = load_machine(self.config.parallel.machine, self.comm)
         try:
             with (
@@ -124,6 +126,7 @@ class Trainer:
             roam()
             if self._recovery is not None:
                 self._recovery.abandon()
+            # SSD files are closed, and removed, however the run ends
             if self.world is not None:
                 self.world.embedding.tbe.close()
 
@@ -133,6 +136,7 @@ class Trainer:
         self._watch.prepare()
         beginning = begin(self.config, self.comm, self.out, self.resume, online=self.online)
         self.config = beginning.config
+        # data before the plan: the batch size and the lookups follow from it
         splits = self._open(beginning)
         self.report.note("data are open")
         self._warn_of_leaves()
@@ -195,9 +199,11 @@ class Trainer:
         distinct = splits.distinct_rows() if plans_in_seconds(config) else None
         plan = make_plan(config, comm, pooling, distinct=distinct)
         memory = memory_plan(config, plan, pooling, row_folder(self.out))
+        # before room is looked at: they would count as taken
         remove_row_files(self.out, comm)
         schedule = self._schedule(splits)
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
+        # before anything is allocated: a rank that is killed for memory says nothing
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
         self.report.plan(plan, state_floats, [*table_lines(config, plan, memory)])
@@ -207,6 +213,7 @@ class Trainer:
         seconds = warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
         self.report.note(f"kernels are ready after {seconds:.3f} s")
         if self._bind:
+            # after the kernels are compiled, which takes other cores too
             bind_kernel_threads(comm)
         self.world = self._build(plan, splits, huge, memory)
         return self.world, schedule
@@ -251,6 +258,7 @@ class Trainer:
                 # signals reach the ranks at different steps, so they agree before each one
                 with self._watch.counting():
                     request = self.comm.largest(self._request(stop), what="stop signal")
+                # the sums of all ranks are needed, so the clock of one of them decides for all
                 if request == LOG_DUE:
                     self._log_training()
                     continue
@@ -340,6 +348,7 @@ class Trainer:
             every = self.config.eval.every_steps
             due = bool(every) and self.steps_taken % every == 0
             self._patience.measured(self.steps_taken, metrics["valid"], due)
+        # the summary asks again after the last step; a split is scored once
         self._measured = (self.steps_taken, metrics)
         return metrics
 

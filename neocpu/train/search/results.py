@@ -31,6 +31,7 @@ def found_text(config: Config, space: Space, choice: Choice) -> str:
     keys = as_overrides(space.keys(choice))
     for override in (*config.overrides, *config.absolute, *keys):
         apply_override(tree, override)
+    # the found model is one model; it can be searched again by a section of its own
     tree.pop("search", None)
     lines = [f"# Found by `neocpu search {config.source}`; train it from scratch.", ""]
     for section, keys in tree.items():

@@ -39,6 +39,7 @@ class HotRows:
     def decide(self, rows: TableRows) -> None:
         """Give rows to ids that have become hot. Collective."""
         promoted = self.sketch.decide()
+        # whole rows travel to all ranks: in pieces, for the sake of memory
         for first in range(0, promoted.ids.size, PIECE):
             piece = slice(first, first + PIECE)
             # ids may share a row
