@@ -140,20 +140,23 @@ class NeocpuDlrm:
         from neocpu.tables.specs.specs import TableSpec
         from neocpu.train.config.settings import TrainingConfig
         from neocpu.train.model.dlrm import Dlrm
+        from neocpu.train.model.layout import ModelLayout
         from neocpu.train.step.lookahead import ahead
-        from neocpu.train.step.step import TrainStep
+        from neocpu.train.step.step import StepOptions, TrainStep
 
         comm = comm or SingleComm()
         specs = [
             TableSpec(f"t{t}", rows, model.dim, (f"f{t}",)) for t, rows in enumerate(model.rows)
         ]
-        self.dlrm = dlrm = Dlrm(13, [model.dim] * len(specs), model.bottom, model.top, seed=1)
+        layout = ModelLayout(13, (model.dim,) * len(specs), model.bottom, model.top)
+        self.dlrm = dlrm = Dlrm(layout, seed=1)
         sharding_plan = make_plan(specs, plan, comm.size)
         self.tables = tables = ShardedEmbedding(
             sharding_plan, comm, rowwise_adagrad(), 1, leaves, dlrm.first_column, memory=memory
         )
         dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
-        step = TrainStep(dlrm, tables, dense, comm, leaves, pipeline, TrainingConfig.bucket_bytes)
+        options = StepOptions(leaves, pipeline, TrainingConfig.bucket_bytes)
+        step = TrainStep(dlrm, tables, dense, comm, options)
         prepared = [self._batch(sample, tables.keys, comm, leaves) for sample in batches]
         early = ahead(0 if memory is None else memory.prefetch, 0)
         self._steps = step.over(cycle(prepared), 1, early)

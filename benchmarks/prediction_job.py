@@ -60,12 +60,14 @@ class Run:
         from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
         from neocpu.tables.specs.optimizers import SparseOptimizer
         from neocpu.train.model.dlrm import Dlrm
-        from neocpu.train.step.step import TrainStep
+        from neocpu.train.model.layout import ModelLayout
+        from neocpu.train.step.step import StepOptions, TrainStep
 
         self._comm = comm
-        self._model = Dlrm(
-            DENSE_FEATURES, model.dims, model.bottom, model.top, model.interaction, seed=1
+        layout = ModelLayout(
+            DENSE_FEATURES, tuple(model.dims), model.bottom, model.top, model.interaction
         )
+        self._model = Dlrm(layout, seed=1)
         self._tables = ShardedEmbedding(
             draw_plan(model, comm.size, seed),
             comm,
@@ -76,7 +78,8 @@ class Run:
         )
         sgd = SparseOptimizer(name="exact_sgd", learning_rate=0.01)
         self._dense = DenseOptimizer(sgd, self._model.flat)
-        self._step = TrainStep(self._model, self._tables, self._dense, comm, LEAVES)
+        options = StepOptions(LEAVES)
+        self._step = TrainStep(self._model, self._tables, self._dense, comm, options)
         lo, hi = rank_samples(comm.rank, comm.size, model.batch, LEAVES)
         rng = np.random.default_rng(comm.rank)
         self._batches = [

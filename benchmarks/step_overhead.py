@@ -27,7 +27,8 @@ from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.model.dlrm import Dlrm
-from neocpu.train.step.step import TrainStep
+from neocpu.train.model.layout import ModelLayout
+from neocpu.train.step.step import StepOptions, TrainStep
 
 TABLES = 26
 ROWS = 1000
@@ -92,11 +93,11 @@ def measure(ranks: int, plan_name: str, steps: int, profile: bool) -> list[float
 
     def body(comm: Comm) -> float:
         rule = SparseOptimizer("exact_rowwise_adagrad", learning_rate=0.01)
-        dims = [tables[bag.table].dim for bag in bags(tables)]
-        model = Dlrm(13, dims, (16, COLUMNS), (16, 1), "dot")
+        dims = tuple(tables[bag.table].dim for bag in bags(tables))
+        model = Dlrm(ModelLayout(13, dims, (16, COLUMNS), (16, 1), "dot"))
         embedding = ShardedEmbedding(plan, comm, rule, 1, leaves, model.first_column, huge=False)
         dense = DenseOptimizer(SparseOptimizer("exact_sgd", learning_rate=0.01), model.flat)
-        step = TrainStep(model, embedding, dense, comm, leaves)
+        step = TrainStep(model, embedding, dense, comm, StepOptions(leaves))
         batch = Batch(comm, samples, leaves)
         # a run makes its schedule once; versions without one take steps one by one
         if hasattr(step, "over"):

@@ -24,7 +24,7 @@ from neocpu.tables.storage.row_file import RowFile
 from neocpu.tables.storage.row_tools import verify
 from neocpu.train.checkpoint.folder import checkpoints
 from neocpu.train.checkpoint.reading import CheckpointFile
-from neocpu.train.checkpoint.saving import Saver
+from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 
 SHARE_OF_EDITS = 0.3  # of the mutations of HDF5 files; the others are of bytes
 
@@ -180,7 +180,7 @@ def _chain(folder: Path) -> list[Path]:
     from test_checkpoint import TABLE_WISE, make
 
     world = make(SingleComm(), TABLE_WISE)
-    saver = Saver(folder, world, keep=9, full_every=4)
+    saver = Saver(folder, world, SavingPolicy(keep=9, full_every=4))
     saver.save(1)
     tbe = world.embedding.tbe
     rows = np.arange(7, dtype=np.int64)

@@ -23,8 +23,9 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train import checkpoint
 from neocpu.train.checkpoint.layout import RowWriter
-from neocpu.train.checkpoint.reading import CheckpointFile, base_of
-from neocpu.train.checkpoint.saving import Saver
+from neocpu.train.checkpoint.links import base_of
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 from neocpu.train.checkpoint.tools import merge
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.state.initial import initial_rows
@@ -63,7 +64,7 @@ def learn(world: Any, step: int, rows: int = 60) -> None:
 def written(out: Path, comm: Comm, schemes: list[str], steps: range, **options: Any) -> list[str]:
     """Digests of the checkpoints of some steps, each after some more rows were learnt."""
     world = make(comm, schemes, SETS)
-    saver = Saver(out, world, **({"keep": 99, "full_every": 4} | options))
+    saver = Saver(out, world, SavingPolicy(**({"keep": 99, "full_every": 4} | options)))
     digests = []
     for step in steps:
         learn(world, step)
@@ -131,7 +132,7 @@ def test_rows_that_are_initial_again_and_new_ones(tmp_path: Path) -> None:
 def test_chains_end_and_go_on_after_resuming(tmp_path: Path) -> None:
     written(tmp_path, SingleComm(), TABLE_WISE, range(1, 4), full_every=8)
     world = make(SingleComm(), MIXED, SETS, learnt=False)
-    saver = Saver(tmp_path, world, keep=99, full_every=8)
+    saver = Saver(tmp_path, world, SavingPolicy(keep=99, full_every=8))
     path = checkpoint.latest(tmp_path, SingleComm())
     assert path is not None and checkpoint.load(path, world) == 3
     saver.resume(path, 3)
@@ -152,7 +153,7 @@ def test_chains_end_and_go_on_after_resuming(tmp_path: Path) -> None:
 
 def test_what_a_kept_checkpoint_needs_stays(tmp_path: Path) -> None:
     world = make(SingleComm(), TABLE_WISE, SETS)
-    saver = Saver(tmp_path, world, keep=1, full_every=3)
+    saver = Saver(tmp_path, world, SavingPolicy(keep=1, full_every=3))
     there = []
     for step in range(1, 8):
         learn(world, step)
@@ -238,7 +239,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
     def body(comm: Comm) -> str:
         world = make(comm, MIXED, SETS)
-        saver = Saver(tmp_path, world, full_every=4, background=True)
+        saver = Saver(tmp_path, world, SavingPolicy(full_every=4, background=True))
         before = saver.save(1)
         learn(world, 2)  # what is being written does not see it
         saver.poll()
@@ -262,7 +263,7 @@ def test_an_error_in_the_background_is_everybodys_and_leaves_older_ones(
 ) -> None:
     def body(comm: Comm) -> str:
         world = make(comm, MIXED, SETS)
-        saver = Saver(tmp_path, world, keep=1, full_every=4, background=True)
+        saver = Saver(tmp_path, world, SavingPolicy(keep=1, full_every=4, background=True))
         saver.save(1)
         saver.finish()
         comm.barrier()
@@ -298,7 +299,7 @@ def test_an_error_in_the_background_is_everybodys_and_leaves_older_ones(
 
 def test_a_run_that_ends_otherwise_leaves_no_part(tmp_path: Path) -> None:
     world = make(SingleComm(), TABLE_WISE, SETS)
-    saver = Saver(tmp_path, world, background=True)
+    saver = Saver(tmp_path, world, SavingPolicy(background=True))
     saver.save(1)
     saver.abandon()
     assert os.listdir(tmp_path / "checkpoints") == []

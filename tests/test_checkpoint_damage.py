@@ -24,8 +24,9 @@ from neocpu.serve.exports.arrays import export
 from neocpu.train import checkpoint
 from neocpu.train.checkpoint.folder import checkpoints
 from neocpu.train.checkpoint.layout import TEXTS, lay_out
-from neocpu.train.checkpoint.reading import CheckpointFile, base_of
-from neocpu.train.checkpoint.saving import Saver
+from neocpu.train.checkpoint.links import base_of
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 from neocpu.train.checkpoint.tools import merge
 from neocpu.train.run.run_folder import RunLock
 from neocpu.train.state.blocks import Tensor
@@ -309,7 +310,7 @@ def test_a_target_is_never_a_source(tmp_path: Path, write: Any, how: str) -> Non
 
 def test_unreadable_files_and_what_they_may_need_are_not_deleted(tmp_path: Path) -> None:
     world = make(SingleComm(), TABLE_WISE, SETS)
-    saver = Saver(tmp_path, world, keep=1)
+    saver = Saver(tmp_path, world, SavingPolicy(keep=1))
     learn(world, 1)
     saver.save(1)
     saver.save(2)
@@ -326,7 +327,7 @@ def test_unreadable_files_and_what_they_may_need_are_not_deleted(tmp_path: Path)
 
 def test_a_file_that_cannot_be_read_is_set_aside_not_replaced(tmp_path: Path) -> None:
     world = make(SingleComm(), TABLE_WISE, SETS)
-    saver = Saver(tmp_path, world)
+    saver = Saver(tmp_path, world, SavingPolicy())
     learn(world, 1)
     saver.save(1)
     newer = checkpoints(tmp_path)[0]

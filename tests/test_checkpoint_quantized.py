@@ -20,8 +20,9 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.launch import StopSignal
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train import checkpoint
-from neocpu.train.checkpoint.reading import CheckpointFile, base_of
-from neocpu.train.checkpoint.saving import Saver
+from neocpu.train.checkpoint.links import base_of
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 from neocpu.train.checkpoint.tools import merge
 from neocpu.train.run import trainer
 from neocpu.train.run.trainer import Trainer
@@ -38,7 +39,7 @@ ERRORS = {"int8": 1e-6, "int4": 4e-3}
 def saved(out: Path, comm: Comm, schemes: list[str], form: str, **options: Any) -> list[str]:
     """Digests of four checkpoints, the last of them exact."""
     world = make(comm, schemes, SETS)
-    saver = Saver(out, world, keep=99, full_every=8, quantize=form, **options)
+    saver = Saver(out, world, SavingPolicy(keep=99, full_every=8, quantize=form, **options))
     digests = []
     for step in range(1, 5):
         learn(world, step)
@@ -103,7 +104,7 @@ def test_files_are_read_loaded_merged_and_shown(tmp_path: Path) -> None:
             (out / "checkpoints" / old.name).write_bytes(old.read_bytes())
         checkpoint.load(path, world)
         loaded = digest(world, 3)
-        saver = Saver(out, world, keep=99, full_every=8, quantize="int8")
+        saver = Saver(out, world, SavingPolicy(keep=99, full_every=8, quantize="int8"))
         saver.resume(out / "checkpoints" / path.name, 3)
         learn(world, 4)
         # what is rounded again may differ: no file is based on one that a run began with

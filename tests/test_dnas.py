@@ -96,7 +96,7 @@ def small_net(space: Space, net: Supernet, config: Config, choice: dict[str, int
     small = plain_config(config, space, choice)
     dims = [table.dim for table in small.tables]
     model = small.model
-    dlrm = Dlrm(**vars(small.layout(DENSE)))
+    dlrm = Dlrm(small.layout(DENSE))
     for name, weight in dlrm.parameters.items():
         if name.startswith("kinds."):  # narrow vectors stand beside zeros
             weight[:] = np.eye(*weight.shape)

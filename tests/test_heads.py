@@ -16,6 +16,7 @@ from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.config import config
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.head_layout import HeadLayout
+from neocpu.train.model.layout import ModelLayout
 from neocpu.train.run.trainer import Trainer
 
 B = 20
@@ -24,7 +25,7 @@ HEADS = (HeadLayout("likes", "like", (3, 1), "bce", 0.5), HeadLayout("time", "s"
 
 
 def test_gradients_are_those_of_the_weighted_sum_of_losses() -> None:
-    model = Dlrm(DENSE, [4, 4], [4], [3, 1], seed=2, heads=HEADS)
+    model = Dlrm(ModelLayout(DENSE, (4, 4), (4,), (3, 1), heads=HEADS), seed=2)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((B, DENSE), dtype=np.float32)
     pooled = rng.standard_normal((B, 8), dtype=np.float32)

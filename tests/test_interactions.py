@@ -31,6 +31,7 @@ from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.interactions.cross import CrossShape
 from neocpu.train.model.interactions.dhen import DhenLayout, DhenShape
 from neocpu.train.model.interactions.dot import DotLayout
+from neocpu.train.model.layout import ModelLayout
 from neocpu.train.state.dense_inputs import top_inputs
 from neocpu.train.state.state import digest
 from neocpu.train.step.world import build
@@ -38,28 +39,28 @@ from neocpu.train.step.world import build
 B = 24
 DENSE = 3
 SHAPES = {
-    "dcnv2": {"interaction": "dcnv2", "dims": [4, 2, 3], "cross": CrossShape(2)},
-    "low-rank": {"interaction": "dcnv2", "dims": [4, 4], "cross": CrossShape(2, 3)},
-    "dcnv2-dot": {"interaction": ("dcnv2", "dot"), "dims": [4, 4, 4], "cross": CrossShape(1)},
-    "fm": {"interaction": "fm", "dims": [4, 4, 4]},
-    "deepfm": {"interaction": "deepfm", "dims": [4, 1, 4, 1], "wide": (1, 3)},
-    "deepfm-twice": {"interaction": ("deepfm", "dcnv2", "deepfm"), "dims": [4, 4]},
-    "wide_deep": {"interaction": "wide_deep", "dims": [1, 3, 1, 2], "wide": (0, 2)},
+    "dcnv2": {"interaction": "dcnv2", "dims": (4, 2, 3), "cross": CrossShape(2)},
+    "low-rank": {"interaction": "dcnv2", "dims": (4, 4), "cross": CrossShape(2, 3)},
+    "dcnv2-dot": {"interaction": ("dcnv2", "dot"), "dims": (4, 4, 4), "cross": CrossShape(1)},
+    "fm": {"interaction": "fm", "dims": (4, 4, 4)},
+    "deepfm": {"interaction": "deepfm", "dims": (4, 1, 4, 1), "wide": (1, 3)},
+    "deepfm-twice": {"interaction": ("deepfm", "dcnv2", "deepfm"), "dims": (4, 4)},
+    "wide_deep": {"interaction": "wide_deep", "dims": (1, 3, 1, 2), "wide": (0, 2)},
     "dhen": {
         "interaction": "dhen",
-        "dims": [4, 4],
+        "dims": (4, 4),
         "dhen": DhenShape(2, ("dot", "cross", "attention", "linear"), rank=2),
     },
     "dhen-concat": {
         "interaction": ("dhen", "dot"),
-        "dims": [4, 4],
+        "dims": (4, 4),
         "dhen": DhenShape(2, ("attention", "dot"), 1, "concat"),
     },
 }
 
 
 def model_of(shape: str, seed: int = 3) -> Dlrm:
-    return Dlrm(DENSE, bottom=[5, 4], top=[4, 1], seed=seed, **SHAPES[shape])
+    return Dlrm(ModelLayout(DENSE, bottom=(5, 4), top=(4, 1), **SHAPES[shape]), seed)
 
 
 def example(model: Dlrm) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

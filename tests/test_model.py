@@ -11,20 +11,21 @@ from neocpu.core.errors import ConfigError
 from neocpu.core.trees import leaf_cuts
 from neocpu.kernels.twins.dense import model as twin
 from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.layout import ModelLayout
 
 B = 24
 DENSE = 5
 SHAPES = {
-    "dot": {"dims": [4, 4, 4], "bottom": [7, 4], "top": [6, 3, 1], "interaction": "dot"},
+    "dot": {"dims": (4, 4, 4), "bottom": (7, 4), "top": (6, 3, 1), "interaction": "dot"},
     "dot-diagonal": {
-        "dims": [4, 4],
-        "bottom": [4],
-        "top": [1],
+        "dims": (4, 4),
+        "bottom": (4,),
+        "top": (1,),
         "interaction": "dot",
         "diagonal": True,
     },
-    "cat": {"dims": [2, 6, 3], "bottom": [5, 3], "top": [6, 1], "interaction": "cat"},
-    "no-tables": {"dims": [], "bottom": [6, 4], "top": [3, 1], "interaction": "dot"},
+    "cat": {"dims": (2, 6, 3), "bottom": (5, 3), "top": (6, 1), "interaction": "cat"},
+    "no-tables": {"dims": (), "bottom": (6, 4), "top": (3, 1), "interaction": "dot"},
 }
 
 
@@ -49,7 +50,7 @@ def run(model, x, pooled, labels, cuts=None):
 
 def example(shape, loss, seed=1):
     rng = np.random.default_rng(seed)
-    model = Dlrm(DENSE, **SHAPES[shape], loss=loss, seed=3)
+    model = Dlrm(ModelLayout(DENSE, **SHAPES[shape], loss=loss), seed=3)
     x = rng.standard_normal((B, DENSE), dtype=np.float32)
     pooled = rng.standard_normal((B, model.columns - model.first_column), dtype=np.float32)
     return model, x, pooled, rng.integers(0, 2, B).astype(np.float32)
@@ -94,7 +95,7 @@ def test_gradients_match_finite_differences(shape, loss):
 
 
 def test_parameters_are_named_views_of_one_array():
-    model = Dlrm(13, [8, 8], [16, 8], [4, 1], seed=1)
+    model = Dlrm(ModelLayout(13, (8, 8), (16, 8), (4, 1)), seed=1)
     assert list(model.parameters) == [
         "bottom.0.weight",
         "bottom.0.bias",
@@ -116,7 +117,8 @@ def test_parameters_are_named_views_of_one_array():
 
 
 def test_initial_values_are_bounded_reproducible_and_differ_by_seed():
-    model, again, another_seed = (Dlrm(13, [8], [16, 8], [4, 1], seed=s) for s in (1, 1, 2))
+    layout = ModelLayout(13, (8,), (16, 8), (4, 1))
+    model, again, another_seed = (Dlrm(layout, seed) for seed in (1, 1, 2))
     assert model.flat.tobytes() == again.flat.tobytes() != another_seed.flat.tobytes()
     for name, tensor in model.parameters.items():
         fan = 1 / tensor.shape[0] if tensor.ndim == 1 else 6 / sum(tensor.shape)
@@ -165,7 +167,7 @@ def test_predict_equals_training_predictions(loss):
 
 
 def test_without_dense_features_the_bottom_learns_a_constant():
-    model = Dlrm(0, **SHAPES["dot"])
+    model = Dlrm(ModelLayout(0, **SHAPES["dot"]))
     pooled = np.ones((B, model.columns - model.first_column), np.float32)
     E, _, _, _, dE, gradient = run(
         model, np.empty((B, 0), np.float32), pooled, np.ones(B, np.float32)
@@ -199,5 +201,5 @@ def test_inputs_are_left_alone():
 )
 def test_sizes_that_do_not_fit_are_refused_in_words(change, words):
     with pytest.raises(ConfigError) as error:
-        Dlrm(DENSE, **(SHAPES["dot"] | change))
+        ModelLayout(DENSE, **(SHAPES["dot"] | change))
     assert words in str(error.value)

@@ -26,7 +26,7 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.storage.row_codecs import RowCodec, same_bits, streams_of
 from neocpu.train import checkpoint
-from neocpu.train.checkpoint.reading import base_of
+from neocpu.train.checkpoint.links import base_of
 from neocpu.train.run.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats
 from tests.small_run import config_of

@@ -18,12 +18,13 @@ from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.specs.specs import bags
 from neocpu.train.config import config
 from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.tower_layout import TowerModule, tower_layouts
 from neocpu.train.step.world import build
 
 B = 24
 DENSE = 5
-DIMS = {"dot": [4, 4, 4, 4], "cat": [4, 4, 4, 4], "mixed": [2, 6, 3, 4]}
+DIMS = {"dot": (4, 4, 4, 4), "cat": (4, 4, 4, 4), "mixed": (2, 6, 3, 4)}
 TOWERS = {"late": ["k3", "k1"], "early": ["k0", "k2"]}
 KEYS = ["k0", "k1", "k2", "k3"]
 
@@ -32,7 +33,7 @@ def model_of(kind: str, joint: int, feature: int, seed: int = 3) -> Dlrm:
     dims = DIMS[kind]
     layouts = tower_layouts(TOWERS, TowerModule(joint, feature, 4), KEYS, dims)
     interaction = "cat" if kind == "cat" else "dot"
-    return Dlrm(DENSE, dims, [7, 4], [6, 1], interaction, seed=seed, towers=layouts)
+    return Dlrm(ModelLayout(DENSE, dims, (7, 4), (6, 1), interaction, towers=layouts), seed)
 
 
 def example(model: Dlrm) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -107,8 +108,9 @@ def test_halves_of_a_batch_give_the_bits_of_the_whole() -> None:
 def test_identity_modules_are_no_towers() -> None:
     """c = 0, p = 1, W2 = I, no bias, keys in order: what interacts is E, bit for bit."""
     layouts = tower_layouts({"a": KEYS[:1], "b": KEYS[1:]}, TowerModule(0, 1, 4), KEYS, DIMS["dot"])
-    flat = Dlrm(DENSE, DIMS["dot"], [7, 4], [6, 1], seed=3)
-    model = Dlrm(DENSE, DIMS["dot"], [7, 4], [6, 1], seed=3, towers=layouts)
+    layout = ModelLayout(DENSE, DIMS["dot"], (7, 4), (6, 1))
+    flat = Dlrm(layout, seed=3)
+    model = Dlrm(replace(layout, towers=layouts), seed=3)
     for name in ("a", "b"):
         model.parameters[f"towers.{name}.feature.weight"][:] = np.eye(4)
         model.parameters[f"towers.{name}.feature.bias"][:] = 0

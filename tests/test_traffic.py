@@ -28,7 +28,7 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layout import ModelLayout
-from neocpu.train.step.step import TrainStep
+from neocpu.train.step.step import StepOptions, TrainStep
 from tests.two_level_calls import two_level_step
 
 DENSE_FEATURES = 2
@@ -141,8 +141,7 @@ def train(
     direct = comm
     if case.alltoall == "two_level":
         comm = two_level(comm)
-    dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
-    model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), case.top, "cat")
+    model = Dlrm(layout_of(case))
     embedding = ShardedEmbedding(
         case.plan,
         comm,
@@ -156,7 +155,8 @@ def train(
     )
     dense = DenseOptimizer(SGD, model.flat)
     wire = Wire.of(case.wires.dense, backward=True)
-    step = TrainStep(model, embedding, dense, comm, case.leaves, pipeline, wire=wire)
+    options = StepOptions(case.leaves, pipeline, wire=wire)
+    step = TrainStep(model, embedding, dense, comm, options)
     step(rank_batch(comm, case), 1)
     log = list(comm.sent.log)
     return log, direct.traffic()

@@ -1,8 +1,8 @@
 """Which keys has a config, and what does each mean? The page is made of the records themselves.
 
-Types and defaults are those of the fields, allowed values and limits those that
-`neocpu.train.config.config` checks; meanings are read from the records' docstrings, where `name,
-name : text` stands at the start of a line or of a sentence. A key without a meaning ends the build.
+Types, defaults and limits are those of the fields; meanings are read from the records' docstrings,
+where `name, name : text` stands at the start of a line or of a sentence. A key without a meaning
+ends the build.
 """
 
 import inspect
@@ -13,13 +13,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from generated_pages import write_page
 
-from neocpu.core.records import toml_text
+from neocpu.core.records import Limits, limits_at, limits_of, toml_text
 from neocpu.core.rules import RULES
 from neocpu.tables.kinds import KEYS
 from neocpu.tables.specs.optimizers import DENSE_NAMES, GENERAL
 from neocpu.tables.specs.specs import TableKeys
 from neocpu.train.config import config
-from neocpu.train.config.config_limits import CHOICES, LEAST, MOST
 
 TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 # Options of some rules, and those of rules for dense parameters.
@@ -83,17 +82,16 @@ def type_name(hint: Any) -> str:
     return " or ".join(type_name(kind) for kind in get_args(hint))
 
 
-def allowed(name: str) -> str:
-    """The values or limits that `neocpu.train.config.config` checks."""
-    general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\.NAME\.", r"\1.*.", name)
-    if choices := CHOICES.get(general):
-        return ", ".join(f"`{choice}`" for choice in choices)
-    limits = []
-    if general in LEAST:
-        limits.append(f"at least {LEAST[general]:,}")
-    if general in MOST:
-        limits.append(f"at most {MOST[general]:,}")
-    return ", ".join(limits)
+def allowed(limits: Limits) -> str:
+    """The values or limits of a key."""
+    if limits.choices:
+        return ", ".join(f"`{choice}`" for choice in limits.choices)
+    bounds = []
+    if limits.least is not None:
+        bounds.append(f"at least {limits.least:,}")
+    if limits.most is not None:
+        bounds.append(f"at most {limits.most:,}")
+    return ", ".join(bounds)
 
 
 def keys_of(section: str, defaults: Any) -> Iterator[Key]:
@@ -101,6 +99,7 @@ def keys_of(section: str, defaults: Any) -> Iterator[Key]:
     record = type(defaults)
     said = meanings(record)
     hints = get_type_hints(record)
+    limits = limits_of(record)
     for field in fields(record):
         kind = hints[field.name]
         name = f"{section}.{field.name}"
@@ -120,7 +119,7 @@ def keys_of(section: str, defaults: Any) -> Iterator[Key]:
             name=name,
             type=type_name(kind),
             default=toml_text(value),
-            allowed=allowed(name),
+            allowed=allowed(limits_at(name, limits[field.name], config.LIMITS)),
             meaning=said.get(field.name, ""),
         )
 

@@ -79,7 +79,6 @@ def online(
             resume=resume,
             report=make_report(folder, comm.rank),
             started=STARTED,
-            bind=True,
         ).run()
         if comm.rank == 0:
             show_summary(summary, folder)

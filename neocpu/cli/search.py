@@ -77,7 +77,6 @@ def search(
             resume=resume,
             report=make_report(folder, comm.rank, [], None),
             started=STARTED,
-            bind=True,
         ).run()
         if comm.rank == 0:
             for line_of_table in summary["lines"]:

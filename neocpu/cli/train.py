@@ -205,7 +205,6 @@ def run(
             resume=resume,
             report=make_report(folder, comm.rank, listeners, log),
             started=STARTED,
-            bind=True,
             trace=trace,
         ).run()
 

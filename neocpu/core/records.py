@@ -1,18 +1,19 @@
 """How does a TOML tree become dataclasses? By their annotations.
 
-An error names where a key was written, the key, its value, and what is allowed.
+What a key may be beyond its type stands with its field, `Annotated[int, Limits(least=1)]`. An error
+names where a key was written, the key, its value, and what is allowed.
 """
 
 import json
 import math
-import re
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.types import Tree
@@ -67,28 +68,55 @@ def _first_match(name: str, rules: Mapping[str, str], default: str) -> str:
     return next((value for pattern, value in rules.items() if fnmatchcase(name, pattern)), default)
 
 
+class Limits(NamedTuple):
+    """What a key may be.
+
+    choices : of a text, or of each text of a list; (): any.
+    least, most : of a whole number; None: 0 (of an item of a list 1), and what 64 bits hold.
+    """
+
+    choices: tuple[str, ...] = ()
+    least: int | None = None
+    most: int | None = None
+
+
+ANYTHING = Limits()
+
+
+@cache  # a plan file has a record for each of thousands of tables
+def limits_of(kind: type) -> Mapping[str, Limits]:
+    """What the fields of a dataclass may be."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        name: next(
+            (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Limits)),
+            ANYTHING,
+        )
+        for name, hint in hints.items()
+    }
+
+
+def limits_at(key: str, limits: Limits, by_key: Mapping[str, Limits]) -> Limits:
+    """What a key may be, which stands with its field in `limits`, with its key in `by_key`."""
+    return next(
+        (known for pattern, known in by_key.items() if fnmatchcase(key, pattern)),
+        limits,
+    )
+
+
 class Reader:
     """Turns a TOML tree into records; knows where each key was written, for messages.
 
-    source : the file.
-    set_by : key -> the override that set it.
-    choices, least, most : what is allowed, by key; keys of tables stand under `tables.*`. Without
-        an entry in `least`, whole numbers are at least 0.
+    source : the file. set_by : key -> the override that set it. limits : what keys may be, by shell
+    patterns of them, in place of what stands with their fields.
     """
 
     def __init__(
-        self,
-        source: str,
-        set_by: Mapping[str, str],
-        choices: Mapping[str, tuple[str, ...]],
-        least: Mapping[str, int],
-        most: Mapping[str, int],
+        self, source: str, set_by: Mapping[str, str], limits: Mapping[str, Limits]
     ) -> None:
         self.source = source
         self.set_by = set_by
-        self._choices = choices
-        self._least = least
-        self._most = most
+        self._limits = limits
 
     def place(self, key: str) -> str:
         """Where a key was written: an override, else the file."""
@@ -126,6 +154,7 @@ class Reader:
             if name not in known:
                 raise self.unknown(f"{key}.{name}", known)
         base = kind() if default is None else default
+        limits = limits_of(kind)
         values = {}
         for name, value in tree.items():
             inner = f"{key}.{name}"
@@ -133,22 +162,23 @@ class Reader:
                 record = getattr(base, name)
                 values[name] = replace(record, **self.keys(type(record), value, inner, record))
             else:
-                values[name] = self.value(hints[name], value, inner)
+                values[name] = self.value(hints[name], value, inner, limits[name])
         return values
 
-    def value(self, hint: Any, value: object, key: str) -> Any:
-        """A value of the annotated type."""
+    def value(self, hint: Any, value: object, key: str, limits: Limits = ANYTHING) -> Any:
+        """A value of the annotated type, within the limits that stand with its field."""
         if hint == Paths and isinstance(value, str):
-            self._check(key, value)
+            self._check(key, value, limits)
             return (value,)
         if hint == str | tuple[str, ...]:
-            names: Paths = self.value(Paths, value, key)
+            names: Paths = self.value(Paths, value, key, limits)
             return names[0] if len(names) == 1 else names
         if get_origin(hint) is tuple:
             if not isinstance(value, list):
                 raise self.wrong(key, f"expected a list, got {value!r}")
             return tuple(
-                self.value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value)
+                self.value(get_args(hint)[0], item, f"{key}[{i}]", limits)
+                for i, item in enumerate(value)
             )
         if get_origin(hint) is Mapping:
             if not isinstance(value, Mapping):
@@ -162,7 +192,7 @@ class Reader:
         if hint == str | Mapping[str, Any] and isinstance(value, Mapping):
             return value  # checked by its owner
         if hint == str | Mapping[str, Any]:
-            return self.value(str, value, key)
+            return self.value(str, value, key, limits)
         if get_origin(hint) is types.UnionType:
             if isinstance(value, str) or (
                 isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
@@ -178,16 +208,13 @@ class Reader:
             value = float(value) if abs(value) < 2**1023 else math.inf
         if type(value) is not hint:
             raise self.wrong(key, f"expected {_EXPECTED[hint]}, got {value!r}")
-        self._check(key, value)
+        self._check(key, value, limits)
         return value
 
-    def _check(self, key: str, value: object) -> None:
-        """Raise ConfigError for a value outside choices and limits."""
-        # choices and limits are noted once for all tables, groups and heads
-        general = re.sub(r"^(tables|optimizer\.groups|model\.heads)\..*\.", r"\1.*.", key)
-        # an item of a list may be what the list may hold; a table of a list has keys of its own
-        choice = re.sub(r"\[\d+\]$", "", general)
-        if (allowed := self._choices.get(choice)) and value not in allowed:
+    def _check(self, key: str, value: object, limits: Limits) -> None:
+        """Raise ConfigError for a value outside its limits."""
+        limits = limits_at(key, limits, self._limits)
+        if (allowed := limits.choices) and value not in allowed:
             near = get_close_matches(str(value), allowed, 1)
             hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
             raise self.wrong(key, f"{value!r} is not allowed; {hint} one of {', '.join(allowed)}")
@@ -196,8 +223,10 @@ class Reader:
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
             raise self.wrong(key, f"{value} must be a finite number, at least 0")
         if type(value) is int:
-            least = self._least.get(general, 1 if "[" in key else 0)
-            most = self._most.get(general, 2**63 - 1)
+            least = limits.least
+            if least is None:
+                least = 1 if "[" in key else 0
+            most = 2**63 - 1 if limits.most is None else limits.most
             if not least <= value <= most:
                 size = "small" if value < least else "large"
                 raise self.wrong(key, f"{value} is too {size}; allowed: {least} to {most}")

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from neocpu.core.records import Paths
+from neocpu.core.records import Limits, Paths
+from neocpu.ingest.formats.schema import TRANSFORMS
 
 FORMATS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
@@ -49,19 +50,19 @@ class DataConfig:
     valid: Paths = ()
     test: Paths = ()
     split: tuple[float, ...] = ()
-    format: str = "criteo"
+    format: Annotated[str, Limits(FORMATS)] = "criteo"
     schema: str | Mapping[str, Any] = ""
     label: str = ""
     sample_weight: str = ""
     header: bool = False
     shuffle: bool = True
-    rows_by: str = "hash"
+    rows_by: Annotated[str, Limits(ROWS_BY)] = "hash"
     vocabulary: str = ""
     min_count: int = 0
-    dense_transform: str = "log1p"
-    on_error: str = "fail"
+    dense_transform: Annotated[str, Limits(TRANSFORMS)] = "log1p"
+    on_error: Annotated[str, Limits(ON_ERROR)] = "fail"
     read_ahead: int = 2
-    shuffle_run: int = 1
+    shuffle_run: Annotated[int, Limits(least=1)] = 1
     deduplicate: tuple[Paths, ...] = ()
 
     @property

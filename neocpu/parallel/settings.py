@@ -1,7 +1,10 @@
 """Which keys of a config say how tables are spread, and how ranks exchange?"""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from neocpu.core.records import Limits
+from neocpu.parallel.exchange.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.sharding.plan import PlanSpec
 from neocpu.parallel.transport.throttle import LinkNumbers
 
@@ -9,6 +12,7 @@ from neocpu.parallel.transport.throttle import LinkNumbers
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
 # ways of `parallel.two_level`: between any two ranks, or through the ranks of a node first
 ALLTOALL_NAMES = ("direct", "two_level")
+SHARED_WINDOWS = ("auto", "on", "off")
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,13 @@ class ParallelConfig:
 
     plan: PlanSpec = "auto"
     ranks_per_node: int = 0
-    route: str = "direct"
-    alltoall: str = "direct"
-    shared_windows: str = "auto"
+    route: Annotated[str, Limits(ROUTE_NAMES)] = "direct"
+    alltoall: Annotated[str, Limits(ALLTOALL_NAMES)] = "direct"
+    shared_windows: Annotated[str, Limits(SHARED_WINDOWS)] = "auto"
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
     link_bandwidth: LinkNumbers = 0.0
     link_latency: LinkNumbers = 0.0
-    unique_rows: str = "off"
+    unique_rows: Annotated[str, Limits(UNIQUE_ROWS)] = "off"
     towers: bool = False

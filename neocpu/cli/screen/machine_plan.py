@@ -98,7 +98,7 @@ def _question(settings: "Config", ranks: int | None, options: MachineOptions) ->
     """What the planner is asked; lookups come from converted train data, if there are any."""
     from neocpu.plan.machines.machine_file import load
     from neocpu.train.before.datasets import converted
-    from neocpu.train.before.machine_plans import question_of
+    from neocpu.train.before.machine_plans import LogFacts, question_of
 
     machine = load(options.machine)
     splits = converted(settings, SingleComm())
@@ -107,9 +107,7 @@ def _question(settings: "Config", ranks: int | None, options: MachineOptions) ->
         machine,
         ranks or machine.ranks,
         options.ranks_per_node,
-        splits.pooling_factors() if splits else {},
-        splits.distinct_rows() if splits else {},
-        splits.dense_features if splits else None,
+        LogFacts.of(splits),
         options.planner or "search",
         options.cost_model or "neo",
     )

@@ -12,13 +12,14 @@ which points of a step: `docs/arithmetic.md` §13.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from neocpu.core.errors import PlanError
 from neocpu.core.formats import FORMATS, RowFormat
 from neocpu.core.formats import WIRES as TRAVELLING
+from neocpu.core.records import Limits
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 
@@ -49,6 +50,8 @@ WIRE_FORMATS = {
     "int8": WireFormat(FORMATS["int8"], blocks=True, forms=(2, 2)),
     "int4": WireFormat(FORMATS["int4"], blocks=True, forms=(3, 3)),
 }
+# no blocks: nodes of dense gradients are cut by ranks and buckets, which would move the scales
+DENSE_FORMATS = tuple(name for name, form in WIRE_FORMATS.items() if not form.blocks)
 
 
 @dataclass(frozen=True)
@@ -131,10 +134,10 @@ class WiresConfig:
     encoded, and divided by it afterwards; powers of two are exact.
     """
 
-    forward: str = "fp32"
-    backward: str = "fp32"
-    dense: str = "fp32"
-    block: int = BLOCK
+    forward: Annotated[str, Limits(tuple(WIRE_FORMATS))] = "fp32"
+    backward: Annotated[str, Limits(tuple(WIRE_FORMATS))] = "fp32"
+    dense: Annotated[str, Limits(DENSE_FORMATS)] = "fp32"
+    block: Annotated[int, Limits(least=1)] = BLOCK
     forward_scale: float = 1.0
     backward_scale: float = 1.0
     dense_scale: float = 1.0

@@ -24,10 +24,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.records import Reader
+from neocpu.core.records import Limits, Reader
 from neocpu.parallel.sharding.plan import AUTO, Plan
 from neocpu.parallel.sharding.schemes import SCHEMES, Shard
 from neocpu.tables.tiers.placement import PLACEMENTS
@@ -37,6 +37,12 @@ VERSION = 1
 # A row-wise plan of 1,000 tables for 1,024 ranks has about this many bytes.
 MOST_BYTES = 64 << 20
 MOST_RANKS = 1 << 20
+# of the keys above all tables
+LIMITS = {
+    "version": Limits(least=1),
+    "ranks": Limits(least=1, most=MOST_RANKS),
+    "ranks_per_node": Limits(least=1),
+}
 # The plan.json that a run leaves beside its results (`Plan.to_dict`).
 KEYS_OF_A_RUN = {"ranks", "ranks_per_node", "tables"}
 
@@ -58,10 +64,10 @@ class TableEntry:
     """Keys of a table in the file, beside its rectangles."""
 
     name: str = ""
-    rows: int = 0
-    dim: int = 0
-    scheme: str = ""
-    placement: str = ""
+    rows: Annotated[int, Limits(least=1)] = 0
+    dim: Annotated[int, Limits(least=1)] = 0
+    scheme: Annotated[str, Limits((AUTO, *SCHEMES))] = ""
+    placement: Annotated[str, Limits(tuple(PLACEMENTS))] = ""
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ def loads(content: str, source: str = "plan") -> PlanFile:
             f'{source}: this is no plan file, which has "format": "{FORMAT}"; `neocpu plan CONFIG '
             "--out FILE` writes one"
         )
-    reader = _reader(source)
+    reader = Reader(source, {}, LIMITS)
     known = ["format", "version", *(f.name for f in fields(PlanFile) if f.name != "source")]
     for key in tree:
         if key not in known:
@@ -218,16 +224,6 @@ def _of_a_run(source: str, tree: Mapping[str, Any]) -> dict[str, object]:
             f"{type(error).__name__} {error}"
         ) from error
     return {"format": FORMAT, "version": VERSION, **tree, "tables": tables}
-
-
-def _reader(source: str) -> Reader:
-    """Limits and choices of the keys; keys of tables stand under `tables.NAME`."""
-    choices = {
-        "tables.*.scheme": (AUTO, *SCHEMES),
-        "tables.*.placement": tuple(PLACEMENTS),
-    }
-    least = {"version": 1, "ranks": 1, "ranks_per_node": 1, "tables.*.rows": 1, "tables.*.dim": 1}
-    return Reader(source, {}, choices, least, {"ranks": MOST_RANKS})
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -16,7 +16,9 @@ from peaks: latency + bytes / bandwidth. `docs/zionex.md` has the file format.
 import sys
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Annotated
 
+from neocpu.core.records import Limits
 from neocpu.plan.machines.curves import Curve, rate_between
 
 MEMORIES = ("hbm", "ddr", "ssd")
@@ -70,7 +72,7 @@ class MemoryPeak:
     bandwidth_bytes_per_s: float = 0.0
     operations_per_s: float = 0.0
     latency_s: float = 0.0
-    shared: str = "rank"
+    shared: Annotated[str, Limits(SHARED)] = "rank"
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,8 @@ class ProductRates:
     ranks : of the node that multiplied at the same time.
     """
 
-    precision: str = "fp32"
-    product: str = "forward"
+    precision: Annotated[str, Limits(PRECISIONS)] = "fp32"
+    product: Annotated[str, Limits(PRODUCTS)] = "forward"
     ranks: int = 1
     smallest_side: tuple[float, ...] = ()
     flops_per_s: tuple[float, ...] = ()
@@ -134,7 +136,7 @@ class EmbeddingRates:
     rows : of the tables. ranks : of the node that did it at the same time.
     """
 
-    work: str = "lookup"
+    work: Annotated[str, Limits(EMBEDDING_WORK)] = "lookup"
     rows: int = 1_000_000
     ranks: int = 1
     row_bytes: tuple[float, ...] = ()
@@ -154,8 +156,8 @@ class TransferRates:
         of a copy what is copied. ranks : of the collective; of a copy those that copy at a time.
     """
 
-    operation: str = "alltoallv"
-    link: str = "between_nodes"
+    operation: Annotated[str, Limits(TRANSFERS)] = "alltoallv"
+    link: Annotated[str, Limits(LINK_CLASSES)] = "between_nodes"
     ranks: int = 1
     message_bytes: tuple[float, ...] = ()
     bytes_per_s: tuple[float, ...] = ()
@@ -170,8 +172,8 @@ class TransferRates:
 class MoveRates:
     """Bytes/s of one rank that reads or writes random records of a memory, by bytes of a record."""
 
-    memory: str = "ssd"
-    operation: str = "read"
+    memory: Annotated[str, Limits(MEMORIES)] = "ssd"
+    operation: Annotated[str, Limits(MOVES)] = "read"
     ranks: int = 1
     record_bytes: tuple[float, ...] = ()
     bytes_per_s: tuple[float, ...] = ()
@@ -193,7 +195,7 @@ class PhaseCosts:
     embeddings, or of products.
     """
 
-    phase: str = "input"
+    phase: Annotated[str, Limits(PHASES)] = "input"
     ranks: int = 1
     call_s: float = 0.0
     entry_s: float = 0.0

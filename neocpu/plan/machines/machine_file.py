@@ -16,22 +16,14 @@ from typing import Any
 
 from neocpu.core import presets
 from neocpu.core.errors import ConfigError
-from neocpu.core.records import Reader, toml_tree
-from neocpu.core.types import Tree
+from neocpu.core.records import Limits, Reader, toml_tree
 from neocpu.kernels.compile.folder import base_folder
 from neocpu.plan.machines.curves import fault
 from neocpu.plan.machines.machine import (
     COLUMNS,
-    EMBEDDING_WORK,
     FABRIC,
     LINK_CLASSES,
     MEMORIES,
-    MOVES,
-    PHASES,
-    PRECISIONS,
-    PRODUCTS,
-    SHARED,
-    TRANSFERS,
     ComputePeak,
     EmbeddingRates,
     FabricLevel,
@@ -61,18 +53,7 @@ _CURVES: dict[str, type[Rates]] = {
     "transfers": TransferRates,
     "moves": MoveRates,
 }
-# what a text may be, by section or kind of curve
-_CHOICES = {
-    **{f"{memory}.shared": SHARED for memory in MEMORIES},
-    "products.precision": PRECISIONS,
-    "products.product": PRODUCTS,
-    "embeddings.work": EMBEDDING_WORK,
-    "transfers.operation": TRANSFERS,
-    "transfers.link": LINK_CLASSES,
-    "moves.memory": MEMORIES,
-    "moves.operation": MOVES,
-    "phases.phase": PHASES,
-}
+_LIMITS = {"nodes": Limits(least=1), "ranks_per_node": Limits(least=1)}
 
 
 def this_machine_path() -> Path:
@@ -135,7 +116,7 @@ def loads(text: str, source: str = "machine") -> Machine:
         tree = toml_tree(text)
     except ValueError as error:
         raise ConfigError(f"{source}: not valid TOML: {error}") from error
-    reader = Reader(source, {}, _choices(tree), {"nodes": 1, "ranks_per_node": 1}, {})
+    reader = Reader(source, {}, _LIMITS)
     values: dict[str, Any] = {}
     for key, value in tree.items():
         if key in _TOP:
@@ -151,18 +132,6 @@ def loads(text: str, source: str = "machine") -> Machine:
     machine = Machine(**values)
     _check_together(reader, machine)
     return machine
-
-
-def _choices(tree: Tree) -> dict[str, tuple[str, ...]]:
-    """What texts may be, by key as the reader writes it: `products[3].precision`."""
-    choices = dict(_CHOICES)
-    for key, allowed in _CHOICES.items():
-        kind, _, name = key.partition(".")
-        entries = tree.get(kind)
-        if kind in (*_CURVES, "phases") and isinstance(entries, list):
-            # the reader knows entries of a list by their number
-            choices |= {f"{kind}[{i}].{name}": allowed for i in range(len(entries))}
-    return choices
 
 
 def _curves(reader: Reader, kind: str, entries: object) -> list[Rates]:

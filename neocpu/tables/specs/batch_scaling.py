@@ -14,7 +14,9 @@ checkpoints like any key that was chosen for a run.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+from neocpu.core.records import Limits
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 NO_SCALING = "none"
@@ -34,7 +36,7 @@ class BatchScaling:
     warmup_epochs : epochs in which the rate of dense parameters grows from 0, also parts of one.
     """
 
-    rule: str = NO_SCALING
+    rule: Annotated[str, Limits(SCALING_RULES)] = NO_SCALING
     base_batch_size: int = 0
     warmup_epochs: float = 1.0
 
@@ -81,7 +83,7 @@ class BatchScaling:
         return values
 
 
-def scaling_text(batch_size: int, values: Mapping[str, float | str]) -> str:
+def scaling_text(batch_size: int, values: Mapping[str, object]) -> str:
     """What was derived for a batch size, for people."""
     rates = sorted((key, value) for key, value in values.items() if not key.startswith(SECTION))
     shown = ", ".join(f"{key} = {value:.6g}" for key, value in rates)

@@ -12,9 +12,10 @@ no kernel of its own: hyper-parameters are arguments of the kernels (`docs/arith
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.records import Limits
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 AS_SECTION = -1  # of warmup_steps
@@ -37,7 +38,7 @@ class OptimizerGroup:
     dense: tuple[str, ...] = ()
     learning_rate: float = 1.0
     weight_decay: float = 1.0
-    warmup_steps: int = AS_SECTION
+    warmup_steps: Annotated[int, Limits(least=AS_SECTION)] = AS_SECTION
 
     def optimizer(self, section: SparseOptimizer) -> SparseOptimizer:
         """The section's optimizer with the numbers of this group."""

@@ -8,10 +8,11 @@ themselves are in `neocpu/kernels/rows/rules.py`.
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from neocpu.core.records import Limits
 from neocpu.core.rules import HYPER, RULES, HyperParameters, Rule
 
 WEIGHT_DECAY_MODES = ("none", "l2", "decoupled", "adagradw")
@@ -19,6 +20,7 @@ WEIGHT_DECAY_MODES = ("none", "l2", "decoupled", "adagradw")
 RATE_MODES = {"equal": -1, "tail_id_lr_increase": 0, "tail_id_lr_decrease": 1, "counter_sgd": 2}
 GENERAL = ("max_norm", "max_gradient")  # keys of every rule of tables
 EVERYWHERE = ("steps_before",)  # keys of every rule
+TABLE_RULES = tuple(name for name, rule in RULES.items() if rule.updates)
 DENSE_NAMES = {
     "sgd": "exact_sgd",
     "adagrad": "exact_adagrad",
@@ -132,7 +134,7 @@ class SparseOptimizer:
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.0
-    weight_decay_mode: str = "none"
+    weight_decay_mode: Annotated[str, Limits(WEIGHT_DECAY_MODES)] = "none"
     initial_accumulator_value: float = 0.0
     schedule: Schedule = field(default_factory=Schedule)
     momentum: float = 0.9

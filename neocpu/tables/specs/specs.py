@@ -6,17 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from neocpu.core.codecs import CODECS
 from neocpu.core.errors import ConfigError
-from neocpu.core.formats import CACHES, RowFormat, table_format
-from neocpu.core.records import choose
+from neocpu.core.formats import CACHES, TRAINED, RowFormat, table_format
+from neocpu.core.records import Limits, choose
 from neocpu.tables.specs.row_maps import RowMap
 from neocpu.tables.tiers.placement import AUTO, PLACEMENTS
 
 POOLING = ("sum", "mean", "none")
 ROUNDINGS = ("nearest", "stochastic")
+MOST_COLUMNS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -242,14 +243,14 @@ class TableKeys:
     kind_above : tables of this many rows or fewer are full, whatever `kind` says.
     """
 
-    rows: int = 0
-    dim: int = 0
+    rows: Annotated[int, Limits(least=1)] = 0
+    dim: Annotated[int, Limits(least=1, most=MOST_COLUMNS)] = 0
     features: tuple[str, ...] = ()
-    pooling: str = "sum"
+    pooling: Annotated[str, Limits(POOLING)] = "sum"
     weighted: bool = False
     same_codes: bool = False
-    format: str = ""
-    rounding: str = ""
+    format: Annotated[str, Limits(TRAINED)] = ""
+    rounding: Annotated[str, Limits(ROUNDINGS)] = ""
     kind: str = "full"
     kind_above: int = 0
 

@@ -5,9 +5,9 @@ A run tells them once, before its first step, and goes on: nothing here is an er
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from neocpu.core.errors import listed
+from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.train.advice.sizes import colliding
 from neocpu.train.config.config import Config
@@ -107,7 +107,7 @@ class ValidWatch:
         self._worse = 0
         self._told = False
 
-    def __call__(self, line: Mapping[str, Any]) -> None:
+    def __call__(self, line: JsonObject) -> None:
         """Hear a line of metrics.jsonl."""
         name = "logloss" if line.get("logloss") is not None else "mse"
         loss = line.get(name)

@@ -86,6 +86,7 @@ def _look_at_parquet(files: tuple[Path, ...]) -> Log:
         try:
             log = scan(path)
             height = int(log.select(pl.len()).collect().item())
+            # Parquet notes its number of rows, so only the first ones are read
             parts.append(log.head(max(ROWS_AT - rows, 0)).collect())
         except POLARS_ERRORS as error:
             reason = one_line(error)[:300]
@@ -117,10 +118,12 @@ def _look_at_text(files: tuple[Path, ...], looked_at: int) -> Log:
     parts = []
     rows = 0.0
     for path in files:
+        # of every file a little, so that different columns are found before training
         text, share = _text_of(path, max(looked_at, 1 << 20))
         looked_at -= len(text)
         part = _parse(path, text, dialect, names)
         parts.append(part)
+        # by compressed bytes: the only size that a compressed file tells
         rows += part.height if share == 1.0 else part.height / share
     frame = _joined(files, parts)
     if not frame.height:
@@ -135,6 +138,7 @@ def _without_missing(frame: pl.DataFrame, kind: str) -> tuple[pl.DataFrame, tupl
     missing = tuple(
         text
         for text in MISSING
+        # a column of nothing else would be a constant, not missing values
         if kind == "table" and any(0 < (frame[name] == text).sum() < frame.height for name in texts)
     )
     if missing:
@@ -187,9 +191,11 @@ def guess_dialect(lines: Sequence[str]) -> Dialect:
     for candidate in DELIMITERS:
         counts = [len(fields) for fields in _split(lines, candidate)]
         alike = sum(count == counts[0] for count in counts) / len(counts)
+        # 5 %: a delimiter in some text fields should not win over one with more fields
         if counts[0] > 1 and (alike > best[0] + 0.05 or (alike >= best[0] and counts[0] > best[1])):
             best = (alike, counts[0])
             delimiter = candidate
+    # without any, a lone quote inside a field is text
     quote = ""
     if any(f"{delimiter}{QUOTE}" in line or line.startswith(QUOTE) for line in lines):
         quote = QUOTE
@@ -261,8 +267,10 @@ def _parse(path: Path, text: bytes, dialect: Dialect, names: Sequence[str]) -> p
             separator=dialect.delimiter,
             quote_char=dialect.quote or None,
             has_header=dialect.header,
+            # roles are guessed from the texts: 007 is a code, not a number
             infer_schema=False,
             encoding="utf8-lossy",
+            # a malformed line is for `data.on_error` to judge, when the log is converted
             ignore_errors=True,
             truncate_ragged_lines=True,
         )

@@ -108,6 +108,7 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
         else:
             columns.append(_guess(log, name, roles, label))
     if not any(column.role in ("category", "list", "time") for column in columns):
+        # a DLRM needs a table, so whole numbers are taken for codes
         columns = [_as_category(log, column, roles) for column in columns]
     return columns
 
@@ -154,15 +155,18 @@ def _guess(log: Log, name: str, roles: Roles, label: str) -> LogColumn:
     distinct = present.n_unique()
     if distinct <= 1:
         return LogColumn(name, "left out", why="one value in all rows")
+    # before numbers: 2024010112 is a time in a column of that name
     if form := _time(name, present):
         return LogColumn(name, "time", time=form, missing=missing, why=f"a time, {form}")
     if why := _not_read(log, present):
         return LogColumn(name, "left out", distinct=distinct, why=why)
+    # in a few rows any column may have different values
     if (why := _names_row(present, distinct)) and log.frame.height >= FEW_ROWS:
         return LogColumn(name, "left out", distinct=distinct, why=why)
     if _gives_away(log.frame, name, label):
         why = f"each of its values goes with one value of {label}: it may be known only afterwards"
         return LogColumn(name, "left out", distinct=distinct, why=why)
+    # codes are often numbers, and their order means nothing
     if _numbers(present) and not _is_code(name, present, distinct):
         return _dense(present, missing, "numbers")
     if separator := _separator(present, distinct):
@@ -204,6 +208,7 @@ def _gives_away(frame: pl.DataFrame, name: str, label: str) -> bool:
     groups = pair.group_by(name).agg(
         pl.len().alias("__rows"), pl.col("__label").n_unique().alias("__labels")
     )
+    # one or two rows agree with their label by chance
     repeated = groups.filter(pl.col("__rows") > 2)
     pure = repeated.filter(pl.col("__labels") == 1)
     covered = int(repeated["__rows"].sum())
@@ -261,6 +266,7 @@ def _dense(present: pl.Series, missing: float, why: str) -> LogColumn:
     low, high = _ends(numbers)
     transform = "none"
     if max(abs(low), abs(high)) > LARGE:
+        # log1p takes negative numbers as 0
         transform = "log1p" if low >= 0 else "standard"
     return LogColumn(
         present.name,
@@ -284,6 +290,7 @@ def _separator(present: pl.Series, distinct: int) -> str:
         if not isinstance(share, float) or share < LISTS:
             continue
         items = text.str.split(separator).list.explode()
+        # items of lists recur in many of them; parts of other texts do not
         if _item_codes(items, _weighted(items)).n_unique() < 0.5 * min(distinct, text.len()):
             return separator
     return ""
@@ -363,6 +370,7 @@ def _grown(present: pl.Series, distinct: int, log: Log) -> int:
     """Distinct values that the whole log may have: they grow as a power of rows (Heaps' law)."""
     if log.whole or not distinct:
         return distinct
+    # how fast values are new in what was looked at tells how many are still to come
     half = present.head(present.len() // 2).n_unique()
     power = min(math.log2(distinct / max(half, 1)), 1.0)
     return math.ceil(distinct * (log.rows / log.frame.height) ** power)

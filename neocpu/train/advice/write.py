@@ -117,6 +117,7 @@ def _check_free(path: Path, force: bool) -> None:
 
 def write_config(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDraft:
     """Draft a config for these files and write it. Raises DataError and ConfigError."""
+    # a log that ends with .toml would be overwritten by its config
     refuse_sources(target, map(Path, (*data, *wishes.valid, *wishes.test)))
     drafted = draft(data, target, wishes)
     try:
@@ -150,6 +151,7 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        # a name that the template has and nobody gives is an error, not an empty text
         undefined=StrictUndefined,
         autoescape=False,
     )
@@ -182,6 +184,7 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
         every=max(sizes.steps // MEASURED, 1),
         save_every=max(sizes.steps // SAVED, 1),
     )
+    # a draft that `neocpu train` would refuse is an error of ours, not the user's
     configs.loads(text, str(target))
     return ConfigDraft(text, log, columns, sizes, tuple(_said(log, columns, split)))
 
@@ -205,7 +208,7 @@ def _table_columns(tables: Sequence[LogColumn], kind: str) -> list[LogColumn]:
     return columns
 
 
-def _groups(columns: Sequence[LogColumn], *keys: str) -> list[dict[str, Any]]:
+def _groups(columns: Sequence[LogColumn], *keys: str) -> list[dict[str, object]]:
     """Neighbouring columns that agree in these attributes."""
     groups = []
     for values, members in groupby(columns, lambda c: tuple(getattr(c, key) for key in keys)):
@@ -284,6 +287,7 @@ def _sorted(log: Log, label: LogColumn) -> str:
     first_rate = float(labels.head(log.rows - last).mean() or 0.0)  # type: ignore[arg-type]
     last_rate = float(labels.tail(last).mean() or 0.0)  # type: ignore[arg-type]
     deviation = (first_rate * (1 - first_rate) / max(last, 1)) ** 0.5
+    # rates drift in any log; six deviations are no chance
     if abs(first_rate - last_rate) <= max(0.5 * first_rate, 6 * deviation):
         return ""
     return (
@@ -294,5 +298,6 @@ def _sorted(log: Log, label: LogColumn) -> str:
 
 def _relative(paths: Sequence[str | Path], folder: Path) -> list[str] | str:
     """Paths as a config in `folder` writes them; one alone is a text."""
+    # a config means its own folder, so both can be moved together
     written = [os.path.relpath(path, folder) for path in paths]
     return written[0] if len(written) == 1 else written

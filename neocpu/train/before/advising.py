@@ -16,6 +16,7 @@ def advise(splits: Splits, steps: int, report: RunReport) -> None:
     if splits.comm.rank:
         return
     data = splits.datasets["train"]
+    # only rows by hash collide
     values = _distinct_values(splits) if splits.config.data.rows_by == "hash" else {}
     train_data = TrainData(data.rows, data.features, values)
     for line in complaints(splits.config, train_data, steps):

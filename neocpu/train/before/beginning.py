@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, DataError, NeocpuError
+from neocpu.core.types import Elements, JsonObject, Tree
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.datasets import Splits
@@ -33,7 +32,7 @@ from neocpu.train.state.stored_schema import with_numbers
 from neocpu.train.step.world import World
 from neocpu.train.watch.results import Tell
 
-Vocabularies = dict[str, NDArray[Any]]
+Vocabularies = dict[str, Elements]
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Beginning:
     vocabularies: Vocabularies = field(default_factory=dict)
     resumed: bool = False
     step: int = 0
-    history: tuple[Mapping[str, Any], ...] = ()
+    history: tuple[JsonObject, ...] = ()
 
     def choose_rows(self, splits: Splits, tell: Tell) -> None:
         """Let rows be chosen as they were so far; codes that are new get the rows that follow."""
@@ -87,7 +86,7 @@ class Beginning:
         world.comm.agree(error)
 
 
-def grow(known: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]) -> Vocabularies:
+def grow(known: Mapping[str, Elements], new: Mapping[str, Elements]) -> Vocabularies:
     """Vocabularies u64[n] with the codes of `new` that are not known yet behind those that are."""
     grown: Vocabularies = {}
     for name in {**known, **new}:
@@ -149,7 +148,7 @@ def _go_on(config: Config, path: Path) -> Beginning:
         config = with_numbers(config, file.data())
         history = tuple(file.data().get(HISTORY, ()))
         step = file.step
-    notes: dict[str, Any] = {}
+    notes: dict[str, object] = {}
     if before.training.init_digest and not config.training.init_digest:
         notes["training.init_digest"] = before.training.init_digest
     for name in ("sparse", "dense"):
@@ -165,7 +164,7 @@ def _go_on(config: Config, path: Path) -> Beginning:
     )
 
 
-def _with_notes(config: Config, notes: Mapping[str, Any]) -> Config:
+def _with_notes(config: Config, notes: Tree) -> Config:
     """The config with these values of keys, as further overrides."""
     overrides = (*config.overrides, *as_overrides(notes))
     for key, value in notes.items():
@@ -180,7 +179,7 @@ def _as_begun(config: Config, out: Path, comm: Comm) -> Config:
     return config.with_chosen(json.loads(values))
 
 
-def _begun_values(out: Path, keys: list[str]) -> dict[str, Any]:
+def _begun_values(out: Path, keys: list[str]) -> dict[str, object]:
     """What these keys are in the newest checkpoint that can be read; {} where there is none."""
     if not keys:
         return {}

@@ -15,11 +15,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import numpy as np
 
 from neocpu.core.cores import available
+from neocpu.core.types import JsonObject
 from neocpu.kernels.compile.cache import QUIET, activity, cannot_write
 from neocpu.train.config.config import Config
 
@@ -107,23 +107,25 @@ def compile_rows() -> None:
     tbe.initial(0, rows)
 
 
-def compile_dense(facts: dict[str, Any]) -> None:
+def compile_dense(facts: JsonObject) -> None:
     """Compile one training step of everything but the tables."""
     from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
     from neocpu.tables.specs.optimizers import SparseOptimizer
     from neocpu.train.model.dlrm import Dlrm
     from neocpu.train.model.interactions.dhen import DhenShape
+    from neocpu.train.model.layout import ModelLayout
 
-    model = Dlrm(
-        3,
-        [DIM, DIM],
-        (DIM,),
-        (4, 1),
-        facts["interaction"],
-        facts["diagonal"],
-        facts["loss"],
+    layout = ModelLayout(
+        dense_features=3,
+        dims=(DIM, DIM),
+        bottom=(DIM,),
+        top=(4, 1),
+        interaction=facts["interaction"],
+        diagonal=facts["diagonal"],
+        loss=facts["loss"],
         dhen=DhenShape(1, tuple(facts["modules"])),
     )
+    model = Dlrm(layout)
     E = np.zeros((BATCH, model.columns), np.float32)
     model.forward_bottom(np.ones((BATCH, 3), np.float32), E)
     model.forward_top(E)

@@ -28,6 +28,7 @@ def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions
         header=data.header,
         min_count=data.min_count if makes_vocabulary else 0,
         schema=data.schema_source,
+        # counted while the log is read anyway
         frequencies=config.memory.warm and trained,
     )
 
@@ -43,6 +44,7 @@ def check_disk(
     kind = config.data.format
     needs = []
     first = first_train(sources)
+    # which copies are missing depends on the numbers that they were fitted with
     train = _train_copy(config, first, sources.get(first, ()), out)
     for name, paths in sources.items():
         options = convert_options(config, name, labelled)
@@ -91,6 +93,7 @@ def ensure(
 
     def progress(done: int, total: int, samples: int) -> None:
         nonlocal shown
+        # a line for each tenth, however many files there are
         if shown is None or done - shown > total / 10:
             tell(f"{name}: converting {', '.join(paths)}, once: {100 * done / max(total, 1):.0f} %")
             shown = done

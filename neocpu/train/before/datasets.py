@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError, NeocpuError
+from neocpu.core.types import Elements
 from neocpu.ingest.dataset.copies import ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.vocabulary import fit_vocabularies
@@ -44,20 +44,20 @@ class Splits:
         self.rates = {key: value for key, value in derived if key.startswith("optimizer.")}
         self.comm = comm
         self.datasets = datasets
-        self._vocabularies: dict[str, Any] | None = None
+        self._vocabularies: dict[str, Elements] | None = None
         self._estimates: dict[str, dict[str, float]] = {}
         # fitted once, of train data: valid and test samples must not choose rows
         if config.data.rows_by == "vocabulary":
             self._vocabularies = _vocabularies(config, datasets)
 
     @property
-    def vocabularies(self) -> dict[str, Any]:
+    def vocabularies(self) -> dict[str, Elements]:
         """Codes of each feature whose rows are chosen by a vocabulary; {} where none is known."""
         if self.config.data.rows_by != "vocabulary":
             return {}
         return dict(self._vocabularies or {})
 
-    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+    def use_vocabularies(self, vocabularies: Mapping[str, Elements]) -> None:
         """Choose rows by these vocabularies, and not by those of the data."""
         self._vocabularies = dict(vocabularies)
 
@@ -90,7 +90,7 @@ class Splits:
         self,
         data: Dataset,
         shuffle: bool,
-        vocabularies: Mapping[str, Any] | None,
+        vocabularies: Mapping[str, Elements] | None,
         *,
         labelled: bool = True,
     ) -> Loader:
@@ -170,7 +170,7 @@ class Splits:
     def _samples_looked_at(self) -> int:
         return min(LOOKED_AT, next(iter(self.datasets.values())).rows)
 
-    def _first_codes(self) -> Iterator[tuple[str, NDArray[Any]]]:
+    def _first_codes(self) -> Iterator[tuple[str, Elements]]:
         """Each feature, once, with its codes in the first samples of one split.
 
         One at a time: together they may be too much for memory.
@@ -181,7 +181,7 @@ class Splits:
             yield name, data.take(samples, [name]).features[name].codes
 
 
-def distinct_codes(codes: NDArray[Any], lookups: float) -> float:
+def distinct_codes(codes: Elements, lookups: float) -> float:
     """Distinct codes among so many lookups, of which `codes` are the first.
 
     More lookups than there are codes find new ones as the second half of the codes did: distinct
@@ -304,7 +304,7 @@ def _parts(config: Config, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
     }
 
 
-def _vocabularies(config: Config, datasets: dict[str, Dataset]) -> dict[str, Any] | None:
+def _vocabularies(config: Config, datasets: dict[str, Dataset]) -> dict[str, Elements] | None:
     """Vocabularies of the run: of `data.vocabulary`, else of the train data, counted or stored."""
     data = config.data
     if data.vocabulary:

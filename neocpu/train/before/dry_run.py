@@ -17,7 +17,7 @@ from neocpu.plan.machines import machine_file
 from neocpu.tables.specs.batch_scaling import NO_SCALING, scaling_text
 from neocpu.train.before import preflight
 from neocpu.train.before.datasets import Splits, converted
-from neocpu.train.before.machine_plans import placed_as, question_of
+from neocpu.train.before.machine_plans import LogFacts, placed_as, question_of
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
 from neocpu.train.before.room import PlannedRun, checkpoint_room, needs_once, rank_needs
 from neocpu.train.before.row_files import row_folder
@@ -34,6 +34,7 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
     comm = SingleComm()
     splits = converted(config, comm)
     if splits is not None:
+        # with the batch size and rates that follow from the number of samples
         config = splits.config
     pooling = splits.pooling_factors() if splits else {}
     distinct = splits.distinct_rows() if splits and plans_in_seconds(config) else None
@@ -51,6 +52,7 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
     ready = is_ready(config, plan, memory.placements)
     yield f"kernels: {'compiled already' if ready else 'not compiled yet, up to a minute or two'}"
     if splits is not None:
+        # how many rows are touched follows from the lookups of the data
         run = PlannedRun(config, plan, memory, splits, steps, out)
         yield from _memory_lines(run, plan)
         yield from _disk_lines(run)
@@ -117,10 +119,9 @@ def _time_line(config: Config, plan: Plan, splits: Splits | None, steps: int) ->
             machine_file.load(path),
             plan.ranks,
             plan.ranks_per_node,
-            splits.pooling_factors() if splits else {},
-            splits.distinct_rows() if splits else {},
-            splits.dense_features if splits else None,
+            LogFacts.of(splits),
         )
+        # priced as it would run: a plan file may place tables itself
         placements = placed_as(plan, question.capacity)
         seconds = replace(question, placements=placements).price(plan).seconds
     except NeocpuError as error:

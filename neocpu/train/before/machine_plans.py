@@ -1,6 +1,7 @@
 """What does a config ask of a planner on a machine? Its tables, dense layers, batch and wires."""
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.sharding.plan import AUTO, Plan, is_plan_file
@@ -12,10 +13,33 @@ from neocpu.plan.search.planners import PLANNERS
 from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.tiers.placement import PLACEMENTS, choose_placements
+from neocpu.train.before.datasets import Splits
 from neocpu.train.before.plans import workload
 from neocpu.train.before.scenario import DENSE_FEATURES, dense_work, refuse_towers
 from neocpu.train.config.config import Config
 from neocpu.train.config.settings import MemoryConfig
+
+
+class LogFacts(NamedTuple):
+    """What data that were looked at tell a planner.
+
+    pooling : mean lookups per sample of each table. distinct : distinct rows that a step looks up
+    in it. dense_features : of a sample (0: not known).
+    """
+
+    pooling: Mapping[str, float]
+    distinct: Mapping[str, float]
+    dense_features: int
+
+    @classmethod
+    def of(cls, splits: Splits | None) -> "LogFacts":
+        """Those of the data of a run, if there are any."""
+        if splits is None:
+            return NO_FACTS
+        return cls(splits.pooling_factors(), splits.distinct_rows(), splits.dense_features)
+
+
+NO_FACTS = LogFacts({}, {}, 0)
 
 
 def question_of(
@@ -23,17 +47,13 @@ def question_of(
     machine: Machine,
     ranks: int,
     ranks_per_node: int | None = None,
-    pooling: Mapping[str, float] | None = None,
-    distinct: Mapping[str, float] | None = None,
-    dense_features: int | None = None,
+    facts: LogFacts = NO_FACTS,
     planner: str = "search",
     cost_model: str = "neo",
 ) -> PlanQuestion:
     """The question of a config.
 
-    ranks_per_node : None: the config's, else the machine's. pooling : mean lookups per sample of
-    each table. distinct : distinct rows that a step looks up in it. dense_features : of the data.
-    All three where the data was looked at.
+    ranks_per_node : None: the config's, else the machine's. facts : of the data.
 
     Raises ConfigError for an unknown planner or cost model, memories that the machine lacks, and
     towers on their nodes.
@@ -47,8 +67,8 @@ def question_of(
     refuse_towers(config)
     per_node = ranks_per_node or config.parallel.ranks_per_node or machine.ranks_per_node
     layout = Layout(ranks, min(per_node, ranks), config.parallel.route)
-    features = dense_features or DENSE_FEATURES.get(config.data.format, 1)
-    lookups = workload(config, pooling or {}, distinct)
+    features = facts.dense_features or DENSE_FEATURES.get(config.data.format, 1)
+    lookups = workload(config, facts.pooling, facts.distinct)
     spec = config.parallel.plan
     placements = _placements(config)
     _check_memories(machine, placements)

@@ -48,6 +48,7 @@ def make_plan(
     ranks : of a run that is only planned for; None: those of `comm`.
     distinct : distinct rows that a step looks up in each table, where they were measured.
     """
+    # the nodes of a run are real ones; of one that is only planned, what the config says
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
     work = workload(config, pooling, distinct)
     count = ranks or comm.size
@@ -62,6 +63,7 @@ def plans_in_seconds(config: Config) -> bool:
 def _checked(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
     """The plan, which the config's wires allow."""
     plan = _plan(config, ranks, per_node, work)
+    # of a file's plan too: a block that is cut has another scale
     refuse_cut_blocks(plan, config.wires.specs)
     return plan
 
@@ -96,6 +98,7 @@ def _plan_by_nodes(config: Config, ranks: int, per_node: int, work: Workload) ->
     def plan_node(numbers: Sequence[int], schemes: Sequence[str]) -> Plan:
         node_tables = tuple(tables[number] for number in numbers)
         by_name = dict(zip((table.name for table in node_tables), schemes))
+        # as in `plan_of_file`: by exact names, which win over patterns
         parallel = replace(config.parallel, plan=by_name, towers=False)
         memory = replace(config.memory, placement={t.name: placements[t.name] for t in node_tables})
         node_config = replace(config, tables=node_tables, parallel=parallel, memory=memory)
@@ -194,6 +197,7 @@ def placements_of(config: Config, plan: Plan) -> tuple[str, ...]:
         for name, planned, default in zip(chosen, plan.placements, configured)
     )
     for table, placement, default in zip(names, placements, configured):
+        # the digest covers memory.placement, not what a plan file says
         if config.memory.cache_format and placement != default:
             raise ConfigError(
                 f"{config.parallel.plan}: table {table!r} is placed in {placement}, but with "
@@ -234,6 +238,7 @@ def memory_plan(
     work = workload(config, pooling)
     placements = placements_of(config, plan)
     slower = {"ddr": memory.ddr_bandwidth, "ssd": memory.ssd_bandwidth}
+    # a set bandwidth stands for a slower device, which the placement should know
     speeds = SPEEDS | {name: speed for name, speed in slower.items() if speed}
     return MemoryPlan(
         placements=place_tables(plan, placements, work, memory.hbm, memory.ddr, speeds),
@@ -242,6 +247,7 @@ def memory_plan(
         ssd=memory.ssd,
         policy=memory.policy,
         folder=Path(memory.folder or folder),
+        # for the lines that explain what was chosen
         demands=demands(plan, work) if AUTO in placements else (),
         ddr_bandwidth=memory.ddr_bandwidth,
         ssd_bandwidth=memory.ssd_bandwidth,

@@ -54,6 +54,7 @@ def _free_memory() -> int:
     try:
         with open("/proc/meminfo") as lines:
             for line in lines:
+                # MemFree leaves out the page cache, which gives way
                 if line.startswith("MemAvailable:"):
                     return int(line.split()[1]) * 1024
     except OSError:
@@ -86,7 +87,9 @@ def table_needs(
         touched = lookups[table.name]
         row_bytes = table.cached.row_bytes(width, state_floats)
         # a row touches a page of each array that holds a part of it
+        # weights and each state are arrays of their own
         arrays = len(table.row_format.arrays) + per_element + bool(per_row)
+        # rows are touched at random: each maps whole pages until nearly all are there
         size = min(rows * row_bytes, touched * max(row_bytes, page * arrays))
         size += min(rows, touched * page)  # one byte per row: does it exist?
         if beside:
@@ -199,6 +202,7 @@ def check_memory(
 def dense_bytes(config: Config, dense_features: int) -> int:
     """Bytes of the dense parameters, their optimizer's state and their average, if there is one."""
     layout = config.layout(dense_features)
+    # the average is one more array of the same size
     arrays = 1 + config.optimizer.dense.state_floats[0] + bool(config.eval.ema)
     return 4 * layout.parameters * arrays
 
@@ -217,6 +221,7 @@ def checkpoint_needs(
         stored = replace(table, format="fp32") if scaled else table
         row_bytes = 8 + stored.row_bytes(table.dim, state_floats) + (8 if scaled else 0)
         rows = touched[table.name]
+        # at worst every touched row is alone in its block
         blocks = min(rows, -(-table.rows // BLOCK))
         sizes.append((table.name, rows * row_bytes + blocks * BLOCK_ENTRY + PER_TABLE))
     return _largest_first(sizes)
@@ -233,6 +238,7 @@ def row_file_needs(
     touched : as for `checkpoint_needs`. saves : checkpoints of the run. All but the last commit the
     SSD files, so rows that changed after one are there twice, and once more until the next.
     """
+    # the state of the last commit must stay whole until the next one is complete
     copies = min(saves, 3)
     sizes = []
     for table in tables:
@@ -342,6 +348,7 @@ def check_conversions(needs: Sequence[tuple[Path, int]], tell: Callable[[str], N
     Sizes are estimates. Raises TrainingError where a disk lacks more than they can be wrong by;
     tells a line where it lacks less.
     """
+    # copies may lie on several disks, each with its own room
     disks: dict[int, list[tuple[Path, int]]] = {}
     for copy, size in needs:
         disks.setdefault(copy.parent.stat().st_dev, []).append((copy, size))
@@ -357,6 +364,7 @@ def check_conversions(needs: Sequence[tuple[Path, int]], tell: Callable[[str], N
             "there; make room, or convert elsewhere with `neocpu data convert` and give the result "
             "as data.train"
         )
+        # an estimate should not refuse what would have fitted
         if total > UNSURE * free:
             raise TrainingError(text)
         tell(f"warning: {text}")

@@ -80,6 +80,7 @@ def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
+    # rank 0 alone can tell, and it may be another host that is short
     warnings = [text.decode() for text in comm.allgather_bytes(warning.encode()) if text]
     if warnings:
         tell(warnings[0])
@@ -92,8 +93,10 @@ def _check_memory(run: PlannedRun, comm: Comm) -> tuple[bool, str]:
     Raises TrainingError if they do not even fit with small ones, unless the config insists.
     """
     needs = rank_needs(run, comm.rank)
+    # ranks of one host share its memory, and each sees all of it as free
     host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
     once = needs_once(run)
+    # a touched row takes a whole page; where huge ones do not fit, small ones may
     huge = preflight.fits(needs.huge, host_ranks, needs.working, once=once)
     try:
         tables = needs.huge if huge else needs.small
@@ -108,6 +111,7 @@ def _check_memory(run: PlannedRun, comm: Comm) -> tuple[bool, str]:
 def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
     """What a rank of a run needs of memory."""
     pooling = run.splits.pooling_factors()
+    # every lookup another row, at worst: memory is mapped as rows are touched
     lookups = {name: int(run.samples * factor) + 1 for name, factor in pooling.items()}
     rooms = run.memory.rooms(run.plan.tables, run.plan.local(rank), run.state_floats)
     huge_needs, small_needs = (
@@ -136,6 +140,7 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
 
 def needs_once(run: PlannedRun) -> int:
     """Bytes that all ranks of a host need together, beside what each needs."""
+    # each rank then counts its own compiler, in `rank_needs`, or none is needed
     if cannot_write() or is_ready(run.config, run.plan, run.memory.placements):
         return preflight.SHARED
     return preflight.SHARED + preflight.COMPILER

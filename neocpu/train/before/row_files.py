@@ -25,6 +25,7 @@ def remove_row_files(out: Path, comm: Comm) -> None:
     folder = row_folder(out)
     try:
         if comm.rank == 0:
+            # each rank replaces its own, but there may have been more ranks
             for path in folder.glob("rank-*.h5"):
                 from neocpu.tables.storage.row_tools import remove
 

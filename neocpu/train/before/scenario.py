@@ -73,7 +73,7 @@ def wires_of(config: Config) -> Wires:
 
 
 def scenario_of(
-    config: Config, machine: Machine, ranks: int, changes: "WhatIf", course: Course | None = None
+    config: Config, machine: Machine, ranks: int, changes: "WhatIf", course: Course
 ) -> "Scenario":
     """The scenario of a config on so many ranks of a machine; `changes` holds what `--set` says.
 
@@ -83,7 +83,6 @@ def scenario_of(
     from neocpu.plan.simulation.scenario import Scenario
 
     refuse_towers(config)
-    course = course or Course()
     machine = changes.of_machine(machine)
     features = changes.dense_features or DENSE_FEATURES.get(config.data.format, 1)
     precision = changes.precision or "fp32"

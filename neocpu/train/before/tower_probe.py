@@ -77,6 +77,7 @@ def pooled_vectors(world: World, schedule: BatchSchedule) -> dict[str, NDArray[n
         lookup.send()
         lookups = lookup.finish(E)
         if world.model.composition is not None:
+            # it belongs to the next batch soon
             E = world.model.composition.forward(E, lookups).copy()
         blocks.append(E[:, first_column:])
     pooled = np.concatenate(blocks)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +130,7 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
     )
 
 
-def _operations(config: Config) -> list[Any]:
+def _operations(config: Config) -> list[object]:
     """Operations that compose tables of kinds, with what they are told; full tables have none."""
     operations = {(part.operation, repr(part.options)) for part in config.compositions}
     unpooled = ["rows"] * any(table.pooling == "none" for table in config.tables)
@@ -143,7 +143,7 @@ def _sources() -> str:
     return source_digest(PACKAGE.parent)
 
 
-def _hash(facts: list[Any]) -> str:
+def _hash(facts: list[object]) -> str:
     text = json.dumps([*facts, _sources()])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -179,6 +179,7 @@ def _deepest(placements: Collection[str]) -> str:
 def is_warm(marker: Path) -> bool:
     """Are the kernels that a marker lists all in its folder, whole and trusted?"""
     try:
+        # a cache that this user may not trust is none
         names = json.loads(marker.read_bytes()) if marker.is_file() and not refusal() else []
     except (OSError, ValueError, RecursionError):
         return False  # damaged: the walk writes it again
@@ -209,14 +210,17 @@ def warm_up(
     started = time.perf_counter()
     memory_name = memory_signature(config, plan, placements)
     markers = [cache_folder() / f"warm-{name}" for name in (signature(config, plan), memory_name)]
+    # compiled code is of a kind of CPU: one rank of each compiles, whatever node it is on
     kinds = comm.allgather_bytes("|".join(cpu_kind()).encode())
     leader = kinds.index(kinds[comm.rank]) == comm.rank
     node_leader = int(np.flatnonzero(comm.nodes == comm.nodes[comm.rank])[0]) == comm.rank
     obstacle = ""
+    # leaders of kinds first: where nodes share a folder, the second turn finds all there
     for responsible in (leader, node_leader and not leader):
         train = responsible and not is_warm(markers[0])
         move = responsible and bool(memory_name) and not is_warm(markers[1])
         if comm.size > 1 and (train or move):
+            # alone a rank compiles for itself even then; together all would, so nobody walks
             obstacle = cannot_write()
             train = train and not obstacle
             move = move and not obstacle
@@ -233,6 +237,7 @@ def warm_up(
                 if move:
                     _move_rows(config, plan, _deepest(placements))
                     _mark(markers[1])
+            # a wait of seconds: asleep, so that the compiler has the cores
             comm.quiet_barrier()
     obstacles = comm.allgather_bytes(obstacle.encode())
     for rank, text in enumerate(obstacles):
@@ -300,6 +305,7 @@ def _train_miniature(config: Config, plan: Plan, helper: "Companion") -> None:
         for scheme, form in ways
     ]
     if any(table.weighted for table in plan.tables):
+        # weights are another branch of the same kernels; one table takes it
         specs[0] = replace(specs[0], weighted=True)
     mini = _mini_config(config, specs, "hbm")
     schemes = [scheme for scheme, _ in ways]
@@ -310,6 +316,7 @@ def _train_miniature(config: Config, plan: Plan, helper: "Companion") -> None:
         batch = _mini_batch(mini, comm, 2)
         E = np.zeros((batch.labels.size, world.model.columns), np.float32)
         assert isinstance(world.embedding, ShardedEmbedding)  # towers stay at home here
+        # of no rows: sort and new rows are what the helper compiles meanwhile
         world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
         if _rows_move(config):
@@ -327,6 +334,7 @@ def _train_miniature(config: Config, plan: Plan, helper: "Companion") -> None:
     else:
         from neocpu.parallel.transport.threads import run_threads
 
+        # in turn, which any threading layer allows
         run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
     # the miniature's tables are full
     if composition := config.layout(3).composition:
@@ -365,6 +373,7 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
         wide=(),
         attention={},
     )
+    # without budgets caches have their default share: of so few rows some stay outside
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
     parallel = replace(config.parallel, towers=False)

@@ -9,11 +9,12 @@ need.
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
 from neocpu.core.errors import CheckpointError, TrainingError
+from neocpu.core.types import JsonObject, Tree
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.checkpoint.candidates import Rows, Tell, latest, sound
 from neocpu.train.checkpoint.folder import checkpoints
@@ -23,11 +24,14 @@ from neocpu.train.state.identity import refuse_other_data
 from neocpu.train.state.state import replicated_fields
 from neocpu.train.watch.results import silent
 
+if TYPE_CHECKING:
+    from neocpu.train.step.world import World
+
 __all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "resume", "save"]
 
 
 def resume(
-    out: Path, world: Any, data: Mapping[str, Any] | None = None, *, split: str, tell: Tell
+    out: Path, world: "World", data: JsonObject | None = None, *, split: str, tell: Tell
 ) -> tuple[Path, int] | None:
     """Bring a world that was just built to the newest sound checkpoint of a folder of results.
 
@@ -52,7 +56,7 @@ def resume(
     return path, load(path, world, data, split=split, tell=tell)
 
 
-def _needed(file: CheckpointFile, world: Any) -> Iterator[Rows]:
+def _needed(file: CheckpointFile, world: "World") -> Iterator[Rows]:
     """The tensors of a file that a rank loads, and which of their rows."""
     for name in replicated_fields(world):
         number = file.number(f"dense/{name}")
@@ -63,8 +67,8 @@ def _needed(file: CheckpointFile, world: Any) -> Iterator[Rows]:
 
 def load(
     path: Path,
-    world: Any,
-    data: Mapping[str, Any] | None = None,
+    world: "World",
+    data: JsonObject | None = None,
     *,
     split: str | None = None,
     tell: Tell = silent,
@@ -106,7 +110,7 @@ def load(
     return step
 
 
-def refuse_changes(file: CheckpointFile, header: Mapping[str, Any]) -> None:
+def refuse_changes(file: CheckpointFile, header: Tree) -> None:
     """Raise CheckpointError if a config changes keys of the checkpoint that decide the bits."""
     changes = differences(file.header, header)
     if changes:
@@ -119,7 +123,7 @@ def refuse_changes(file: CheckpointFile, header: Mapping[str, Any]) -> None:
         )
 
 
-def differences(old: Any, new: Any, key: str = "") -> list[tuple[str, str, str]]:
+def differences(old: object, new: object, key: str = "") -> list[tuple[str, str, str]]:
     """(key, old value, new value) of all values in which two JSON trees differ.
 
     A list whose entries have a "name" is compared by these names.
@@ -141,18 +145,18 @@ def differences(old: Any, new: Any, key: str = "") -> list[tuple[str, str, str]]
     return changes
 
 
-def _has_names(value: Any) -> bool:
+def _has_names(value: object) -> TypeGuard[list[JsonObject]]:
     """Whether a value is a list of objects with names."""
     if not isinstance(value, list) or not value:
         return False
     return all(isinstance(entry, Mapping) and "name" in entry for entry in value)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "absent" if value is None else json.dumps(value)
 
 
-def _load_dense(file: CheckpointFile, world: Any) -> None:
+def _load_dense(file: CheckpointFile, world: "World") -> None:
     """Copy dense parameters and their optimizer's state from a file, and where rows are."""
     replicated = replicated_fields(world)
     for name, fields in replicated.items():
@@ -166,11 +170,11 @@ def _load_dense(file: CheckpointFile, world: Any) -> None:
         for blocks in file.blocks(number):
             for field, values in blocks.values.items():
                 fields[field][blocks.rows] = values
-    if getattr(world, "dynamic", None) is not None:
-        world.dynamic.load(replicated)
+    if (dynamic := getattr(world, "dynamic", None)) is not None:
+        dynamic.load(replicated)
 
 
-def _load_tables(file: CheckpointFile, world: Any) -> None:
+def _load_tables(file: CheckpointFile, world: "World") -> None:
     """Give this rank's shards their rows from a file."""
     tbe = world.embedding.tbe
     for i, shard in enumerate(world.plan.local(world.comm.rank)):

@@ -4,17 +4,16 @@ DIR/checkpoints/best.json names it: {"file", "step", "metric", "value"}. The fil
 stays, whatever `checkpoint.keep` says, until a better one has its note.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import CheckpointError
+from neocpu.core.types import Tree
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.train.checkpoint.folder import FOLDER, NOTE, checkpoints, read_note
 from neocpu.train.watch.results import write_json
 
 
-def write_note(out: Path, note: Mapping[str, Any]) -> None:
+def write_note(out: Path, note: Tree) -> None:
     """Note which checkpoint of a folder of results is the best. Raises OSError."""
     write_json(Path(out) / FOLDER / NOTE, dict(note))
 
@@ -22,6 +21,7 @@ def write_note(out: Path, note: Mapping[str, Any]) -> None:
 def best_checkpoint(out: Path) -> Path | None:
     """The best checkpoint of a run, where it has noted one that is still there."""
     name = read_note(Path(out) / FOLDER).get("file")
+    # a note that was edited must not lead out of the folder
     if not isinstance(name, str) or Path(name).name != name:
         return None
     path = Path(out) / FOLDER / name

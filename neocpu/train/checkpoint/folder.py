@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import CheckpointError
 from neocpu.train.checkpoint.links import base_of
@@ -31,6 +30,7 @@ def checkpoints(out: Path) -> list[Path]:
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be listed: {error.strerror}") from error
     paths = [folder / name for name in names if Path(name).match(PATTERN)]
+    # steps of more than eight digits have longer names
     return sorted(paths, key=lambda path: (len(path.name), path.name))
 
 
@@ -46,6 +46,7 @@ class Bases:
         Raises CheckpointError for a file that cannot be read.
         """
         status = os.stat(path)
+        # reading every file of a folder at each checkpoint would cost more with each of them
         identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if path not in self._known or self._known[path][0] != identity:
             self._known[path] = (identity, base_of(path))
@@ -59,6 +60,7 @@ def publish(partial: Path, path: Path, keep: int, bases: Bases) -> None:
     """
     _set_aside(path, bases)
     os.replace(partial, path)
+    # a name that is lost with the power would be a checkpoint that was reported
     _sync(path.parent)
     for old in _expired(path, keep, bases):
         with contextlib.suppress(OSError):
@@ -88,6 +90,7 @@ def _expired(path: Path, keep: int, bases: Bases) -> list[Path]:
             base_names[each] = bases.of(each)
             candidates.append(each)
         except (CheckpointError, OSError):
+            # what it is based on cannot be known, so nothing older may go
             candidates.clear()
     older = [each for each in candidates if each != path]
     readable = [each for each in base_names if each != path]
@@ -96,13 +99,14 @@ def _expired(path: Path, keep: int, bases: Bases) -> list[Path]:
     needed = set(kept)
     for each in kept:
         base = base_names.get(each)
+        # a kept file needs its whole chain
         while base is not None and (based_on := each.with_name(base)) not in needed:
             needed.add(based_on)
             base = base_names.get(based_on)
     return [each for each in older if each not in needed]
 
 
-def read_note(folder: Path) -> dict[str, Any]:
+def read_note(folder: Path) -> dict[str, object]:
     """What the note of the best checkpoint in a folder of checkpoints says; {} if there is none."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
@@ -130,6 +134,7 @@ def bases_in(folder: Path) -> list[Path]:
 
 def _sync(folder: Path) -> None:
     """Wait until the names in a folder are on the disk."""
+    # a rename is durable once its folder is synced, not its file
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -43,11 +43,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from neocpu.core.types import Elements
 from neocpu.tables.hdf5.disk import put_bytes
 from neocpu.tables.hdf5.draft import Draft, Image
 from neocpu.train.checkpoint.number_codes import Code
@@ -65,9 +65,9 @@ Offsets = dict[str, int]
 def lay_out(
     tensors: Sequence[Tensor],
     counts: Ints,
-    attributes: Mapping[str, Any],
+    attributes: Mapping[str, ArrayLike],
     texts: Mapping[str, str],
-    vocabularies: Mapping[str, NDArray[Any]] | None = None,
+    vocabularies: Mapping[str, Elements] | None = None,
 ) -> Image:
     """A file with room for its datasets, as bytes; its offsets are by "TENSOR/FIELD".
 
@@ -90,11 +90,13 @@ def lay_out(
             draft.group(tensor.name)
             draft.set(tensor.name, {"rows": tensor.rows, "fields": json.dumps(tensor.fields)})
             for name, dtype, shape in datasets(tensor, changes):
+                # rows of a table, or all of a dense parameter
                 count = rows
                 if name == "gone":
                     count = gone
                 elif name.startswith("block"):
                     count = blocks
+                # early and contiguous: offsets are known before anybody writes
                 draft.reserve(f"{tensor.name}/{name}", (count, *shape), dtype)
             if tensor.coded:
                 draft.set(f"{tensor.name}/weight", {"format": tensor.format})
@@ -109,6 +111,7 @@ def create(image: Image, path: Path) -> Image:
     Returns what `seal` needs of it. Raises OSError.
     """
     image.write(path)
+    # the pieces are written; only what is hashed at the end is kept
     return replace(image, pieces=[])
 
 
@@ -166,17 +169,18 @@ class Part:
 
     tensor: int
     counts: tuple[int, int, int]
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Mapping[str, Elements]
 
     @staticmethod
     def of(blocks: Blocks, tensor: Tensor) -> "Part":
         """What is written of these blocks."""
         rows = blocks.rows
         changed = blocks.changed
-        values: dict[str, NDArray[Any]] = {**blocks.values, **blocks.codes}
-        arrays: dict[str, NDArray[Any]] = {}
+        values: dict[str, Elements] = {**blocks.values, **blocks.codes}
+        arrays: dict[str, Elements] = {}
         if changed is not None:
             if not changed.all():
+                # hashes are of the whole block, the file has its changed rows only
                 rows = rows[changed]
                 values = {name: value[changed] for name, value in values.items()}
             arrays["gone"] = np.ascontiguousarray(blocks.gone, "<i8")
@@ -205,6 +209,7 @@ class RowWriter:
     ) -> None:
         self._tensors = tensors
         self._offsets = offsets
+        # ranks write disjoint ranges, lower ranks first, so none waits for another
         self._next = before.copy()
         self._file = os.open(path, os.O_RDWR)
 
@@ -216,6 +221,7 @@ class RowWriter:
             first = rows
             if name == "gone":
                 first = gone
+            # `block` itself is in the index, which one rank writes whole
             elif name.startswith("block_"):
                 first = blocks
             self._put(f"{tensor}/{name}", first, values)
@@ -229,7 +235,7 @@ class RowWriter:
             self._put(f"{tensor.name}/block_rows", 0, np.ascontiguousarray(index.rows[blocks]))
             self._put(f"{tensor.name}/block_sha256", 0, np.ascontiguousarray(index.sha256[blocks]))
 
-    def _put(self, name: str, first: int, values: NDArray[Any]) -> None:
+    def _put(self, name: str, first: int, values: Elements) -> None:
         """Write entries first, first + 1, ... of a dataset."""
         if not values.size:
             return
@@ -239,6 +245,7 @@ class RowWriter:
     def close(self) -> None:
         """Sync what was written to the disk."""
         try:
+            # each rank syncs what it wrote: rank 0's rename must find it on the disk
             os.fsync(self._file)
         finally:
             os.close(self._file)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError
 from neocpu.core.formats import FORMATS, SCALED, SPLIT
+from neocpu.core.types import Elements, JsonObject
 from neocpu.tables.hdf5.door import File, Kind
 from neocpu.train.checkpoint.layout import FORMAT, VERSION, WORDS, datasets
 from neocpu.train.checkpoint.number_codes import Code, Coded
@@ -95,18 +95,19 @@ class Link:
             np.int64,
         )
 
-    def _read_header(self) -> dict[str, Any]:
+    def _read_header(self) -> JsonObject:
         """The keys of the config that decide the bits; the seed is noted twice."""
         header = self.json("header")
         training = header.get("training")
         seed = training.get("seed") if isinstance(training, dict) else None
+        # initial values of rows that the file lacks follow from it
         if not isinstance(seed, int) or seed != self.file.attribute("seed", int):
             raise self.damaged("its header and its attributes have different seeds")
         if self.step < 0:
             raise self.damaged(f"it has step {self.step}")
         return header
 
-    def json(self, name: str) -> dict[str, Any]:
+    def json(self, name: str) -> JsonObject:
         """A JSON object among the texts in /run."""
         value = self._parsed(self.text(name), f"/run/{name}")
         if not isinstance(value, dict):
@@ -120,7 +121,7 @@ class Link:
             raise self.damaged(f"{what} is no list of texts")
         return value
 
-    def _parsed(self, text: str, what: str) -> Any:
+    def _parsed(self, text: str, what: str) -> object:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -164,6 +165,7 @@ class Link:
             )
         if tensor.quantized and len(dict(fields)["weight"]) != 1:
             raise self.damaged(f"{name} has no rows of weights")
+        # a damaged number should not make a reader ask for all memory
         if tensor.rows < 0 or tensor.row_bytes > LONGEST_ROW:
             raise self.damaged(f"{name} has {tensor.rows} rows of {tensor.row_bytes} bytes")
         return tensor
@@ -173,7 +175,9 @@ class Link:
         what = f"the attribute fields of /{name}"
         entries = self._parsed(self.file.attribute("fields", str, name), what)
         fields: dict[str, tuple[int, ...]] = {}
-        for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entries, list):
+            entries = []
+        for entry in entries:
             match entry:
                 case [str(field), list(shape)] if all(type(n) is int and n >= 0 for n in shape):
                     fields[field] = tuple(shape)
@@ -203,6 +207,7 @@ class Link:
             written = self._ints(tensor, "block_written", blocks.size)
             gone = self._ints(tensor, "block_gone", blocks.size)
         self._check_blocks(tensor, blocks, rows, written, gone)
+        # from these a block's rows are found without reading the others
         self._row_ends.append(np.append(0, np.cumsum(written)))
         self._gone_ends.append(np.append(0, np.cumsum(gone)))
         counts = {"gone": int(self._gone_ends[-1][-1])}
@@ -245,7 +250,7 @@ class Link:
         """One of the texts in /run."""
         return self.file.text(f"run/{name}")
 
-    def vocabularies(self) -> dict[str, NDArray[Any]]:
+    def vocabularies(self) -> dict[str, Elements]:
         """Codes of each feature whose rows are chosen by a vocabulary; {}: the file has none."""
         if WORDS not in self.file:
             return {}
@@ -282,6 +287,7 @@ class Link:
         tensor = self.tensors[number]
         code = Code.of(tensor, name)
         array = self.file.array(f"{tensor.name}/{name}")
+        # an empty dataset has no bytes in the file that could be mapped
         if not array.size:
             return np.empty((array.shape[0], *code.shape), np.float32)
         stored = array.map() if array.mappable else array.read()
@@ -303,7 +309,7 @@ class Link:
             gone = self._entries(tensor, "gone", self._gone_ends[number][blocks].tolist())
         return Read(self._entries(tensor, "rows", place), gone, values)
 
-    def _entries(self, tensor: Tensor, name: str, place: Sequence[int]) -> NDArray[Any]:
+    def _entries(self, tensor: Tensor, name: str, place: Sequence[int]) -> Elements:
         """Some entries [first, end) of a dataset of a tensor."""
         return self.file.array(f"{tensor.name}/{name}").rows(*place)
 
@@ -325,6 +331,7 @@ def merged(rows: Sequence[Ints], gone: Sequence[Ints]) -> tuple[Ints, Ints]:
     for written, lost, end in zip(rows, gone, ends.tolist()):
         row_parts += [written, lost]
         place_parts += [np.arange(end - written.size, end), np.full(lost.size, -1)]
+    # in the order of the files, and a stable sort: of equal rows the newest is the last
     all_rows = np.concatenate(row_parts)
     places = np.concatenate(place_parts)  # -1: gone
     order = np.argsort(all_rows, kind="stable")  # of equal rows, the newest file's comes last
@@ -352,7 +359,7 @@ class Joined:
             values[in_part] = self._parts[i][places[in_part] - first]
         return values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Elements:
         return self[:].astype(dtype or np.float32, copy=False)
 
 

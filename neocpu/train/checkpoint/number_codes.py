@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, NEAREST
 from neocpu.core.formats import table_format
+from neocpu.core.types import Elements
 from neocpu.kernels.twins.codecs.small_floats import decode_rows, encode_rows
 from neocpu.tables.storage.row_codecs import RowCodec
 from neocpu.train.state.blocks import Tensor
@@ -69,7 +70,7 @@ class Code:
     def _codec(self) -> RowCodec:
         return RowCodec(self.form, self.shape[0], backend="reference")
 
-    def encode(self, numbers: F32) -> NDArray[Any]:
+    def encode(self, numbers: F32) -> Elements:
         """What is written for numbers f32[n, ...]; but for scaled rows, those of the format."""
         if self.scaled:
             return self._codec.encode(numbers)
@@ -86,7 +87,7 @@ class Code:
         encode_rows(np.ascontiguousarray(numbers, np.float32), layout, NEAREST, codes)
         return codes
 
-    def decode(self, stored: NDArray[Any]) -> F32:
+    def decode(self, stored: Elements) -> F32:
         """The numbers f32[n, ...] of what was written."""
         if self.scaled:
             return self._codec.decode(stored)
@@ -104,7 +105,7 @@ class Code:
 class Coded:
     """A field in a file that is not held as float32: `coded[rows]` are numbers, f32."""
 
-    def __init__(self, stored: NDArray[Any], code: Code) -> None:
+    def __init__(self, stored: Elements, code: Code) -> None:
         self._stored = stored
         self._code = code
         self.shape = (len(stored), *code.shape)
@@ -113,5 +114,5 @@ class Coded:
         stored = self._stored[rows]
         return self._code.decode(np.asarray(stored).reshape(-1, *self._code.entry))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Elements:
         return self[:].astype(dtype or np.float32, copy=False)

@@ -18,5 +18,6 @@ def rounded(blocks: Blocks, tensor: Tensor) -> Blocks:
         return blocks
     code = Code.of(tensor, "weight")
     codes = code.encode(blocks.values["weight"])
+    # hashes are of what readers will see
     values = dict(blocks.values) | {"weight": canonical(code.decode(codes))}
     return replace(blocks, values=values, codes={"weight": codes})

@@ -14,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, ConfigError
+from neocpu.core.types import Elements, JsonObject
 from neocpu.tables.embedding.dense_optimizer import AVERAGE
 from neocpu.train.checkpoint.layout import file_bytes
-from neocpu.train.checkpoint.links import Joined, Link, base_of, merged
+from neocpu.train.checkpoint.links import Joined, Link, merged
 from neocpu.train.config.config import Config, loads
-from neocpu.train.state.blocks import BLOCK, Blocks, Index, Ints, digest_of
+from neocpu.train.state.blocks import BLOCK, F32, Blocks, Index, Ints, digest_of
 from neocpu.train.state.dense_inputs import BOTTOM
 from neocpu.train.state.initial import fields_of
 from neocpu.train.state.stored_schema import with_schema
-
-__all__ = ["CheckpointFile", "base_of"]
 
 READ = 4 << 20  # bytes of rows that are read at a time
 
@@ -134,11 +133,11 @@ class CheckpointFile:
         """One of the texts in /run."""
         return self.links[-1].text(name)
 
-    def json(self, name: str) -> dict[str, Any]:
+    def json(self, name: str) -> JsonObject:
         """A JSON object among the texts in /run."""
         return self.links[-1].json(name)
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> JsonObject:
         """The description of the data that the run was trained on (`train/state/identity.py`)."""
         data = self.json("data")
         splits = data.get("splits")
@@ -156,7 +155,7 @@ class CheckpointFile:
             raise self.links[-1].damaged("/run/data does not describe data")
         return data
 
-    def vocabularies(self) -> dict[str, NDArray[Any]]:
+    def vocabularies(self) -> dict[str, Elements]:
         """Codes of each feature whose rows are chosen by a vocabulary, entry i for row i + 1.
 
         {} where rows are chosen by hash, and in files of neocpu 0.1.0.
@@ -252,7 +251,7 @@ class CheckpointFile:
             yield self._verified(blocks, hashes[part])
             first = end
 
-    def _read(self, number: int, first: int, end: int) -> tuple[Ints, dict[str, Any]]:
+    def _read(self, number: int, first: int, end: int) -> tuple[Ints, dict[str, F32]]:
         """Rows of blocks [first, end) and their fields."""
         tensor = self.tensors[number]
         # every file holds the dense parameters whole
@@ -323,7 +322,7 @@ def _rows_of(blocks: Blocks, rows: int) -> bool:
     )
 
 
-def _disagreement(stored: Any, computed: Any, key: str = "") -> str:
+def _disagreement(stored: object, computed: object, key: str = "") -> str:
     """The first place where a header lacks or contradicts what is stored; "": there is none.
 
     A newer program may have more keys.

@@ -21,11 +21,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neocpu.core.errors import CheckpointError
+from neocpu.core.types import Elements, JsonObject, Tree
 from neocpu.tables.hdf5.draft import Image
 from neocpu.train.checkpoint.first_rank import failed, on_first_rank
 from neocpu.train.checkpoint.folder import FOLDER, Bases, publish
@@ -36,11 +37,14 @@ from neocpu.train.state.blocks import Index, Ints, Tensor, digest_of
 from neocpu.train.state.identity import hashes_of
 from neocpu.train.state.state import State, state_of
 
+if TYPE_CHECKING:
+    from neocpu.train.step.world import World
+
 ROOM = 128 << 20  # bytes of rows that a rank keeps in memory until they are written
 
 
 def save(
-    out: Path, world: Any, step: int, *, keep: int = 2, data: Mapping[str, Any] | None = None
+    out: Path, world: "World", step: int, *, keep: int = 2, data: JsonObject | None = None
 ) -> str:
     """Write the whole state of a `training.world.World` after `step` steps; returns its digest.
 
@@ -51,7 +55,7 @@ def save(
     Raises CheckpointError on all ranks where it cannot be written; older checkpoints are then
     untouched.
     """
-    saver = Saver(out, world, keep=keep, data=data)
+    saver = Saver(out, world, SavingPolicy(keep=keep), data)
     digest = saver.save(step)
     saver.finish()
     return digest
@@ -92,17 +96,30 @@ class _Pending:
     error: BaseException | None = None
 
 
-class Saver:
-    """The checkpoints of one run; every method but `abandon` is collective.
+@dataclass(frozen=True)
+class SavingPolicy:
+    """How the checkpoints of a run are written.
 
     keep : newest checkpoints that stay; so do those that they are based on.
     full_every : of so many checkpoints one is whole, or more where changes take more than the
         whole.
     quantize : round the weights of float32 tables to this row format in all files but the last one
         of a run; "": in none.
-    data : description of the data (`identity.py`). vocabularies : that choose rows, by feature.
     room : bytes of a rank that rows may take until they are written.
     background : may training go on meanwhile?
+    """
+
+    keep: int = 2
+    full_every: int = 1
+    quantize: str = ""
+    room: int = ROOM
+    background: bool = False
+
+
+class Saver:
+    """The checkpoints of one run; every method but `abandon` is collective.
+
+    data : description of the data (`identity.py`). vocabularies : that choose rows, by feature.
 
     Attributes: safe, step of the newest checkpoint that is complete on the disk (-1: none);
     rounded, whether the newest one that was begun is quantised; stalled, seconds that training
@@ -112,26 +129,17 @@ class Saver:
     def __init__(
         self,
         out: Path,
-        world: Any,
-        *,
-        keep: int = 2,
-        full_every: int = 1,
-        quantize: str = "",
-        data: Mapping[str, Any] | None = None,
-        vocabularies: Mapping[str, Any] | None = None,
-        room: int = ROOM,
-        background: bool = False,
+        world: "World",
+        policy: SavingPolicy,
+        data: JsonObject | None = None,
+        vocabularies: Mapping[str, Elements] | None = None,
     ) -> None:
         self.folder = Path(out) / FOLDER
         self.world = world
         self.comm = world.comm
-        self._keep = keep
-        self._every = full_every
+        self._policy = policy
         self._data = dict(data or {})
         self._vocabularies = dict(vocabularies or {})
-        self._quantize = quantize
-        self._room = room
-        self._background = background
         self._newest: _Newest | None = None
         self._pending: _Pending | None = None
         self._bases = Bases()
@@ -139,14 +147,15 @@ class Saver:
         self.stalled = 0.0
         self.safe = -1
         self.rounded = False
-        if full_every > 1:
+        if policy.full_every > 1:
+            # from now on: which rows changed before is not known, so the first file is whole
             world.embedding.tbe.changes.track()
 
-    def note(self, key: str, value: Any) -> None:
+    def note(self, key: str, value: object) -> None:
         """Let the files from now on have a note (JSON-able) beside the description of the data."""
         self._data[key] = value
 
-    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+    def use_vocabularies(self, vocabularies: Mapping[str, Elements]) -> None:
         """Rows are chosen by other vocabularies from now on."""
         self._vocabularies = dict(vocabularies)
         self._data["vocabularies"] = hashes_of(vocabularies)
@@ -154,7 +163,8 @@ class Saver:
     def resume(self, path: Path, step: int) -> None:
         """The world was just loaded from a checkpoint; the next one may hold what changed since."""
         self.safe = step
-        if self._every <= 1 or path.parent.resolve() != self.folder.resolve():
+        # a base lies beside the file that names it
+        if self._policy.full_every <= 1 or path.parent.resolve() != self.folder.resolve():
             return
         error: CheckpointError | None = None
         try:
@@ -183,6 +193,7 @@ class Saver:
         """
         self.finish()
         begun = time.perf_counter()
+        # sorted by name they are sorted by step
         path = self.folder / f"step-{step:08d}.h5"
         pending = _Pending(path.with_name(f".{path.name}.partial"), path, step)
         try:
@@ -191,7 +202,7 @@ class Saver:
             self._remove(pending)
             raise
         self._pending = pending
-        self.rounded = bool(self._quantize) and not last
+        self.rounded = bool(self._policy.quantize) and not last
         if pending.thread is None:
             self._end()
         self.stalled += time.perf_counter() - begun
@@ -223,7 +234,7 @@ class Saver:
                 pending.thread.join()
             self._remove(pending)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """Counts of this rank's checkpoints, JSON-able.
 
         "written"; how many of them are "of_changes", and "in_background"; "bytes" of all; "seconds"
@@ -235,12 +246,12 @@ class Saver:
 
     def _begin(self, pending: _Pending, last: bool) -> None:
         """Take the snapshot, lay out the file, and write this rank's share or begin to."""
-        quantize = "" if last else self._quantize
+        quantize = "" if last else self._policy.quantize
         state = state_of(self.world, quantize)
         step = pending.step
         base = self._base(state, quantize)
         self._newest = None  # until this one is laid out
-        snapshot = Snapshot(state.tensors, self._room)
+        snapshot = Snapshot(state.tensors, self._policy.room)
         written_index = state.index(snapshot.add, base is not None)
         index = written_index
         attributes, texts = facts_of(
@@ -257,6 +268,7 @@ class Saver:
         new_words = not base or words != base.words
         vocabularies = self._vocabularies if new_words else {}
         offsets = self._lay_out(pending, counts, attributes, texts, vocabularies)
+        # all or none: going through the blocks again is collective
         in_memory = not self.comm.largest(int(snapshot.room < 0))
         share = Share(
             path=pending.partial,
@@ -267,11 +279,13 @@ class Saver:
             parts=snapshot.taken() if in_memory else snapshot.again(state, base is not None),
         )
         note = json.dumps({"step": step, "digest": pending.digest}).encode()
+        # the SSD file of a run that ends is removed
         commit = None if last else self.world.embedding.tbe.seal(note)
-        self._write(pending, share, commit, in_background=in_memory and self._background)
+        self._write(pending, share, commit, in_background=in_memory and self._policy.background)
+        # the snapshot has them; what changes from here on is for the next file
         self.world.embedding.tbe.changes.clear()
         size = file_bytes(state.tensors, counts)
-        if self._every > 1:
+        if self._policy.full_every > 1:
             self._newest = _Newest(
                 name=pending.path.name,
                 step=step,
@@ -305,6 +319,7 @@ class Saver:
                 pending.error = error
 
         if in_background:
+            # writing and fsync wait for the disk and let Python go on
             pending.thread = threading.Thread(target=write, name="checkpoint")
             pending.thread.start()
         else:
@@ -313,8 +328,13 @@ class Saver:
     def _base(self, state: State, quantize: str) -> _Newest | None:
         """What the next file is to be based on; None: it is to be whole."""
         newest = self._newest
-        if newest is None or newest.chain + 1 >= self._every or newest.quantized != quantize:
+        if (
+            newest is None
+            or newest.chain + 1 >= self._policy.full_every
+            or newest.quantized != quantize
+        ):
             return None
+        # a file of changes without its base would be lost work
         removed = self.comm.rank == 0 and not (self.folder / newest.name).is_file()
         if self.comm.largest(int(removed)):
             return None
@@ -330,9 +350,9 @@ class Saver:
         self,
         pending: _Pending,
         counts: Ints,
-        attributes: Mapping[str, Any],
+        attributes: Tree,
         texts: Mapping[str, str],
-        vocabularies: Mapping[str, Any],
+        vocabularies: Mapping[str, Elements],
     ) -> Offsets:
         """Create the file on rank 0; the offsets of its datasets on all."""
 
@@ -357,6 +377,7 @@ class Saver:
             pending.thread.join()
         try:
             error = pending.error
+            # published only once all ranks have written their share
             self.comm.agree(failed(pending.path, error) if isinstance(error, OSError) else error)
             on_first_rank(self.comm, pending.path, lambda: self._publish(pending))
         except BaseException:
@@ -369,7 +390,7 @@ class Saver:
         """Complete a file that all ranks have written, and delete old ones; on rank 0."""
         assert pending.image is not None
         seal(pending.image, pending.partial, pending.tensors)
-        publish(pending.partial, pending.path, self._keep, self._bases)
+        publish(pending.partial, pending.path, self._policy.keep, self._bases)
 
     def _remove(self, pending: _Pending) -> None:
         if self.comm.rank == 0:

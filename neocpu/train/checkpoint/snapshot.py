@@ -7,13 +7,13 @@ needs no other rank.
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from neocpu.core.types import Tree
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.checkpoint.layout import Offsets, Part, RowWriter
 from neocpu.train.checkpoint.quantized import rounded
@@ -43,6 +43,7 @@ class Snapshot:
         blocks = rounded(blocks, tensor)
         part = Part.of(blocks, tensor)
         self.counts[part.tensor] += part.counts
+        # counted on below 0, which says that nothing is kept
         self.room -= part.bytes
         if self.room >= 0:
             self._parts.append(part)
@@ -108,6 +109,7 @@ def write_share(share: Share) -> OSError | None:
 
 def shares_of(comm: Comm, counts: Ints) -> tuple[Ints, Ints]:
     """Sums of the counts of lower ranks, and of all."""
+    # a rank must know how many rows lie before its own in each dataset
     gathered = np.empty(comm.size * counts.size, np.int64)
     comm.allgatherv(counts.reshape(-1), gathered, np.full(comm.size, counts.size, np.int64))
     by_rank = gathered.reshape(comm.size, *counts.shape)
@@ -115,11 +117,12 @@ def shares_of(comm: Comm, counts: Ints) -> tuple[Ints, Ints]:
 
 
 def facts_of(
-    tensors: Sequence[Tensor], config: Config, ranks: int, step: int, data: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, str]]:
+    tensors: Sequence[Tensor], config: Config, ranks: int, step: int, data: Tree
+) -> tuple[dict[str, object], dict[str, str]]:
     """Attributes and texts of a file that so many ranks write."""
     attributes = {
         "step": step,
+        # up to 2^64 - 1: Python's int would become an int64
         "seed": np.uint64(config.training.seed),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "ranks": ranks,
@@ -128,6 +131,7 @@ def facts_of(
     texts = {
         "config": config.text,
         "overrides": json.dumps(
+            # the config means the same from any folder, and whatever defaults become
             [*config.overrides, *config.absolute, *as_overrides(config.chosen)]
         ),
         "header": json.dumps(config.header()),

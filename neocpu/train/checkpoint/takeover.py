@@ -10,7 +10,7 @@ A run that goes on (`checkpoint.load`) is another thing: there nothing may diffe
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from neocpu.train.state.initial import in_format, initial_rows
 from neocpu.train.state.state import dense_fields
 from neocpu.train.watch.results import Tell
 
+if TYPE_CHECKING:
+    from neocpu.train.step.world import World
+
+Columns = tuple[list[int], list[int]]
 # rules whose states do not depend on the number of the step
 UNCOUNTED = (
     "exact_sgd",
@@ -57,14 +61,15 @@ def same_rule(before: SparseOptimizer, now: SparseOptimizer) -> bool:
     return before.rule is now.rule
 
 
-def notes_of(file: CheckpointFile, config: Config) -> dict[str, Any]:
+def notes_of(file: CheckpointFile, config: Config) -> dict[str, object]:
     """What the config of a run notes of the checkpoint that it starts from: values by key."""
-    notes: dict[str, Any] = {"training.init_digest": file.digest}
+    notes: dict[str, object] = {"training.init_digest": file.digest}
     before = file.config().optimizer
     for name in ("sparse", "dense"):
         old = getattr(before, name)
         new = getattr(config.optimizer, name)
         counted = new.rule.name not in UNCOUNTED
+        # bias corrections and counters go on from there; schedules begin anew
         if config.training.init_state and counted and same_rule(old, new):
             notes[f"optimizer.{name}.steps_before"] = file.step + old.steps_before
     return notes
@@ -80,6 +85,7 @@ def check(file: CheckpointFile, config: Config) -> None:
             f"{file.path}: its rows were chosen by {old_by}, and data.rows_by is now {new_by!r}: "
             f"every value would meet the row of another; set data.rows_by = {old_by!r}"
         )
+    # the seed is the hash's
     if new_by == "hash" and before.training.seed != config.training.seed:
         raise CheckpointError(
             f"{file.path}: was trained with training.seed = {before.training.seed}, which decides "
@@ -91,6 +97,7 @@ def check(file: CheckpointFile, config: Config) -> None:
         old = old_tables.get(spec.name)
         if old is None or _stranger(old, spec):
             continue
+        # codes of a vocabulary keep their rows as it grows; a hash is modulo the rows
         if new_by != "vocabulary" and old.rows != spec.rows:
             raise CheckpointError(
                 f"{file.path}: table {spec.name} has {old.rows} rows there and {spec.rows} here; "
@@ -128,6 +135,7 @@ def _stranger(before: TableSpec, now: TableSpec) -> str:
         return f"it was of {', '.join(before.features)} and is of {', '.join(now.features)}"
     old_maps = _maps(before)
     for key, row_map in _maps(now).items():
+        # a part of a kind has the name and shape of before, but its rows stand for others
         if key in old_maps and not row_map.keeps_rows_of(old_maps[key]):
             return f"rows of {key[0]} have other places in it now, by the keys of its kind"
     return ""
@@ -137,12 +145,13 @@ def _maps(spec: TableSpec) -> dict[tuple[str, int], RowMap]:
     """(feature, number among those of the feature) -> row map, of a part of a table of a kind."""
     maps: dict[tuple[str, int], RowMap] = {}
     for feature, row_map in zip(spec.features, spec.maps):
+        # a feature may look one part up in several ways
         number = sum(name == feature for name, _ in maps)
         maps[feature, number] = row_map
     return maps
 
 
-def take_over(file: CheckpointFile, world: Any, dense_names: list[str] | None) -> Account:
+def take_over(file: CheckpointFile, world: "World", dense_names: list[str] | None) -> Account:
     """Give a world that was just built what the checkpoint has for it, on this rank's share.
 
     dense_names : of the dense features at hand (None: not known).
@@ -152,6 +161,7 @@ def take_over(file: CheckpointFile, world: Any, dense_names: list[str] | None) -
     account = Account()
     before = file.config()
     _dense(file, before, world, dense_names, account)
+    # from the weights that were taken over, not from the initial ones
     world.dense.restart_average()
     _tables(file, before, world, account)
     if not (account.tables or account.dense):
@@ -165,7 +175,7 @@ def take_over(file: CheckpointFile, world: Any, dense_names: list[str] | None) -
 
 
 def _dense(
-    file: CheckpointFile, before: Config, world: Any, names: list[str] | None, account: Account
+    file: CheckpointFile, before: Config, world: "World", names: list[str] | None, account: Account
 ) -> None:
     """Dense parameters and, where the rule is the same, their optimizer's state."""
     config = world.config
@@ -182,7 +192,7 @@ def _dense(
         stored = _whole(file, number)
         old = stored["value"]
         new = fields["value"]
-        columns: tuple[Any, Any] = slice(None), slice(None)
+        columns: Columns | None = None
         if name == BOTTOM:
             columns = like_columns(
                 bottom_inputs(old.shape[1], old_names), bottom_inputs(new.shape[1], names)
@@ -197,7 +207,7 @@ def _dense(
             continue
         _copy(fields, stored, columns, with_state)
         account.dense.append(name)
-        if name in (BOTTOM, TOP) and len(columns[0]) < new.shape[1]:
+        if columns is not None and len(columns[0]) < new.shape[1]:
             count = new.shape[1] - len(columns[0])
             account.fresh.append(f"{count} of {new.shape[1]} columns of {name}")
 
@@ -211,24 +221,27 @@ def _whole(file: CheckpointFile, number: int) -> dict[str, F32]:
 def _copy(
     fields: Mapping[str, F32],
     stored: Mapping[str, F32],
-    columns: tuple[Any, Any],
+    columns: Columns | None,
     with_state: bool,
 ) -> None:
-    """Copy the columns that both have, "value" and, where asked for, the states of the rule."""
-    to, source = columns
+    """Copy "value" and, where asked for, the states of the rule.
+
+    columns : that both have, here and there (None: all).
+    """
     for name, values in fields.items():
         if name == AVERAGE or (name != "value" and not with_state):
             continue
-        if values.ndim == 2:
-            values[:, to] = stored[name][:, source]
-        else:
+        if columns is None or values.ndim == 1:
             values[:] = stored[name]
+        else:
+            to, source = columns
+            values[:, to] = stored[name][:, source]
 
 
 # ---- tables ----
 
 
-def _tables(file: CheckpointFile, before: Config, world: Any, account: Account) -> None:
+def _tables(file: CheckpointFile, before: Config, world: "World", account: Account) -> None:
     """This rank's shards of the tables, and what there is to say of all tables."""
     config = world.config
     optimizer = config.optimizer.sparse
@@ -257,6 +270,7 @@ def _tables(file: CheckpointFile, before: Config, world: Any, account: Account) 
             inside = slice(*np.searchsorted(blocks.rows, (first, end)))
             rows = blocks.rows[inside]
             values = initial_rows(spec, optimizer, config.training.seed, rows)
+            # fields that are not taken over keep their initial values
             values |= _converted(blocks, inside, old, spec, with_state)
             cols = slice(*shard.cols)
             own = {name: x[:, cols] if x.ndim == 2 else x for name, x in values.items()}
@@ -272,6 +286,7 @@ def _converted(
     if before.format == now.format:
         taken = {name: stored[name] for name in ("weight", *scales) if name in stored}
     else:
+        # codes would be another number in another format; the scales of before are of no use
         taken = in_format(now, np.ascontiguousarray(stored["weight"]))
     if with_state:
         states = (name for name in stored if name not in ("weight", *scales))

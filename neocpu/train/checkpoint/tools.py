@@ -89,6 +89,7 @@ def first_difference(first: CheckpointFile, second: CheckpointFile) -> Differenc
         left = FilledTensor(first, number)
         right = FilledTensor(second, number)
         for block in sorted({*left.hashes, *right.hashes}):
+            # equal hashes are equal rows: most blocks need not be read
             if left.hashes.get(block) == right.hashes.get(block):
                 continue
             row = block * BLOCK
@@ -124,6 +125,7 @@ def _description(tensor: Tensor | None) -> str:
 def _first_in_rows(tensor: str, rows: Ints, left: Values, right: Values) -> Difference | None:
     """The first of some rows in which two tensors differ."""
     unequal = {
+        # bytes, as the digest sees them: -0 and +0 differ, equal NaNs do not
         name: (left[name].view(np.uint32) != right[name].view(np.uint32)).reshape(rows.size, -1)
         for name in left
     }
@@ -157,6 +159,7 @@ def merge(file: CheckpointFile, target: Path) -> None:
     that is needed.
     """
     refuse_needed_files(file, target)
+    # the rows as they are read: rounding them again might give others
     tensors = [replace(tensor, quantized="") for tensor in file.tensors]
     counts = np.zeros((len(tensors), 3), np.int64)
     for number in range(len(tensors)):
@@ -164,6 +167,7 @@ def merge(file: CheckpointFile, target: Path) -> None:
         counts[number] = file.index.rows_of(number), 0, blocks.stop - blocks.start
     texts = {name: file.text(name) for name in TEXTS}
     attributes = {k: value for k, value in file.attributes.items() if k not in OF_ONE_FILE}
+    # above 2^63 - 1 it is no int64, which Python's int would become
     attributes["seed"] = np.uint64(attributes["seed"])
     image = lay_out(tensors, counts, attributes, texts, file.vocabularies())
     with written(target) as partial:
@@ -189,6 +193,7 @@ def refuse_needed_files(file: CheckpointFile, target: Path) -> None:
     except OSError:  # there is no such file, or writing it will say what is wrong
         return
     needed = {link.path for link in file.links}
+    # the target may be a link, and other chains may lie where it points
     for folder in {file.path.parent, target.parent, target.resolve().parent}:
         needed.update(bases_in(folder))
     for path in sorted(needed):
@@ -209,6 +214,7 @@ def written(target: Path) -> Iterator[Path]:
     partial = target.with_name(f".{target.name}.partial")
     try:
         yield partial
+        # at once: a file under its own name is complete
         os.replace(partial, target)
     except OSError as error:
         raise CheckpointError(

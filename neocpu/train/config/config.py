@@ -1,6 +1,6 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-Records list all keys and their defaults: those of training, memory and checkpoints in
+Records list all keys, their defaults and limits: those of training, memory and checkpoints in
 `settings.py`, the others beside their owners (`ingest/settings.py`, `train/model/settings.py`,
 `tables/specs/specs.py`, `tables/specs/optimizers.py`, `parallel/settings.py`,
 `parallel/exchange/wire_formats.py`).
@@ -17,28 +17,28 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.paths import absolute_paths, place_logs, place_paths, refuse_misplaced
 from neocpu.core.presets import MODELS, model_path, path_of
-from neocpu.core.records import Reader, apply_override, toml_tree
+from neocpu.core.records import Limits, Reader, apply_override, toml_tree
+from neocpu.core.types import Tree
 from neocpu.ingest.features import feature_names
 from neocpu.ingest.settings import DataConfig
 from neocpu.parallel.exchange.wire_formats import WiresConfig
 from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.sharding.plan import choose_schemes, is_plan_file
 from neocpu.parallel.transport.throttle import link_speeds
-from neocpu.tables.kinds import FULL, KEYS, expand
+from neocpu.plan.search.planners import PLANNERS
+from neocpu.tables.kinds import FULL, KEYS, KIND_NAMES, expand
 from neocpu.tables.specs.compositions import Composition, LogicalTable
 from neocpu.tables.specs.feature_groups import key_groups
 from neocpu.tables.specs.optimizer_groups import ParameterRun, dense_runs, table_optimizers
-from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.optimizers import DENSE_NAMES, RATE_MODES, TABLE_RULES, SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec, with_caches
 from neocpu.tables.specs.table_keys import ModelDefaults, tables_of
 from neocpu.tables.tiers.placement import choose_placements
 from neocpu.train.config import defaults
-from neocpu.train.config.config_limits import CHOICES, LEAST, MOST
 from neocpu.train.config.settings import (
     CheckpointConfig,
     EvalConfig,
@@ -84,7 +84,7 @@ class Config:
     overrides: tuple[str, ...] = ()
     folder: str = ""
     absolute: tuple[str, ...] = ()
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Tree = field(default_factory=dict)
     batch_chosen: bool = False
 
     @property
@@ -118,13 +118,13 @@ class Config:
         sizes = self.layout(dense_features).parameter_sizes()
         return dense_runs(sizes, self.optimizer.dense, self.optimizer.groups)
 
-    def scaled_rates(self, samples: int) -> dict[str, Any]:
+    def scaled_rates(self, samples: int) -> dict[str, float | str]:
         """Values by key that `optimizer.scaling` derives for so many train samples; {}: none."""
         parts = self.optimizer
         size = self.training.batch_size
         return parts.scaling.derived(parts.sparse, parts.dense, size, samples)
 
-    def with_chosen(self, values: Mapping[str, Any]) -> "Config":
+    def with_chosen(self, values: Tree) -> "Config":
         """The config with these values of keys that it does not name."""
         config = self
         for key, value in values.items():
@@ -132,7 +132,7 @@ class Config:
         known = self.batch_chosen and defaults.BATCH_SIZE not in values
         return replace(config, chosen={**self.chosen, **values}, batch_chosen=known)
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
         header = {
             "data": self.data.deciding(),
@@ -143,6 +143,7 @@ class Config:
                 name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")
             },
         }
+        # when a row is rounded depends on what the caches hold (docs/memory.md)
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header() | self.data.counted_once()
         if evaluation := self.eval.header():
@@ -155,7 +156,7 @@ class Config:
             header["search"] = self.search.header(vars(self.parallel))
         if self.compositions:
             header["kinds"] = [composition.header() for composition in self.compositions]
-        as_json: dict[str, Any] = json.loads(json.dumps(header))
+        as_json: dict[str, object] = json.loads(json.dumps(header))
         return as_json
 
 
@@ -171,6 +172,17 @@ SECTIONS: dict[str, type] = {
     "checkpoint": CheckpointConfig,
     "wires": WiresConfig,
     "search": SearchConfig,
+}
+# what keys may be whose records do not know it: they are shared by two sections, or stand below
+# the wing or folder that has the names
+LIMITS = {
+    "optimizer.sparse.name": Limits(TABLE_RULES),
+    "optimizer.sparse.learning_rate_mode": Limits(tuple(RATE_MODES)),
+    "optimizer.sparse.counter_halflife": Limits(least=-2),
+    "optimizer.sparse.adjustment_iter": Limits(least=-1),
+    "optimizer.dense.name": Limits(tuple(DENSE_NAMES)),
+    "parallel.planner": Limits(tuple(PLANNERS)),
+    "tables.*.kind": Limits(KIND_NAMES),
 }
 
 
@@ -213,12 +225,14 @@ def loads(
     placed = place_paths(tree, folder)
     for override in overrides:
         apply_override(written, override)
+    # paths of overrides are relative to the current folder, so they come after `place_paths`
     set_by = {apply_override(tree, override): override for override in overrides}
     refuse_misplaced(placed, source, folder, tuple(set_by))
     place_logs(tree)
+    # before records fill in their defaults: then nobody knows what was named
     chosen = defaults.unnamed(tree, begun)
     defaults.fill(tree, chosen)
-    reader = Reader(source, set_by, CHOICES, LEAST, MOST)
+    reader = Reader(source, set_by, LIMITS)
     return replace(
         _assemble(reader, tree, begun),
         text=text,
@@ -230,7 +244,7 @@ def loads(
     )
 
 
-def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
+def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
     """The config of a TOML tree, all keys and what they mean together checked."""
     for name in tree:
         if name not in (*SECTIONS, "tables"):
@@ -240,6 +254,7 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
     logical = tables_of(
         reader,
         tree.get("tables", {}),
+        # only called for patterns: it may read a schema file
         lambda: feature_names(parts["data"]),
         ModelDefaults(model.embedding_dim, model.embedding_format, model.embedding_rounding),
         KEYS,
@@ -254,6 +269,7 @@ def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
     parts["compositions"] = compositions if parts["logical"] else ()
     parts["kinds"] = logical if any(table.kind != FULL for table in logical) else ()
     rows = sum(table.rows for table in tables)
+    # rows of all tables are counted through, in int64
     if rows >= 2**63:
         raise reader.wrong(
             "tables",
@@ -286,6 +302,7 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
+        # neocpu 0.1.0 accepted values with which nothing is learnt; its runs can be read
         for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     for key, why in config.optimizer.scaling.faults(config.optimizer.dense):

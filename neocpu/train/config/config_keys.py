@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
+from neocpu.core.types import Tree
 from neocpu.tables.specs.compositions import LogicalTable
 from neocpu.train.config.config import SECTIONS, Config
 
 
-def resolved(config: Config) -> dict[str, Any]:
+def resolved(config: Config) -> dict[str, object]:
     """All keys with their values as JSON has them: {"data": {...}, …, "tables": {"C1": {...}}}.
 
     Where tables are of kinds, these are the tables that the model sees, with their kinds and the
@@ -21,16 +21,17 @@ def resolved(config: Config) -> dict[str, Any]:
     if config.kinds:
         tree["tables"] = {table.spec.name: _of_kind(table) for table in config.kinds}
         tree["physical_tables"] = physical
-    as_json: dict[str, Any] = json.loads(json.dumps(tree, default=str))
+    # paths as text, tuples as lists: what run.json has is what programs see here
+    as_json: dict[str, object] = json.loads(json.dumps(tree, default=str))
     return as_json
 
 
-def _of_kind(table: LogicalTable) -> dict[str, Any]:
+def _of_kind(table: LogicalTable) -> dict[str, object]:
     keys = asdict(table.keys) if table.keys is not None else {}
     return {**asdict(table.spec), "kind": table.kind, **keys}
 
 
-def config_record(config: Config) -> dict[str, Any]:
+def config_record(config: Config) -> dict[str, object]:
     """What a run keeps of its config: `loads(toml, source, overrides)` makes it again."""
     return {
         "config": resolved(config),
@@ -40,14 +41,14 @@ def config_record(config: Config) -> dict[str, Any]:
     }
 
 
-def flat(config: Config) -> dict[str, Any]:
+def flat(config: Config) -> dict[str, object]:
     """All keys by their dotted names: {"training.batch_size": 2048, …}."""
     return dict(flatten(resolved(config)))
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Tree, prefix: str = "") -> dict[str, object]:
     """A tree of keys as one mapping of dotted names."""
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping) and value:
             keys |= flatten(value, f"{prefix}{name}.")
@@ -56,7 +57,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return keys
 
 
-def defaults() -> dict[str, Any]:
+def defaults() -> dict[str, object]:
     """The default of every dotted key, those of tables excepted."""
     tree = {name: asdict(kind()) for name, kind in SECTIONS.items()}
     return flatten(json.loads(json.dumps(tree, default=str)))

@@ -13,14 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 from neocpu.core.records import toml_text
+from neocpu.core.types import Tree
 from neocpu.tables.specs.optimizers import COWCLIPS
 
-Keys = Mapping[str, Any]
+Keys = Tree
 # of a rule whose rows have one accumulated square, or one for each number
 ADAGRAD = ("exact_rowwise_adagrad", "exact_adagrad")
 BATCH_SIZE = "training.batch_size"
 # what neocpu 0.1.0 took
-BEFORE: dict[str, Any] = {
+BEFORE: dict[str, object] = {
     "optimizer.sparse.learning_rate": 0.01,
     "optimizer.dense.name": "sgd",
     "optimizer.sparse.weight_norm_coefficient": 0.0,
@@ -36,11 +37,12 @@ def batch_of(samples: int) -> int:
 
     A small log needs small batches: its few steps decide how far the model comes.
     """
+    # 0.12: measured by `benchmarks.defaults` on logs of several sizes
     size = 2 ** round(math.log2(max(0.12 * math.sqrt(samples), 1)))
     return min(max(size, LEAST_BATCH), MOST_BATCH)
 
 
-def unnamed(tree: Mapping[str, Any], begun: bool) -> dict[str, Any]:
+def unnamed(tree: Tree, begun: bool) -> dict[str, object]:
     """key -> value of the keys above that a TOML tree does not name.
 
     begun : the tree is of a run that began, which noted what was chosen; what it lacks has the
@@ -62,10 +64,11 @@ def unnamed(tree: Mapping[str, Any], begun: bool) -> dict[str, Any]:
     if rule not in COWCLIPS:
         del values["optimizer.sparse.weight_norm_coefficient"]
         del values["optimizer.sparse.lower_bound"]
+    # what a config names is never touched
     return {key: value for key, value in values.items() if not _names(tree, key)}
 
 
-def _section(tree: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+def _section(tree: Tree, *names: str) -> Tree:
     """A section of a TOML tree; {} where there is none, or something else."""
     for name in names:
         section = tree.get(name)
@@ -75,34 +78,37 @@ def _section(tree: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     return tree
 
 
-def _names(tree: Mapping[str, Any], key: str) -> bool:
+def _names(tree: Tree, key: str) -> bool:
     """Whether a tree names a key, or has something on the way to it that is no section."""
     *path, last = key.split(".")
     for name in path:
         if name not in tree:
             return False
-        if not isinstance(tree[name], Mapping):
+        section = tree[name]
+        if not isinstance(section, Mapping):
             return True  # for the reader of the config to refuse
-        tree = tree[name]
+        tree = section
     return last in tree
 
 
-def names_batch_size(tree: Mapping[str, Any]) -> bool:
+def names_batch_size(tree: Tree) -> bool:
     """Whether a TOML tree names the batch size."""
     return _names(tree, BATCH_SIZE)
 
 
-def fill(tree: dict[str, Any], values: Keys) -> None:
+def fill(tree: dict[str, object], values: Keys) -> None:
     """Give a TOML tree these keys."""
     for key, value in values.items():
         *path, last = key.split(".")
         section = tree
         for name in path:
-            section = section.setdefault(name, {})
+            inner = section.setdefault(name, {})
+            assert isinstance(inner, dict)  # `unnamed` gives no keys below a single value
+            section = inner
         section[last] = value
 
 
-def with_key(record: Any, key: str, value: Any) -> Any:
+def with_key(record: Any, key: str, value: object) -> Any:
     """A record with another value of a dotted key of it, or of records in it."""
     name, _, rest = key.partition(".")
     return replace(
@@ -110,7 +116,7 @@ def with_key(record: Any, key: str, value: Any) -> Any:
     )
 
 
-def value_of(record: Any, key: str) -> Any:
+def value_of(record: object, key: str) -> object:
     """The value of a dotted key."""
     for name in key.split("."):
         record = getattr(record, name)

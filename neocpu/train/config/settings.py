@@ -6,16 +6,19 @@ sections live beside their owners (`config.py` names them).
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated
 
-from neocpu.core.policies import DEFAULT
+from neocpu.core.formats import SCALED
+from neocpu.core.policies import DEFAULT, POLICIES
+from neocpu.core.records import Limits
+from neocpu.core.stages import PIPELINES
 from neocpu.parallel.sharding.plan import PlanSpec
 from neocpu.tables.specs.batch_scaling import BatchScaling
 from neocpu.tables.specs.optimizer_groups import OptimizerGroup, header_of
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
-# those of `simulation.schedule`, which stands above
-PIPELINES = ("off", "input", "full")
+# more than any machine has cores for one rank
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,9 @@ class OptimizerConfig:
     scaling: BatchScaling = field(default_factory=BatchScaling)
     clip_norm: float = 0.0
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits; keys that are not used are left out."""
-        header: dict[str, Any] = {"sparse": self.sparse.header(), "dense": self.dense.header()}
+        header: dict[str, object] = {"sparse": self.sparse.header(), "dense": self.dense.header()}
         if self.groups:
             header["groups"] = header_of(self.groups)
         if self.scaling != BatchScaling():
@@ -73,13 +76,13 @@ class TrainingConfig:
     (0: it never ends for that).
     """
 
-    batch_size: int = 2048
-    epochs: int = 1
+    batch_size: Annotated[int, Limits(least=1, most=2**31 - 1)] = 2048
+    epochs: Annotated[int, Limits(least=1)] = 1
     steps: int = 0
-    seed: int = 1
-    leaves: int = 16
-    threads: int = 0
-    pipeline: str = "full"
+    seed: Annotated[int, Limits(most=2**64 - 1)] = 1
+    leaves: Annotated[int, Limits(least=1, most=2**20)] = 16
+    threads: Annotated[int, Limits(most=MOST_THREADS)] = 0
+    pipeline: Annotated[str, Limits(tuple(PIPELINES))] = "full"
     bucket_bytes: int = 1 << 16
     log_every: int = 0
     init_from: str = ""
@@ -87,7 +90,7 @@ class TrainingConfig:
     init_digest: str = ""
     patience: int = 0
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> dict[str, object]:
         """What the run starts from, as far as it decides the bits; {}: initial values."""
         if not self.init_digest:
             return {}
@@ -113,7 +116,7 @@ class EvalConfig:
         """Whether parameters are looked at through their moving average."""
         return bool(self.ema) and self.averaged
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits of the state."""
         return {"ema": self.ema} if self.ema else {}
 
@@ -145,7 +148,7 @@ class MemoryConfig:
     hbm: int = 0
     ddr: int = 0
     ssd: int = 0
-    policy: str = DEFAULT
+    policy: Annotated[str, Limits(tuple(POLICIES))] = DEFAULT
     folder: str = ""
     cache_format: PlanSpec = ""
     ddr_bandwidth: float = 0.0
@@ -156,7 +159,7 @@ class MemoryConfig:
     warm: bool = False
     check: bool = True
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides which rows are in a cache at a time."""
         names = "placement", "hbm", "ddr", "policy", "cache_format", "prefetch", "lookahead", "warm"
         return {name: getattr(self, name) for name in names}
@@ -180,9 +183,9 @@ class CheckpointConfig:
 
     every_steps: int = 0
     every_files: int = 1
-    keep: int = 2
+    keep: Annotated[int, Limits(least=1)] = 2
     full_every: int = 0
-    quantize: str = "none"
+    quantize: Annotated[str, Limits(("none", *SCALED))] = "none"
     memory: int = 128 << 20
 
     def files_until_full(self, ssd: bool) -> int:

@@ -50,6 +50,7 @@ class AttentionLayout:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Widths of the MLP, its inputs first."""
+        # h, a, h - a and h * a side by side
         return (4 * self.dim, *self.hidden, 1)
 
     @property
@@ -116,6 +117,7 @@ def _layout(
         raise ConfigError(
             f"{place}.target: no table looks up {candidate!r}; the features are {_names(keys)}"
         )
+    # its vector would have to be made before it is read
     if candidate in attention:
         raise ConfigError(
             f"{place}.target: {candidate!r} is a history itself; a candidate is a feature "

@@ -49,6 +49,7 @@ class JoinedGradient(NodeGradient):
 
     def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
         """Keep what a feature has for a layer, until `write_to`."""
+        # a history has `rows` lines for each sample
         self.calls.setdefault(layer, []).append(Call(outer, inputs, self.cuts * rows))
 
     def write_to(self, node: NodeGradient) -> None:
@@ -62,7 +63,10 @@ def _joined(calls: Sequence[Call]) -> Call:
     """Calls of several features as one: leaf by leaf, the features' lines behind one another."""
     leaves = range(calls[0].cuts.size - 1)
     parts = [
-        (call, slice(call.cuts[leaf], call.cuts[leaf + 1])) for leaf in leaves for call in calls
+        # leaf by leaf: the chain over samples within a leaf defines the bits (docs/arithmetic.md)
+        (call, slice(call.cuts[leaf], call.cuts[leaf + 1]))
+        for leaf in leaves
+        for call in calls
     ]
     cuts = sum(call.cuts - call.cuts[0] for call in calls)
     return Call(
@@ -109,6 +113,7 @@ class Compositions:
 
         lookups : of the keys without pooling, in the order of `layout.unpooled`.
         """
+        # kept for products, whose adjoint reads the other factor
         self._physical = physical
         if self._plain.nothing:
             return physical

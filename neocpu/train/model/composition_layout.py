@@ -111,7 +111,7 @@ def composition_layout(
     logical: Sequence[TableSpec],
     physical: Sequence[TableSpec],
     compositions: Sequence[Composition],
-    attention: Mapping[str, AttentionKeys] | None = None,
+    attention: Mapping[str, AttentionKeys],
 ) -> CompositionLayout | None:
     """The parts of a model whose tables are composed; None if there are no compositions.
 
@@ -120,10 +120,12 @@ def composition_layout(
     Raises ConfigError where the vectors of a plain composition have not the dim of their table, and
     as `attention_layouts`.
     """
-    histories = attention_layouts(attention or {}, _model_keys(logical))
+    # before the return: attention to a plain table is refused too
+    histories = attention_layouts(attention, _model_keys(logical))
     if not compositions:
         return None
     sources = _sources(physical)
+    # compositions have a term for each feature, in the order of the bags
     names = iter([key.key for key in bags(logical)])
     parts = []
     column = 0
@@ -165,6 +167,7 @@ def _model_keys(logical: Sequence[TableSpec]) -> list[ModelKey]:
 
 def _check_rows(part: KeyVectors, physical: Sequence[TableSpec]) -> None:
     """Raise ConfigError for sources that cannot be combined lookup by lookup."""
+    # a bag's vector and a lookup's row have different numbers of lines
     if len({source.pooling == "none" for source in part.sources}) > 1:
         raise ConfigError(
             f"tables.{part.table}: some of its parts pool and others do not; give all of them "
@@ -193,5 +196,6 @@ def _sources(physical: Sequence[TableSpec]) -> Mapping[tuple[str, int], Physical
         at = place.setdefault(key.table, 0)
         sources[spec.name, at] = PhysicalVectors(number, column, spec.dim, spec.pooling)
         place[key.table] += 1
+        # rows of keys without pooling come by lookup and have no columns
         column += spec.pooled_dim
     return sources

@@ -13,20 +13,18 @@ and those of logical ones then. A linear term and some interactions add to the l
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
-from neocpu.train.model.head_layout import HeadLayout
 from neocpu.train.model.heads import Head, Objective
 from neocpu.train.model.interactions.chain import Chain
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.layers.first_order import FirstOrder
 from neocpu.train.model.layers.mlp import Mlp, initialise, nothing
 from neocpu.train.model.layout import ModelLayout
-from neocpu.train.model.tower_layout import TowerLayout
 
 if TYPE_CHECKING:
     from neocpu.train.model.composition import Compositions
@@ -36,8 +34,8 @@ if TYPE_CHECKING:
 class Dlrm:
     """Bottom MLP, interaction, top MLP and loss.
 
-    Arguments as for `ModelLayout`; sizes : its other fields. seed : of the initial values. apart :
-    do the towers' modules run elsewhere, and E holds their vectors in place of the pooled ones?
+    layout : the sizes of its parts. seed : of the initial values. apart : do the towers' modules
+    run elsewhere, and E holds their vectors in place of the pooled ones?
 
     Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
     columns], which is the bottom's output in columns :first_column, then each (physical) key's
@@ -45,72 +43,44 @@ class Dlrm:
     interaction; heads, of further labels;
     shared, number of parameters at work here: all but those of towers that run elsewhere; between,
     called after each layer's work (messages may be on their way).
-
-    Raises
-    ------
-    ConfigError : sizes that do not fit together (see `ModelLayout`).
     """
 
-    def __init__(
-        self,
-        dense_features: int,
-        dims: Sequence[int],
-        bottom: Sequence[int],
-        top: Sequence[int],
-        interaction: str | tuple[str, ...] = "dot",
-        diagonal: bool = False,
-        loss: str = "bce",
-        seed: int = 0,
-        towers: Sequence[TowerLayout] = (),
-        apart: bool = False,
-        **sizes: Any,
-    ) -> None:
-        self.layout = self._layout(
-            ModelLayout(
-                dense_features,
-                tuple(dims),
-                tuple(bottom),
-                tuple(top),
-                interaction,
-                diagonal,
-                loss,
-                tuple(towers),
-                **sizes,
-            )
-        )
-        vector_columns = self.layout.first_column + sum(self.layout.vector_widths)
-        self.columns = vector_columns if apart else self.layout.columns
-        self.first_column = self.layout.first_column
-        self.flat: F32 = np.empty(self.layout.parameters, np.float32)
-        self.parameters = self.layout.views(self.flat)
+    def __init__(self, layout: ModelLayout, seed: int = 0, apart: bool = False) -> None:
+        self.layout = layout
+        vector_columns = layout.first_column + sum(layout.vector_widths)
+        # towers that run elsewhere send their vectors; the pooled vectors they take never come here
+        self.columns = vector_columns if apart else layout.columns
+        self.first_column = layout.first_column
+        self.flat: F32 = np.empty(layout.parameters, np.float32)
+        self.parameters = layout.views(self.flat)
         initialise(self.parameters, seed)
         self.between: Callable[[], None] = nothing
         self._bottom = self._mlp("bottom", last_relu=True)
         self._top = self._mlp("top", last_relu=False)
-        widths = (self.first_column, self.layout.dims)
-        self.towers = self._towers(widths) if towers and not apart else None
-        self.first_order = (
-            FirstOrder(*widths, self.layout.wide, self.parameters)
-            if self.layout.has_first_order
-            else None
-        )
-        self.interaction = Chain(self.layout.chain(), self.parameters, self._between_layers)
-        self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
+        widths = (layout.first_column, layout.dims)
+        self.towers = self._towers(widths) if layout.towers and not apart else None
+        self.first_order: FirstOrder | None = None
+        if layout.has_first_order:
+            self.first_order = FirstOrder(*widths, layout.wide, self.parameters)
+        self.interaction = Chain(layout.chain(), self.parameters, self._between_layers)
+        self.shared = self.flat.size
+        if layout.towers and apart:
+            # they end the flat array, and only the nodes that run them train them
+            self.shared = layout.tower_slices[0].start
         self.composition = self._compositions()
         if self.composition is not None:
             # E is filled by physical tables, which may have more or fewer columns
             self.columns = self.composition.columns
-        self.heads = [self._head(layout) for layout in self.layout.heads]
-        self._objective = Objective(loss)
+        self.heads = [
+            Head(head, layout.interaction_width, self.parameters, self._between_layers)
+            for head in layout.heads
+        ]
+        self._objective = Objective(layout.loss)
         # a sum over heads, where there are several
-        self._z_gradient = Buffer(self.layout.interaction_width)
+        self._z_gradient = Buffer(layout.interaction_width)
         self._logits = np.empty((0, 0), np.float32)
         self._dense = self._logits
         self._bottom_gradient = self._logits
-
-    def _layout(self, layout: ModelLayout) -> ModelLayout:
-        """The layout of the tensors; a model with others than these has its own."""
-        return layout
 
     def _towers(self, widths: tuple[int, tuple[int, ...]]) -> "Towers":
         """The modules of the towers, where they run here."""
@@ -130,11 +100,6 @@ class Dlrm:
         """The MLP "bottom" or "top"."""
         sizes = self.layout.sizes(name)
         return Mlp(name, sizes, self.parameters, last_relu, between=self._between_layers)
-
-    def _head(self, layout: HeadLayout) -> Head:
-        """A further head."""
-        inputs = self.layout.interaction_width
-        return Head(layout, inputs, self.parameters, self._between_layers)
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""

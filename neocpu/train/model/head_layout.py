@@ -5,9 +5,13 @@ Nothing is compiled to answer that.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.records import Limits
 from neocpu.train.model.layers.shapes import Shapes, mlp_shapes
+
+LOSSES = ("bce", "mse")
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class HeadConfig:
     """
 
     label: str = ""
-    loss: str = "bce"
+    loss: Annotated[str, Limits(LOSSES)] = "bce"
     weight: float = 1.0
     top: tuple[int, ...] = ()
 
@@ -58,6 +62,7 @@ def head_layouts(heads: Mapping[str, HeadConfig], top: Sequence[int]) -> tuple[H
     layouts = []
     for name, head in heads.items():
         key = f"model.heads.{name}"
+        # parameters are groups of an HDF5 file by their names
         if not name or "/" in name or "\0" in name or name in (".", ".."):
             raise ConfigError(
                 f"model.heads: {name!r} is no head's name; it may not be empty, '.' or contain '/' "

@@ -50,6 +50,7 @@ class Objective:
         self._loss(logits, labels, global_batch, prediction, gradient, loss)
         if weights is not None:
             np.multiply(gradient, weights, out=gradient)
+        # times 1 is no change of bits, but a pass over the batch
         if self._weight != 1:
             np.multiply(gradient, self._weight, out=gradient)
         return prediction, loss
@@ -60,6 +61,7 @@ class Objective:
         Valid until the next call.
         """
         labels = self._labels.matrix(logits.size).reshape(-1)
+        # a prediction is that of the loss's kernel, which wants labels
         labels[:] = 0
         return self.gradient(logits, labels, max(logits.size, 1))[0]
 

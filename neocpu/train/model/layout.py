@@ -29,10 +29,9 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
 from neocpu.train.model.composition_layout import CompositionLayout
-from neocpu.train.model.head_layout import HeadLayout
+from neocpu.train.model.head_layout import LOSSES, HeadLayout
 from neocpu.train.model.interactions.base import InteractionLayout
 from neocpu.train.model.interactions.chain import (
-    INTERACTIONS,
     WITH_FIRST_ORDER,
     InteractionOptions,
     chain_layouts,
@@ -45,9 +44,6 @@ from neocpu.train.model.layers.first_order import NAME as FIRST_ORDER
 from neocpu.train.model.layers.shapes import Shapes, mlp_shapes
 from neocpu.train.model.tower_layout import TowerLayout
 
-__all__ = ["INTERACTIONS", "LOSSES", "ModelLayout"]
-LOSSES = ("bce", "mse")
-
 
 @dataclass(frozen=True)
 class ModelLayout:
@@ -59,7 +55,8 @@ class ModelLayout:
     of the keys, or none. composition : how the keys' vectors are made of those of physical tables
     (None: as they are). cross, dhen : shapes of these layers, where the interaction has any. wide :
     positions of the keys that are weights of a linear term (`first_order.py`) and do not interact.
-    heads : top MLPs and losses of further labels.
+    heads : top MLPs and losses of further labels. appended : parameters behind all others, of no
+    layer.
 
     Raises
     ------
@@ -79,6 +76,7 @@ class ModelLayout:
     dhen: DhenShape = field(default_factory=DhenShape)
     wide: tuple[int, ...] = ()
     heads: tuple[HeadLayout, ...] = ()
+    appended: Shapes = ()
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -96,8 +94,10 @@ class ModelLayout:
             )
         if self.wide and self.towers:
             raise ConfigError("model.wide: keys of towers are vectors; use one of the two")
+        # messages that say what to change; behind another interaction widths are its own
         if self.interaction_names[:1] == ("dot",):
             self._check_dot()
+        # raises for interactions that do not fit, before anything starts
         self.chain()
 
     def _check_dot(self) -> None:
@@ -184,7 +184,7 @@ class ModelLayout:
         tensors += self.further_tensors()
         for tower in self.towers:
             tensors += tower.tensors()
-        return tuple(tensors)
+        return (*tensors, *self.appended)
 
     def further_tensors(self) -> Shapes:
         """(name, shape) of the parameters of interactions, linear term and further heads."""
@@ -209,6 +209,7 @@ class ModelLayout:
     def tower_slices(self) -> tuple[slice, ...]:
         """Where each tower's parameters stand in the flat array, which they end."""
         sizes = [sum(math.prod(shape) for _, shape in t.tensors()) for t in self.towers]
+        # towers end the flat array, so that all other parameters are one slice
         ends = [self.parameters - sum(sizes[tower + 1 :]) for tower in range(len(sizes))]
         return tuple(slice(end - size, end) for end, size in zip(ends, sizes))
 

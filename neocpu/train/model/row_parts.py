@@ -58,6 +58,7 @@ class RowPart:
     def _rows_of(self, sources: Sequence[KeyLookups]) -> F32:
         """The key's row of each lookup: f32[n, dim]."""
         if self._row_operation is None and self._operation is None:
+            # a plain key: its rows are those of its table
             return sources[0].values
         rows = self._rows.matrix(sources[0].rows.size)
         if self._row_operation is not None:

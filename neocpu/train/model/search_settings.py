@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated
+
+from neocpu.core.records import Limits
+from neocpu.core.types import Tree
 
 COSTS = ("parameters", "flops", "seconds")
 PICKS = ("argmax", "sample")
@@ -38,18 +41,18 @@ class SearchConfig:
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     split: float = 0.8
     warmup_steps: int = 0
-    every: int = 1
+    every: Annotated[int, Limits(least=1)] = 1
     temperature: float = 2.0
     decay: float = 0.9
     decay_steps: int = 0
     learning_rate: float = 0.3
-    cost: str = "parameters"
+    cost: Annotated[str, Limits(COSTS)] = "parameters"
     cost_weight: float = 0.01
-    cost_ranks: int = 1
-    pick: str = "argmax"
+    cost_ranks: Annotated[int, Limits(least=1)] = 1
+    pick: Annotated[str, Limits(PICKS)] = "argmax"
     supernet: bool = False
 
-    def header(self, parallel: Mapping[str, Any]) -> dict[str, Any]:
+    def header(self, parallel: Tree) -> dict[str, object]:
         """The keys that decide the bits of a search; parallel : that section's, of which the
         planner reads some.
         """

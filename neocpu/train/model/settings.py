@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.formats import TRAINED
+from neocpu.core.records import Limits
 from neocpu.tables.specs.compositions import Composition
-from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.tables.specs.specs import MOST_COLUMNS, ROUNDINGS, TableSpec, bags
 from neocpu.train.model.attention_layout import AttentionKeys
 from neocpu.train.model.composition_layout import composition_layout
-from neocpu.train.model.head_layout import HeadConfig, head_layouts
-from neocpu.train.model.interactions.chain import WITH_FIRST_ORDER
+from neocpu.train.model.head_layout import LOSSES, HeadConfig, head_layouts
+from neocpu.train.model.interactions.chain import INTERACTIONS, WITH_FIRST_ORDER
 from neocpu.train.model.interactions.cross import CrossShape
 from neocpu.train.model.interactions.dhen import DhenShape
 from neocpu.train.model.layout import ModelLayout
@@ -42,14 +44,14 @@ class ModelConfig:
     heads : further labels that the model learns, each by a top MLP of its own (docs/models.md).
     """
 
-    embedding_dim: int = 16
-    embedding_format: str = "fp32"
-    embedding_rounding: str = "nearest"
+    embedding_dim: Annotated[int, Limits(least=1, most=MOST_COLUMNS)] = 16
+    embedding_format: Annotated[str, Limits(TRAINED)] = "fp32"
+    embedding_rounding: Annotated[str, Limits(ROUNDINGS)] = "nearest"
     bottom: tuple[int, ...] = (64, 16)
     top: tuple[int, ...] = (64, 1)
-    interaction: str | tuple[str, ...] = "dot"
+    interaction: Annotated[str | tuple[str, ...], Limits(INTERACTIONS)] = "dot"
     diagonal: bool = False
-    loss: str = "bce"
+    loss: Annotated[str, Limits(LOSSES)] = "bce"
     attention: Mapping[str, AttentionKeys] = field(default_factory=dict)
     tower: TowerModule = field(default_factory=TowerModule)
     towers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class ModelConfig:
         names = self.interaction
         return (names,) if isinstance(names, str) else names
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """What decides the bits; defaults of tables are not in it, each table notes its own."""
         model = asdict(self)
         for name in ("embedding_dim", "embedding_format", "embedding_rounding"):

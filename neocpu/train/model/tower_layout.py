@@ -74,6 +74,7 @@ class TowerLayout:
         tensors: list[tuple[str, tuple[int, ...]]] = []
         parts = (
             ("joint", self.joint_columns, self.inputs),
+            # all keys of the tower share it, so their dims are one
             ("feature", self.module.feature_vectors * self.module.width, self.dims[0]),
         )
         for part, outputs, inputs in parts:
@@ -108,6 +109,7 @@ def tower_layouts(
     tower_of: dict[str, str] = {}
     layouts = []
     for name, members in towers.items():
+        # parameters are groups of an HDF5 file by their names
         if not name or "/" in name or "\0" in name or name in (".", ".."):
             raise ConfigError(
                 f"model.towers: {name!r} is no tower's name; it may not be empty, '.' or contain "
@@ -127,6 +129,7 @@ def tower_layouts(
                     "feature belongs to one tower"
                 )
             tower_of[key] = name
+        # in the order of the config: the joint matrix has its columns in that order
         positions = tuple(position[key] for key in members)
         layouts.append(TowerLayout(name, positions, tuple(dims[i] for i in positions), module))
     missing_keys = [key for key in keys if key not in tower_of]

@@ -46,6 +46,7 @@ class Tower:
         samples = len(E)
         self._samples = samples
         x = self._x.matrix(samples)
+        # keys of a tower need not be neighbours in E
         self._gather(E, x)
         at = 0
         for weight, bias, rows, buffer in zip(
@@ -67,8 +68,10 @@ class Tower:
         total: F32 | None = None
         for weight, rows, buffer in zip(self._weights, self._rows, self._gradients):
             outer = buffer.matrix(self._samples)
+            # kept without gaps: the weight gradients read it after this call
             outer[:] = gradient[:, at : at + outer.shape[1]]
             at += outer.shape[1]
+            # the joint layer's first, then fl(joint + feature), as docs/arithmetic.md has it
             inner = (self._sum if total is None else self._dx).matrix(self._samples)
             chosen("dense.gemm", "input_gradient")(
                 _with_rows(outer, rows), weight, NO_GATE, _with_rows(inner, rows)

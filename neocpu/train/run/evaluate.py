@@ -63,6 +63,7 @@ def score(
     labels: dict[str, list[NDArray[np.float32]]] = {name: [NOTHING] for name in names}
     samples_done = 0
     for batch, prediction in predictions(world, batches):
+        # predictions are valid until the next batch only
         scores[""].append(prediction.copy())
         labels[""].append(batch.labels.copy())
         if batch.head_labels is not None:
@@ -108,6 +109,7 @@ def predict(
     total = 0
     for _, prediction in predictions(world, batches, head):
         counts = np.empty(comm.size, np.int64)
+        # ranks own leaves, not equal numbers of samples; in rank order they are in input order
         comm.allgatherv(np.array([prediction.size], np.int64), counts, np.ones(comm.size, np.int64))
         global_prediction = np.empty(int(counts.sum()), np.float32)
         comm.allgatherv(np.ascontiguousarray(prediction), global_prediction, counts)

@@ -9,7 +9,7 @@ A checkpoint notes the files so far (their sizes and fingerprints, not their con
 run goes on with the files that are still to come, and in the middle of one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.vocabulary import fit_vocabularies
 from neocpu.ingest.loader import Batch, Loader
@@ -52,7 +53,7 @@ class TrainFile:
     fingerprint: str
     start: int
     steps: int
-    metrics: dict[str, Any] | None = None
+    metrics: dict[str, float | None] | None = None
     dataset: Dataset | None = None
     measuring_vocabularies: Vocabularies | None = None
     training_vocabularies: Vocabularies | None = None
@@ -62,13 +63,13 @@ class TrainFile:
         """The step after which the file is done."""
         return self.start + self.steps
 
-    def note(self) -> dict[str, Any]:
+    def note(self) -> dict[str, object]:
         """What a checkpoint notes of it, JSON-able."""
         names = ("name", "rows", "fingerprint", "start", "steps", "metrics")
         return {name: getattr(self, name) for name in names}
 
 
-def known_files(history: Sequence[Mapping[str, Any]], step: int) -> list[TrainFile]:
+def known_files(history: Sequence[JsonObject], step: int) -> list[TrainFile]:
     """The files that a run had begun at a step. Raises DataError where the notes are damaged."""
     try:
         files = [TrainFile(**note) for note in history]
@@ -318,7 +319,7 @@ class OnlineTrainer(Trainer):
         return {**metrics, SPLIT: overall} if overall else metrics
 
 
-def mean_metrics(measured: Sequence[Mapping[str, Any]]) -> Metrics | None:
+def mean_metrics(measured: Sequence[JsonObject]) -> Metrics | None:
     """Means over files, weighted by their samples; None where nothing was measured.
 
     Of AUC too: pairs of samples of different files are not compared.

@@ -8,7 +8,6 @@ checkpoint holds the count (in /run/data), so that a run that goes on does too.
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from neocpu.train.checkpoint.best import write_note
 from neocpu.train.checkpoint.folder import FOLDER
@@ -41,6 +40,7 @@ class Patience:
         value = getattr(metrics, self.metric)
         better = value is not None and (self.value is None or value < self.value)
         if not due:
+            # apart from the count: a run that goes on counts as one that did not end here
             self._last = (value, step) if better else None
             return
         if better:
@@ -73,11 +73,11 @@ class Patience:
             f"(training.patience = {self.limit}); that checkpoint is kept"
         )
 
-    def to_note(self) -> dict[str, Any]:
+    def to_note(self) -> dict[str, object]:
         """The count, JSON-able."""
         return {"value": self.value, "step": self.step, "worse": self.worse}
 
-    def resume(self, note: Any) -> None:
+    def resume(self, note: object) -> None:
         """Go on with the count of a checkpoint, where it has one."""
         match note:
             case {"value": float() | None as value, "step": int(step), "worse": int(worse)}:

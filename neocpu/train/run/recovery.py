@@ -6,11 +6,11 @@ later. A crash in between costs all steps since the one before.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+from neocpu.core.types import Elements, JsonObject
 from neocpu.train import checkpoint
 from neocpu.train.checkpoint.reading import CheckpointFile
-from neocpu.train.checkpoint.saving import Saver
+from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 from neocpu.train.run.patience import NOTE, Patience
 from neocpu.train.step.world import World
 from neocpu.train.watch.clock import StepClock
@@ -27,9 +27,9 @@ class Recovery:
         self,
         out: Path,
         world: World,
-        data: Mapping[str, Any],
+        data: JsonObject,
         clock: StepClock,
-        vocabularies: Mapping[str, Any] | None = None,
+        vocabularies: Mapping[str, Elements] | None = None,
     ) -> None:
         config = world.config.checkpoint
         memory = world.embedding.memory
@@ -37,17 +37,14 @@ class Recovery:
         self._world = world
         self._data = data
         self._clock = clock
-        self._saver = Saver(
-            out,
-            world,
+        policy = SavingPolicy(
             keep=config.keep,
             full_every=config.files_until_full(memory is not None and memory.over_ssd),
             quantize="" if config.quantize == "none" else config.quantize,
-            data=data,
-            vocabularies=vocabularies,
             room=config.memory,
             background=True,
         )
+        self._saver = Saver(out, world, policy, data, vocabularies)
         self._patience: Patience | None = None
         self.digest = ""  # of the newest checkpoint that this run began
         self.resumed_from: Path | None = None
@@ -61,11 +58,11 @@ class Recovery:
         """Keep the best checkpoint of this count, and note the count in all of them."""
         self._patience = patience
 
-    def note(self, key: str, value: Any) -> None:
+    def note(self, key: str, value: object) -> None:
         """Let checkpoints have a note (JSON-able) beside the description of the data."""
         self._saver.note(key, value)
 
-    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+    def use_vocabularies(self, vocabularies: Mapping[str, Elements]) -> None:
         """Rows are chosen by other vocabularies from now on; checkpoints hold these."""
         self._saver.use_vocabularies(vocabularies)
 
@@ -129,11 +126,11 @@ class Recovery:
         """The run failed: remove what is not complete. Not collective."""
         self._saver.abandon()
 
-    def crash_cost(self) -> dict[str, Any]:
+    def crash_cost(self) -> dict[str, object]:
         """Most steps, with their seconds, that a crash could have cost so far."""
         steps, seconds = self._cost
         return {"steps": steps, "seconds": seconds}
 
-    def written(self) -> dict[str, Any]:
+    def written(self) -> dict[str, object]:
         """Checkpoints written, their bytes, and how long training waited (`Saver.report`)."""
         return self._saver.report()

@@ -51,6 +51,7 @@ def in_use(out: Path) -> bool:
         return False
     try:
         with open(out / LOCK, "rb") as file:
+            # shared: two who look do not hold each other up
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -102,6 +103,7 @@ class RunLock:
         trace: TracebackType | None,
     ) -> None:
         self._release()
+        # a folder that was removed under the run shows as a missing file somewhere
         if isinstance(error, FileNotFoundError) and self._had(error.filename):
             raise TrainingError(
                 f"{error.filename} was removed while the run used it; start the run again"
@@ -133,6 +135,7 @@ class RunLock:
             self._take_exclusively()
             return
         os.ftruncate(file, 0)
+        # for the message of whoever finds it locked
         os.pwrite(file, holder().encode(), 0)
         self._file = file
 
@@ -146,6 +149,7 @@ class RunLock:
             except BlockingIOError:
                 if time.monotonic() >= end:
                     raise
+            # flock cannot wait for a limited time
             time.sleep(0.1)
 
     def _take_exclusively(self) -> None:

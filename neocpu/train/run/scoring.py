@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.presets import log_path
+from neocpu.core.types import Tree
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.sharding.plan import AUTO, Plan, is_plan_file
 from neocpu.parallel.transport.comm import Comm
@@ -51,6 +51,7 @@ def restore(
         config = without_plan_file(config)
     logs = tuple(map(log_path, data))
     splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: logs}, labelled=labelled)
+    # rows are those of training: codes that it did not see stay unknown
     if vocabularies and not config.data.vocabulary:
         splits.use_vocabularies(vocabularies)
     world = restore_world(
@@ -72,7 +73,7 @@ def restore_world(
     dense_features: int,
     *,
     pooling: Mapping[str, float],
-    data: Mapping[str, Any] | None = None,
+    data: Tree | None = None,
     warm: Callable[[Plan, MemoryPlan], object] | None = None,
 ) -> World:
     """The objects of a run in the state of a checkpoint. Collective.
@@ -84,6 +85,7 @@ def restore_world(
     plan = make_plan(config, comm, pooling)
     memory = memory_plan(config, plan, pooling)
     if warm is not None:
+        # which kernels are needed follows from schemes and placements
         warm(plan, memory)
     if not (memory.plain or config.memory.folder):
         memory = replace(memory, folder=_temporary_folder())

@@ -6,11 +6,11 @@ Its digest, metrics, speed, memory, traffic and plan, as `run.json` has them.
 import json
 import resource
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.cost.capacity import placed
 from neocpu.train.config.config_keys import config_record
@@ -36,9 +36,9 @@ def summarise(
     samples: int,
     clock: StepClock,
     metrics: dict[str, Metrics],
-    traffic: dict[str, Any],
+    traffic: dict[str, object],
     recovery: Recovery,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The summary of a run after `steps` steps over `samples` samples, all checkpoints written.
 
     Collective.
@@ -75,7 +75,7 @@ def summarise(
     }
 
 
-def sent_matrix(states: Sequence[Mapping[str, Any]], ranks_per_node: int) -> dict[str, Any]:
+def sent_matrix(states: Sequence[JsonObject], ranks_per_node: int) -> dict[str, object]:
     """Bytes by sender and receiver: {"unit": "rank" or "node", "bytes": rows by sender}.
 
     states : of each rank, what `Comm.traffic_of_ranks` says.
@@ -92,13 +92,13 @@ def sent_matrix(states: Sequence[Mapping[str, Any]], ranks_per_node: int) -> dic
     return {"unit": "node", "bytes": np.add.reduceat(by_sender, first, axis=1).tolist()}
 
 
-def tier_counts(comm: Comm, local: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def tier_counts(comm: Comm, local: JsonObject) -> list[JsonObject]:
     """Counts of the tiers of cached tables, summed over ranks. Collective.
 
     local : table -> its tiers on this rank, nearest first, each with its name as "tier" and counts.
     Tables come in the order in which ranks name them, a table's tiers nearest first.
     """
-    totals: dict[tuple[str, str], dict[str, Any]] = {}
+    totals: dict[tuple[str, str], dict[str, object]] = {}
     for message in comm.allgather_bytes(json.dumps(local).encode()):
         for table, tiers in json.loads(message).items():
             for counts in tiers:

@@ -6,12 +6,12 @@ that story; its parts are files of this folder. What one step does is in `step.p
 """
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neocpu.core.cores import roam
 from neocpu.core.floats import keep_subnormals, require_subnormals
+from neocpu.core.types import Tree
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_kernels
@@ -60,11 +60,10 @@ class Trainer:
     comm : the ranks; None: this process alone.
     out : folder for checkpoints, metrics and the summary; locked while the run lasts.
     resume : go on from the newest complete checkpoint in `out`, or start at step 0 and say so.
-    started : `time.time()` at the start of the process, for the cold-start figure.
+    started : `time.time()` at the start of a process that does nothing but this run, for the
+        cold-start figure; each kernel thread may then have a core of its own, where the host's
+        ranks together use every core once. None: the process is the caller's.
     trace : of the steps, if one is wanted.
-    bind : may each kernel thread have a core of its own, where the host's ranks together use every
-        core once? For a process that does nothing else; the calling thread is free again when `run`
-        ends.
 
     Class attribute: online, whether it trains on file after file (`online.py`). Attributes:
     steps_taken; samples, of all ranks, that those steps trained on; world, once built.
@@ -81,7 +80,6 @@ class Trainer:
         resume: bool = False,
         report: RunReport | None = None,
         started: float | None = None,
-        bind: bool = False,
         trace: "RunTrace | None" = None,
     ) -> None:
         self.config = config
@@ -89,19 +87,19 @@ class Trainer:
         self._watch = StepWatch(self.comm, config.parallel, trace)
         self.out = Path(out)
         self.resume = resume
-        self.bind = bind
         self.report = report or RunReport(self.out, self.comm.rank)
         self.steps_taken = 0
         self.samples = 0
         self.world: World | None = None
         self._recovery: Recovery | None = None
         self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
+        self._bind = started is not None
         self._clock = StepClock(time.time() if started is None else started)
         self._window = Window(WINDOW)
         metric = "mse" if config.model.loss == "mse" else "logloss"
         self._patience = Patience(config.training.patience, metric)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
-        self._reliability: dict[str, Any] = {}  # by split, of its newest measurement
+        self._reliability: dict[str, object] = {}  # by split, of its newest measurement
         self._log = TrainLog(config.training.log_every, config.model.loss, WINDOW, self._clock)
 
     def run(self) -> dict[str, Any]:
@@ -113,8 +111,10 @@ class Trainer:
         the
             run early.
         """
+        # libraries built with fast-math set the CPU to flush them, which changes bits
         keep_subnormals()
         check_kernels()
+        # before the run: a name that is wrong should not be told after days
         self._machine = load_machine(self.config.parallel.machine, self.comm)
         try:
             with (
@@ -127,15 +127,17 @@ class Trainer:
             roam()
             if self._recovery is not None:
                 self._recovery.abandon()
+            # SSD files are closed, and removed, however the run ends
             if self.world is not None:
                 self.world.embedding.tbe.close()
 
-    def _run(self, stop: StopSignal) -> dict[str, Any]:
+    def _run(self, stop: StopSignal) -> dict[str, object]:
         """The run within its folder, from the data to the summary."""
         tell = self.report.tell
         self._watch.prepare()
         beginning = begin(self.config, self.comm, self.out, self.resume, online=self.online)
         self.config = beginning.config
+        # data before the plan: the batch size and the lookups follow from it
         splits = self._open(beginning)
         self.report.note("data are open")
         self._warn_of_leaves()
@@ -200,9 +202,11 @@ class Trainer:
         distinct = splits.distinct_rows() if plans_in_seconds(config) else None
         plan = make_plan(config, comm, pooling, distinct=distinct)
         memory = memory_plan(config, plan, pooling, row_folder(self.out))
+        # before room is looked at: they would count as taken
         remove_row_files(self.out, comm)
         schedule = self._schedule(splits)
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
+        # before anything is allocated: a rank that is killed for memory says nothing
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
         self.report.plan(plan, state_floats, [*table_lines(config, plan, memory)])
@@ -211,7 +215,8 @@ class Trainer:
         self.report.note("planned, and there is room")
         seconds = warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
         self.report.note(f"kernels are ready after {seconds:.3f} s")
-        if self.bind:
+        if self._bind:
+            # after the kernels are compiled, which takes other cores too
             bind_kernel_threads(comm)
         self.world = self._build(plan, splits, huge, memory)
         return self.world, schedule
@@ -256,6 +261,7 @@ class Trainer:
                 # signals reach the ranks at different steps, so they agree before each one
                 with self._watch.counting():
                     request = self.comm.largest(self._request(stop), what="stop signal")
+                # the sums of all ranks are needed, so the clock of one of them decides for all
                 if request == LOG_DUE:
                     self._log_training()
                     continue
@@ -314,7 +320,7 @@ class Trainer:
         self.report.note(self._pace_text(pace))
         self.report.metrics(self.steps_taken, self.samples, "train", metrics, pace, shown=False)
 
-    def _pace_text(self, pace: dict[str, Any]) -> str:
+    def _pace_text(self, pace: dict[str, object]) -> str:
         """How this rank gets on, for its log."""
         waited = sum(self.comm.sent.waited.values())
         return (
@@ -345,16 +351,17 @@ class Trainer:
             every = self.config.eval.every_steps
             due = bool(every) and self.steps_taken % every == 0
             self._patience.measured(self.steps_taken, metrics["valid"], due)
+        # the summary asks again after the last step; a split is scored once
         self._measured = (self.steps_taken, metrics)
         return metrics
 
-    def _report(self, split: str, metrics: Metrics, more: Mapping[str, Any] | None = None) -> None:
-        """A line of metrics.jsonl after the steps taken; `more`: further keys."""
+    def _report(self, split: str, metrics: Metrics, more: Tree | None) -> None:
+        """A line of metrics.jsonl after the steps taken; more : further keys (None: none)."""
         self.report.metrics(self.steps_taken, self.samples, split, metrics, more)
 
     # ---- after the last step ----
 
-    def _finish(self, world: World, splits: Splits, recovery: Recovery) -> dict[str, Any]:
+    def _finish(self, world: World, splits: Splits, recovery: Recovery) -> dict[str, object]:
         """Measure, write the last checkpoint, and sum up."""
         require_subnormals()  # no library changed the arithmetic meanwhile
         metrics = self._measure(world, splits, ("valid", "test"))

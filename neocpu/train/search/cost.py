@@ -60,6 +60,7 @@ class ModelCost:
 
     def expected(self, mixtures: Mixtures) -> float:
         """The mean cost under mixtures of all decisions, drawn independently."""
+        # decisions are drawn independently, so the mean of a product is the product of means
         return in_order(_product(sizes, mixtures) for sizes in self.products)
 
     def gradients(self, mixtures: Mixtures) -> dict[str, Floats]:
@@ -68,6 +69,7 @@ class ModelCost:
         for sizes in self.products:
             for size in sizes:
                 if size.decision.open:
+                    # a mean is linear in each mixture, so what the others make is the slope
                     rest = _product([part for part in sizes if part is not size], mixtures)
                     gradients[size.decision.name] += rest * np.array(size.values)
         return gradients
@@ -129,6 +131,7 @@ def flops(space: Space, cost_inputs: CostInputs) -> ModelCost:
     for table in space.tables:
         name = table.spec.name
         features = len(table.spec.features)
+        # a bag of n rows takes n - 1 additions; one lookup a bag where nothing is known
         additions = max(cost_inputs.pooling.get(name, float(features)) - features, 0.0)
         products.append((Size.of(table.dim, additions),))
         if space.projected:
@@ -143,6 +146,7 @@ def flops(space: Space, cost_inputs: CostInputs) -> ModelCost:
 
 def seconds(space: Space, ask: Callable[[Choice], float]) -> ModelCost:
     """Seconds of a step; ask : the planner's answer for one model."""
+    # the planner is asked once for each choice, not for each model: savings are taken to add up
     base = ask(space.largest)
     products: list[tuple[Size, ...]] = [(Size.constant(base),)]
     for decision in space.decisions:

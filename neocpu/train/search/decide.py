@@ -39,6 +39,7 @@ class Temper(NamedTuple):
         a sample is one choice.
         """
         temperature = self.start
+        # ** calls libm, whose last bit differs between machines
         for _ in range(step // self.every):
             temperature *= self.decay
         return max(temperature, LEAST_TEMPERATURE)
@@ -95,10 +96,13 @@ class Deciding:
         """Forward and back, keeping what the gradient of m is made of."""
         model = self.model
         model.choose(m, learn=True)
+        # neither update nor exchange of gradients: weights stay
         self._world.step.forward(batch)
         weights = getattr(batch, "weights", None)
         prediction, loss = model.loss_gradient(batch.labels, batch.samples, weights)
+        # the supernet's buffers belong to the next batch
         outcome = Outcome(prediction.copy(), batch.labels, loss.copy())
+        # no nodes: nobody asks for gradients of weights
         model.backward_upper([])
         model.backward_lower()
         model.backward_bottom([])
@@ -132,10 +136,12 @@ def _theta_optimizer(world: World, model: Supernet) -> DenseOptimizer:
         config.optimizer.dense,
         learning_rate=config.search.learning_rate,
         schedule=Schedule(),
+        # theta is no weight: decay would draw all choices to equal ones
         weight_decay=0.0,
         weight_decay_mode="none",
     )
     part = slice(model.shared, model.flat.size)
     optimizer = DenseOptimizer(rule, model.flat[part])
+    # views: checkpoints and digest have theta's state with that of the parameters
     optimizer.state = {name: world.dense.state[name][part] for name in optimizer.state}
     return optimizer

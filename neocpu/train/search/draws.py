@@ -23,6 +23,7 @@ def gumbel(seed: int, decision: str, choices: int, draw: int) -> Floats:
     """Noise f64[choices] of one draw of a decision."""
     key = tensor_key(seed, SEARCH, decision)
     words = words_at(key, np.zeros(1, np.int64), np.arange(choices, dtype=np.int64), draw)[0]
+    # in the middle of each step: neither 0 nor 1, whose logarithms would be infinite
     uniform = (words.astype(np.float64) + 0.5) * 2.0**-32
     noise: Floats = -elementary.log(-elementary.log(uniform))
     return noise
@@ -30,6 +31,7 @@ def gumbel(seed: int, decision: str, choices: int, draw: int) -> Floats:
 
 def softmax(logits: Floats) -> Floats:
     """Probabilities f64[k]; the largest logit is taken off all."""
+    # so that no power overflows
     powers = elementary.exp(logits - logits.max())
     shares: Floats = powers / in_order(powers)
     return shares

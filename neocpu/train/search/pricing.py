@@ -36,6 +36,7 @@ def cost_of(name: str, space: Space, inputs: CostInputs, comm: Comm) -> ModelCos
         seconds(space, ask)
         return json.dumps(answers).encode()
 
+    # planning takes a while, and all ranks need equal numbers
     answers = json.loads(comm.on_first_rank(all_answers))
     return seconds(space, ask)
 
@@ -51,6 +52,7 @@ def step_seconds(config: Config, inputs: CostInputs) -> float:
     work = replace(
         workload(config, inputs.pooling, _distinct(config, inputs)),
         dense=dense_work(config, inputs.dense_features, PRECISION),
+        # no bit of the model depends on it, so the search should not either
         unique_rows="off",
     )
     model = StepSeconds(machine, config.tables, work, layout)

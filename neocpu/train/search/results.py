@@ -6,11 +6,11 @@ decisions.jsonl  a line now and then: step, temperature, probabilities, expected
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.records import apply_override, toml_text, toml_tree
+from neocpu.core.types import JsonObject, Tree
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import as_overrides
 from neocpu.train.search.cost import Mixtures, ModelCost, hard
@@ -31,6 +31,7 @@ def found_text(config: Config, space: Space, choice: Choice) -> str:
     keys = as_overrides(space.keys(choice))
     for override in (*config.overrides, *config.absolute, *keys):
         apply_override(tree, override)
+    # the found model is one model; it can be searched again by a section of its own
     tree.pop("search", None)
     lines = [f"# Found by `neocpu search {config.source}`; train it from scratch.", ""]
     for section, keys in tree.items():
@@ -42,7 +43,7 @@ def found_text(config: Config, space: Space, choice: Choice) -> str:
 
 def decisions_record(
     space: Space, cost: ModelCost, probabilities: Mixtures, choice: Choice
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """What `decisions.json` holds, JSON-able."""
     return {
         "models": space.models,
@@ -63,7 +64,7 @@ def decisions_record(
     }
 
 
-def decision_lines(record: Mapping[str, Any]) -> list[str]:
+def decision_lines(record: JsonObject) -> list[str]:
     """The same as a small table for people."""
     decisions = record["decisions"]
     width = max(len("decision"), *map(len, decisions))
@@ -83,7 +84,7 @@ def decision_lines(record: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def write_found(out: Path, text: str, record: Mapping[str, Any]) -> None:
+def write_found(out: Path, text: str, record: Tree) -> None:
     """Write the found config and the decisions."""
     (out / FOUND).write_text(text, encoding="utf-8")
     write_json(out / DECISIONS, dict(record))
@@ -98,7 +99,7 @@ def keep_history(out: Path, step: int) -> None:
     write_lines(path, [line for line in lines if line["step"] <= step], "w")
 
 
-def write_lines(path: Path, lines: Sequence[Mapping[str, Any]], mode: str = "a") -> None:
+def write_lines(path: Path, lines: Sequence[Tree], mode: str = "a") -> None:
     """Write lines of JSON, behind what is there ("a") or in its place ("w")."""
     with open(path, mode, encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import toml_text
@@ -65,6 +65,7 @@ class TableChoice(NamedTuple):
                 self.spec,
                 name=name if rows == self.rows.largest else f"{name}.{rows}",
                 rows=rows,
+                # narrower choices are masks over the widest rows
                 dim=self.dim.largest,
             )
             for rows in self.rows.choices
@@ -104,10 +105,11 @@ class Space:
             count *= len(decision.choices)
         return count
 
-    def keys(self, choice: Choice) -> dict[str, Any]:
+    def keys(self, choice: Choice) -> dict[str, object]:
         """The keys of a config that make a choice: dotted name -> value."""
-        keys: dict[str, Any] = {}
+        keys: dict[str, object] = {}
         for name, layers in (("bottom", self.bottom), ("top", self.top)):
+            # a layer of one choice is no decision, and has no entry
             widths = [choice.get(layer.name, layer.largest) for layer in layers]
             keys[f"model.{name}"] = [*widths, *([1] if name == "top" else [])]
         for table in self.tables:
@@ -116,8 +118,10 @@ class Space:
                 keys[f"{prefix}.rows"] = choice[table.rows.name]
             if table.dim.open and not self.projected:
                 keys[f"{prefix}.dim"] = choice[table.dim.name]
+            # interactions want one width: a narrower table of the found model is projected to it
             elif table.dim.open and choice[table.dim.name] < table.dim.largest:
                 keys[f"{prefix}.kind"] = NARROW
+                # else small tables would stay full
                 keys[f"{prefix}.kind_above"] = 0
                 keys[f"{prefix}.{NARROW_COLUMNS}"] = choice[table.dim.name]
         return keys
@@ -134,10 +138,11 @@ def plain_config(config: Config, space: Space, choice: Choice) -> Config:
     return loads(config.text, config.source, (*config.overrides, *overrides), config.folder)
 
 
-def supernet_config(config: Config, space: Space, **search: Any) -> Config:
+def supernet_config(config: Config, space: Space, **search: int) -> Config:
     """The config of the largest model, which has a table for each number of rows; checkpoints of a
     search hold it. search : further keys of `[search]` that it notes.
     """
+    # each number of rows hashes values to other rows, so each is a table of its own
     parts = (part for table in space.tables for part in table.parts)
     values = {
         **config.chosen,
@@ -150,7 +155,7 @@ def supernet_config(config: Config, space: Space, **search: Any) -> Config:
     return loads(config.text, config.source, overrides, config.folder)
 
 
-def _table_keys(table: TableSpec) -> dict[str, Any]:
+def _table_keys(table: TableSpec) -> dict[str, object]:
     """The keys of a config that make a table."""
     names = [key.name for key in fields(TableKeys)]
     keys = {name: value for name, value in vars(table).items() if name in names}
@@ -170,11 +175,13 @@ def space_of(config: Config) -> Space:
         bottom=_layers(config, "bottom", search.bottom, config.model.bottom),
         top=_layers(config, "top", search.top, config.model.top[:-1]),
         tables=_tables(config),
+        # vectors side by side may have any widths; products of pairs may not
         projected=config.model.interactions != ("cat",) or config.layout(1).has_first_order,
     )
     if not space.decisions:
         raise _wrong(config, "search", "there is nothing to choose; name search.top = [[32, 64]]")
     names = [part.name for table in space.tables for part in table.parts]
+    # parts are called TABLE.ROWS, which may be a table of the config already
     if len(set(names)) < len(names):
         raise _wrong(config, "search.rows", "a table is called as a part of another would be")
     if space.projected:
@@ -288,4 +295,5 @@ def _ascending(config: Config, key: str, numbers: Sequence[int]) -> tuple[int, .
     """Choices in ascending order. Raises ConfigError where one is there twice, or none is."""
     if not numbers or len(set(numbers)) < len(numbers):
         raise _wrong(config, key, f"{list(numbers)} must be different numbers, at least one")
+    # masks count from the smallest choice up
     return tuple(sorted(numbers))

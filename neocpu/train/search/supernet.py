@@ -11,7 +11,7 @@ to the bit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,29 +19,13 @@ from neocpu.tables.embedding.row_lookups import KeyLookups
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.layers.mlp import Mlp
-from neocpu.train.model.layers.shapes import Shapes
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.search.draws import Floats
 from neocpu.train.search.masks import Mask, Mixture
-from neocpu.train.search.space import Decision, Space
+from neocpu.train.search.space import Space
 from neocpu.train.search.table_choices import TableChoices
 
 PREFIX = "search."
-
-
-@dataclass(frozen=True)
-class SupernetLayout(ModelLayout):
-    """The tensors of a model and, behind them, the logits theta of each decision.
-
-    decisions : those with more than one choice.
-    """
-
-    decisions: tuple[Decision, ...] = ()
-
-    def tensors(self) -> Shapes:
-        """(name, shape) of every parameter, in the order of the flat array."""
-        thetas = tuple((f"{PREFIX}{name}", (len(choices),)) for name, choices in self.decisions)
-        return (*super().tensors(), *thetas)
 
 
 class MaskedMlp(Mlp):
@@ -106,7 +90,8 @@ class Supernet(Dlrm):
     def __init__(self, space: Space, layout: ModelLayout, seed: int) -> None:
         self.space = space
         self._masks: dict[str, Mask | Mixture] = {}  # by the names of their sums
-        super().__init__(**vars(layout), seed=seed)
+        thetas = tuple((f"{PREFIX}{name}", (len(choices),)) for name, choices in space.decisions)
+        super().__init__(replace(layout, appended=thetas), seed)
         self.theta = {
             decision.name: self.parameters[f"{PREFIX}{decision.name}"]
             for decision in space.decisions
@@ -118,9 +103,6 @@ class Supernet(Dlrm):
         self._masks |= {choice.sums.name: choice for choice in self._tables.choices}
         self.columns = self._tables.columns
         self.sums = sum(choice.sums.size for choice in self._masks.values())
-
-    def _layout(self, layout: ModelLayout) -> ModelLayout:
-        return SupernetLayout(**vars(layout), decisions=self.space.decisions)
 
     def _mlp(self, name: str, last_relu: bool) -> Mlp:
         masks = {

@@ -31,6 +31,7 @@ class KeyChoices:
         if self.mixture:
             vectors = self._mixed.matrix(len(E))
             self.mixture.forward([E[:, part] for part in self.parts], vectors)
+        # what the mask multiplied, for its gradient
         self._vectors = vectors
         if self.mask:
             self.mask.forward(vectors, out[:, self.columns])
@@ -71,10 +72,12 @@ class TableChoices:
             for place, feature in enumerate(features):
                 parts = [
                     self.columns + (part * len(features) + place) * dim
+                    # E of the tables has table after table, in each the features side by side
                     for part in range(len(table.rows.choices))
                 ]
                 self._keys.append(KeyChoices(f"{feature}@{table.spec.name}", table, column, parts))
                 column += dim
+            # one table for each number of rows, all of the widest rows
             self.columns += len(table.rows.choices) * len(features) * dim
         self._E = np.empty((0, self.columns), np.float32)
         self._out = Buffer(column)

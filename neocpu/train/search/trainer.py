@@ -121,6 +121,7 @@ class SearchTrainer(Trainer):
         """What costs are made of. Collective."""
         opened = self._opened
         assert opened is not None
+        # only the planner asks for them, and they cost a look at the data
         distinct = opened.distinct_rows() if self.config.search.cost == "seconds" else {}
         return CostInputs(self._plain, dense_features, opened.pooling_factors(), distinct)
 
@@ -141,8 +142,10 @@ class SearchTrainer(Trainer):
     def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
         super()._go_on(recovery, schedule)
         assert self._second_schedule is not None
+        # split B goes on where it was, as split A does
         self._second_batches = self._second_schedule.batches(self._thetas_taken)
         if self.comm.rank == 0:
+            # steps after the checkpoint are taken again, and would be there twice
             keep_history(self.out, self.steps_taken)
 
     def _before_step(self, world: World, recovery: Recovery) -> None:
@@ -190,6 +193,7 @@ class SearchTrainer(Trainer):
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """As of any run; of the model that would be taken now."""
         assert self._deciding is not None
+        # `_before_step` samples another model before the next step
         self._deciding.model.choose(hard(self.choice(), self.space))
         return super()._measure(world, splits, names)
 
@@ -208,7 +212,7 @@ class SearchTrainer(Trainer):
             chosen[decision.name] = decision.choices[int(scores.argmax())]
         return chosen
 
-    def _finish(self, world: World, splits: Splits, recovery: Recovery) -> dict[str, Any]:
+    def _finish(self, world: World, splits: Splits, recovery: Recovery) -> dict[str, object]:
         """Measure, save, take the choices and write what was found."""
         assert self._deciding is not None and self._cost is not None
         self._note()

@@ -12,19 +12,21 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.formats import table_format
+from neocpu.core.types import Elements, JsonObject
 
+# part of the digest: another size would give other hashes
 BLOCK = 4096
 STATE_VERSION = 1
 F32 = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Values = Mapping[str, F32]
 NOTHING = np.empty(0, np.int64)
+# machines differ in the payload of a NaN, and digests may not
 CANONICAL_NAN = np.uint32(0x7FC00000)
 
 
@@ -87,7 +89,7 @@ class Blocks:
     values: Values
     changed: NDArray[np.bool_] | None = None
     gone: Ints = field(default_factory=lambda: NOTHING)
-    codes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    codes: Mapping[str, Elements] = field(default_factory=dict)
 
     @staticmethod
     def of(tensor: int, rows: Ints, values: Values) -> "Blocks":
@@ -193,12 +195,12 @@ def canonical(values: F32) -> F32:
     return copied
 
 
-def canonical_json(data: Any) -> bytes:
+def canonical_json(data: object) -> bytes:
     """JSON with sorted keys, without spaces, in ASCII."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
-def digest_of(header: Mapping[str, Any], step: int, tensors: Sequence[Tensor], index: Index) -> str:
+def digest_of(header: JsonObject, step: int, tensors: Sequence[Tensor], index: Index) -> str:
     """SHA-256 of a state, in hexadecimal: of config header, step, and blocks of all tensors."""
     top = {
         "version": STATE_VERSION,

@@ -7,13 +7,14 @@ travel: int64 (tensor, number of rows, first and last column, the row numbers) a
 fields of the rows, one field after the other).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.state.blocks import (
@@ -25,6 +26,9 @@ from neocpu.train.state.blocks import (
     among,
     by_tensor,
 )
+
+if TYPE_CHECKING:
+    from neocpu.tables.embedding.changes import Changes
 
 HEAD = 4  # integers of a rectangle before its row numbers
 
@@ -39,10 +43,10 @@ class Embeddings(Protocol):
 
     def existing(self, shard: int, lo: int, hi: int) -> Ints: ...
 
-    def values(self, shard: int, rows: Ints) -> Mapping[str, Any]: ...
+    def values(self, shard: int, rows: Ints) -> Values: ...
 
     @property
-    def changes(self) -> Any: ...  # `embedding.changes.Changes`
+    def changes(self) -> "Changes": ...
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,8 @@ class PieceExchange:
         return self._unpack(ints, floats)
 
     def _swap(
-        self, parts: Sequence[Sequence[NDArray[Any]]], sends: Ints, recvs: Ints, dtype: str
-    ) -> NDArray[Any]:
+        self, parts: Sequence[Sequence[Elements]], sends: Ints, recvs: Ints, dtype: str
+    ) -> Elements:
         """Send each rank its parts; what all ranks sent this one, in order of ranks."""
         flat = [part for parts_of_rank in parts for part in parts_of_rank]
         if self._comm.size == 1 and len(flat) == 1:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError
+from neocpu.core.types import Elements, JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.train.state.stored_schema import other_codes
 
@@ -25,7 +25,7 @@ LOOKED_AT = 4096  # samples of the beginning and of the end that enter the finge
 
 
 def describe(
-    datasets: Mapping[str, Dataset], rows_by: str, vocabularies: Mapping[str, NDArray[Any]] | None
+    datasets: Mapping[str, Dataset], rows_by: str, vocabularies: Mapping[str, Elements] | None
 ) -> dict[str, Any]:
     """A JSON object with these keys.
 
@@ -52,7 +52,7 @@ def describe(
     return description
 
 
-def hashes_of(vocabularies: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+def hashes_of(vocabularies: Mapping[str, Elements]) -> dict[str, str]:
     """SHA-256 of each feature's vocabulary."""
     return {feature: _sha(codes) for feature, codes in vocabularies.items()}
 
@@ -70,7 +70,7 @@ def fingerprint(data: Dataset) -> str:
     return _sha(*arrays)
 
 
-def _sha(*arrays: NDArray[Any]) -> str:
+def _sha(*arrays: Elements) -> str:
     sha = hashlib.sha256()
     for array in arrays:
         sha.update(np.ascontiguousarray(array).tobytes())
@@ -78,7 +78,7 @@ def _sha(*arrays: NDArray[Any]) -> str:
 
 
 def _refuse_other_schema(
-    path: Path, before: Mapping[str, Any] | None, now: Mapping[str, Any] | None, resumed: bool
+    path: Path, before: JsonObject | None, now: JsonObject | None, resumed: bool
 ) -> None:
     """Raise CheckpointError if a table's values have other codes than before."""
     if before and now and (name := other_codes(before, now)):
@@ -94,7 +94,7 @@ def _refuse_other_schema(
 
 
 def refuse_other_data(
-    path: Path, before: Mapping[str, Any], now: Mapping[str, Any], split: str | None = None
+    path: Path, before: JsonObject, now: JsonObject, split: str | None = None
 ) -> None:
     """Raise CheckpointError if vocabularies, or the samples of `split`, are not those of before.
 
@@ -103,6 +103,7 @@ def refuse_other_data(
     """
     if not before:
         return
+    # a step of one is at another place in the data of the other
     if split is not None and (HISTORY in before) != (HISTORY in now):
         raise CheckpointError(
             f"{path}: is of a run that trains on file after file; go on with `neocpu online`"

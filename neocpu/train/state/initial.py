@@ -37,16 +37,19 @@ def initial_rows(
     """
     backend = "kernels" if uniform_rows is None else "reference"
     if uniform_rows is None:
+        # only here: readers of checkpoints do without Numba
         from neocpu.kernels.numbers.philox import uniform_rows
     assert uniform_rows is not None
     weight = np.empty((rows.size, spec.dim), np.float32)
     scale = np.float32(spec.initial.bound)
     uniform_rows(tensor_key(seed, INIT, spec.name), np.ascontiguousarray(rows), 0, scale, weight)
     if spec.initial.mean:
+        # + 0 would turn -0 into +0, which is another row
         weight += np.float32(spec.initial.mean)
     numbers = in_format(spec, weight, backend)
     values = {"weight": numbers.pop("weight")}
     for name, shape in state_shapes(optimizer, spec.dim):
+        # only sums of squares may begin above 0; means and counters do not
         start = optimizer.initial_accumulator_value if name == optimizer.rule.accumulator else 0.0
         values[name] = np.full((rows.size, *shape), start, np.float32)
     return values | numbers

@@ -81,6 +81,7 @@ class State:
         them.
         """
         comm = self.comm
+        # every rank has the dense parameters; one of them reports their blocks
         parts = [np.arange(self._starts[len(self._dense)] if comm.rank == 0 else 0)]
         for i, shard in enumerate(self.plan.local(comm.rank)):
             first = self._starts[len(self._dense) + shard.table]
@@ -117,10 +118,13 @@ class State:
             changed_blocks, _ = self._rows_per_block(lambda i, height: changed[i])
             rows = rows[np.searchsorted(blocks, changed_blocks)]
             blocks = changed_blocks
+        # owners get about equal bytes, not equal numbers of blocks: tables differ in rows per block
         weight = self._block_bytes(blocks, rows)
         ranks = self.comm.size
+        # by the middle of each block, so ownership ascends and needs no search
         middle = np.cumsum(weight) - weight // 2
         owner = middle * ranks // max(int(weight.sum()), 1)
+        # one rank may hold the rows of all owners, and sends to all of them at once
         budget = max(min(ROUND, 16 * ROUND // ranks), 1)
         chunks = []
         for rank in range(ranks):
@@ -150,6 +154,7 @@ class State:
         since : only blocks with rows that changed since the last checkpoint, empty ones too; all of
             dense parameters.
         """
+        # a row must be in one place: moves under way end, and caches write home what changed
         self._embeddings.flush()
         shards = range(len(self.plan.local(self.comm.rank)))
         changed = [self._embeddings.changes.rows(i) for i in shards] if since else None
@@ -186,11 +191,14 @@ class State:
         }
         in_state = np.zeros(rows.size, np.bool_)
         for name, value in values.items():
+            # bytes, not values: -0 differs from +0, and a NaN equals itself
             different = value.view(np.uint32) != initial[name].view(np.uint32)
             in_state |= different.reshape(rows.size, -1).any(axis=1)
         changed = np.zeros(rows.size, np.bool_)
         for piece in pieces:
+            # a row that column shards hold in parts changed if any part did
             changed[np.searchsorted(rows, piece.rows[piece.changed])] = True
+        # an older file has them, and would give them back
         gone = rows[changed & ~in_state]
         if not in_state.all():
             rows = rows[in_state]
@@ -239,6 +247,7 @@ def _table_tensors(plan: Plan, fields: Callable[[int], Fields], quantize: str) -
     tensors = []
     for number, spec in enumerate(plan.tables):
         shapes = (("weight", (spec.dim,)), *fields(number))
+        # narrow formats are rounded already
         quantized = quantize if spec.row_format.exact else ""
         tensors.append(Tensor(f"tables/{spec.name}", spec.rows, shapes, spec.format, quantized))
     return tensors
@@ -253,6 +262,7 @@ def _sizes(comm: Comm, size: int) -> Ints:
 
 def _add_over_ranks(counts: NDArray[np.int32], comm: Comm) -> NDArray[np.int32]:
     """Element-wise sum of all ranks' counts: each rank adds one range."""
+    # each rank adds one range and tells it: 2 n numbers a rank instead of n for each peer
     cuts = np.arange(comm.size + 1, dtype=np.int64) * counts.size // comm.size
     sends = np.diff(cuts)
     size = int(cuts[comm.rank + 1] - cuts[comm.rank])

@@ -8,16 +8,16 @@ goes.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import JsonObject, Tree
 from neocpu.ingest.formats.schema_numbers import fill
 from neocpu.train.config.config import Config
 
 KEY = "data.schema"
 
 
-def with_schema(config: Config, data: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+def with_schema(config: Config, data: JsonObject, overrides: Sequence[str]) -> Config:
     """The config of a checkpoint with the schema that it holds, unless an override names another.
 
     data : the description of what it was trained on. Checkpoints of neocpu 0.1.0 hold no schema:
@@ -37,7 +37,7 @@ def with_schema(config: Config, data: Mapping[str, Any], overrides: Sequence[str
     return config if tree is None else replace(config, data=replace(config.data, schema=tree))
 
 
-def with_numbers(config: Config, data: Mapping[str, Any]) -> Config:
+def with_numbers(config: Config, data: JsonObject) -> Config:
     """A config whose schema has the fitted numbers of a checkpoint, where it lacks them.
 
     data : the description of what the checkpoint was trained on.
@@ -54,7 +54,7 @@ def with_numbers(config: Config, data: Mapping[str, Any]) -> Config:
     return replace(config, data=replace(config.data, schema=fill(tree, stored)))
 
 
-def other_codes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def other_codes(before: Tree, now: Tree) -> str:
     """The first column whose values have other codes or numbers in two schemas; "": there is none.
 
     before, now : their trees. Columns that only one of them has do not count.

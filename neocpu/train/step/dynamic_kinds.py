@@ -74,7 +74,7 @@ class DynamicRows(Protocol):
 
 
 class _Maker(Protocol):
-    def __call__(self, name: str, dynamic: DynamicMap, tables: Sequence[int]) -> DynamicRows: ...
+    def __call__(self, dynamic: DynamicMap, tables: Sequence[int]) -> DynamicRows: ...
 
 
 RULES: dict[str, _Maker] = {"hot": HotRows}
@@ -115,6 +115,7 @@ class DynamicKinds:
         first_column: int,
         rows: TableRows,
     ) -> None:
+        # batches may be under way on the others
         self._comm = comm.queue("moving rows")
         self._first_column = first_column
         self._rows = rows
@@ -161,6 +162,7 @@ class DynamicKinds:
         """Note the lookups of a batch, which has logical rows, with the gradient f32[b, columns] of
         E physical.
         """
+        # lookups count as often as samples have them, however they travelled
         kjt = batch if isinstance(batch, KJT) else expand(batch)
         for member in self._members:
             member.lookups.append([])
@@ -218,6 +220,7 @@ class DynamicKinds:
         Collective.
         """
         ended = self.steps_left(step) == 1
+        # what is noted takes memory until it is exchanged
         if ended or len(self._members[0].lookups) >= TOGETHER:
             self.exchange()
         if ended:
@@ -226,6 +229,7 @@ class DynamicKinds:
 
     def _decide(self, step: int) -> None:
         """Move the rows that are due after so many steps."""
+        # moves under way end, so that a row is in one place
         self._rows.begin()
         for member in self._members:
             if step % member.dynamic.every == 0:
@@ -243,6 +247,7 @@ class DynamicKinds:
         where something was noted since the last exchange.
         """
         self.exchange()
+        # as fp32 numbers, so that file and digest need to know nothing of sketches
         return {member.tensor: {"value": member.rows.numbers()} for member in self._members}
 
     def load(self, fields: Mapping[str, Mapping[str, F32]]) -> None:
@@ -284,7 +289,7 @@ def _members(config: Config, parts: Sequence[KeyVectors]) -> list[_Member]:
         member = _Member(
             name=composition.table,
             dynamic=dynamic,
-            rows=RULES[dynamic.rule](composition.table, dynamic, own_tables),
+            rows=RULES[dynamic.rule](dynamic, own_tables),
             parts=tuple(part for part in parts if part.table == composition.table),
         )
         members.append(member)

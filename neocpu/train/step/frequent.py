@@ -39,10 +39,11 @@ def frequent_rows(loader: Loader, table: int) -> Ints:
     rows, place = np.unique(np.concatenate(row_parts), return_inverse=True)
     total = np.zeros(rows.size, np.int64)
     np.add.at(total, place, np.concatenate(count_parts))
+    # equal counts by row number, so that any rank warms the same rows
     return rows[np.lexsort((rows, -total))]
 
 
-def warm_caches(world: World, loader: Loader, begun: bool = False) -> None:
+def warm_caches(world: World, loader: Loader, begun: bool) -> None:
     """Fill the caches of this rank with the rows that are looked up most often.
 
     begun : training has begun, so caches wider than their rows stay empty, as a checkpoint leaves

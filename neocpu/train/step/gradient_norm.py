@@ -40,6 +40,7 @@ def square_sum(gradient: Floats) -> float:
 def _tree(x: Floats) -> float:
     """Sum of squares of up to PIECE elements."""
     wide = x.astype(np.float64)
+    # the product of two fp32 numbers is exact in fp64
     wide *= wide
     return _climb(wide)
 
@@ -48,6 +49,7 @@ def _climb(level: Doubles) -> float:
     """Root of the tree over numbers f64[n], which absent zeros do not change."""
     while level.size > 1:
         pairs = level[:-1:2] + level[1::2]
+        # x + 0 is x, so an odd number goes up as it is
         level = pairs if level.size % 2 == 0 else np.append(pairs, level[-1])
     return float(level[0]) if level.size else 0.0
 
@@ -76,6 +78,7 @@ class GradientClip:
         for first, gradient in gradients:
             end = first + gradient.size
             for number, (lo, hi) in enumerate(zip(self._cuts, self._cuts[1:])):
+                # buckets and towers hold whole parameters
                 if first <= lo and hi <= end:
                     squares[number] = square_sum(gradient[lo - first : hi - first])
         if exchange is not None:
@@ -87,9 +90,11 @@ class GradientClip:
     def _factor(self, squares: Doubles) -> np.float32 | None:
         """What gradients are multiplied by; None: they are short enough, or not finite."""
         total = 0.0
+        # one after the other: NumPy's sum is pairwise, in blocks of its own choosing
         for square in squares.tolist():
             total += square
         norm = math.sqrt(total)
+        # not finite: scaling would hide it from the loss that ends the run
         if not math.isfinite(norm) or norm <= self._limit:
             return None
         return np.float32(self._limit / norm)

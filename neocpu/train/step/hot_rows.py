@@ -21,10 +21,10 @@ PIECE = 1 << 16  # rows that are copied at a time
 class HotRows:
     """The sketch of one logical table, and its two physical tables.
 
-    name : of the logical table. tables : numbers of the table of hot rows, and of shared ones.
+    tables : numbers of the table of hot rows, and of shared ones.
     """
 
-    def __init__(self, name: str, dynamic: DynamicMap, tables: Sequence[int]) -> None:
+    def __init__(self, dynamic: DynamicMap, tables: Sequence[int]) -> None:
         self.sketch = HotSketch(SketchSizes(rows=dynamic.rows, **dict(dynamic.options)))
         self._hot, self._shared = tables
 
@@ -39,6 +39,7 @@ class HotRows:
     def decide(self, rows: TableRows) -> None:
         """Give rows to ids that have become hot. Collective."""
         promoted = self.sketch.decide()
+        # whole rows travel to all ranks: in pieces, for the sake of memory
         for first in range(0, promoted.logical_rows.size, PIECE):
             piece = slice(first, first + PIECE)
             # ids may share a row

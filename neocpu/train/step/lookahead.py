@@ -24,6 +24,7 @@ def ahead(prefetch: int, known: int) -> Mapping[str, int]:
     known = max(prefetch, known)
     if not known:
         return NONE_AHEAD
+    # one more: lookups travel during the step before they must be there
     early = dict.fromkeys(("read", "copy", "input"), known + 1)
     return {**early, "index": known, "prefetch": prefetch}
 

@@ -40,5 +40,6 @@ class BatchSchedule:
         total = self.total_steps
         while step < total:
             epoch, first = divmod(step, self.loader.steps_per_epoch)
+            # each epoch has its own order, which its number gives
             yield from islice(self.loader.batches(epoch, first), total - step)
             step += self.loader.steps_per_epoch - first

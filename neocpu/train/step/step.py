@@ -48,13 +48,28 @@ class Bucket:
     reduction: LeafReduction
 
 
+@dataclass(frozen=True)
+class StepOptions:
+    """How a training step goes.
+
+    leaves : parts of a batch whose gradients are summed in a fixed tree. pipeline : a name in
+    `stages.PIPELINES`. bucket_bytes : of dense gradients, fewer are not worth sums of their own.
+    wire : of the dense gradients (None: fp32). clip_norm : of the gradient of all dense parameters,
+    at most (0: any).
+    """
+
+    leaves: int
+    pipeline: str = "off"
+    bucket_bytes: int = 0
+    wire: Wire | None = None
+    clip_norm: float = 0.0
+
+
 class TrainStep:
     """One rank's training step: forward, loss, backward, updates.
 
-    pipeline : a name of `simulation.schedule.PIPELINES`. bucket_bytes : of dense gradients, fewer
-    are not worth sums of their own. wire : of the dense gradients (None: fp32). towers : where the
-    model's towers run on their nodes. clip_norm : of the gradient of all dense parameters, at most
-    (0: any). dynamic : the tables whose rows move (None: there is none).
+    towers : where the model's towers run on their nodes. dynamic : the tables whose rows move
+    (None: there is none).
 
     Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
     """
@@ -65,28 +80,26 @@ class TrainStep:
         embedding: "ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding",
         optimizer: DenseOptimizer,
         comm: Comm,
-        leaves: int,
-        pipeline: str = "off",
-        bucket_bytes: int = 0,
-        wire: Wire | None = None,
+        options: StepOptions,
         towers: "TowerGradients | None" = None,
-        clip_norm: float = 0.0,
         dynamic: "DynamicKinds | None" = None,
     ) -> None:
         self.model = model
         self.embedding = embedding
         self.optimizer = optimizer
         self.comm = comm
-        self.leaves = leaves
-        self.pipeline = pipeline
+        self.leaves = options.leaves
+        self.pipeline = options.pipeline
         self.towers = towers
         self.dynamic = dynamic
-        self._wire = wire
-        sizes = list(model.layout.parameter_sizes().values())
-        self._clip = GradientClip(sizes, clip_norm) if clip_norm else None
+        self._wire = options.wire
+        self._clip: GradientClip | None = None
+        if options.clip_norm:
+            sizes = list(model.layout.parameter_sizes().values())
+            self._clip = GradientClip(sizes, options.clip_norm)
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
-        self.buckets = self._make_buckets(bucket_bytes)
+        self.buckets = self._make_buckets(options.bucket_bytes)
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
             node: np.empty(model.flat.size, np.float32)

@@ -8,11 +8,10 @@ row that is read and written into another table of the same format is a copy, bi
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
@@ -54,6 +53,7 @@ class TableRows:
         Rows that were never looked up have their initial values.
         """
         initial = initial_rows(self._plan.tables[table], self._optimizer, self._seed, rows)
+        # replicas are equal: one of them is enough
         shards = self._shards(table, once=True)
         local_pieces = [piece for i in shards for piece in self._pieces(i, rows)]
         pieces = self._gather(table, local_pieces)
@@ -75,6 +75,7 @@ class TableRows:
                 for name, value in values.items()
             }
             self._tbe.load_rows(i, local_rows, parts)
+            # else a checkpoint of changes would leave them out
             self._tbe.changes.note_rows(i, local_rows)
 
     def _shards(self, table: int, once: bool = False) -> list[int]:
@@ -88,6 +89,7 @@ class TableRows:
         shard = self._tbe.shards[i]
         first, end = shard.rows
         local_rows = rows[slice(*np.searchsorted(rows, (first, end)))] - first
+        # rows that nobody looked up are not made for this: they have their initial values
         local_rows = local_rows[among(local_rows, self._tbe.existing(i, 0, end - first))]
         if not local_rows.size:
             return []
@@ -129,7 +131,7 @@ class TableRows:
         fields = [("weight", (0,)), *fields_of(self._plan.tables[table], self._optimizer)]
         return {name: bool(shape) for name, shape in fields if shape or left == 0}
 
-    def _gathered(self, part: NDArray[Any]) -> NDArray[Any]:
+    def _gathered(self, part: Elements) -> Elements:
         """Every rank's array, one after the other."""
         ones = np.ones(self._comm.size, np.int64)
         sizes = np.empty(self._comm.size, np.int64)

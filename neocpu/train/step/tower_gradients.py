@@ -50,6 +50,7 @@ class TowerGradients:
             for node in range(peers.nodes)
         ]
         self._mine = self._slices[peers.node]
+        # a rank works for those of its place on all nodes, so its leaves are not neighbours
         tree_nodes = [
             [node for rank in peers.ranks(place) for node in peers.tree_nodes(rank)]
             for place in range(peers.per_node)
@@ -64,6 +65,7 @@ class TowerGradients:
 
     def update(self, dense: DenseOptimizer, batch: int, step: int) -> None:
         """Train this node's towers; batch : samples of the last backward pass. Collective."""
+        # the other nodes' copies are stale from here on, until `gather`
         for first, gradient in self.reduce(batch):
             dense.step(gradient, step, slice(first, first + gradient.size))
 
@@ -90,6 +92,7 @@ class TowerGradients:
         sizes = np.full(nodes, squares.size, np.int64)
         self._peers.across.allgatherv(squares, arrived, sizes, what="squares of tower gradients")
         by_node = arrived.reshape(nodes, -1)
+        # the first node that knows: all that do have the same bits
         known = np.argmin(np.isnan(by_node), axis=0)
         shared: NDArray[np.float64] = by_node[known, np.arange(squares.size)]
         return shared
@@ -98,12 +101,14 @@ class TowerGradients:
         """This node's gradients for each aligned node of the leaves of this rank's peers."""
         peers = self._peers
         cuts = leaf_cuts(batch, peers.leaves)
+        # of all parameters: modules know theirs by name; others are never written
         into = self._model.layout.views(self._sum)
         sums = {}
         start = 0
         for rank, size in zip(peers.ranks(peers.place), peers.sizes(batch).tolist()):
             first, _ = rank_samples(rank, peers.comm.size, batch, peers.leaves)
             for lo, leaves in peers.tree_nodes(rank):
+                # samples of the peers stand behind one another here
                 node_cuts = np.array(cuts[lo : lo + leaves + 1], np.int64) - first + start
                 node = node_gradient(node_cuts, into, self._wire, self._buffers)
                 self._towers.weight_gradients([node])
@@ -114,6 +119,7 @@ class TowerGradients:
     def gather(self, dense: DenseOptimizer) -> None:
         """Bring parameters and states of all towers to all nodes. Collective."""
         sizes = [sum(part.stop - part.start for part in parts) for parts in self._slices]
+        # states as well: digest and checkpoint hold them, and any rank may write these
         for array in (dense.parameters, *dense.state.values()):
             arrived = np.empty(sum(sizes), np.float32)
             mine = np.concatenate([array[part] for part in self._mine])

@@ -20,7 +20,7 @@ from neocpu.tables.specs.feature_groups import key_groups
 from neocpu.tables.specs.optimizer_groups import dense_runs
 from neocpu.train.config.config import Config
 from neocpu.train.model.dlrm import Dlrm
-from neocpu.train.step.step import TrainStep
+from neocpu.train.step.step import StepOptions, TrainStep
 
 if TYPE_CHECKING:
     from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
@@ -100,12 +100,14 @@ def build(
             embedding,
             dense,
             comm,
-            training.leaves,
-            training.pipeline,
-            training.bucket_bytes,
-            Wire.of(config.wires.specs.dense, backward=True),
+            StepOptions(
+                leaves=training.leaves,
+                pipeline=training.pipeline,
+                bucket_bytes=training.bucket_bytes,
+                wire=Wire.of(config.wires.specs.dense, backward=True),
+                clip_norm=rates.clip_norm,
+            ),
             towers,
-            rates.clip_norm,
             dynamic,
         ),
         towers=towers,
@@ -124,7 +126,7 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
             "hold many models at once; train its found.toml"
         )
     layout = config.layout(dense_features)
-    return Dlrm(**vars(layout), seed=config.training.seed, apart=config.parallel.towers)
+    return Dlrm(layout, config.training.seed, apart=config.parallel.towers)
 
 
 def _dynamic(

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import NeocpuError, TrainingError
+from neocpu.core.types import JsonObject
 from neocpu.train.config import config as configs
 from neocpu.train.run.run_folder import has_results
 from neocpu.train.sweep.trials import SweepTrial
@@ -31,11 +31,13 @@ class Interrupted(NeocpuError):
 
 def run_here(trial: SweepTrial, config: str, overrides: Sequence[str], folder: Path) -> None:
     """Run a trial in this process; it takes what the run says. Raises Interrupted."""
+    # only here: a sweep on ranks trains in other processes, and needs no kernels itself
     from neocpu.train.run.trainer import Trainer
     from neocpu.train.step.requests import Stopped
     from neocpu.train.watch.results import RunReport
 
     out = folder / trial.name
+    # a trial that was cut off goes on; a run without results begins anew
     resume = out.is_dir() and has_results(out) is not None
     try:
         settings = configs.load(config, [*overrides, *trial.overrides])
@@ -55,6 +57,7 @@ def run_on_ranks(
     """The same on MPI ranks, as `neocpu train --ranks` does."""
     out = folder / trial.name
     out.mkdir(parents=True, exist_ok=True)
+    # a process of its own: MPI starts once in a process
     line = [sys.executable, "-m", "neocpu", "train", config, "--ranks", str(ranks)]
     line += ["--out", str(out), *(["--resume"] if has_results(out) else [])]
     for override in (*overrides, *trial.overrides):
@@ -63,11 +66,13 @@ def run_on_ranks(
         status = _wait(subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT), trial)
     if status == 0:
         trial.take_summary(_summary(out))
+    # ended by a signal: the trial did not fail, it was not finished
     elif status > 128 or status < 0:
         raise Interrupted(trial, status if status > 0 else 128 - status)
     else:
         lines = (out / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
         said = [text for text in lines if text.strip()]
+        # a command ends with its error, on one line
         last = said[-1] if said else f"exit status {status}"
         trial.error = last.removeprefix("neocpu: ").removeprefix("error: ")
 
@@ -77,12 +82,13 @@ def _wait(process: "subprocess.Popen[bytes]", trial: SweepTrial) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:
+        # a second Ctrl-C is for the trial, which may be writing its checkpoint
         with suppress(KeyboardInterrupt):
             process.wait()
         raise Interrupted(trial, 130) from None
 
 
-def _summary(out: Path) -> Any:
+def _summary(out: Path) -> JsonObject:
     try:
         return json.loads((out / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

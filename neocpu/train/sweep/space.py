@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from neocpu.core.records import apply_override, toml_tree
 
 RANGE = re.compile(r"(log|uniform|int)\(([^,()]+),([^,()]+)\)")
 DIGITS = 4  # significant ones of a number that is drawn
-Point = dict[str, Any]  # key -> value
+Point = dict[str, object]  # key -> value
 
 
 @dataclass(frozen=True)
@@ -32,12 +31,12 @@ class Axis:
     """A key and its values: a list of them, or a range to draw from (kind, low and high end)."""
 
     key: str
-    values: tuple[Any, ...] = ()
+    values: tuple[object, ...] = ()
     kind: str = ""
     low: float = 0.0
     high: float = 0.0
 
-    def draw(self, seed: int, number: int) -> Any:
+    def draw(self, seed: int, number: int) -> object:
         """The value of draw `number`."""
         words = hashlib.sha256(f"{seed} {number} {self.key}".encode()).digest()
         random = np.random.default_rng(int.from_bytes(words[:8], "little"))
@@ -89,7 +88,7 @@ def _split(flag: str, option: str) -> tuple[str, str]:
     return apply_override({}, f"{key}=0"), text
 
 
-def _values(flag: str, option: str, text: str) -> tuple[Any, ...]:
+def _values(flag: str, option: str, text: str) -> tuple[object, ...]:
     """The values of a list that is written as in TOML, texts maybe without quotes."""
     try:
         values = toml_tree(f"values = [{text}]")["values"]
@@ -102,7 +101,7 @@ def _values(flag: str, option: str, text: str) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     """A TOML value, or the text itself."""
     try:
         return toml_tree(f"value = {text}")["value"]

@@ -11,13 +11,13 @@ newest checkpoint.
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import TrainingError
 from neocpu.core.records import toml_text
+from neocpu.core.types import JsonObject, Tree
 from neocpu.train.sweep.space import Point
 from neocpu.train.watch.results import write_json
 
@@ -37,7 +37,7 @@ class SweepTrial:
     settings: Point
     error: str = ""
     split: str = ""
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
     steps: int = 0
     seconds: float = 0.0
 
@@ -62,9 +62,9 @@ class SweepTrial:
         """Its settings as overrides of a config."""
         return [f"{key}={toml_text(value)}" for key, value in self.settings.items()]
 
-    def take_summary(self, summary: Mapping[str, Any]) -> None:
+    def take_summary(self, summary: JsonObject) -> None:
         """Note what its run.json says."""
-        measured: Mapping[str, Any] = summary["metrics"]
+        measured: JsonObject = summary["metrics"]
         self.split = next((name for name in SPLITS if name in measured), "")
         self.metrics = dict(measured.get(self.split, {}))
         self.steps = summary["steps"]
@@ -80,8 +80,9 @@ class SweepFolder:
     Raises TrainingError where the folder holds trials of something else.
     """
 
-    def __init__(self, folder: Path, common: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, common: Tree) -> None:
         self.folder = folder
+        # as it comes back from the file: tuples become lists, keys texts
         self._common = json.loads(json.dumps(common))
         self.all: list[SweepTrial] = []
         try:
@@ -96,7 +97,7 @@ class SweepFolder:
                 f"{folder / STATE}: damaged ({error}); remove the folder"
             ) from error
 
-    def _read(self, state: Mapping[str, Any]) -> None:
+    def _read(self, state: JsonObject) -> None:
         if state["common"] != self._common:
             changed = [key for key in self._common if state["common"].get(key) != self._common[key]]
             raise TrainingError(
@@ -113,6 +114,7 @@ class SweepFolder:
         """The trials with these settings, those that are new among them."""
         chosen = []
         for point in points:
+            # by its settings, so that a sweep may grow: more values, more draws
             trial = next((trial for trial in self.all if trial.settings == point), None)
             if trial is None:
                 trial = SweepTrial(len(self.all) + 1, dict(point))
@@ -135,6 +137,7 @@ class SweepFolder:
 
 def best_first(trials: Sequence[SweepTrial]) -> list[SweepTrial]:
     """Trials by their loss; those that failed last."""
+    # the number last, so that equal losses keep one order
     return sorted(trials, key=lambda trial: (bool(trial.error), trial.loss, trial.number))
 
 
@@ -185,5 +188,5 @@ def as_lines(trials: Sequence[SweepTrial]) -> list[str]:
     return [*lines, *(f"{trial.name} failed: {trial.error}" for trial in failed)]
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return value if isinstance(value, str) else toml_text(value)

@@ -28,6 +28,7 @@ class StepClock:
     def stop(self, samples: int) -> None:
         """The step is done; it trained on so many `samples` of all ranks."""
         if self.cold_start is None:
+            # wall time: the start of the process is not on this process's monotonic clock
             self.cold_start = time.time() - self._process_start
             return
         self.seconds += time.perf_counter() - self._begin

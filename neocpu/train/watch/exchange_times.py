@@ -10,11 +10,10 @@ ranks.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
 from neocpu.core.stages import QUEUES
+from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.sent import ExchangeTimes, Times
 from neocpu.train.watch.trace_clock import uncounted
@@ -23,7 +22,7 @@ UNNAMED = "agreements"
 SECONDS = ("exposed", "under_way", "alone")
 
 
-def exchange_report(comm: Comm, times: Times, steps: int) -> dict[str, Any]:
+def exchange_report(comm: Comm, times: Times, steps: int) -> dict[str, object]:
     """What exchanges took in a mean step of `steps` steps: for each collective and queue, `calls`
     and `bytes` of all ranks, and seconds of a rank, `mean` and `max` over ranks. Collective.
 
@@ -70,22 +69,28 @@ def _by_queue(times: Times) -> dict[str, ExchangeTimes]:
     return totals
 
 
-def _entry(key: tuple[str, str], ranks: list[Times], steps: int, set_speed: bool) -> dict[str, Any]:
+def _entry(
+    key: tuple[str, str], ranks: list[Times], steps: int, set_speed: bool
+) -> dict[str, object]:
     """One line of the report."""
     queue, _ = key
     times = [rank.get(key, ExchangeTimes()) for rank in ranks]
-    entry: dict[str, Any] = {"queue": queue}
-    entry["calls"] = sum(each.calls for each in times) / steps
-    entry["bytes"] = sum(each.bytes for each in times) / steps
+    spans: dict[str, dict[str, float]] = {}
     for name in SECONDS:
         seconds = [getattr(each, name) / steps for each in times]
-        entry[name] = {"mean": sum(seconds) / len(seconds), "max": max(seconds)}
-    serialised = entry["alone" if set_speed else "under_way"]["mean"]
-    entry["hidden"] = max(0.0, 1 - entry["exposed"]["mean"] / serialised) if serialised else 0.0
-    return entry
+        spans[name] = {"mean": sum(seconds) / len(seconds), "max": max(seconds)}
+    serialised = spans["alone" if set_speed else "under_way"]["mean"]
+    hidden = max(0.0, 1 - spans["exposed"]["mean"] / serialised) if serialised else 0.0
+    return {
+        "queue": queue,
+        "calls": sum(each.calls for each in times) / steps,
+        "bytes": sum(each.bytes for each in times) / steps,
+        **spans,
+        "hidden": hidden,
+    }
 
 
-def exchange_lines(report: Mapping[str, Any]) -> list[str]:
+def exchange_lines(report: JsonObject) -> list[str]:
     """The report as a small table, milliseconds of a mean step."""
     set_speed = report["set_speed"]
     key = "alone" if set_speed else "under_way"
@@ -103,7 +108,7 @@ def exchange_lines(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _line(title: str, entry: Mapping[str, Any], key: str) -> str:
+def _line(title: str, entry: JsonObject, key: str) -> str:
     seconds = (entry[key]["mean"], entry["exposed"]["mean"], entry["exposed"]["max"])
     columns = "".join(f"{1e3 * value:>13.3f}" for value in seconds)
     return f"{title:26}{columns}{100 * entry['hidden']:>11.0f} %"

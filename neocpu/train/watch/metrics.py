@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class Metrics:
     accuracy: float | None = None
     mse: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float | None]:
         """The metrics by name, JSON-able.
 
         A classifier has no `mse`; a regression has `mse` and `calibration` only.
@@ -67,6 +67,7 @@ def compute(scores: F32, labels: F32, loss: str, comm: Comm) -> Metrics:
     if loss == "mse":
         return _regression(comm, p, y)
     clicked = y == 1
+    # clipped: an fp32 sigmoid reaches 0 and 1, whose loss is infinite
     losses = y * -log(np.maximum(p, CLIP[0])) + (1.0 - y) * -log1p(-np.minimum(p, CLIP[1]))
     right = ((p >= 0.5) == clicked).astype(np.float64)
     soft = ((y != 0) & (y != 1)).astype(np.float64)  # labels that are no class
@@ -146,6 +147,7 @@ def exact_sum(x: NDArray[np.float64]) -> Fraction | None:
 
 def _totals(comm: Comm, terms: Sequence[NDArray[np.float64]]) -> list[Fraction | None]:
     """Exact sums over all ranks of each array; None where a term is not finite."""
+    # as text: an exact sum may have more digits than any number that travels
     local_sums = " ".join(_to_text(exact_sum(x)) for x in terms)
     totals: list[Fraction | None] = [Fraction(0)] * len(terms)
     for message in comm.allgather_bytes(local_sums.encode()):
@@ -176,6 +178,7 @@ def count_auc(scores: F32, clicked: NDArray[np.bool_], comm: Comm) -> float | No
     """
     histogram = _histogram(scores, clicked)
     has_nan = bool(np.isnan(scores).any())
+    # equal scores meet on one rank, where ties are counted
     histogram = _exchange(histogram, _bounds(histogram.keys, comm), comm)
     clicks = histogram.clicks
     non_clicks = histogram.non_clicks
@@ -192,6 +195,7 @@ def count_auc(scores: F32, clicked: NDArray[np.bool_], comm: Comm) -> float | No
     if not pairs or counts[1::2].any():
         return None
     half_pairs: int = sum(counts[::2].tolist())
+    # integers of Python: the number of pairs may exceed 2^63
     return half_pairs / (2 * pairs)
 
 
@@ -210,6 +214,7 @@ class _Histogram(NamedTuple):
 def _histogram(scores: F32, clicked: NDArray[np.bool_]) -> _Histogram:
     """Histogram of this rank's scores."""
     bits = (scores + np.float32(0)).view(np.int32).astype(np.int64)  # -0 becomes +0
+    # floats order as these integers do, so bounds and ties are exact
     keys = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
     distinct, inverse = np.unique(keys, return_inverse=True)
     clicks = np.bincount(inverse[clicked], minlength=distinct.size).astype(np.int64)
@@ -260,6 +265,7 @@ class Window:
 
     def add(self, scores: F32, labels: F32) -> None:
         """Remember this rank's predictions f32[b] and labels f32[b] of one batch (copied)."""
+        # the model's buffers belong to the next batch
         self._batches.append((scores.copy(), labels.copy()))
 
     def metrics(self, loss: str, comm: Comm) -> Metrics:

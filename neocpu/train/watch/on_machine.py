@@ -4,10 +4,10 @@ Reckoned when the run ends, from what was counted (`plan/machines/traffic_time.p
 nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.machines.machine import Machine
 
@@ -33,8 +33,8 @@ def load_machine(name: str, comm: Comm) -> Machine | None:
 
 
 def report_on_machine(
-    machine: Machine, states: Sequence[Mapping[str, Any]], ranks_per_node: int
-) -> dict[str, Any]:
+    machine: Machine, states: Sequence[JsonObject], ranks_per_node: int
+) -> dict[str, object]:
     """`machine` of a run's summary: name, size, and each collective's time there and here.
 
     states : of each rank, what `Comm.traffic_of_ranks` says. `waited_seconds` is the time here in

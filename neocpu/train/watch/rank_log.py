@@ -34,6 +34,7 @@ class RankLog:
         self._last = time.perf_counter()
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            # a descriptor, not a file object: nothing is buffered that a kill would lose
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._file: int | None = os.open(self.path, flags, 0o666)
         except OSError as error:
@@ -72,6 +73,7 @@ class RankLog:
         try:
             yield
             self.note("done")
+        # also KeyboardInterrupt and SystemExit: the log is to say what ended the rank
         except BaseException as error:
             self.note(f"ended by {type(error).__name__}: {error}")
             self._write("".join(traceback.format_exception(error)))
@@ -90,6 +92,7 @@ class RankLog:
         if self._file is None:
             return
         try:
+            # names of files may be bytes that are no UTF-8
             os.write(self._file, text.encode(errors="replace"))
         except OSError:
             self.close()
@@ -122,6 +125,7 @@ def rank_log(folder: Path | None, comm: Comm) -> Iterator[RankLog | None]:
     except EnvironmentProblem as problem:
         error = problem
     try:
+        # one rank without a log would train while the others stop
         comm.agree(error)
         assert log is not None
         with log.watching():

@@ -4,8 +4,6 @@ Bins are of equal width in log-odds, since most click rates are far below one ha
 integers and sums are exact (`metrics.fixed_point`): they are those of any number of ranks.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +16,7 @@ LOG_ODDS = np.arange(-8.0, 8.5, 0.5)  # between bins; the outer bins are open
 
 def reliability(
     scores: NDArray[np.float32], labels: NDArray[np.float32], loss: str, comm: Comm
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Bins that hold samples: their `samples`, and mean `predicted` probability and `label`.
 
     scores, labels : f32[n] of this rank. loss : "mse" has no probabilities, and no bins.
@@ -31,6 +29,7 @@ def reliability(
     count = edges.size + 1
     local_sums = np.zeros((3, count))
     for row, terms in zip(local_sums, (np.ones_like(scores), scores, labels)):
+        # fixed point: fp64 sums of these are exact, so ranks may add them in any order
         row[:] = np.bincount(bins, weights=fixed_point(terms), minlength=count)
     rank_sums = np.empty(comm.size * local_sums.size)
     sizes = np.full(comm.size, local_sums.size)

@@ -19,12 +19,13 @@ import importlib.util
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from neocpu.core.types import Tree
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.train.advice.complaints import ValidWatch
 from neocpu.train.config.config import Config
@@ -48,7 +49,7 @@ class Compiled(NamedTuple):
 # shows how many kernels have been compiled, asking the function now and then, while the block lasts
 Watch = Callable[[Callable[[], Compiled]], AbstractContextManager[None]]
 # hears every line of metrics.jsonl; True asks the run to stop, as if this were its last step
-Listener = Callable[[dict[str, Any]], Any]
+Listener = Callable[[dict[str, object]], object]
 # what the curves of the picture are
 CURVES = {"train": "mean of the last 100 batches, each before its update"}
 MEASURED = "the whole split, at that step"
@@ -152,7 +153,7 @@ class RunReport:
         samples: int,
         split: str,
         metrics: Metrics,
-        pace: Mapping[str, Any] | None = None,
+        pace: Tree | None = None,
         shown: bool = True,
     ) -> None:
         """Add one measurement: metrics.jsonl gets a line, and the listeners hear it.
@@ -175,10 +176,11 @@ class RunReport:
             self.tell(f"step {step}, {split}: {numbers}")
         self._notify(line)
 
-    def _notify(self, line: dict[str, Any]) -> None:
+    def _notify(self, line: dict[str, object]) -> None:
         """Call the listeners; one that fails is told once and dropped."""
         for listener in tuple(self._listeners):
             try:
+                # a dict of its own: a listener may change it
                 self.stop_asked |= listener(dict(line)) is True
             except Exception as error:
                 self._listeners.remove(listener)
@@ -186,7 +188,7 @@ class RunReport:
                 text = " ".join(f"{type(error).__name__}: {error}".split())
                 self.tell(f"warning: {name} failed, and hears no more of this run: {text}")
 
-    def finish(self, summary: dict[str, Any]) -> None:
+    def finish(self, summary: dict[str, object]) -> None:
         """Write the summary, and the picture if it can be drawn."""
         if self._first:
             self._write("run.json", lambda path: write_json(path, summary))
@@ -194,14 +196,17 @@ class RunReport:
 
     def _append(self, path: Path, step: int, line: str) -> None:
         """Add a line to metrics.jsonl, whole or not at all."""
+        # a resumed run takes the steps after its checkpoint again
         if not self._trimmed:
             _keep_before(path, step)
             self._trimmed = True
+        # one write call for a line, so that a kill leaves whole lines
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             before = os.fstat(file).st_size
             data = f"{line}\n".encode()
             if os.write(file, data) < len(data):
+                # a part of a line would spoil the file for all readers
                 os.ftruncate(file, before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
@@ -240,7 +245,7 @@ def _keep_before(path: Path, step: int) -> None:
     _replace(path, "".join(lines))
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: object) -> None:
     """Write JSON so that a reader sees the old file or the new one, never a part."""
     _replace(path, json.dumps(data, indent=2) + "\n")
 
@@ -252,6 +257,7 @@ def _replace(path: Path, text: str) -> None:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
+            # else a crash of the machine may leave the new name with no bytes
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
@@ -282,6 +288,7 @@ def draw(picture: Path) -> None:
             curves.setdefault(line["split"], []).append((line["samples"], line[name]))
     if not curves:
         return
+    # without pyplot, which would look for a display
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

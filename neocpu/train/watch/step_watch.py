@@ -5,7 +5,7 @@ watched.
 """
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.transport.comm import Comm
@@ -41,10 +41,12 @@ class StepWatch:
         if self._trace is not None:
             self._trace.start()
         if self._speeds:
+            # from here on: converting data and compiling are no part of what is tried out
             self._comm.sent.throttle = Throttle(self._speeds)
 
     def counting(self) -> AbstractContextManager[None]:
         """Exchanges that end in the block are those of a step."""
+        # the first step also maps pages and fills caches
         return self._comm.sent.counting(self._times if self._steps >= 0 else {})
 
     def begin_step(self, step: int) -> None:
@@ -66,6 +68,6 @@ class StepWatch:
         self._comm.sent.throttle = None
         self._comm.sent.timeline = None
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """What exchanges took in a mean step (`exchange_times.py`). Collective."""
         return exchange_report(self._comm, self._times, max(self._steps, 1))

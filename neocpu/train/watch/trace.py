@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.timeline import (
     KEPT_STEPS,
@@ -57,6 +58,7 @@ class RunTrace:
         error: ConfigError | None = None
         if self.comm.rank == 0:
             try:
+                # a run of days should not end with a trace that has no room
                 _claim(_draft(self.path), self.comm.size * STEP_BYTES * 2 * self.kept)
             except OSError as problem:
                 reason = problem.strerror
@@ -66,6 +68,7 @@ class RunTrace:
 
     def start(self) -> None:
         """Spans are recorded from now on."""
+        # once more at the end: clocks drift, evenly as far as two samples tell
         self._first = compare_clocks(self.comm)
         self._timeline = RunTimeline(self.kept)
         self.comm.sent.timeline = self._timeline
@@ -80,6 +83,7 @@ class RunTrace:
         timeline = self._timeline
         if timeline is None:
             return
+        # before the exchanges below, which are none of the run's
         self.comm.sent.timeline = None
         self._timeline = None
         end = time.perf_counter()
@@ -94,13 +98,14 @@ class RunTrace:
             notes = self._notes(timeline, [spans["error"] for spans in packed])
             _write(self.path, document(trace_events(ranks), notes))
         except OSError as problem:
+            # a full disk costs the trace, not the run
             tell(f"warning: the trace {self.path} cannot be written: {problem.strerror}")
             return
         left_out = f", without {notes['steps left out']}" if timeline.dropped else ""
         tell(f"the trace is in {self.path}{left_out}; open it in ui.perfetto.dev")
 
-    def _notes(self, timeline: RunTimeline, errors: list[float]) -> dict[str, Any]:
-        notes: dict[str, Any] = {
+    def _notes(self, timeline: RunTimeline, errors: list[float]) -> dict[str, object]:
+        notes: dict[str, object] = {
             "title": f"neocpu train, {self.comm.size} rank(s)",
             "clocks": f"of all ranks agree to {1e6 * max(errors):.0f} microseconds",
         }
@@ -153,7 +158,7 @@ def _packed(timeline: RunTimeline, first: ClockSample, last: ClockSample, end: f
     return json.dumps(packed).encode()
 
 
-def _unpacked(rank: int, packed: Mapping[str, Any]) -> RankSpans:
+def _unpacked(rank: int, packed: JsonObject) -> RankSpans:
     """The spans of a rank, as `_packed` left them."""
     steps = []
     for entry in packed["steps"]:

@@ -43,6 +43,7 @@ def compare_clocks(comm: Comm, clock: Clock = time.perf_counter) -> ClockSample:
     down.
     """
     with uncounted(comm):
+        # ranks are asked one after the other, so many ranks get fewer trips
         trips = max(4, min(TRIPS, MOST_TRIPS // comm.size))
         sample = ClockSample(clock(), 0.0, 0.0)
         for rank in range(1, comm.size):
@@ -56,6 +57,7 @@ def compare_clocks(comm: Comm, clock: Clock = time.perf_counter) -> ClockSample:
 def uncounted(comm: Comm) -> Iterator[None]:
     """What the ranks say to each other in the block is not part of the run."""
     sent = comm.sent
+    # also without the throttle of slow links, which would shift the clocks
     comm.sent = Traffic()
     try:
         yield
@@ -100,5 +102,6 @@ def _send(
 def on_clock_of_rank_0(moment: float, first: ClockSample, last: ClockSample) -> float:
     """A moment of this rank's clock on rank 0's; the offset changes evenly between two samples."""
     span = last.local - first.local
+    # a run without steps has one sample
     part = (moment - first.local) / span if span > 0 else 0.0
     return moment - (first.offset + part * (last.offset - first.offset))

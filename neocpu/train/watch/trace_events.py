@@ -12,11 +12,12 @@ has a line of its own.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neocpu.core.stages import QUEUES
+from neocpu.core.types import Tree
 from neocpu.parallel.transport.timeline import ExchangeSpan, StageSpan, TracedStep
 from neocpu.plan.simulation.chrome_trace import TrackPiece, event, names
 
@@ -42,6 +43,7 @@ class _Lanes:
     def place(self, span: ExchangeSpan) -> int:
         """The line of an exchange; exchanges come in the order in which they start."""
         for lane, free in enumerate(self._free):
+            # the first that is free, so that few lines are needed
             if free <= span.start:
                 self._free[lane] = span.over
                 return lane
@@ -63,6 +65,7 @@ def trace_pieces(spans: RankSpans) -> tuple[list[str], list[TrackPiece]]:
     )
     for number, step in enumerate(spans.steps):
         arguments = {"step": step.step}
+        # spans before the first step belong to none
         if step.step:
             end = _end(spans, number)
             pieces.append(TrackPiece(f"step {step.step}", rank, 0, step.start, end, arguments))
@@ -96,6 +99,7 @@ def _end(spans: RankSpans, number: int) -> float:
     if number + 1 == len(spans.steps):
         return spans.end
     after = spans.steps[number + 1]
+    # of a long run the middle is left out, and the next step is not the one that followed
     return after.start if after.step == step.step + 1 else _last_end(step)
 
 
@@ -122,8 +126,8 @@ def _name(exchange: ExchangeSpan) -> str:
     return exchange.what or "agreements"
 
 
-def _arguments(exchange: ExchangeSpan, step: int) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"step": step, "bytes": exchange.bytes}
+def _arguments(exchange: ExchangeSpan, step: int) -> dict[str, object]:
+    arguments: dict[str, object] = {"step": step, "bytes": exchange.bytes}
     if exchange.alone:
         arguments["alone on its link, ms"] = round(1e3 * exchange.alone, 3)
     return arguments
@@ -134,6 +138,7 @@ def _waits(exchange: ExchangeSpan, rank: int, step: int) -> list[TrackPiece]:
     arguments = _arguments(exchange, step)
     stretches = [(exchange.start, exchange.started), (exchange.awaited, exchange.end)]
     if exchange.awaited - exchange.started < SHORTEST_WAIT:
+        # nothing was computed between start and wait: one wait
         stretches = [(exchange.start, exchange.end)]
     return [
         TrackPiece(f"wait: {_name(exchange)}", rank, 2, begin, end, arguments)
@@ -142,12 +147,12 @@ def _waits(exchange: ExchangeSpan, rank: int, step: int) -> list[TrackPiece]:
     ]
 
 
-def trace_events(ranks: Sequence[RankSpans]) -> list[Mapping[str, Any]]:
+def trace_events(ranks: Sequence[RankSpans]) -> list[Tree]:
     """The events of all ranks, time 0 at the first of them."""
     drawn = [(spans.rank, *trace_pieces(spans)) for spans in ranks]
     begins = [piece.begin for _, _, pieces in drawn for piece in pieces]
     first = min(begins, default=0.0)
-    events: list[Mapping[str, Any]] = []
+    events: list[Tree] = []
     for rank, tracks, pieces in drawn:
         events.extend(names(rank, tracks))
         for piece in pieces:

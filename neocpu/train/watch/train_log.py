@@ -8,7 +8,6 @@ depend on ranks.
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +64,7 @@ class TrainLog:
         sums = np.empty(4)
         sums[0] = outcome.labels.size
         for i, terms in enumerate((outcome.loss, outcome.prediction, outcome.labels), 1):
+            # whole multiples of 2^-24, so that sums over batches and ranks are exact in any order
             sums[i] = fixed_point(terms).sum()
         self._sums.append(sums)
 
@@ -74,6 +74,7 @@ class TrainLog:
             return False
         if self._every:
             return step % self._every == 0
+        # a clock of rank 0, which tells the others (`Trainer._request`): theirs differ
         late = self._now() - self._last_time >= EVERY_SECONDS
         return late or step % EVERY_STEPS == 0
 
@@ -85,6 +86,7 @@ class TrainLog:
         rank_sums = np.empty(4 * comm.size)
         comm.allgatherv(local_sums, rank_sums, np.full(comm.size, 4), "log")
         samples, loss, predicted, labels = rank_sums.reshape(comm.size, 4).sum(axis=0).tolist()
+        # a diverging run is told by the step that meets it
         if not samples or not np.isfinite(loss + predicted):
             return Metrics(int(samples))
         calibration = predicted / labels if predicted and labels else None
@@ -95,7 +97,7 @@ class TrainLog:
         ne = mean / spread if spread else None
         return Metrics(int(samples), logloss=mean, ne=ne, calibration=calibration)
 
-    def pace(self, step: int) -> dict[str, Any]:
+    def pace(self, step: int) -> dict[str, object]:
         """Seconds of the steps so far, samples a second since the last line, and learning rates.
 
         Afterwards the line of this step is written: the next is due later.

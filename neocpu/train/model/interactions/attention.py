@@ -49,6 +49,7 @@ class SelfAttention(Interaction):
     def __init__(self, layout: SelfAttentionLayout, parameters: Mapping[str, F32]) -> None:
         self._count = len(layout.widths)
         columns = sum(layout.widths)
+        # rounded once, here, so that kernel and twin multiply by one number
         self._scale = np.float32(1 / math.sqrt(layout.widths[0]))
         self._parts = [Linear(f"{layout.prefix}.{part}", parameters, self._count) for part in PARTS]
         self._weights = Buffer(self._count**2)
@@ -81,6 +82,7 @@ class SelfAttention(Interaction):
             outer,
         )
         dx = self._dx.matrix(samples)
+        # from +0, as docs/arithmetic.md has it
         dx[:] = 0
         for part, gradient in zip(self._parts, outer):
             np.add(dx, part.backward(gradient), out=dx)

@@ -64,6 +64,7 @@ def chain_layouts(
             raise ConfigError(
                 f"model.interaction: {name!r} is unknown; choose from {', '.join(INTERACTIONS)}"
             )
+        # numbered, since one kind may stand there twice
         layout = LAYOUTS[name](widths, options, f"interaction.{position}")
         layouts.append(layout)
         widths = layout.widths
@@ -96,6 +97,7 @@ class Chain(Interaction):
         for part in self._parts:
             x = part.forward(x)
             if part.logit is not None:
+                # a sum makes a new array: that of a part is its own buffer
                 logit = part.logit if logit is None else logit + part.logit
             self._between()
         self.logit = logit

@@ -10,13 +10,17 @@ matrices are those of the MLPs (`docs/arithmetic.md` §6 has the order of the re
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from neocpu.core.records import Limits
 from neocpu.train.model.interactions.base import Interaction, Widths
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.layers.linear import Linear
 from neocpu.train.model.layers.shapes import Shapes
+
+MOST_LAYERS = 1024
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class CrossShape:
     layers : how many. rank : of their matrices (0: full ones); MLPerf's DLRMv2 has 3 of rank 512.
     """
 
-    layers: int = 3
+    layers: Annotated[int, Limits(least=1, most=MOST_LAYERS)] = 3
     rank: int = 0
 
 
@@ -89,6 +93,7 @@ class Cross(Interaction):
             y = buffer.matrix(len(x))
             np.multiply(self._x, factor, out=y)
             np.add(y, x, out=y)
+            # on the way back it is what x_0 was multiplied by
             self._factors.append(factor)
             x = y
         return x
@@ -97,6 +102,7 @@ class Cross(Interaction):
         """dx: what came through x_l of every layer, and all that came through x_0."""
         samples = len(dy)
         first = self._first_gradient.matrix(samples)
+        # x_0 takes part in every layer; its gradient is summed from the last layer to the first
         first[:] = 0
         scratch = self._scratch.matrix(samples)
         gradient = dy
@@ -106,9 +112,11 @@ class Cross(Interaction):
             outer = self._outer[layer].matrix(samples)
             np.multiply(gradient, self._x, out=outer)
             inner = self._products[layer].backward(outer)
+            # two in turns: the layer before reads one while it writes the other
             result = self._gradients[layer % 2].matrix(samples)
             np.add(gradient, inner, out=result)
             gradient = result
+        # x_0 is also the x_l of the first layer
         np.add(gradient, first, out=first)
         return first
 

@@ -55,6 +55,7 @@ class DeepFm(Interaction):
     def backward(self, dy: F32, dlogit: F32) -> F32:
         """The term's gradient, then dy is added."""
         dx = self._dx.matrix(len(dy))
+        # the term adds to the logit itself, so the logit's gradient is its own
         self._term.backward(dlogit, dx)
         np.add(dx, dy, out=dx)
         return dx

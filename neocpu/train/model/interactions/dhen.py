@@ -12,10 +12,12 @@ authors is public.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.records import Limits
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.interactions.attention import SelfAttentionLayout
 from neocpu.train.model.interactions.base import (
@@ -25,7 +27,7 @@ from neocpu.train.model.interactions.base import (
     one_width,
 )
 from neocpu.train.model.interactions.cat import CatLayout
-from neocpu.train.model.interactions.cross import CrossLayout, CrossShape
+from neocpu.train.model.interactions.cross import MOST_LAYERS, CrossLayout, CrossShape
 from neocpu.train.model.interactions.dot import DotLayout
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.layers.linear import Linear
@@ -48,10 +50,10 @@ class DhenShape:
     each of its vectors normalised?
     """
 
-    layers: int = 2
-    modules: tuple[str, ...] = ("dot", "linear")
-    tokens: int = 0
-    ensemble: str = "sum"
+    layers: Annotated[int, Limits(least=1, most=MOST_LAYERS)] = 2
+    modules: Annotated[tuple[str, ...], Limits(MODULES)] = ("dot", "linear")
+    tokens: Annotated[int, Limits(most=2**16)] = 0
+    ensemble: Annotated[str, Limits(ENSEMBLES)] = "sum"
     rank: int = 0
     residual: bool = True
     norm: bool = True
@@ -69,6 +71,7 @@ class DhenLayerLayout:
     name: str
 
     def __post_init__(self) -> None:
+        # the residual adds, and the norm is of, vectors of one width
         one_width("dhen", self.vectors)
         unknown = [module for module in self.shape.modules if module not in MODULES]
         if unknown or not self.shape.modules:
@@ -76,6 +79,7 @@ class DhenLayerLayout:
                 f"model.dhen.modules: {list(self.shape.modules)} must be some of "
                 f"{', '.join(MODULES)}"
             )
+        # tensors are named by their module
         if len(set(self.shape.modules)) < len(self.shape.modules):
             raise ConfigError(
                 f"model.dhen.modules: {list(self.shape.modules)} names one module twice"
@@ -116,6 +120,7 @@ class DhenLayerLayout:
     def tensors(self) -> Shapes:
         """(name, shape) of the modules' parameters, each with its projection."""
         tensors: list[tuple[str, tuple[int, ...]]] = []
+        # modules give what they like; the projection makes vectors of the layer's width of it
         columns = self.tokens * self.vectors[0]
         for name, layout in self.modules().items():
             tensors += layout.tensors()
@@ -214,6 +219,7 @@ class DhenLayer(Interaction):
     def forward(self, x: F32) -> F32:
         """Vectors f32[b, columns] of x f32[b, columns that come]."""
         total = self._sum.matrix(len(x))
+        # sums from +0 in the order of the modules, as docs/arithmetic.md has them
         total[:] = 0
         for module, projection, place in zip(self._modules, self._projections, self._places):
             total[:, place] += projection.forward(module.forward(x))
@@ -229,6 +235,7 @@ class DhenLayer(Interaction):
         places = zip(self._modules, self._projections, self._places, self._parts)
         for module, projection, place, buffer in places:
             part = buffer.matrix(len(dy))
+            # under "concat" a slice of columns, and products want rows without gaps
             part[:] = outer[:, place]
             dx += module.backward(projection.backward(part), dlogit)
         if self.layout.shape.residual:
@@ -251,7 +258,9 @@ class DhenLayer(Interaction):
         y = self._y.matrix(len(total))
         rows = self._vectors(total)
         if len(self._inverse) < len(rows):
+            # fp64, as the kernel keeps it; a vector each, not a sample
             self._inverse = np.empty(len(rows))
+        # the adjoint is written in what came out, so the input need not be kept
         self._normal = y
         inverse = self._inverse[: len(rows)]
         chosen("dense.layer_norm", "norm_forward")(rows, EPS, self._vectors(y), inverse)

@@ -64,6 +64,7 @@ class Fm(Interaction):
         """The term's gradient, and that of the first vector."""
         dx = self._dx.matrix(len(dy))
         self._term.backward(dy[:, self._width], dx)
+        # it goes on as it is, and takes part in the term too
         dx[:, : self._width] += dy[:, : self._width]
         return dx
 
@@ -102,6 +103,7 @@ class PairSum:
         np.multiply(total, total, out=square)
         np.subtract(square, squares, out=square)
         out = self._out.matrix(samples)
+        # the sum over columns as a layer of one output: one chain, whose order is defined
         chosen("dense.gemm", "layer")(square, self._halves, self._no_bias, False, out)
         return out.reshape(-1)
 
@@ -111,5 +113,6 @@ class PairSum:
         vectors = self._x.reshape(samples, *self._shape)
         total = self._sum.matrix(samples)
         result = dx.reshape(samples, *self._shape)
+        # d(sum of pairs) / dx_i is the sum of all others
         np.subtract(total[:, None], vectors, out=result)
         np.multiply(result, gradient[:, None, None], out=result)

@@ -52,6 +52,7 @@ class FirstOrder:
         logit = self._logit.matrix(len(x))
         chosen("dense.gemm", "layer")(x, self._weight, self._bias, False, logit)
         for column in self._columns:
+            # key after key: an order that docs/arithmetic.md fixes
             logit[:, 0] += E[:, column]
         if not self._columns:
             return E, logit.reshape(-1)
@@ -67,6 +68,7 @@ class FirstOrder:
         dE = self._dE.matrix(len(gradient))
         dE[:, self._others] = gradient
         for column in self._columns:
+            # a weight's gradient is that of the logit
             dE[:, column] = dlogit
         return dE
 

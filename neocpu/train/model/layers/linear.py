@@ -37,6 +37,7 @@ class Linear:
         """y f32[b, rows * out] of x f32[b, rows * in], which gradients read again."""
         output = self._output.matrix(len(x))
         outputs, inputs = self._weight.shape
+        # a view: the vectors of a sample are rows of one matrix
         self._x = x.reshape(len(x) * self._rows, inputs)
         result = output.reshape(len(x) * self._rows, outputs)
         chosen("dense.gemm", "layer")(self._x, self._weight, self._bias, False, result)

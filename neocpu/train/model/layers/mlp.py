@@ -21,9 +21,6 @@ from neocpu.kernels.numbers import philox
 from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
 from neocpu.train.model.layers.arrays import F32, NO_GATE, Buffer, NodeGradient
 
-# imported from here before `arrays.py` was
-__all__ = ["F32", "NO_GATE", "Buffer", "Mlp", "NodeGradient", "initialise", "nothing"]
-
 
 def initialise(parameters: Mapping[str, F32], seed: int) -> None:
     """Initial weights and biases from Philox (`docs/arithmetic.md` §9).
@@ -38,6 +35,7 @@ def initialise(parameters: Mapping[str, F32], seed: int) -> None:
             matrix = tensor
         else:
             bound = math.sqrt(1.0 / outputs)
+            # a bias draws as one row of the generator's matrix
             matrix = tensor.reshape(1, outputs)
         rows = np.arange(matrix.shape[0], dtype=np.int64)
         philox.uniform_rows(tensor_key(seed, INIT, name), rows, 0, np.float32(bound), matrix)
@@ -113,6 +111,7 @@ class Mlp:
         if self.last_relu:
             gated = self._gradients[-1].matrix(len(gradient))
             np.copyto(gated, gradient)
+            # the output tells: ReLU passed where it is above 0
             gated[self._inputs[-1] <= 0] = 0
             gradient = gated
         self._outer = [gradient]
@@ -123,6 +122,7 @@ class Mlp:
         inner = self._gradients[layer].matrix(len(self._outer[0]))
         chosen("dense.gemm", "input_gradient")(self._outer[0], self._weights[layer], gate, inner)
         if layer:
+            # weight gradients may come later, when their bucket is due
             self._outer.insert(0, inner)
         self._between()
         return inner

@@ -48,6 +48,7 @@ class Attention:
         """
         lookups = len(rows)
         candidates = self._target.matrix(len(target))
+        # a slice of E's columns; kernels want rows without gaps, and `backward` reads it
         candidates[:] = target
         inputs = self._inputs.matrix(lookups)
         self._histories = kernels.Histories(rows, offsets, candidates)
@@ -82,11 +83,13 @@ class Attention:
         by_row = self._by_row.matrix(lookups)
         by_target = self._by_target.matrix(samples)
         kernels.attention_gradients(self._histories, inner, self._weights, outer, by_row, by_target)
+        # added: the candidate's vector also interacts by itself
         np.add(target, by_target, out=target)
         return by_row
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Write the gradients of the MLP's parameters, summed over each of the nodes."""
+        # lines are lookups: leaves are cut at samples, so at where their lookups begin
         by_lookups = [replace(node, cuts=self._histories.offsets[node.cuts]) for node in nodes]
         for layer in range(self._mlp.layers):
             self._mlp.weight_gradient(layer, by_lookups)

@@ -27,6 +27,7 @@ class Multiply:
     def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
         """The product rule."""
         for number, source in enumerate(sources):
+            # not v / s_k, which fails at 0 and rounds otherwise
             source[:] = gradient
             for other, factor in enumerate(self._factors):
                 if other != number:

@@ -45,6 +45,7 @@ class Project:
     def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
         """Source k has the gradient of the sum times P_k."""
         outer = self._outer.matrix(len(gradient))
+        # columns of dE; products want rows without gaps, and weight gradients read it again
         outer[:] = gradient
         for projection, source in zip(self._projections, sources):
             source[:] = gradient if projection is None else projection.backward(outer)

@@ -30,6 +30,7 @@ class BagSums:
         included; empty bags give zeros.
         """
         self._lengths = np.diff(offsets)
+        # one lookup a bag is the common case, and needs no exact sum
         if (self._lengths == 1).all():
             np.add(rows, np.float32(0), out=out)  # of -0, too, the sum is +0
             return
@@ -49,4 +50,5 @@ class BagSums:
         return by_row
 
     def _divisors(self) -> F32:
+        # an empty bag has sum 0, which stays
         return np.maximum(self._lengths, 1).astype(np.float32)[:, None]

@@ -43,6 +43,7 @@ class TensorTrain:
         self._dims: tuple[int, int, int] = options["dims"]
         self._rank: int = options["rank"]
         # of the kernels
+        # zeros behind the rank add +0 to chains: no bit changes
         self._wide = -(-self._rank // CHAINS) * CHAINS
         self._sources: Sequence[KeyLookups] = ()
         self._cores: list[F32] = []
@@ -68,6 +69,7 @@ class TensorTrain:
         self._kept = np.empty(0, np.int64)
         if len(sources) > CORES:
             self._kept = np.flatnonzero(sources[CORES].rows >= 0)
+            # a kept row is no product any more, and its cores get no gradient
             made[self._kept] = False
         rows_of_cores = [source.rows for source in cores]
         index = index_rows(np.flatnonzero(made), rows_of_cores, lines, self._factors)
@@ -83,6 +85,7 @@ class TensorTrain:
             out[:] = 0
             out[index.lookups] = rows[index.row]
         else:
+            # every lookup has a row, so nothing need be cleared
             np.take(rows, index.row, axis=0, out=out)
         if self._kept.size:
             cache = sources[CORES]
@@ -162,6 +165,7 @@ class TensorTrain:
         second = index.second[leaves.prefix]
         order, starts = grouped(second)
         tt.first_gradients(self._cores[1], second, gradient, order, starts, runs, q1, out)
+        # nodes of a run share their row of core 1: the first one names it
         return out, self._row_numbers(0, leaves.nodes[runs[:-1]], index, leaves)
 
     def _second_terms(

@@ -24,6 +24,7 @@ def grouped(keys: Ints) -> tuple[Ints, Ints]:
 
     keys : i64[n], 0 or more.
     """
+    # NumPy sorts 16 bits by radix, in linear time
     small = keys.max(initial=0) < 1 << 16
     order = np.argsort(keys.astype(np.uint16) if small else keys, kind="stable")
     return order, starts_of(keys[order])
@@ -69,8 +70,10 @@ def index_rows(
     distinct, row = np.unique((first * p2 + second) * p3 + third, return_inverse=True)
     sample = np.empty(distinct.size, np.int64)
     sample[row] = lookups
+    # rows ascend, so rows of one prefix are neighbours
     prefix_starts = starts_of(distinct // p3)
     prefix = np.repeat(np.arange(prefix_starts.size - 1), np.diff(prefix_starts))
+    # all rows of a prefix have the same lines of cores 1 and 2: any lookup will do
     leader = sample[prefix_starts[:-1]]
     return RowIndex(
         lookups=lookups,
@@ -103,6 +106,7 @@ def index_gradients(index: RowIndex, leaf: Ints) -> GradientIndex:
     """The pairs of lookups; leaf : i64[n], of each lookup that has a row."""
     distinct_rows = index.sample.size
     pairs, pair = np.unique(leaf * distinct_rows + index.row, return_inverse=True)
+    # a rank may have no lookups at all
     row = pairs % max(distinct_rows, 1)
     pair_leaf = pairs // max(distinct_rows, 1)
     prefixes = index.first.size
