@@ -133,6 +133,7 @@ class NeocpuDlrm:
     ) -> None:
         wait_as_in_training()
         from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+        from neocpu.parallel.exchange.sharding_env import ShardingEnv
         from neocpu.parallel.transport.comm import SingleComm
         from neocpu.plan.search.auto import make_plan
         from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
@@ -141,7 +142,7 @@ class NeocpuDlrm:
         from neocpu.train.config.settings import TrainingConfig
         from neocpu.train.model.dlrm import Dlrm
         from neocpu.train.step.lookahead import ahead
-        from neocpu.train.step.step import TrainStep
+        from neocpu.train.step.step import StepOptions, TrainStep
 
         comm = comm or SingleComm()
         specs = [
@@ -149,11 +150,13 @@ class NeocpuDlrm:
         ]
         self.dlrm = dlrm = Dlrm(13, [model.dim] * len(specs), model.bottom, model.top, seed=1)
         sharding_plan = make_plan(specs, plan, comm.size)
-        self.tables = tables = ShardedEmbedding(
+        env = ShardingEnv(
             sharding_plan, comm, rowwise_adagrad(), 1, leaves, dlrm.first_column, memory=memory
         )
+        self.tables = tables = ShardedEmbedding(env)
         dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
-        step = TrainStep(dlrm, tables, dense, comm, leaves, pipeline, TrainingConfig.bucket_bytes)
+        options = StepOptions(pipeline, TrainingConfig.bucket_bytes)
+        step = TrainStep(dlrm, tables, dense, comm, leaves, options)
         prepared = [self._batch(sample, tables.keys, comm, leaves) for sample in batches]
         early = ahead(0 if memory is None else memory.prefetch, 0)
         self._steps = step.over(cycle(prepared), 1, early)

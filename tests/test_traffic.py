@@ -11,6 +11,7 @@ from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.two_level import two_level
 from neocpu.parallel.exchange.wire_formats import FP32, WireSpec, WireSpecs
 from neocpu.parallel.exchange.wires import Wire
@@ -28,7 +29,7 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layout import ModelLayout
-from neocpu.train.step.step import TrainStep
+from neocpu.train.step.step import StepOptions, TrainStep
 
 DENSE_FEATURES = 2
 FIRST_COLUMN = 3  # width of the bottom MLP
@@ -142,7 +143,7 @@ def train(
         comm = two_level(comm)
     dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
     model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), case.top, "cat")
-    embedding = ShardedEmbedding(
+    env = ShardingEnv(
         case.plan,
         comm,
         case.optimizer,
@@ -153,9 +154,10 @@ def train(
         unique_rows=case.unique_rows,
         wires=case.wires,
     )
+    embedding = ShardedEmbedding(env)
     dense = DenseOptimizer(SGD, model.flat)
     wire = Wire.of(case.wires.dense, backward=True)
-    step = TrainStep(model, embedding, dense, comm, case.leaves, pipeline, wire=wire)
+    step = TrainStep(model, embedding, dense, comm, case.leaves, StepOptions(pipeline, wire=wire))
     step(rank_batch(comm, case), 1)
     log = list(comm.sent.log)
     return log, direct.traffic()

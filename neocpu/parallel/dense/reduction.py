@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.trees import Node, aligned_nodes, climb, rank_leaves
-from neocpu.parallel.exchange.wires import Wire, reversed_jobs
+from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs
+from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
@@ -217,5 +218,6 @@ def _line_jobs(size: int, wire: Wire | None = None) -> Ints:
     rows = size // LINE
     unit = wire.bytes(1) if wire else 1
     at = rows * LINE
-    jobs = [(0, LINE, 0, LINE * unit, rows, LINE), (at, 0, at * unit, 0, 1, size - at)]
-    return np.array([job for job in jobs if job[4] and job[5]], np.int64).reshape(-1, 6)
+    lines = BlockJob(0, LINE, 0, LINE * unit, rows, LINE)
+    rest = BlockJob(at, 0, at * unit, 0, 1, size - at)
+    return job_array(job for job in (lines, rest) if job.rows and job.width)

@@ -26,14 +26,12 @@ from neocpu.core.jagged import KJT
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.shapes import Shape
-from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Finished, Pause, Request, Started
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
-from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import bags
 
 Floats = NDArray[np.float32]
@@ -70,44 +68,24 @@ class RowsInput(NamedTuple):
 class UnpooledEmbedding:
     """The tables without pooling of a plan: a row for every lookup, a term for every gradient.
 
-    Parameters
-    ----------
-    plan, comm, optimizer, seed, route, unique_rows, wires : as for `ShardedEmbedding`; of the plan
-        the tables with pooling "none" are looked up.
-    tbe : this rank's rows, of all tables of the plan.
+    env : of all tables, of which those with pooling "none" are looked up. tbe : this rank's rows,
+    of all tables of the plan.
 
     Attributes: `keys`, positions of the keys without pooling in a batch of the plan, in whose order
     rows and gradients are; `dims`, columns of each. All methods are collective.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        comm: Comm,
-        optimizer: SparseOptimizer,
-        seed: int,
-        tbe: TableBatchedEmbedding,
-        route: str = "direct",
-        unique_rows: str = "off",
-        wires: WireSpecs = FP32,
-    ) -> None:
-        self.comm = comm
+    def __init__(self, env: ShardingEnv, tbe: TableBatchedEmbedding) -> None:
+        plan = env.plan
+        self.comm = env.comm
         self.keys = keys_without_pooling(plan)
         key_tables = [bags(plan.tables)[key].table for key in self.keys]
         self.dims = tuple(plan.tables[table].dim for table in key_tables)
         self._height = [plan.tables[table].rows for table in key_tables]
         self._names = [bags(plan.tables)[key].key for key in self.keys]
-        self.sharded = ShardedEmbedding(
-            plan_of_rows(plan),
-            comm,
-            optimizer,
-            seed,
-            leaves=1,  # samples are lookups, whose cuts come with every batch
-            route=route,
-            unique_rows=unique_rows,
-            wires=wires,
-            tbe=tbe,
-        )
+        # samples are lookups here: their number differs from rank to rank, and comes with a batch
+        of_rows = replace(env, plan=plan_of_rows(plan), leaves=1, first_column=0, groups=())
+        self.sharded = ShardedEmbedding(of_rows, tbe)
         tables = sorted(set(key_tables))
         # position of each key's table among those looked up here
         self._column = np.array([tables.index(table) for table in key_tables], np.int64)
@@ -129,7 +107,7 @@ class UnpooledEmbedding:
         error = self._refusal(rows)
         if error is not None and self.comm.size == 1:
             raise error
-        queue = self.sharded.exchange.input.comm
+        queue = self.sharded.all_keys.input.comm
         accepted = rows if error is None else None
         return Started(self._steps(accepted, lambda: queue.agree(error)), queue.stream)
 
@@ -166,7 +144,7 @@ class UnpooledEmbedding:
             return np.array([0, samples], np.int64)
         counts = np.ones(ranks, np.int64)
         arrived = np.empty(ranks, np.int64)
-        yield self.sharded.exchange.input.comm.start_alltoallv(
+        yield self.sharded.all_keys.input.comm.start_alltoallv(
             np.full(ranks, samples, np.int64),
             counts,
             arrived,
@@ -181,10 +159,11 @@ class UnpooledEmbedding:
 
     def input(self, rows: Rows, cuts: Ints) -> Generator[Request, None, RowsInput]:
         """The input distribution of checked rows, step by step; cuts : of `cuts`."""
-        exchange = self.sharded.exchange
-        shape = Shape(exchange.ranks, self.comm.rank, cuts, exchange.columns, exchange.input.heads)
+        keys = self.sharded.all_keys
+        columns = self.sharded.columns
+        shape = Shape(keys.ranks, self.comm.rank, cuts, columns, keys.input.heads)
         kjt = self._bags_of_one(rows, shape.samples)
-        arrived = yield from exchange.input.steps(kjt, shape)
+        arrived = yield from keys.input.steps(kjt, shape)
         return RowsInput(arrived, np.array([key_rows.size for key_rows in rows], np.int64))
 
     def _table_lookups(self, rows: Rows) -> Ints:
@@ -211,11 +190,11 @@ class UnpooledEmbedding:
         return places
 
     def know(self, coming: RowsInput) -> None:
-        """As `ShardedEmbedding.know`, of lookups that have arrived."""
+        """`Embedding.know` of lookups that have arrived."""
         self.sharded.know(Finished(coming.input))
 
     def prefetch(self, coming: RowsInput) -> None:
-        """As `ShardedEmbedding.prefetch`, of lookups that have arrived."""
+        """`Embedding.prefetch` of lookups that have arrived."""
         self.sharded.prefetch(Finished(coming.input))
 
     def lookup(self, arrived: RowsInput) -> "StartedRows":
@@ -267,7 +246,7 @@ class UnpooledEmbedding:
             lines[at : ends[column], lo:hi] = gradient
         for column, end in enumerate(ends):
             lines[end:, self._first_column[column] : self._first_column[column + 1]] = 0
-        return self.sharded.start_backward(lines, step, batch_input)
+        return self.sharded.start_update(batch_input, lines, step)
 
 
 class StartedRows:

@@ -27,39 +27,40 @@ from neocpu.kernels.exchange.bucketize import (
 )
 from neocpu.kernels.operands import Bags
 from neocpu.parallel.exchange.checks import find_refusal
-from neocpu.parallel.exchange.shapes import Shape, part_of
+from neocpu.parallel.exchange.shapes import Shape, lookups_between
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.unique_rows import Heads, UniqueRows
-from neocpu.parallel.sharding.entries import Ints, RankEntries
-from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.entries import ByClass, Ints, RankEntries
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Pause, Request, Started
 from neocpu.tables.embedding.tbe import Lookups
 from neocpu.tables.specs.specs import bags
 
 Floats = NDArray[np.float32]
+NO_LOOKUPS: ByClass[Lookups | None] = ByClass(None, None, None, None)
 
 
 @dataclass(frozen=True)
 class Input:
     """This rank's lookups of one batch, in place: what a lookup and its backward pass need.
 
-    `classes`: lookups of the global batch for the four classes of travelling entries (None where a
-    class is empty); `travel`: those of all classes together; `copies`: lookups of this rank's own
-    samples in replicated tables; `kjt`: the batch as it came; `buffers`: what it lives in.
-
-    `notes`: by rank, what it put in the head of its lengths. `parts`: where repeated bags of some
-    keys stand once, the lookups of each part of the keys (`repeated_bags.py`); there are none here
-    then. `bag_of`: i64, in such a part, for each sample the bags that it has.
+    kjt : the batch as it came. shape : counts of its exchanges. buffers : what it lives in.
+    classes : lookups of the global batch for each class of travelling entries (None where a class
+        is empty). travel : those of all classes together.
+    copies : lookups of this rank's own samples in replicated tables.
+    notes : by rank, what it put in the head of its lengths.
+    key_sets : where repeated bags of some keys stand once, the lookups of each set of keys
+        (`repeated_bags.py`); there are none here then.
+    bag_of : i64, in such a set, for each sample the bags that it has.
     """
 
     kjt: KJT | InverseKJT
     shape: Shape
-    classes: tuple[Lookups | None, ...] = (None, None, None, None)
+    classes: ByClass[Lookups | None] = NO_LOOKUPS
     copies: Lookups | None = None
     buffers: Buffers | None = None
     travel: Lookups | None = None
-    parts: tuple["Input", ...] = ()
+    key_sets: tuple["Input", ...] = ()
     bag_of: Ints | None = None
     notes: tuple[Heads, ...] = ()
 
@@ -86,20 +87,13 @@ class Sent:
 class InputDist:
     """The input distribution of one rank.
 
-    plan, comm : who holds which rectangle, and the queue of the ranks on which lookups travel.
     ranks : entries of all ranks (`entries.entries_of_ranks`). alone : are lookups used where they
     are?
-    unique_rows : a name in `message_sizes.UNIQUE_ROWS`.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        comm: Comm,
-        ranks: Sequence[RankEntries],
-        alone: bool,
-        unique_rows: str = "off",
-    ) -> None:
+    def __init__(self, env: ShardingEnv, ranks: Sequence[RankEntries], alone: bool) -> None:
+        plan = env.plan
+        comm = env.comm.queue("input")
         self.plan = plan
         self.comm = comm
         self.alone = alone
@@ -109,9 +103,9 @@ class InputDist:
         self._bucket_keys = tuple(
             np.concatenate([getattr(e, name) for e in looked_up]) for name in ("key", "lo", "hi")
         )
-        self.unique = (
-            UniqueRows(ranks, comm.rank, unique_rows == "on") if unique_rows != "off" else None
-        )
+        self.unique: UniqueRows | None = None
+        if env.unique_rows != "off":
+            self.unique = UniqueRows(ranks, comm.rank, always=env.unique_rows == "on")
         self._idle: list[Buffers] = []  # of inputs that are done with
 
     @property
@@ -172,7 +166,8 @@ class InputDist:
         buffers = self._idle.pop() if self._idle else Buffers()
         if kjt is not None and self.alone:
             lookups = Lookups(kjt.offsets, kjt.values, self._weights(kjt), shape.samples)
-            classes = (lookups if len(self.my_entries.travel) else None, None, None, None)
+            whole = lookups if len(self.my_entries.travel) else None
+            classes = NO_LOOKUPS._replace(whole=whole)
             return Input(kjt, shape, classes, buffers=buffers, travel=lookups)
         sent = None if kjt is None else self._bucketize(kjt, shape, buffers)
         lengths_out = buffers.take("lengths out", int(shape.length_sends.sum()), np.int32)
@@ -268,7 +263,7 @@ class InputDist:
         travel = int(shape.entry_cuts[-1])
         copies = None
         if len(self.my_entries.copies):
-            copies = part_of(offsets, rows, weights, travel, ranges.key.size, samples)
+            copies = lookups_between(offsets, rows, weights, travel, ranges.key.size, samples)
         counts = np.diff(offsets[shape.entry_cuts * samples])
         message = rows[: int(counts.sum())]
         words = counts

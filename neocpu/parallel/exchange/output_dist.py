@@ -10,25 +10,55 @@ Finished rows and gradients may travel encoded (`wires.py`): packing encodes and
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.exchange.blocks import copy_blocks
 from neocpu.kernels.numbers.rounding import FurtherWords, WordParts, combine_words
+from neocpu.parallel.exchange.block_jobs import reversed_jobs
 from neocpu.parallel.exchange.routes import ROUTES
 from neocpu.parallel.exchange.shapes import Shape
-from neocpu.parallel.exchange.shipment import Further, Groups, Map, Shipment, Spill, ship_further
-from neocpu.parallel.exchange.wires import EXACT, WholeJobs, Wire, WireSet, reversed_jobs
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
+from neocpu.parallel.exchange.shipment import (
+    Further,
+    Groups,
+    Map,
+    Shipment,
+    Spill,
+    SpilledWords,
+    ship_further,
+)
+from neocpu.parallel.exchange.wires import WholeJobs, Wire
 from neocpu.parallel.sharding.entries import Ints, RankEntries, RoutedEntries
-from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request, Started
 from neocpu.tables.embedding.tbe import ExtraWords
 
 Floats = NDArray[np.float32]
+
+
+class PooledRows(NamedTuple):
+    """Pooled rows of my entries, for all samples of the batch.
+
+    whole : f32[B, C], finished, of `RankEntries.whole` side by side.
+    words : f64[B, C'], first words of the sums of `RankEntries.parts` side by side.
+    spill : the rare further words.
+    """
+
+    whole: Floats
+    words: NDArray[np.float64]
+    spill: Spill
+
+
+class ShardGradients(NamedTuple):
+    """Gradients of my entries side by side, for all samples of the batch: f32[B, C] of
+    `RankEntries.whole`, f32[B, C'] of `RankEntries.parts`.
+    """
+
+    whole: Floats
+    parts: Floats
 
 
 @dataclass
@@ -46,22 +76,15 @@ class Arrival:
 class OutputDist:
     """The output distribution of one rank, and its transpose.
 
-    plan, comm, ranks : as of `input_dist.InputDist`. route : a name in `routes.ROUTES`, for the
-    words of row-split tables. wires : of finished rows and of gradients.
+    ranks : entries of all ranks (`entries.entries_of_ranks`).
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        comm: Comm,
-        ranks: Sequence[RankEntries],
-        route: str,
-        wires: WireSet = EXACT,
-    ) -> None:
-        self.plan = plan
+    def __init__(self, env: ShardingEnv, ranks: Sequence[RankEntries]) -> None:
+        comm = env.comm
+        self.plan = env.plan
         self.comm = comm
-        self.route = ROUTES[route]
-        self.wires = wires
+        self.route = ROUTES[env.route]
+        self.wires = env.wire_set
         self.ranks = ranks
         self.my_entries = ranks[comm.rank]
         self._routed = any(len(entries.parts) for entries in ranks)
@@ -73,24 +96,14 @@ class OutputDist:
         self.widths = tuple(widths.tolist())
         self._buffers = Buffers()
 
-    def start_output(
-        self, shape: Shape, whole: Floats, words: NDArray[np.float64], spill: Spill
-    ) -> "Output":
-        """Send pooled rows home: `whole` f32[B, C] finished, `words` f64[B, C'] with `spill` the
-        rare further words.
+    def start_output(self, shape: Shape, pooled: PooledRows) -> "Output":
+        """Send pooled rows home; they belong to the exchange until `Output.finish`."""
+        return Output(self, shape, Started(self._output(shape, pooled), self.comm.stream))
 
-        `whole` and `words` hold my entries side by side (`RankEntries.whole`, `.parts`) for all
-        samples of the batch; they belong to the exchange until `Output.finish`.
-        """
-        steps = self._output(shape, whole, words, spill)
-        return Output(self, shape, Started(steps, self.comm.stream))
-
-    def _output(
-        self, shape: Shape, whole: Floats, words: NDArray[np.float64], spill: Spill
-    ) -> Generator[Request, None, Arrival]:
+    def _output(self, shape: Shape, pooled: PooledRows) -> Generator[Request, None, Arrival]:
         sends, recvs = shape.whole_counts
         table = shape.whole_table
-        message: NDArray[Any] = whole.reshape(-1)
+        message: NDArray[Any] = pooled.whole.reshape(-1)
         wire = self.wires.forward
         if wire:
             jobs = self._whole_jobs(shape, wire)
@@ -98,7 +111,7 @@ class OutputDist:
             sends = jobs.sends
             recvs = jobs.recvs
             message = self._buffers.take("whole out", int(sends.sum()), np.uint8)
-            wire.encode(whole, message, jobs.rows)
+            wire.encode(pooled.whole, message, jobs.rows)
         rows = self._buffers.take("whole in", int(recvs.sum()), message.dtype)
         request = (
             self.comm.start_alltoallv(
@@ -109,7 +122,7 @@ class OutputDist:
         )
         arrival = Arrival(rows)
         if self._routed:
-            job = Shipment(self._map(shape), words, spill, self._buffers)
+            job = Shipment(self._map(shape), pooled.words, pooled.spill, self._buffers)
             arrival.words, arrival.groups = yield from self.route.words(job)
             arrival.further = yield from ship_further(job)
         if request is not None:
@@ -129,22 +142,17 @@ class OutputDist:
         ):
             at = int(extras.start[m])
             for group in self._my_groups[first + k]:
-                spill.append(
-                    (d, group, s - int(shape.cuts[d]), extras.words[at : at + self.widths[group]])
-                )
+                words = extras.words[at : at + self.widths[group]]
+                spill.append(SpilledWords(d, group, s - int(shape.cuts[d]), words))
                 at += self.widths[group]
 
-    def start_gradients(self, shape: Shape, gradient: Floats) -> Started[tuple[Floats, Floats]]:
-        """Send the columns of dE f32[b, columns of E] to the shards of my entries' tables.
-
-        `wait` gives the gradients of my entries, side by side, for all samples of the batch:
-        (f32[B, C] of `RankEntries.whole`, f32[B, C'] of `RankEntries.parts`).
-        """
+    def start_gradients(self, shape: Shape, gradient: Floats) -> Started[ShardGradients]:
+        """Send the columns of dE f32[b, columns of E] to the shards of my entries' tables."""
         return Started(self._gradients(shape, gradient), self.comm.stream)
 
     def _gradients(
         self, shape: Shape, gradient: Floats
-    ) -> Generator[Request, None, tuple[Floats, Floats]]:
+    ) -> Generator[Request, None, ShardGradients]:
         entries = self.my_entries.whole
         whole = self._buffers.matrix("gradients in", shape.batch, entries.columns, np.float32)
         wire = self.wires.backward
@@ -173,7 +181,7 @@ class OutputDist:
             yield request
             if wire:
                 wire.decode(arriving, whole, reversed_jobs(jobs.rows))
-        return whole, parts
+        return ShardGradients(whole, parts)
 
     def _part_gradients(self, shape: Shape, gradient: Floats) -> Generator[Request, None, Floats]:
         """Gradients f32[B, C'] of my row-split entries, which routes move and do not change."""

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.exchange.bucketize import lengths_to_offsets
+from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs, run_jobs
 from neocpu.parallel.exchange.shipment import Groups
 from neocpu.parallel.exchange.wires import WholeJobs, Wire
-from neocpu.parallel.sharding.entries import Ints, RankEntries, RoutedEntries
+from neocpu.parallel.sharding.entries import ByClass, Ints, RankEntries, RoutedEntries
 from neocpu.tables.embedding.tbe import Lookups
 
 
@@ -109,23 +110,21 @@ class Shape:
         runs = np.diff(starts, axis=1)
         # runs arrive rank by rank
         sent = np.cumsum(runs.T.reshape(-1)).reshape(runs.T.shape).T - runs
-        jobs = np.zeros((runs.size, 6), np.int64)
-        jobs[:, 0], jobs[:, 2], jobs[:, 4], jobs[:, 5] = (
-            sent.reshape(-1),
-            starts[:, :-1].reshape(-1),
-            1,
-            runs.reshape(-1),
-        )
+        jobs = run_jobs(sent.reshape(-1), starts[:, :-1].reshape(-1), runs.reshape(-1))
         return runs.sum(axis=0), jobs
 
     def classes(
         self, offsets: Ints, rows: Ints, weights: NDArray[np.float32]
-    ) -> tuple[Lookups | None, ...]:
-        """Lookups of my four classes of entries."""
+    ) -> ByClass[Lookups | None]:
+        """Lookups of each class of my entries."""
         lookups: list[Lookups | None] = []
-        for lo, hi in zip(self.entries.cuts, self.entries.cuts[1:]):
-            lookups.append(part_of(offsets, rows, weights, lo, hi, self.batch) if hi > lo else None)
-        return tuple(lookups)
+        for span in self.entries.spans:
+            lo, hi = span.start, span.stop
+            empty = lo == hi
+            lookups.append(
+                None if empty else lookups_between(offsets, rows, weights, lo, hi, self.batch)
+            )
+        return ByClass(*lookups)
 
     # ---- pooled rows and their gradients ----
 
@@ -148,10 +147,10 @@ class Shape:
     @cached_property
     def gather_jobs(self) -> Ints:
         """Columns of dE[b, columns] -> their gradients [b, C_q], rank after rank."""
-        return np.ascontiguousarray(self.scatter_jobs[:, [2, 3, 0, 1, 4, 5]])
+        return reversed_jobs(self.scatter_jobs)
 
     def _jobs(self, blocks: Sequence[RoutedEntries]) -> Ints:
-        jobs: list[list[int]] = []
+        jobs: list[BlockJob] = []
         base = 0
         for entries in blocks:
             for home, column, width in zip(
@@ -159,14 +158,15 @@ class Shape:
             ):
                 last = jobs[-1] if jobs else None
                 # neighbours here and there: one job
-                if last and column > 0 and last[2] + last[5] == home:
-                    last[5] += width
+                if last and column > 0 and last.target + last.width == home:
+                    jobs[-1] = last._replace(width=last.width + width)
                 else:
+                    source = base + column
                     jobs.append(
-                        [base + column, entries.columns, home, self.columns, self.samples, width]
+                        BlockJob(source, entries.columns, home, self.columns, self.samples, width)
                     )
             base += self.samples * entries.columns
-        return np.array(jobs, np.int64).reshape(-1, 6)
+        return job_array(jobs)
 
     def combine_sources(
         self, arrived: Sequence[Groups], widths: Sequence[int]
@@ -190,7 +190,7 @@ class Shape:
         return starts, np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1])
 
 
-def part_of(
+def lookups_between(
     offsets: Ints, rows: Ints, weights: NDArray[np.float32], lo: int, hi: int, samples: int
 ) -> Lookups:
     """Lookups of entries [lo, hi) among those of all entries, as views where possible."""

@@ -10,13 +10,14 @@ stands here.
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.exchange.blocks import add_blocks, copy_blocks
-from neocpu.parallel.exchange.wires import Wire, merged_jobs, reversed_jobs
+from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs
+from neocpu.parallel.exchange.wires import Wire, merged_jobs
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
@@ -24,8 +25,20 @@ from neocpu.parallel.transport.started import Request
 Ints = NDArray[np.int64]
 Words = NDArray[np.float64]
 Groups = tuple[int, ...]
-# further words: (destination rank, group, sample of that rank, f64[width])
-Spill = list[tuple[int, int, int, Words]]
+
+
+class SpilledWords(NamedTuple):
+    """Further words f64[width] of a bag: of a group, and a sample counted from the first of its
+    home, a rank.
+    """
+
+    home: int
+    group: int
+    sample: int
+    words: Words
+
+
+Spill = list[SpilledWords]
 
 
 @dataclass(frozen=True)
@@ -109,7 +122,7 @@ class Map:
         return merged_jobs(
             self.wire,
             [
-                (column, stride, start, starts[-1], rows, self.numbers[g])
+                BlockJob(column, stride, start, starts[-1], rows, self.numbers[g])
                 for column, start, g in zip(columns, starts, groups)
             ],
         )
@@ -137,8 +150,8 @@ class Shipment:
         if not block.size:
             return
         columns = tuple(np.cumsum([0] + [self.map.widths[g] for g in want]).tolist())
-        jobs = _jobs(have, want, columns, self.map.widths, *total.shape)[:, [2, 3, 0, 1, 4, 5]]
-        if not add_blocks(block.reshape(-1), total.reshape(-1), np.ascontiguousarray(jobs)):
+        jobs = _jobs(have, want, columns, self.map.widths, *total.shape)
+        if not add_blocks(block.reshape(-1), total.reshape(-1), reversed_jobs(jobs)):
             return
         ends = np.cumsum([self.map.samples(rank) for rank in ranks])
         lost = block.reshape(total.shape[0], -1)
@@ -149,7 +162,7 @@ class Shipment:
             for row in np.flatnonzero(errors.any(axis=1)).tolist():
                 place = int(np.searchsorted(ends, row, side="right"))
                 sample = row - int(ends[place]) + self.map.samples(ranks[place])
-                self.spill.append((ranks[place], group, sample, errors[row].copy()))
+                self.spill.append(SpilledWords(ranks[place], group, sample, errors[row].copy()))
 
 
 @lru_cache(maxsize=1024)
@@ -169,9 +182,9 @@ def _jobs(
     jobs = []
     at = 0
     for g in some:
-        jobs.append((place[g], stride, at, width, rows, widths[g]))
+        jobs.append(BlockJob(place[g], stride, at, width, rows, widths[g]))
         at += widths[g]
-    return np.array(jobs, np.int64).reshape(-1, 6)
+    return job_array(jobs)
 
 
 @dataclass(frozen=True)
@@ -192,9 +205,10 @@ def ship_further(job: Shipment) -> Generator[Request, None, Further]:
     comm = job.map.comm
     widths = job.map.widths
     messages: list[list[float]] = [[] for _ in range(comm.size)]
-    for destination, group, sample, words in job.spill:
+    for spilled in job.spill:
         # whole numbers below 2^53 are exact in fp64
-        messages[destination].extend((group, sample, *words.tolist()))
+        numbers = (spilled.group, spilled.sample, *spilled.words.tolist())
+        messages[spilled.home].extend(numbers)
     counts = np.array([len(message) for message in messages], np.int64)
     send = np.stack([counts, np.full(comm.size, counts.sum())], axis=1).reshape(-1)
     recv = np.empty(2 * comm.size, np.int64)

@@ -16,6 +16,13 @@ from typing import Any, Generic, Protocol, TypeVar
 T = TypeVar("T")
 
 
+class Waitable(Protocol):
+    """An exchange under way."""
+
+    def wait(self) -> object:
+        """Return when it is over."""
+
+
 class Request(Protocol):
     """A transfer under way. Its arrays belong to the comm until `wait` has returned."""
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.started import Started
 from neocpu.tables.specs.specs import bags
@@ -66,7 +65,6 @@ def learned_vectors(
 
 def pooled_vectors(world: World, schedule: BatchSchedule) -> dict[str, NDArray[np.float32]]:
     """Key -> its pooled vectors f32[b, D] of the first samples of a schedule; one process."""
-    assert not isinstance(world.embedding, DisaggregatedEmbedding)  # a model without towers
     first_column = world.model.first_column
     batches = -(-SAMPLES // schedule.loader.batch_size)
     blocks = []

@@ -10,6 +10,7 @@ ahead of their time, as the kind of pipelining says.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +20,18 @@ from neocpu.core.stages import NONE_AHEAD, PIPELINES, STEP, pipelined
 from neocpu.core.trees import leaf_cuts, rank_samples
 from neocpu.parallel.dense.reduction import LeafReduction
 from neocpu.parallel.dense.two_level_reduction import dense_reduction
-from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
-from neocpu.parallel.embeddings.mixed import MixedEmbedding
-from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Started
+from neocpu.parallel.transport.started import Started, Waitable
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layers.arrays import NodeGradient
 from neocpu.train.step.dynamic_kinds import DynamicKinds
 from neocpu.train.step.gradient_norm import DenseGradient, GradientClip
 from neocpu.train.step.node_gradients import node_gradient
-from neocpu.train.step.pipeline import Pipeline, Waitable, Work
+from neocpu.train.step.pipeline import Pipeline, Work
 from neocpu.train.step.tower_gradients import TowerGradients
 from neocpu.train.step.turn import BatchLike, Outcome, Turn
 
@@ -45,13 +44,26 @@ class Bucket:
     reduction: LeafReduction
 
 
+@dataclass(frozen=True)
+class StepOptions:
+    """What a step may do in one way or another.
+
+    pipeline : a name of `core.stages.PIPELINES`. bucket_bytes : of dense gradients, fewer are not
+    worth sums of their own. wire : of the dense gradients (None: fp32). clip_norm : of the gradient
+    of all dense parameters, at most (0: any).
+    """
+
+    pipeline: str = "off"
+    bucket_bytes: int = 0
+    wire: Wire | None = None
+    clip_norm: float = 0.0
+
+
 class TrainStep:
     """One rank's training step: forward, loss, backward, updates.
 
-    pipeline : a name of `simulation.schedule.PIPELINES`. bucket_bytes : of dense gradients, fewer
-    are not worth sums of their own. wire : of the dense gradients (None: fp32). towers : where the
-    model's towers run on their nodes. clip_norm : of the gradient of all dense parameters, at most
-    (0: any). dynamic : the tables whose rows move (None: there is none).
+    towers : where the model's towers run on their nodes. dynamic : the tables whose rows move
+    (None: there is none).
 
     Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
     """
@@ -59,15 +71,12 @@ class TrainStep:
     def __init__(
         self,
         model: Dlrm,
-        embedding: ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding,
+        embedding: Embedding[Any],
         optimizer: DenseOptimizer,
         comm: Comm,
         leaves: int,
-        pipeline: str = "off",
-        bucket_bytes: int = 0,
-        wire: Wire | None = None,
+        options: StepOptions = StepOptions(),
         towers: TowerGradients | None = None,
-        clip_norm: float = 0.0,
         dynamic: DynamicKinds | None = None,
     ) -> None:
         self.model = model
@@ -75,15 +84,15 @@ class TrainStep:
         self.optimizer = optimizer
         self.comm = comm
         self.leaves = leaves
-        self.pipeline = pipeline
+        self.pipeline = options.pipeline
         self.towers = towers
         self.dynamic = dynamic
-        self._wire = wire
+        self._wire = options.wire
         sizes = list(model.layout.parameter_sizes().values())
-        self._clip = GradientClip(sizes, clip_norm) if clip_norm else None
+        self._clip = GradientClip(sizes, options.clip_norm) if options.clip_norm else None
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
-        self.buckets = self._make_buckets(bucket_bytes)
+        self.buckets = self._make_buckets(options.bucket_bytes)
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
             node: np.empty(model.flat.size, np.float32)
@@ -241,11 +250,8 @@ class TrainStep:
 
     def _send_gradients(self, turn: Turn) -> Waitable:
         assert turn.gradient is not None
-        if isinstance(self.embedding, MixedEmbedding):
-            terms = self.model.row_terms
-            turn.update = self.embedding.start_backward(turn.gradient, turn.step, terms)
-        else:
-            turn.update = self.embedding.start_backward(turn.gradient, turn.step)
+        terms = self.model.row_terms
+        turn.update = self.embedding.start_backward(turn.gradient, turn.step, terms)
         if self.dynamic is not None:
             self.dynamic.note(turn.batch.sparse, turn.gradient)
         return turn.update

@@ -15,13 +15,11 @@ from neocpu.parallel.embeddings.disaggregated import (
     node_of_tables,
 )
 from neocpu.parallel.exchange.peers import Ints, Peers
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.sharding.entries import key_columns
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.transport.comm import Comm
-from neocpu.tables.embedding.tiered import MemoryPlan
 from neocpu.tables.specs.specs import bags
-from neocpu.train.config.config import Config
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.towers import Towers
@@ -29,38 +27,22 @@ from neocpu.train.step.tower_gradients import TowerGradients
 
 
 def build_apart(
-    config: Config,
-    comm: Comm,
-    plan: Plan,
-    model: Dlrm,
-    huge: bool,
-    memory: MemoryPlan | None,
+    env: ShardingEnv, model: Dlrm
 ) -> tuple[DisaggregatedEmbedding, TowerGradients | None]:
     """The tables of this rank, and what trains the towers of its node, if there are any.
 
     Raises PlanError where tables or towers do not lie on one node each, or nodes are not equal.
     """
-    peers = Peers(comm, plan.ranks_per_node, config.training.leaves)
+    plan = env.plan
+    peers = Peers(env.comm, plan.ranks_per_node, env.leaves)
     nodes = node_of_tables(plan)
     node_of = nodes_of_towers(model.layout, plan, nodes)
     towers = _towers_of_node(model, plan, nodes, node_of, peers.node) if node_of else None
-    embedding = DisaggregatedEmbedding(
-        plan,
-        peers,
-        _columns(model.layout, plan, nodes, node_of),
-        towers,
-        config.optimizer.sparse,
-        config.training.seed,
-        first_column=model.first_column,
-        route=config.parallel.route,
-        huge=huge,
-        memory=memory,
-        unique_rows=config.parallel.unique_rows,
-        wires=config.wires.specs,
-    )
+    columns = _columns(model.layout, plan, nodes, node_of)
+    embedding = DisaggregatedEmbedding(env, peers, columns, towers)
     if towers is None:
         return embedding, None
-    wire = Wire.of(config.wires.specs.dense, backward=True)
+    wire = Wire.of(env.wires.dense, backward=True)
     return embedding, TowerGradients(model, towers, node_of, peers, wire)
 
 
