@@ -49,7 +49,7 @@ class ByClass(NamedTuple, Generic[T]):
         return self.parts_with_scalars if with_scalars else self.parts
 
 
-class Entry(NamedTuple):
+class ShardEntry(NamedTuple):
     """One key of the batch meeting one shard of its table.
 
     shard : position in `plan.local(rank)`. lo, hi : rows of the shard. width : its columns.
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class RoutedEntries:
-    """K entries in the order in which they travel, an i64[K] for each field of `Entry`; a slice of
+    """K entries in the order in which they travel, an i64[K] for each field of `ShardEntry`; a slice of
     them is RoutedEntries again.
     """
 
@@ -78,9 +78,9 @@ class RoutedEntries:
     home: Ints
 
     @staticmethod
-    def of(entries: Iterable[Entry]) -> "RoutedEntries":
+    def of(entries: Iterable[ShardEntry]) -> "RoutedEntries":
         """These entries, in their order."""
-        table = np.array(list(entries), np.int64).reshape(-1, len(Entry._fields))
+        table = np.array(list(entries), np.int64).reshape(-1, len(ShardEntry._fields))
         return RoutedEntries(*np.ascontiguousarray(table.T))
 
     @cached_property
@@ -97,7 +97,7 @@ class RoutedEntries:
         return self.key.size
 
     def __getitem__(self, chosen: slice | Ints) -> "RoutedEntries":
-        return RoutedEntries(*(getattr(self, name)[chosen] for name in Entry._fields))
+        return RoutedEntries(*(getattr(self, name)[chosen] for name in ShardEntry._fields))
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def _rank_entries(
     row_scalars: int,
 ) -> RankEntries:
     """Entries of one rank. keys : of each table. columns : first column of each key in E."""
-    by_class: ByClass[list[Entry]] = ByClass([], [], [], [])
-    copies: list[Entry] = []
+    by_class: ByClass[list[ShardEntry]] = ByClass([], [], [], [])
+    copies: list[ShardEntry] = []
     for position, shard in enumerate(plan.local(rank)):
         spec = plan.tables[shard.table]
         if plan.replicated(shard.table):
@@ -177,7 +177,7 @@ def _rank_entries(
         lo, hi = shard.rows
         left, right = shard.cols
         for key in keys.get(shard.table, ()):
-            same_class.append(Entry(key, position, lo, hi, right - left, columns[key] + left))
+            same_class.append(ShardEntry(key, position, lo, hi, right - left, columns[key] + left))
     return RankEntries(
         travel=RoutedEntries.of(entry for entries in by_class for entry in entries),
         spans=_spans(np.cumsum([0, *map(len, by_class)]).tolist()),
