@@ -19,12 +19,12 @@ and the tree is the same for every number of ranks.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.trees import Node, aligned_nodes, climb, rank_leaves
+from neocpu.core.types import Elements
 from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.sharding.entries import Ints
@@ -134,7 +134,7 @@ class DenseReduction(LeafReduction):
         yield self.comm.start_alltoallv(
             self._send, self._send_counts, self._recv, self._recv_counts, what="dense slices"
         )
-        pieces: dict[Node, NDArray[Any]] = {}
+        pieces: dict[Node, Elements] = {}
         width = int(self._widths[self.comm.rank])
         at = 0
         for rank_nodes in self.nodes:
@@ -146,7 +146,7 @@ class DenseReduction(LeafReduction):
                 finished = np.ascontiguousarray(climb(pieces, *root))
             else:
                 finished = _climb_codes(wire, pieces, self.leaves)
-        arrived: NDArray[Any] = self._total
+        arrived: Elements = self._total
         if wire is not None:
             arrived = np.empty(int(self._widths.sum()), np.uint8)
         yield self.comm.start_allgatherv(finished, arrived, self._widths, what="dense gather")
@@ -156,7 +156,7 @@ class DenseReduction(LeafReduction):
 
 
 def sum_leaves(
-    leaf: Callable[[int, Floats], Any],
+    leaf: Callable[[int, Floats], object],
     leaves: int,
     wire: Wire,
     out: Floats,
@@ -182,7 +182,7 @@ def sum_leaves(
         out += right
 
 
-def _pack(wire: Wire | None, numbers: Floats, message: NDArray[Any]) -> int:
+def _pack(wire: Wire | None, numbers: Floats, message: Elements) -> int:
     """Write numbers at the beginning of a message; how many elements of it they take."""
     if wire is None:
         message[: numbers.size] = numbers
@@ -191,7 +191,9 @@ def _pack(wire: Wire | None, numbers: Floats, message: NDArray[Any]) -> int:
     return wire.bytes(numbers.size)
 
 
-def _climb_codes(wire: Wire, pieces: Mapping[Node, NDArray[np.uint8]], leaves: int) -> Any:
+def _climb_codes(
+    wire: Wire, pieces: Mapping[Node, NDArray[np.uint8]], leaves: int
+) -> NDArray[np.uint8]:
     """Codes of the root from those of the nodes below, each node rounded once."""
     if (0, leaves) in pieces:
         return pieces[0, leaves]

@@ -10,7 +10,6 @@ What is pooled goes through `sharded.py`, the rest through `unpooled.py`.
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,9 +119,13 @@ class MixedEmbedding(Embedding[MixedInput]):
         assert kjt is not None and keys is not None and rows is not None
         shape = self._pooled.exchange.shape(batch)
         pooled = self._pooled.all_keys.input.steps(self._pooled_bags(kjt), shape)
-        parts: list[Generator[Request, None, Any]] = [pooled, self._rows.input(rows, cuts)]
-        arrived = yield from together(parts)
-        return MixedInput(arrived[0], arrived[1], keys)
+        exchanges: list[Generator[Request, None, Input | RowsInput]] = [
+            pooled,
+            self._rows.input(rows, cuts),
+        ]
+        of_pooled, of_rows = yield from together(exchanges)
+        assert isinstance(of_pooled, Input) and isinstance(of_rows, RowsInput)
+        return MixedInput(of_pooled, of_rows, keys)
 
     def _key_lookups(self, kjt: KJT, key: int, leaves: Ints) -> KeyLookups:
         """The lookups of a key without pooling, before their rows are there."""

@@ -12,12 +12,13 @@ The paper's data parallelism (Neo), sparse: bytes grow with the rows touched, no
 """
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.numbers.rounding import sum_words
+from neocpu.parallel.transport.buffers import Scalar
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
 
@@ -129,8 +130,8 @@ class Replicas:
         return received
 
     def _regroup(
-        self, counts: Ints, rows: Ints, flat: NDArray[Any]
-    ) -> list[tuple[Ints, NDArray[Any]]]:
+        self, counts: Ints, rows: Ints, flat: NDArray[Scalar]
+    ) -> list[tuple[Ints, NDArray[Scalar]]]:
         """[rank, table] runs of rows and of row vectors -> per table its rows and vectors [n, D],
         rank after rank.
         """

@@ -41,6 +41,14 @@ class Pair(NamedTuple):
     rows: tuple[int, int]
 
 
+class NodeTerms(NamedTuple):
+    """Sums f32[n, scalars] of a column node, of a run of a shard's merged rows."""
+
+    node: Node
+    span: slice
+    terms: NDArray[np.float32]
+
+
 class ScalarPeers:
     """Exchange of column subtrees between shards of one table that share rows but no columns."""
 
@@ -114,35 +122,35 @@ class ScalarPeers:
             np.concatenate(parts), sends, arrived, recvs, what="row scalars"
         )
         pieces = {
-            i: [(node, slice(0, rows[i].size), term) for node, term in nodes.items()]
+            i: [NodeTerms(node, slice(0, rows[i].size), term) for node, term in nodes.items()]
             for i, nodes in terms.items()
         }
         at = 0
         for pair, span in zip(self._in, spans):
             for node in pair.nodes:
                 size = (span.stop - span.start) * scalars
-                pieces[pair.target].append(
-                    (node, span, arrived[at : at + size].reshape(-1, scalars))
-                )
+                term = arrived[at : at + size].reshape(-1, scalars)
+                pieces[pair.target].append(NodeTerms(node, span, term))
                 at += size
-        return {i: self._climb(i, rows[i].size, scalars, found) for i, found in pieces.items()}
+        return {i: self._climb(i, rows[i].size, scalars, nodes) for i, nodes in pieces.items()}
 
     def _climb(
         self,
         position: int,
         size: int,
         scalars: int,
-        pieces: Sequence[tuple[Node, slice, NDArray[np.float32]]],
+        pieces: Sequence[NodeTerms],
     ) -> NDArray[np.float32]:
         """Root of every row; rows whose columns are cut alike climb together."""
         root = self._root(self._mine[position])
-        cuts = sorted({0, size} | {end for _, span, _ in pieces for end in (span.start, span.stop)})
+        edges = {edge for _, span, _ in pieces for edge in (span.start, span.stop)}
+        cuts = sorted({0, size} | edges)
         out = np.empty((size, scalars), np.float32)
         for lo, hi in itertools.pairwise(cuts):
             covering = {
-                n: x[lo - s.start : hi - s.start]
-                for n, s, x in pieces
-                if s.start <= lo and hi <= s.stop
+                node: terms[lo - span.start : hi - span.start]
+                for node, span, terms in pieces
+                if span.start <= lo and hi <= span.stop
             }
             # a diverging run is told so by its loss
             with np.errstate(over="ignore", invalid="ignore"):

@@ -14,9 +14,9 @@ A row arrives as the exact sum of one term: as it is, with -0 as +0. The gradien
 summed exactly over the terms of all ranks (`docs/arithmetic.md` §3).
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.transport.buffers import Buffers
+from neocpu.parallel.transport.buffers import Buffers, Scalar
 from neocpu.parallel.transport.started import Finished, Pause, Request, Started
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.specs import bags
@@ -63,6 +63,16 @@ class RowsInput(NamedTuple):
 
     input: Input
     lookups: Ints
+
+
+class KeyLines(NamedTuple, Generic[Scalar]):
+    """Lines of a key, one for each lookup: its table among those looked up here, the first line
+    among those of the table, and the lines.
+    """
+
+    table: int
+    first: int
+    lines: NDArray[Scalar]
 
 
 class UnpooledEmbedding:
@@ -175,19 +185,17 @@ class UnpooledEmbedding:
         """A KJT with a key for each table, whose sample i has the table's lookup i, if any."""
         tables = self._first_column.size - 1
         padded = np.full((tables, samples), -1, np.int64)
-        for column, at, key_rows in self._places(rows):
+        for column, at, key_rows in self._first_lines(rows):
             padded[column, at : at + key_rows.size] = key_rows
         present = padded >= 0
         return KJT(self.sharded.keys, present.astype(np.int32), padded[present])
 
-    def _places(self, arrays: Sequence[NDArray[Any]]) -> list[tuple[int, int, NDArray[Any]]]:
-        """(table, first sample, array) of each key, whose arrays have a line for each lookup."""
+    def _first_lines(self, arrays: Sequence[NDArray[Scalar]]) -> Iterator[KeyLines[Scalar]]:
+        """Where the lines of each key's array, one for each lookup, stand among its table's."""
         next_line = [0] * (self._first_column.size - 1)
-        places = []
-        for column, array in zip(self._column.tolist(), arrays):
-            places.append((column, next_line[column], array))
-            next_line[column] += len(array)
-        return places
+        for table, array in zip(self._column.tolist(), arrays):
+            yield KeyLines(table, next_line[table], array)
+            next_line[table] += len(array)
 
     def know(self, coming: RowsInput) -> None:
         """`Embedding.know` of lookups that have arrived."""
@@ -239,7 +247,7 @@ class UnpooledEmbedding:
         columns = int(self._first_column[-1])
         lines = self._buffers.matrix("gradient", samples, columns, np.float32)
         ends = [0] * (self._first_column.size - 1)
-        for column, at, gradient in self._places(gradients):
+        for column, at, gradient in self._first_lines(gradients):
             lo = self._first_column[column]
             hi = self._first_column[column + 1]
             ends[column] = at + len(gradient)

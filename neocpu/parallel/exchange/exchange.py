@@ -10,6 +10,8 @@ are the global batch. Lookups travel on a queue of their own (`Comm.queue`), so 
 batches may be on their way during a step.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +29,14 @@ from neocpu.tables.specs.specs import bags
 
 Floats = NDArray[np.float32]
 MOST_SHAPES = 64
+
+
+class MeanColumns(NamedTuple):
+    """Keys that pool by MEAN, first columns in E, and widths: i64[n] each."""
+
+    key: Ints
+    column: Ints
+    width: Ints
 
 
 class Exchange:
@@ -65,14 +75,14 @@ class Exchange:
             self._shapes[batch] = Shape(self.ranks, self.env.comm.rank, cuts, self.columns, heads)
         return self._shapes[batch]
 
-    def _find_mean_columns(self) -> tuple[Ints, Ints, Ints] | None:
-        """(key, first column in E, width) of the keys that pool by MEAN; None if there are none."""
+    def _find_mean_columns(self) -> MeanColumns | None:
+        """Those of the keys that pool by MEAN; None if there are none."""
         tables = self.env.plan.tables
         columns = key_columns(tables, self.env.first_column)
         keys = [key for key, bag in enumerate(self.bags) if tables[bag.table].pooling == "mean"]
         if not keys:
             return None
-        return np.array(keys, np.int64), columns[keys], np.diff(columns)[keys]
+        return MeanColumns(np.array(keys, np.int64), columns[keys], np.diff(columns)[keys])
 
     def start_input(self, batch: KJT | InverseKJT, samples: int) -> Started[Input]:
         """Send the lookups of this rank's samples of a global batch to the shards that hold their

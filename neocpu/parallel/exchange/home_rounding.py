@@ -36,9 +36,9 @@ class HomeRounding:
             self._gradients = Rounding(wires.backward, homes, widths, exchange.columns)
         if wires.forward is not None:
             if not exchange.alone:
-                part_homes, part_widths = exchange.all_keys.output.home_parts()
-                homes = np.concatenate([homes, part_homes])
-                widths = np.concatenate([widths, part_widths])
+                groups = exchange.all_keys.output.group_columns
+                homes = np.concatenate([homes, groups.home])
+                widths = np.concatenate([widths, groups.width])
             self._pooled = Rounding(wires.forward, homes, widths, exchange.columns)
 
     def pooled(self, E: Floats) -> None:

@@ -10,19 +10,19 @@ Finished rows and gradients may travel encoded (`wires.py`): packing encodes and
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.kernels.exchange.blocks import copy_blocks
 from neocpu.kernels.numbers.rounding import FurtherWords, WordParts, combine_words
 from neocpu.parallel.exchange.block_jobs import reversed_jobs
-from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.exchange.routes import ROUTES, WordBlocks
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.shipment import (
-    Further,
     Groups,
     Map,
     Shipment,
@@ -61,16 +61,22 @@ class ShardGradients(NamedTuple):
     parts: Floats
 
 
-@dataclass
-class Arrival:
-    """What came home: finished rows, maybe encoded; blocks of words with their groups; further
-    words (key, start, words).
+class GroupColumns(NamedTuple):
+    """Columns of groups, which are rounded at home: their widths and the first of them in E, i64[G]
+    each.
     """
 
-    rows: NDArray[Any]
-    words: NDArray[np.float64] | None = None
-    groups: list[Groups] | None = None
-    further: Further | None = None
+    width: Ints
+    home: Ints
+
+
+@dataclass
+class Arrival:
+    """What came home: finished rows, maybe encoded; blocks of words; further words."""
+
+    rows: Elements
+    blocks: WordBlocks | None = None
+    further: FurtherWords | None = None
 
 
 class OutputDist:
@@ -89,11 +95,10 @@ class OutputDist:
         self.my_entries = ranks[comm.rank]
         self._routed = any(len(entries.parts) for entries in ranks)
         self._pooled = any(len(entries.whole) for entries in ranks)
-        widths, homes, groups = _groups([entries.parts for entries in ranks])
+        self.group_columns, groups = _groups([entries.parts for entries in ranks])
         self._my_groups = groups[comm.rank]
         self._held = tuple(tuple(g for entry in rank for g in entry) for rank in groups)
-        self.group_columns = (widths, homes)
-        self.widths = tuple(widths.tolist())
+        self.widths = tuple(self.group_columns.width.tolist())
         self._buffers = Buffers()
 
     def start_output(self, shape: Shape, pooled: PooledRows) -> "Output":
@@ -103,7 +108,7 @@ class OutputDist:
     def _output(self, shape: Shape, pooled: PooledRows) -> Generator[Request, None, Arrival]:
         sends, recvs = shape.whole_counts
         table = shape.whole_table
-        message: NDArray[Any] = pooled.whole.reshape(-1)
+        message: Elements = pooled.whole.reshape(-1)
         wire = self.wires.forward
         if wire:
             jobs = self._whole_jobs(shape, wire)
@@ -123,7 +128,7 @@ class OutputDist:
         arrival = Arrival(rows)
         if self._routed:
             job = Shipment(self._map(shape), pooled.words, pooled.spill, self._buffers)
-            arrival.words, arrival.groups = yield from self.route.words(job)
+            arrival.blocks = yield from self.route.words(job)
             arrival.further = yield from ship_further(job)
         if request is not None:
             yield request
@@ -159,7 +164,7 @@ class OutputDist:
         if self._pooled:
             recvs, sends = shape.whole_counts  # the way back
             table = shape.whole_table
-            arriving: NDArray[Any] = whole.reshape(-1)
+            arriving: Elements = whole.reshape(-1)
             if wire:
                 jobs = self._whole_jobs(shape, wire)
                 table = jobs.table
@@ -202,14 +207,9 @@ class OutputDist:
             shape.wired[wire] = WholeJobs(wire, self.ranks, shape.me, shape.cuts, shape.columns)
         return shape.wired[wire]
 
-    def home_parts(self) -> tuple[Ints, Ints]:
-        """First columns in E and widths of the columns that are rounded at home: i64[G] each."""
-        widths, homes = self.group_columns
-        return homes, widths
-
     def _map(self, shape: Shape) -> Map:
         cuts = tuple(shape.cuts.tolist())
-        homes = tuple(self.group_columns[1].tolist())
+        homes = tuple(self.group_columns.home.tolist())
         return Map(self.comm, self.plan.ranks_per_node, self._held, self.widths, homes, cuts)
 
 
@@ -237,20 +237,19 @@ class Output:
             wire.decode(arrival.rows, out, reversed_jobs(owner._whole_jobs(shape, wire).columns))
         else:
             copy_blocks(arrival.rows, out.reshape(-1), shape.scatter_jobs)
-        if arrival.words is None:
+        if arrival.blocks is None:
             return
-        assert arrival.groups is not None and arrival.further is not None
+        assert arrival.further is not None
+        words, blocks = arrival.blocks
         if shape.sources is None:  # a route brings the same groups in the same order every time
-            shape.sources = shape.combine_sources(arrival.groups, owner.widths)
-        further = arrival.further
-        widths, homes = owner.group_columns
-        parts = WordParts(arrival.words, *shape.sources, widths, homes)
-        combine_words(parts, FurtherWords(further.key, further.start, further.words), out)
+            shape.sources = shape.combine_sources(blocks, owner.widths)
+        groups = owner.group_columns
+        parts = WordParts(words, *shape.sources, groups.width, groups.home)
+        combine_words(parts, arrival.further, out)
 
 
-def _groups(parts: list[RoutedEntries]) -> tuple[Ints, Ints, list[list[Groups]]]:
-    """Columns that the same row shards share: (widths i64[G], first columns in E i64[G], groups of
-    all ranks' entries).
+def _groups(parts: list[RoutedEntries]) -> tuple[GroupColumns, list[list[Groups]]]:
+    """Columns that the same row shards share, and the groups of all ranks' entries.
 
     Bands of rows may be cut at other columns than their neighbours, so columns are divided at every
     edge: an entry holds one group or several side by side.
@@ -273,4 +272,5 @@ def _groups(parts: list[RoutedEntries]) -> tuple[Ints, Ints, list[list[Groups]]]
         ]
         for entries in parts
     ]
-    return np.ascontiguousarray(ends - homes), np.ascontiguousarray(homes), of_ranks
+    columns = GroupColumns(np.ascontiguousarray(ends - homes), np.ascontiguousarray(homes))
+    return columns, of_ranks

@@ -14,7 +14,6 @@ the node then, is how TorchRec's embedding towers do it).
 
 from collections.abc import Generator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from neocpu.core.errors import PlanError
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import Node, aligned_nodes, rank_leaves, rank_samples
+from neocpu.parallel.transport.buffers import Scalar
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
 
@@ -141,13 +141,13 @@ class PeerLookups:
 
     def _travel(
         self,
-        values: NDArray[Any],
+        values: NDArray[Scalar],
         runs: Sequence[slice],
         counts_out: Ints,
         blocks: Sequence[NDArray[np.int32]],
         counts_in: Ints,
         what: str,
-    ) -> Generator[Request, None, NDArray[Any]]:
+    ) -> Generator[Request, None, NDArray[Scalar]]:
         """Send each node its runs; what peers sent, key by key and for each key peer by peer."""
         empty = values[:0]
         out = np.concatenate([empty, *(values[run] for run in runs)])

@@ -19,26 +19,32 @@ a route by writing one class under `@route`.
 """
 
 from collections.abc import Generator, Sequence
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.parallel.exchange.shipment import Groups, Map, Shipment, Words
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Request
 
 Floats = NDArray[np.float32]
-Block = NDArray[Any]  # of gradients: f32, or codes u8
-# blocks [b, columns of groups], one after the other, and the groups of each
-Arrived = tuple[Words, list[Groups]]
+Block = Elements  # of gradients: f32, or codes u8
+
+
+class WordBlocks(NamedTuple):
+    """Blocks [b, columns of groups], one after the other, and the groups of each."""
+
+    words: Words
+    groups: list[Groups]
 
 
 class Route(Protocol):
     """Wires of an exchange."""
 
     @staticmethod
-    def words(job: Shipment) -> Generator[Request, None, Arrived]:
+    def words(job: Shipment) -> Generator[Request, None, WordBlocks]:
         """Bring every rank's words to the homes of their samples."""
 
     @staticmethod
@@ -69,7 +75,7 @@ class direct:
     """Every rank to every rank."""
 
     @staticmethod
-    def words(job: Shipment) -> Generator[Request, None, Arrived]:
+    def words(job: Shipment) -> Generator[Request, None, WordBlocks]:
         """Rows of the block for d go to d."""
         m = job.map
         me = job.map.comm.rank
@@ -77,7 +83,7 @@ class direct:
         recvs = np.array([m.samples(me) * m.columns(groups) for groups in m.held], np.int64)
         home = job.buffers.take("words", int(recvs.sum()), np.float64)
         yield m.comm.start_alltoallv(job.words.reshape(-1), sends, home, recvs, what="words")
-        return home, list(m.held)
+        return WordBlocks(home, list(m.held))
 
     @staticmethod
     def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Block]:
@@ -101,7 +107,7 @@ class reduce_scatter:
     """A ring, between neighbours only."""
 
     @staticmethod
-    def words(job: Shipment) -> Generator[Request, None, Arrived]:
+    def words(job: Shipment) -> Generator[Request, None, WordBlocks]:
         """Rank d's words start at d+1 and collect those of every rank on their way round to d."""
         m = job.map
         me = job.map.comm.rank
@@ -116,7 +122,8 @@ class reduce_scatter:
             sends = _counts(m, {(me + 1) % ranks: total.size})
             recvs = _counts(m, {(me - 1) % ranks: size})
             yield m.comm.start_alltoallv(total.reshape(-1), sends, block, recvs, what="words")
-        return _collect(job, me, ranks, block).reshape(-1), [_carried(m, me, ranks)]
+        collected = _collect(job, me, ranks, block)
+        return WordBlocks(collected.reshape(-1), [_carried(m, me, ranks)])
 
     @staticmethod
     def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Block]:
@@ -173,7 +180,7 @@ class two_level:
     """Inside each node first, then between ranks of equal place."""
 
     @staticmethod
-    def words(job: Shipment) -> Generator[Request, None, Arrived]:
+    def words(job: Shipment) -> Generator[Request, None, WordBlocks]:
         """Collect and add the node's words for the ranks with my place; send each its sum."""
         m = job.map
         me = job.map.comm.rank
@@ -207,7 +214,7 @@ class two_level:
         recvs = _counts(m, {s: m.samples(me) * m.columns(g) for s, g in zip(servers, arriving)})
         home = job.buffers.take("words", int(recvs.sum()), np.float64)
         yield m.comm.start_alltoallv(total.reshape(-1), sends, home, recvs, what="words")
-        return home, arriving
+        return WordBlocks(home, arriving)
 
     @staticmethod
     def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Block]:

@@ -8,6 +8,7 @@ are [cuts[q], cuts[q+1]).
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,16 @@ from neocpu.parallel.exchange.shipment import Groups
 from neocpu.parallel.exchange.wires import WholeJobs, Wire
 from neocpu.parallel.sharding.entries import ByClass, Ints, RankEntries, RoutedEntries
 from neocpu.tables.embedding.tbe import Lookups
+
+
+class WordSources(NamedTuple):
+    """Where words of groups stand, as of `kernels.numbers.rounding.WordParts`: first i64[G+1],
+    source and stride i64[J].
+    """
+
+    first: Ints
+    source: Ints
+    stride: Ints
 
 
 class Shape:
@@ -56,7 +67,7 @@ class Shape:
         self.length_table = heads + np.outer(self.sizes, keys)  # [sender, receiver]
         self.entry_cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(keys)])
         # of `combine_sources`, once a route has brought the first
-        self.sources: tuple[Ints, Ints, Ints] | None = None
+        self.sources: WordSources | None = None
         self.wired: dict[Wire, WholeJobs] = {}
         # [K, W+1]: first bag of (entry, rank)
         self._bounds = np.arange(keys[me])[:, None] * self.batch + cuts
@@ -168,12 +179,8 @@ class Shape:
             base += self.samples * entries.columns
         return job_array(jobs)
 
-    def combine_sources(
-        self, arrived: Sequence[Groups], widths: Sequence[int]
-    ) -> tuple[Ints, Ints, Ints]:
-        """(group_start i64[G+1], source i64[J], stride i64[J]) of arrived blocks [b, groups], one
-        after the other.
-        """
+    def combine_sources(self, arrived: Sequence[Groups], widths: Sequence[int]) -> WordSources:
+        """Where the words of each group stand in blocks [b, groups], one after the other."""
         blocks: list[list[tuple[int, int]]] = [[] for _ in widths]
         base = 0
         for groups in arrived:
@@ -187,7 +194,8 @@ class Shape:
             [np.zeros(1, np.int64), np.cumsum([len(f) for f in blocks], dtype=np.int64)]
         )
         flat = np.array([pair for f in blocks for pair in f], np.int64).reshape(-1, 2)
-        return starts, np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1])
+        source, stride = np.ascontiguousarray(flat.T)
+        return WordSources(starts, source, stride)
 
 
 def lookups_between(

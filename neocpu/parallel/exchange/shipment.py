@@ -10,12 +10,14 @@ stands here.
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.kernels.exchange.blocks import add_blocks, copy_blocks
+from neocpu.kernels.numbers.rounding import FurtherWords
 from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs
 from neocpu.parallel.exchange.wires import Wire, merged_jobs
 from neocpu.parallel.transport.buffers import Buffers
@@ -87,14 +89,14 @@ class Map:
         """Groups that any of these ranks holds, each once, ascending."""
         return tuple(sorted({g for rank in ranks for g in self.held[rank]}))
 
-    def select(self, block: NDArray[Any], have: Groups, target: NDArray[Any], want: Groups) -> None:
+    def select(self, block: Elements, have: Groups, target: Elements, want: Groups) -> None:
         """Copy the groups `want` out of block [n, have] into target [n, want]."""
         if block.size and target.size:
             columns = tuple(np.cumsum([0] + [self.widths[g] for g in have]).tolist())
             jobs = _jobs(want, have, columns, self.widths, block.shape[0], block.shape[1])
             copy_blocks(block.reshape(-1), target.reshape(-1), jobs)
 
-    def gather(self, gradient: NDArray[Any], target: NDArray[Any], want: Groups) -> None:
+    def gather(self, gradient: Elements, target: Elements, want: Groups) -> None:
         """Copy or encode the groups `want` out of dE [b, columns of E] into target [b, want]."""
         if target.size and self.wire:
             homes = tuple(self.homes[g] for g in want)
@@ -105,7 +107,7 @@ class Map:
             jobs = _jobs(want, groups, self.homes, self.widths, *gradient.shape)
             copy_blocks(gradient.reshape(-1), target.reshape(-1), jobs)
 
-    def decode(self, codes: NDArray[Any], target: NDArray[Any], groups: Groups) -> None:
+    def decode(self, codes: Elements, target: Elements, groups: Groups) -> None:
         """Codes [n, groups] into numbers f32[n, columns of the groups]."""
         assert self.wire is not None
         if target.size:
@@ -187,18 +189,7 @@ def _jobs(
     return job_array(jobs)
 
 
-@dataclass(frozen=True)
-class Further:
-    """Words beyond the first: key i64[m] = group * samples + sample, ascending; start i64[m+1];
-    words f64[start[m]].
-    """
-
-    key: Ints
-    start: Ints
-    words: Words
-
-
-def ship_further(job: Shipment) -> Generator[Request, None, Further]:
+def ship_further(job: Shipment) -> Generator[Request, None, FurtherWords]:
     """Send spilled words to their bags' homes. Nearly always there are none, and one small exchange
     says so.
     """
@@ -211,13 +202,14 @@ def ship_further(job: Shipment) -> Generator[Request, None, Further]:
         messages[spilled.home].extend(numbers)
     counts = np.array([len(message) for message in messages], np.int64)
     send = np.stack([counts, np.full(comm.size, counts.sum())], axis=1).reshape(-1)
-    recv = np.empty(2 * comm.size, np.int64)
+    recv = np.empty((comm.size, 2), np.int64)
     two = np.full(comm.size, 2, np.int64)
     table = np.broadcast_to(two, (comm.size, comm.size))
-    yield comm.start_alltoallv(send, two, recv, two, what="further counts", table=table)
-    if not recv[1::2].any():
-        return Further(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0))
-    sizes = np.ascontiguousarray(recv[::2])
+    yield comm.start_alltoallv(send, two, recv.reshape(-1), two, what="further counts", table=table)
+    sizes, totals = np.ascontiguousarray(recv.T)
+    # every rank sees every total, so either all ranks take part in the next exchange or none
+    if not totals.any():
+        return FurtherWords(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0))
     arrived = np.empty(int(sizes.sum()))
     flat = np.array([x for message in messages for x in message], np.float64)
     yield comm.start_alltoallv(flat, counts, arrived, sizes, what="further words")
@@ -232,4 +224,5 @@ def ship_further(job: Shipment) -> Generator[Request, None, Further]:
     records.sort(key=lambda record: record[0])
     start = np.cumsum([0] + [words.size for _, words in records])
     joined = np.concatenate([words for _, words in records]) if records else np.empty(0)
-    return Further(np.array([key for key, _ in records], np.int64), start.astype(np.int64), joined)
+    keys = np.array([key for key, _ in records], np.int64)
+    return FurtherWords(keys, start.astype(np.int64), joined)

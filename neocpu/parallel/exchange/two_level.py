@@ -13,11 +13,11 @@ small exchange inside the node, unless the caller knows the counts of all ranks 
 
 from collections.abc import Generator
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from neocpu.core.types import Elements
 from neocpu.parallel.transport.buffers import Buffers, as_bytes
 from neocpu.parallel.transport.checks import Counts, check_exchange, check_gather
 from neocpu.parallel.transport.comm import Comm
@@ -168,9 +168,9 @@ class TwoLevelComm(Comm):
 
     def start_alltoallv(
         self,
-        send: NDArray[Any],
+        send: Elements,
         send_counts: ArrayLike,
-        recv: NDArray[Any],
+        recv: Elements,
         recv_counts: ArrayLike,
         what: str = "",
         table: ArrayLike | None = None,
@@ -270,7 +270,7 @@ class TwoLevelComm(Comm):
         return relayed
 
     def start_allgatherv(
-        self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
+        self, send: Elements, recv: Elements, counts: ArrayLike, what: str = ""
     ) -> Request:
         """`Comm.start_allgatherv`: to one rank of each node, which hands it on to its node."""
         sizes = check_gather(self.rank, send, recv, counts) * send.itemsize
@@ -299,12 +299,12 @@ class TwoLevelComm(Comm):
     # ---- as the comm underneath ----
 
     def _exchange(
-        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+        self, send: Elements, send_counts: Counts, recv: Elements, recv_counts: Counts
     ) -> Request:
         self.push()
         return self.direct._exchange(send, send_counts, recv, recv_counts)
 
-    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
+    def _start_gather(self, send: Elements, recv: Elements, counts: Counts) -> Request:
         self.push()
         return self.direct._start_gather(send, recv, counts)
 

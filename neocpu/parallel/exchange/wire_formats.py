@@ -12,13 +12,15 @@ which points of a step: `docs/arithmetic.md` §13.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.core.errors import PlanError
 from neocpu.core.formats import FORMATS, RowFormat
 from neocpu.core.formats import WIRES as TRAVELLING
+from neocpu.core.types import Json
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 
@@ -78,7 +80,11 @@ class WireSpec:
         """Mean bytes of a number, of whole blocks."""
         return float(self.bytes(self.block)) / self.block
 
-    def bytes(self, width: Any) -> Any:
+    @overload
+    def bytes(self, width: int) -> int: ...
+    @overload
+    def bytes(self, width: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def bytes(self, width: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
         """Bytes of the codes of so many columns of a sample: an int, or i64[n] of i64[n]."""
         row = WIRE_FORMATS[self.format].row
         widths = np.asarray(width, np.int64)
@@ -92,9 +98,9 @@ class WireSpec:
             size = widths // self.block * row.row_bytes(self.block) + rest
         return int(size) if np.ndim(width) == 0 else size.astype(np.int64)
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Json]:
         """What decides the bits, as JSON values."""
-        keys: dict[str, Any] = {"format": self.format}
+        keys: dict[str, Json] = {"format": self.format}
         if self.blocks:
             keys["block"] = self.block
         if self.scale != 1.0:
@@ -149,7 +155,7 @@ class WiresConfig:
             )
         )
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Json]:
         """What decides the bits, of the wires that round."""
         specs = {name: getattr(self.specs, name) for name in DIRECTIONS}
         return {name: spec.header() for name, spec in specs.items() if not spec.exact}

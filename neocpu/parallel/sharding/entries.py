@@ -66,9 +66,7 @@ class ShardEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class RoutedEntries:
-    """K entries in the order in which they travel, an i64[K] for each field of `ShardEntry`; a slice of
-    them is RoutedEntries again.
-    """
+    """K entries in the order in which they travel: an i64[K] for each field of `ShardEntry`."""
 
     key: Ints
     shard: Ints

@@ -18,9 +18,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 from neocpu.core.errors import NeocpuError
 
@@ -35,19 +36,36 @@ REMEDIES = {
     errno.EDQUOT: "make room: the quota on that disk is used up",
 }
 _STARTED = time.time()  # of this process, nearly
-_job: dict[str, Any] = {"token": None, "rank": None, "abort": None}
+
+
+@dataclass
+class _Job:
+    """Which job this process belongs to, once `join_job` has told."""
+
+    token: str = ""
+    rank: int | None = None
+    abort: Callable[[int], None] | None = None
+
+
+_job = _Job()
+# what `signal.signal` takes and gives
+Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 def join_job(token: str, rank: int, abort: Callable[[int], None]) -> None:
     """Tell the guard which job this process belongs to: a token that all ranks share, its rank, how
     to end the job.
     """
-    _job.update(token=token, rank=rank, abort=abort)
+    _job.token = token
+    _job.rank = rank
+    _job.abort = abort
 
 
 def leave_job() -> None:
     """Forget the job (tests)."""
-    _job.update(token=None, rank=None, abort=None)
+    _job.token = ""
+    _job.rank = None
+    _job.abort = None
 
 
 def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = None) -> int:
@@ -76,7 +94,7 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
     except BaseException as error:
         if lack := _what_lacks(error):
             return _end_job(error, f"neocpu: error: {lack}", 1, abort)
-        rank = _job["rank"]
+        rank = _job.rank
         where = "" if rank is None else f" on rank {rank}"
         text = (
             "".join(traceback.format_exception(error))
@@ -96,13 +114,13 @@ def _what_lacks(error: BaseException) -> str:
 def _end_job(
     error: BaseException, text: str, status: int, abort: Callable[[int], None] | None
 ) -> int:
-    abort = _job["abort"] or abort
+    abort = _job.abort or abort
     if abort is None:
         _print(text)
         return status
     marker = _marker()
-    speaker = getattr(error, "spoken_by", _job["rank"])
-    if speaker == _job["rank"] and _claim(marker):
+    speaker = getattr(error, "spoken_by", _job.rank)
+    if speaker == _job.rank and _claim(marker):
         _print(text)
         with suppress(OSError):
             marker.write_text("done")
@@ -114,13 +132,13 @@ def _end_job(
 
 
 def _leave_together(text: str, status: int) -> int:
-    if _job["abort"] is None or _claim(_marker()):
+    if _job.abort is None or _claim(_marker()):
         _print(text)
     return status
 
 
 def _marker() -> Path:
-    return Path(tempfile.gettempdir()) / f"neocpu-{_job['token'] or launch_token()}.said"
+    return Path(tempfile.gettempdir()) / f"neocpu-{_job.token or launch_token()}.said"
 
 
 def _print(text: str) -> None:
@@ -210,7 +228,7 @@ class StopSignal:
         self.number = StopSignal.held
         self.started = started
         self._when = time.monotonic()
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: dict[signal.Signals, Handler] = {}
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
 
@@ -260,7 +278,7 @@ def held_signals() -> Iterator[None]:
     def hold(number: int, frame: FrameType | None) -> None:
         StopSignal.held = StopSignal.held or number
 
-    before: dict[int, Any] = {}
+    before: dict[int, Handler] = {}
     if threading.current_thread() is threading.main_thread():
         numbers = set(StopSignal.SIGNALS) - {signal.SIGINT}
         before = {number: signal.signal(number, hold) for number in numbers}

@@ -24,9 +24,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from neocpu.core import errors
+from neocpu.core.types import Elements
 from neocpu.parallel.transport.checks import Counts, check_exchange, check_gather
 from neocpu.parallel.transport.sent import CallName, CallUnderWay, Traffic, sum_traffic
 from neocpu.parallel.transport.started import Done, Request, Stream
@@ -99,11 +100,11 @@ class Comm(ABC):
 
     @abstractmethod
     def _exchange(
-        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+        self, send: Elements, send_counts: Counts, recv: Elements, recv_counts: Counts
     ) -> Request: ...
 
     @abstractmethod
-    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request: ...
+    def _start_gather(self, send: Elements, recv: Elements, counts: Counts) -> Request: ...
 
     @abstractmethod
     def barrier(self) -> None:
@@ -125,9 +126,9 @@ class Comm(ABC):
 
     def start_alltoallv(
         self,
-        send: NDArray[Any],
+        send: Elements,
         send_counts: ArrayLike,
-        recv: NDArray[Any],
+        recv: Elements,
         recv_counts: ArrayLike,
         what: str = "",
         table: ArrayLike | None = None,
@@ -151,9 +152,9 @@ class Comm(ABC):
 
     def alltoallv(
         self,
-        send: NDArray[Any],
+        send: Elements,
         send_counts: ArrayLike,
-        recv: NDArray[Any],
+        recv: Elements,
         recv_counts: ArrayLike,
         what: str = "",
         table: ArrayLike | None = None,
@@ -161,7 +162,7 @@ class Comm(ABC):
         """`start_alltoallv` and `wait` in one."""
         self.start_alltoallv(send, send_counts, recv, recv_counts, what, table).wait()
 
-    def alltoall(self, send: NDArray[Any]) -> NDArray[Any]:
+    def alltoall(self, send: Elements) -> Elements:
         """Block q of `send` [size, ...] goes to rank q; returns the same shape, block q from rank
         q.
         """
@@ -179,7 +180,7 @@ class Comm(ABC):
         return recv
 
     def start_allgatherv(
-        self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
+        self, send: Elements, recv: Elements, counts: ArrayLike, what: str = ""
     ) -> Request:
         """Begin to bring every rank's `send` in rank order into `recv` of every rank (1-D).
 
@@ -192,9 +193,7 @@ class Comm(ABC):
         call.begun()
         return _Timed(request, call, self.rest)
 
-    def allgatherv(
-        self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
-    ) -> None:
+    def allgatherv(self, send: Elements, recv: Elements, counts: ArrayLike, what: str = "") -> None:
         """`start_allgatherv` and `wait` in one."""
         self.start_allgatherv(send, recv, counts, what).wait()
 
@@ -357,12 +356,12 @@ class SingleComm(Comm):
         super().__init__(0, 1, [0], sent)
 
     def _exchange(
-        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+        self, send: Elements, send_counts: Counts, recv: Elements, recv_counts: Counts
     ) -> Request:
         recv[:] = send
         return Done()
 
-    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
+    def _start_gather(self, send: Elements, recv: Elements, counts: Counts) -> Request:
         recv[:] = send
         return Done()
 

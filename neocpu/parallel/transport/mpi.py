@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from neocpu.core import cores
 from neocpu.core.errors import EnvironmentProblem
+from neocpu.core.types import Elements
 from neocpu.parallel.transport.buffers import as_bytes
 from neocpu.parallel.transport.checks import Counts
 from neocpu.parallel.transport.comm import Comm, nodes_of
@@ -32,6 +33,7 @@ os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
 try:
     from mpi4py import MPI
+    from mpi4py.typing import BufSpec
 except (ImportError, RuntimeError) as error:
     raise EnvironmentProblem(
         f'no MPI library could be loaded ({error}); `pip install "neocpu[mpi]"` brings one, '
@@ -54,7 +56,7 @@ _NEVER = 78  # tag of no message
 class _Started:
     """MPI requests under way, and the arrays that must live until they are done."""
 
-    def __init__(self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...]) -> None:
+    def __init__(self, requests: Sequence[MPI.Request], arrays: tuple[Elements, ...]) -> None:
         self._requests = list(requests)
         self._arrays = arrays
 
@@ -77,7 +79,7 @@ class _Asleep(_Started):
     def __init__(
         self,
         requests: Sequence[MPI.Request],
-        arrays: tuple[NDArray[Any], ...],
+        arrays: tuple[Elements, ...],
         comm: MPI.Comm,
         crowd: float,
     ) -> None:
@@ -131,7 +133,7 @@ class _Post:
         if requests:
             MPI.Request.Waitall(requests)
 
-    def _parts(self, view: NDArray[np.uint8]) -> Iterator[list[Any]]:
+    def _parts(self, view: NDArray[np.uint8]) -> Iterator[BufSpec]:
         for lo in range(0, view.size, self._chunk):
             part = view[lo : lo + self._chunk]
             yield [part, part.size, MPI.BYTE]
@@ -177,7 +179,7 @@ class MpiComm(Comm):
         self._near = None if windows is False else self._open_windows()
 
     def _exchange(
-        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+        self, send: Elements, send_counts: Counts, recv: Elements, recv_counts: Counts
     ) -> Request:
         out = as_bytes(send)
         sends = send_counts * send.itemsize
@@ -193,7 +195,7 @@ class MpiComm(Comm):
         )
         return _Started([request], (out, into, sends, recvs))
 
-    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
+    def _start_gather(self, send: Elements, recv: Elements, counts: Counts) -> Request:
         out = as_bytes(send)
         into = as_bytes(recv)
         sizes = counts * recv.itemsize
@@ -261,14 +263,12 @@ class MpiComm(Comm):
             requests += self._post.send(view, target)
         return self._under_way(requests, (out, into))
 
-    def _under_way(
-        self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...]
-    ) -> Request:
+    def _under_way(self, requests: Sequence[MPI.Request], arrays: tuple[Elements, ...]) -> Request:
         if self._crowd:
             return _Asleep(requests, arrays, self._comm, self._crowd)
         return _Started(requests, arrays)
 
-    def _open_windows(self) -> NearExchanges | None:
+    def _open_windows(self) -> NearExchanges[MPI.Request] | None:
         """Exchanges through the windows of hosts; None where no host has two ranks of this comm, or
         one has no room. Collective.
         """
@@ -278,7 +278,8 @@ class MpiComm(Comm):
         # all hosts or none: both ends of a message have to agree on how it travels
         facts = np.array([shared_room() >= MOST_OF_ROOM * size * ranks, ranks == 1], np.int64)
         self._comm.Allreduce(MPI.IN_PLACE, [facts, MPI.INT64_T], MPI.MIN)
-        if not facts[0] or facts[1]:
+        room_everywhere, alone_everywhere = facts.tolist()
+        if not room_everywhere or alone_everywhere:
             host.Free()
             return None
         window = MPI.Win.Allocate_shared(size, 1, comm=host)

@@ -12,11 +12,11 @@ cores sleep while they wait, so that they take no core from those at work. Nothi
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.parallel.transport.checks import Counts
 from neocpu.parallel.transport.windows import BY_MPI, Bytes, Windows
 
@@ -38,19 +38,23 @@ TAGS = 1000
 TAG_COUNT = 30000
 
 
-class Post(Protocol):
+# a message under way, as MPI names it
+Message = TypeVar("Message")
+
+
+class Post(Protocol[Message]):
     """Messages by MPI."""
 
-    def send(self, view: Bytes, rank: int, tag: int) -> list[Any]:
+    def send(self, view: Bytes, rank: int, tag: int) -> list[Message]:
         """Requests of a message to a rank."""
 
-    def receive(self, view: Bytes, rank: int, tag: int) -> list[Any]:
+    def receive(self, view: Bytes, rank: int, tag: int) -> list[Message]:
         """Requests of a message from a rank."""
 
-    def done(self, requests: Sequence[Any]) -> bool:
+    def done(self, requests: Sequence[Message]) -> bool:
         """Are they all over?"""
 
-    def wait(self, requests: Sequence[Any]) -> None:
+    def wait(self, requests: Sequence[Message]) -> None:
         """Return when they are all over."""
 
 
@@ -66,13 +70,13 @@ class Runs(NamedTuple):
         return self.data[self.start[rank] : self.start[rank] + self.size[rank]]
 
 
-def runs_of(data: NDArray[Any], sizes: Counts, start: Counts | None = None) -> Runs:
+def runs_of(data: Elements, sizes: Counts, start: Counts | None = None) -> Runs:
     """Runs in rank order without gaps, unless they start elsewhere."""
     begin = np.cumsum(sizes) - sizes if start is None else start
     return Runs(data, begin.tolist(), sizes.tolist())
 
 
-class NearExchanges:
+class NearExchanges(Generic[Message]):
     """The exchanges of one rank of a comm on whose hosts there are windows.
 
     windows : of this host's ranks. ranks : of the comm, those of this host, in the windows' order.
@@ -83,7 +87,7 @@ class NearExchanges:
     """
 
     def __init__(
-        self, windows: Windows, ranks: Sequence[int], rank: int, crowd: float, post: Post
+        self, windows: Windows, ranks: Sequence[int], rank: int, crowd: float, post: Post[Message]
     ) -> None:
         self.windows = windows
         self.ranks = list(ranks)
@@ -95,7 +99,7 @@ class NearExchanges:
         self.through_windows = QUICKER_IN_CROWD if self.crowded else QUICKER
         self._calls = 0
 
-    def start(self, out: Runs, into: Runs) -> "NearRequest":
+    def start(self, out: Runs, into: Runs) -> "NearRequest[Message]":
         """Send and receive; all ranks of the comm call in one order."""
         self._calls += 1
         exchange = self._calls
@@ -104,7 +108,7 @@ class NearExchanges:
         if into.size[self._rank]:
             into.of(self._rank)[:] = out.of(self._rank)
         waiting, others = self._split(into)
-        requests: list[Any] = []
+        requests: list[Message] = []
         for rank in others:
             requests += post.receive(into.of(rank), rank, tag)
         near, others = self._split(out)
@@ -131,7 +135,7 @@ class NearExchanges:
         return near, others
 
 
-class NearRequest:
+class NearRequest(Generic[Message]):
     """An exchange under way; `out` and `into` belong to it until it is over.
 
     waiting : ranks whose messages were not yet seen in windows, by place.
@@ -139,11 +143,11 @@ class NearRequest:
 
     def __init__(
         self,
-        owner: NearExchanges,
+        owner: NearExchanges[Message],
         exchange: int,
         into: Runs,
         waiting: dict[int, int],
-        requests: list[Any],
+        requests: list[Message],
         out: Runs,
     ) -> None:
         self._owner = owner

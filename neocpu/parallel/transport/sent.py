@@ -35,6 +35,16 @@ class CallName(NamedTuple):
     what: str
 
 
+class SentCall(NamedTuple):
+    """A call that sends sizes[q] bytes to rank q, whose link class is links[q] and whose number in
+    the whole run is ranks[q].
+    """
+
+    links: Sizes
+    ranks: Sizes
+    sizes: Sizes
+
+
 @dataclass
 class ExchangeTimes:
     """Calls of one collective: their number, bytes sent to other ranks, and seconds as above."""
@@ -128,7 +138,7 @@ class Traffic:
         self.throttle: Throttle | None = None
         self._sent: dict[str, Sizes] = {}  # [link class, (messages, bytes)]
         # calls that are not yet in `_sent`: adding them up together is cheaper
-        self._latest: dict[str, list[tuple[Sizes, Sizes, Sizes]]] = {}
+        self._latest: dict[str, list[SentCall]] = {}
         self._received: Sizes = np.zeros(0, np.int64)  # by rank of the whole run
 
     def add(self, verb: str, links: Sizes, ranks: Sizes, sizes: Sizes) -> None:
@@ -139,7 +149,7 @@ class Traffic:
         """
         self.calls[verb] = self.calls.get(verb, 0) + 1
         latest = self._latest.setdefault(verb, [])
-        latest.append((links, ranks, sizes))
+        latest.append(SentCall(links, ranks, sizes))
         if len(latest) >= TOGETHER:
             self._sum(verb)
 
