@@ -53,14 +53,14 @@ def node_of_tables(plan: Plan) -> list[int]:
     nodes = []
     for number, spec in enumerate(plan.tables):
         ranks = {shard.rank for shard in plan.of_table(number)}
-        places = sorted({rank // plan.ranks_per_node for rank in ranks})
-        if plan.replicated(number) or len(places) > 1:
+        table_nodes = sorted({rank // plan.ranks_per_node for rank in ranks})
+        if plan.replicated(number) or len(table_nodes) > 1:
             raise PlanError(
                 f"parallel.towers: table {spec.name!r} ({plan.schemes[number]}) lies on the nodes "
-                f"{places}, but each table must lie on one; choose table_wise, table_row_wise or "
-                "table_column_wise"
+                f"{table_nodes}, but each table must lie on one; choose table_wise, "
+                "table_row_wise or table_column_wise"
             )
-        nodes.append(places[0])
+        nodes.append(table_nodes[0])
     missing_nodes = sorted(set(range(-(-plan.ranks // plan.ranks_per_node))) - set(nodes))
     if missing_nodes:
         raise PlanError(f"parallel.towers: the nodes {missing_nodes} hold no table")
@@ -69,7 +69,7 @@ def node_of_tables(plan: Plan) -> list[int]:
 
 def plan_of_node(plan: Plan, nodes: Sequence[int], node: int) -> Plan:
     """The plan of one node's tables for its ranks, counted from 0."""
-    numbers = [table for table, place in enumerate(nodes) if place == node]
+    numbers = [table for table, table_node in enumerate(nodes) if table_node == node]
     first = node * plan.ranks_per_node
     shards = [
         replace(shard, table=new, rank=shard.rank - first)

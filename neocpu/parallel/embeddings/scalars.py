@@ -57,7 +57,7 @@ class ScalarPeers:
         self.comm = comm
         self._dims = [table.dim for table in plan.tables]
         local = [plan.local(rank) for rank in range(comm.size)]
-        self._mine = local[comm.rank]
+        self._local = local[comm.rank]
         waiting = set(positions)
         self._out = [p for p in self._pairs(local) if p.sender == comm.rank and p.source in waiting]
         self._in = [
@@ -90,12 +90,12 @@ class ScalarPeers:
         lo, hi = shard.cols
         return aligned_nodes(lo, self._root(shard) if hi == self._dims[shard.table] else hi)
 
-    def _span(self, position: int, rows: Rows, wanted: tuple[int, int]) -> slice:
+    def _span(self, position: int, rows: Rows, table_rows: tuple[int, int]) -> slice:
         """Where the table rows [lo, hi) stand among a shard's merged rows (local, ascending)."""
-        first, end = self._mine[position].rows
-        if wanted[0] <= first and end <= wanted[1]:
+        first, end = self._local[position].rows
+        if table_rows[0] <= first and end <= table_rows[1]:
             return slice(0, rows.size)  # nearly always: other columns of the same rows
-        lo, hi = np.searchsorted(rows, np.array(wanted) - first).tolist()
+        lo, hi = np.searchsorted(rows, np.array(table_rows) - first).tolist()
         return slice(lo, hi)
 
     def exchange(
@@ -142,7 +142,7 @@ class ScalarPeers:
         pieces: Sequence[NodeTerms],
     ) -> NDArray[np.float32]:
         """Root of every row; rows whose columns are cut alike climb together."""
-        root = self._root(self._mine[position])
+        root = self._root(self._local[position])
         edges = {edge for _, span, _ in pieces for edge in (span.start, span.stop)}
         cuts = sorted({0, size} | edges)
         out = np.empty((size, scalars), np.float32)

@@ -24,7 +24,7 @@ from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.shipment import (
     Groups,
-    Map,
+    GroupLayout,
     Shipment,
     Spill,
     SpilledWords,
@@ -127,7 +127,7 @@ class OutputDist:
         )
         arrival = Arrival(rows)
         if self._routed:
-            job = Shipment(self._map(shape), pooled.words, pooled.spill, self._buffers)
+            job = Shipment(self._layout(shape), pooled.words, pooled.spill, self._buffers)
             arrival.blocks = yield from self.route.words(job)
             arrival.further = yield from ship_further(job)
         if request is not None:
@@ -190,15 +190,15 @@ class OutputDist:
 
     def _part_gradients(self, shape: Shape, gradient: Floats) -> Generator[Request, None, Floats]:
         """Gradients f32[B, C'] of my row-split entries, which routes move and do not change."""
-        places = self._map(shape)
+        layout = self._layout(shape)
         wire = self.wires.backward
         if wire is None:
-            return (yield from self.route.gradients(places, gradient, self._buffers))
-        codes = yield from self.route.gradients(places.on(wire), gradient, self._buffers)
-        groups = places.held[self.comm.rank]
-        shape_of_parts = (shape.batch, places.columns(groups))
+            return (yield from self.route.gradients(layout, gradient, self._buffers))
+        codes = yield from self.route.gradients(layout.on(wire), gradient, self._buffers)
+        groups = layout.held[self.comm.rank]
+        shape_of_parts = (shape.batch, layout.columns(groups))
         parts: Floats = self._buffers.matrix("part numbers", *shape_of_parts, np.float32)
-        places.on(wire).decode(codes, parts, groups)
+        layout.on(wire).decode(codes, parts, groups)
         return parts
 
     def _whole_jobs(self, shape: Shape, wire: Wire) -> WholeJobs:
@@ -207,10 +207,12 @@ class OutputDist:
             shape.wired[wire] = WholeJobs(wire, self.ranks, shape.me, shape.cuts, shape.columns)
         return shape.wired[wire]
 
-    def _map(self, shape: Shape) -> Map:
+    def _layout(self, shape: Shape) -> GroupLayout:
         cuts = tuple(shape.cuts.tolist())
         homes = tuple(self.group_columns.home.tolist())
-        return Map(self.comm, self.plan.ranks_per_node, self._held, self.widths, homes, cuts)
+        return GroupLayout(
+            self.comm, self.plan.ranks_per_node, self._held, self.widths, homes, cuts
+        )
 
 
 class Output:

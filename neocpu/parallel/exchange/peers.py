@@ -101,9 +101,9 @@ class PeerLookups:
         """
         sizes = self._peers.sizes(batch)
         samples = int(sizes[self._peers.node])
-        mine = len(self._names)
+        keys_here = len(self._names)
         sends = 1 + self._counts * samples
-        recvs = 1 + mine * sizes
+        recvs = 1 + keys_here * sizes
         # each message of lengths begins with 1 where the sender refuses the batch
         out = np.ones(int(sends.sum()), np.int32)
         if kjt is not None:
@@ -116,7 +116,7 @@ class PeerLookups:
             return None
         assert kjt is not None
         blocks = [
-            lengths[head + 1 : head + count].reshape(mine, size)
+            lengths[head + 1 : head + count].reshape(keys_here, size)
             for head, count, size in zip(heads, recvs, sizes)
         ]
         counts_in = np.array([block.sum(dtype=np.int64) for block in blocks], np.int64)

@@ -44,7 +44,7 @@ Spill = list[SpilledWords]
 
 
 @dataclass(frozen=True)
-class Map:
+class GroupLayout:
     """Who holds what and who owns which samples, for one batch size.
 
     `held[q]`: groups of rank q's entries, in column order (a rank with two row shards of a table
@@ -67,7 +67,7 @@ class Map:
         """Of blocks of gradients."""
         return np.uint8 if self.wire else np.float32
 
-    def on(self, wire: Wire) -> "Map":
+    def on(self, wire: Wire) -> "GroupLayout":
         """The map of blocks of codes."""
         sizes = tuple(wire.bytes(width) for width in self.widths)
         return replace(self, wire=wire, widths=sizes, numbers=self.widths)
@@ -112,8 +112,8 @@ class Map:
         assert self.wire is not None
         if target.size:
             widths = [self.numbers[g] for g in groups]
-            places = tuple((np.cumsum(widths) - widths).tolist())
-            jobs = self._code_jobs(groups, places, target.shape[1], len(target))
+            columns = tuple((np.cumsum(widths) - widths).tolist())
+            jobs = self._code_jobs(groups, columns, target.shape[1], len(target))
             self.wire.decode(codes, target, reversed_jobs(jobs))
 
     def _code_jobs(self, groups: Groups, columns: Sequence[int], stride: int, rows: int) -> Ints:
@@ -138,7 +138,7 @@ class Shipment:
     Routes append to `spill` what their additions lose.
     """
 
-    map: Map
+    layout: GroupLayout
     words: Words
     spill: Spill
     buffers: Buffers
@@ -151,40 +151,41 @@ class Shipment:
         """
         if not block.size:
             return
-        columns = tuple(np.cumsum([0] + [self.map.widths[g] for g in want]).tolist())
-        jobs = _jobs(have, want, columns, self.map.widths, *total.shape)
+        columns = tuple(np.cumsum([0] + [self.layout.widths[g] for g in want]).tolist())
+        jobs = _jobs(have, want, columns, self.layout.widths, *total.shape)
         if not add_blocks(block.reshape(-1), total.reshape(-1), reversed_jobs(jobs)):
             return
-        ends = np.cumsum([self.map.samples(rank) for rank in ranks])
+        ends = np.cumsum([self.layout.samples(rank) for rank in ranks])
         lost = block.reshape(total.shape[0], -1)
         at = 0
         for group in have:
-            errors = lost[:, at : at + self.map.widths[group]]
-            at += self.map.widths[group]
+            errors = lost[:, at : at + self.layout.widths[group]]
+            at += self.layout.widths[group]
             for row in np.flatnonzero(errors.any(axis=1)).tolist():
-                place = int(np.searchsorted(ends, row, side="right"))
-                sample = row - int(ends[place]) + self.map.samples(ranks[place])
-                self.spill.append(SpilledWords(ranks[place], group, sample, errors[row].copy()))
+                number = int(np.searchsorted(ends, row, side="right"))
+                home = ranks[number]
+                sample = row - int(ends[number]) + self.layout.samples(home)
+                self.spill.append(SpilledWords(home, group, sample, errors[row].copy()))
 
 
 @lru_cache(maxsize=1024)
 def _jobs(
-    some: Groups,
+    wanted: Groups,
     groups: Groups,
     columns: tuple[int, ...],
     widths: tuple[int, ...],
     rows: int,
     stride: int,
 ) -> Ints:
-    """Jobs that copy a block of groups `some` out of a matrix [rows, stride] with `groups` (each
+    """Jobs that copy a block of groups `wanted` out of a matrix [rows, stride] with `groups` (each
     once) at `columns`.
     """
-    place = dict(zip(groups, columns))
-    width = sum(widths[g] for g in some)
+    column_of = dict(zip(groups, columns))
+    width = sum(widths[g] for g in wanted)
     jobs = []
     at = 0
-    for g in some:
-        jobs.append(BlockJob(place[g], stride, at, width, rows, widths[g]))
+    for g in wanted:
+        jobs.append(BlockJob(column_of[g], stride, at, width, rows, widths[g]))
         at += widths[g]
     return job_array(jobs)
 
@@ -193,8 +194,8 @@ def ship_further(job: Shipment) -> Generator[Request, None, FurtherWords]:
     """Send spilled words to their bags' homes. Nearly always there are none, and one small exchange
     says so.
     """
-    comm = job.map.comm
-    widths = job.map.widths
+    comm = job.layout.comm
+    widths = job.layout.widths
     messages: list[list[float]] = [[] for _ in range(comm.size)]
     for spilled in job.spill:
         # whole numbers below 2^53 are exact in fp64
@@ -215,7 +216,7 @@ def ship_further(job: Shipment) -> Generator[Request, None, FurtherWords]:
     yield comm.start_alltoallv(flat, counts, arrived, sizes, what="further words")
     records = []
     at = 0
-    samples = job.map.samples(comm.rank)
+    samples = job.layout.samples(comm.rank)
     while at < arrived.size:
         group = int(arrived[at])
         sample = int(arrived[at + 1])

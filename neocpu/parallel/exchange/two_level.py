@@ -58,7 +58,7 @@ class Places:
         self.even = len({ranks.size for ranks in members}) == 1
 
     @property
-    def mine(self) -> Ints:
+    def clients(self) -> Ints:
         """Ranks that this one serves."""
         return self.served[self.place]
 
@@ -230,7 +230,7 @@ class TwoLevelComm(Comm):
         if table is None:
             relayed = yield from self._share_counts(sends[places.order])
         else:
-            relayed = table[np.ix_(places.peers, places.mine)]
+            relayed = table[np.ix_(places.peers, places.clients)]
         buffers = self._idle.pop() if self._idle else Buffers()
         outgoing = buffers.take("outgoing", send.size, np.uint8)
         starts = np.cumsum(sends) - sends
@@ -247,7 +247,7 @@ class TwoLevelComm(Comm):
         starts = (np.cumsum(relayed) - relayed.reshape(-1)).reshape(relayed.shape)
         _gather_runs(at_server, starts.T.reshape(-1), relayed.T.reshape(-1), onward)
         onward_counts = np.zeros(self.size, np.int64)
-        onward_counts[places.mine] = relayed.sum(axis=0)
+        onward_counts[places.clients] = relayed.sum(axis=0)
         arriving, sources = places.by_server(self.rank, recvs)
         arrived = recv if places.runs else buffers.take("arrived", recv.size, np.uint8)
         yield self.between.start_alltoallv(onward, onward_counts, arrived, arriving, what=what)
@@ -258,13 +258,13 @@ class TwoLevelComm(Comm):
     def _share_counts(self, counts: Ints) -> Generator[Request, None, Ints]:
         """Bytes that each peer sends to each rank that this one serves: i64[peers, served]."""
         places = self.places
-        mine = places.mine.size
-        relayed = np.empty((places.peers.size, mine), np.int64)
+        clients = places.clients.size
+        relayed = np.empty((places.peers.size, clients), np.int64)
         yield self._tellers.start_alltoallv(
             np.ascontiguousarray(counts),
             [ranks.size for ranks in places.served],
             relayed.reshape(-1),
-            np.full(places.peers.size, mine, np.int64),
+            np.full(places.peers.size, clients, np.int64),
             what="relay counts",
         )
         return relayed
@@ -284,7 +284,7 @@ class TwoLevelComm(Comm):
         copies = np.zeros(self.size, np.int64)
         copies[places.servers[:, self.rank]] = send.size
         arriving = np.zeros(self.size, np.int64)
-        arriving[places.mine] = sizes[places.mine]
+        arriving[places.clients] = sizes[places.clients]
         served = np.empty(int(arriving.sum()), np.uint8)
         outgoing = np.tile(send, len(places.servers))
         yield self._gathers_between.start_alltoallv(outgoing, copies, served, arriving, what=what)

@@ -34,7 +34,7 @@ class UniqueRows:
     def __init__(self, ranks: Sequence[RankEntries], me: int, always: bool) -> None:
         segments = [segment_entries(entries.travel) for entries in ranks]
         self._always = always
-        self._mine = segments[me]
+        self._segment_cuts = segments[me]
         # segments of each rank; their first entries among those of all ranks, and the end
         self.counts = np.array([cuts.size - 1 for cuts in segments], np.int64)
         sizes = [len(entries.travel) for entries in ranks]
@@ -73,9 +73,9 @@ class UniqueRows:
         """
         ends = np.zeros((runs.shape[0] + 1, runs.shape[1]), np.int64)
         np.cumsum(runs, axis=0, out=ends[1:])
-        lookups = np.diff(ends[self._mine], axis=0)
+        lookups = np.diff(ends[self._segment_cuts], axis=0)
         return message_words(lookups, distinct.T.astype(np.int64)).sum(axis=0)
 
     def unpack(self, message: Ints, distinct: Heads, starts: Ints, rows: Ints) -> None:
         """The messages of all ranks, in the order of my entries; starts i64[K, W+1] in rows."""
-        unpack_unique_rows(message, distinct, self._mine, starts, rows)
+        unpack_unique_rows(message, distinct, self._segment_cuts, starts, rows)

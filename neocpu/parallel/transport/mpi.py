@@ -118,11 +118,11 @@ class _Post:
 
     def send(self, view: NDArray[np.uint8], rank: int, tag: int = _TAG) -> list[MPI.Request]:
         """Requests of a message to a rank."""
-        return [self._comm.Isend(part, rank, tag) for part in self._parts(view)]
+        return [self._comm.Isend(chunk, rank, tag) for chunk in self._chunks(view)]
 
     def receive(self, view: NDArray[np.uint8], rank: int, tag: int = _TAG) -> list[MPI.Request]:
         """Requests of a message from a rank."""
-        return [self._comm.Irecv(part, rank, tag) for part in self._parts(view)]
+        return [self._comm.Irecv(chunk, rank, tag) for chunk in self._chunks(view)]
 
     def done(self, requests: Sequence[MPI.Request]) -> bool:
         """Are they all over?"""
@@ -133,10 +133,10 @@ class _Post:
         if requests:
             MPI.Request.Waitall(requests)
 
-    def _parts(self, view: NDArray[np.uint8]) -> Iterator[BufSpec]:
+    def _chunks(self, view: NDArray[np.uint8]) -> Iterator[BufSpec]:
         for lo in range(0, view.size, self._chunk):
-            part = view[lo : lo + self._chunk]
-            yield [part, part.size, MPI.BYTE]
+            chunk = view[lo : lo + self._chunk]
+            yield [chunk, chunk.size, MPI.BYTE]
 
 
 class MpiComm(Comm):
@@ -327,7 +327,7 @@ class MpiComm(Comm):
         place = np.array([self.rank], np.int64)
         members = np.empty(group.Get_size(), np.int64)
         group.Allgather([place, MPI.INT64_T], [members, MPI.INT64_T])
-        part = MpiComm(
+        comm = MpiComm(
             group,
             nodes=self.nodes[members],
             sent=self.sent,
@@ -336,8 +336,8 @@ class MpiComm(Comm):
             crowd=self._crowd,
             windows=self._use_windows,
         )
-        part.world_ranks = self.world_ranks[members]
-        return part
+        comm.world_ranks = self.world_ranks[members]
+        return comm
 
     def abort(self, status: int) -> None:
         """End all ranks of the job with this exit status."""

@@ -230,9 +230,9 @@ class ThreadComm(Comm):
         )
         assert groups is not None
         room, members = groups[color]
-        part = ThreadComm(room, members.index(self.rank), self.nodes[members], self.sent)
-        part.world_ranks = self.world_ranks[members]
-        return part
+        comm = ThreadComm(room, members.index(self.rank), self.nodes[members], self.sent)
+        comm.world_ranks = self.world_ranks[members]
+        return comm
 
     def abort(self, status: int) -> None:
         """End the other ranks at their next verb, and this one by SystemExit."""

@@ -89,27 +89,27 @@ class Windows:
         self.me = me
         self._fence = fence
         self._segments = [SharedSegment(memory, self.ranks) for memory in memories]
-        self._mine = self._segments[me]
+        self._own = self._segments[me]
         self._regions: deque[Region] = deque()  # not yet read, oldest first
         self._offset_at = SLOTS
         self._read_at = SLOTS * (1 + self.ranks)
 
     def limit(self, data: int) -> None:
         """Use only so many bytes of this rank's data."""
-        self._mine.data = self._mine.data[:data]
+        self._own.data = self._own.data[:data]
 
     def post(self, exchange: int, out: Bytes, messages: Mapping[int, tuple[int, int]]) -> bool:
         """Send each of these ranks its message, (start, bytes) in `out`; False where there is no
         room, and MPI has to carry them all. Otherwise `out` is free again when this returns.
         """
         slot = exchange % SLOTS
-        words = self._mine.words
+        words = self._own.words
         first = self._offset_at + slot * self.ranks
         one = len(set(messages.values())) == 1  # the same message for all: one copy
         sizes = [-(-size // LINE) * LINE for _, size in messages.values()]
         at = self._room(exchange, sizes[0] if one else sum(sizes), tuple(messages))
         room = at != BY_MPI
-        data = self._mine.data
+        data = self._own.data
         copied = False
         for (rank, (start, size)), line in zip(messages.items(), sizes):
             words[first + rank] = at
@@ -135,7 +135,7 @@ class Windows:
         if at != BY_MPI:
             into[:] = segment.data[at : at + into.size]
             self._fence()
-        self._mine.words[self._read_at + slot * self.ranks + source] = exchange
+        self._own.words[self._read_at + slot * self.ranks + source] = exchange
         return BY_MPI if at == BY_MPI else into.size
 
     def _room(self, exchange: int, size: int, readers: tuple[int, ...]) -> int:
@@ -157,7 +157,7 @@ class Windows:
 
     def _free(self, size: int) -> int:
         """First of `size` free bytes of data, or BY_MPI; regions stand in a ring."""
-        whole = self._mine.data.size
+        whole = self._own.data.size
         if not self._regions:
             return 0 if size <= whole else BY_MPI
         oldest = self._regions[0].start

@@ -51,13 +51,13 @@ def nodes_of_towers(layout: ModelLayout, plan: Plan, nodes: Sequence[int]) -> li
     tables = [key.table for key in bags(plan.tables)]
     node_of = []
     for tower in layout.towers:
-        places = {nodes[tables[key]] for key in tower.keys}
-        if len(places) > 1:
+        tower_nodes = {nodes[tables[key]] for key in tower.keys}
+        if len(tower_nodes) > 1:
             raise PlanError(
                 f"parallel.towers: the tables of tower {tower.name!r} lie on the nodes "
-                f"{sorted(places)}, but its module needs them on one"
+                f"{sorted(tower_nodes)}, but its module needs them on one"
             )
-        node_of.append(places.pop())
+        node_of.append(tower_nodes.pop())
     return node_of
 
 
@@ -66,9 +66,9 @@ def _towers_of_node(
 ) -> Towers:
     """The modules of one node, for its pooled vectors side by side."""
     keys = keys_of_nodes(plan, nodes)[node]
-    place = {key: i for i, key in enumerate(keys)}
+    position = {key: i for i, key in enumerate(keys)}
     layouts = [
-        replace(tower, keys=tuple(place[key] for key in tower.keys))
+        replace(tower, keys=tuple(position[key] for key in tower.keys))
         for tower, tower_node in zip(model.layout.towers, node_of)
         if tower_node == node
     ]
@@ -83,10 +83,13 @@ def _columns(
         widths = [tower.columns for tower in layout.towers]
         starts = layout.first_column + np.cumsum([0, *widths])
         members = [
-            [t for t, place in enumerate(node_of) if place == node]
+            [t for t, tower_node in enumerate(node_of) if tower_node == node]
             for node in range(max(nodes) + 1)
         ]
     else:
         starts = key_columns(plan.tables, layout.first_column)
         members = keys_of_nodes(plan, nodes)
-    return [np.concatenate([np.arange(starts[i], starts[i + 1]) for i in part]) for part in members]
+    return [
+        np.concatenate([np.arange(starts[i], starts[i + 1]) for i in numbers])
+        for numbers in members
+    ]
