@@ -113,6 +113,7 @@ class DenseReduction(LeafReduction):
         dtype = np.uint8 if wire else np.float32
         # a rank that holds the root of a wire's tree, or any nodes in fp32, needs no messages
         self._alone = ranks == 1 and (wire is None or len(self.nodes[0]) == 1)
+        # made once, as all steps have the same messages
         if not self._alone:
             self._send = np.empty(int(self._send_counts.sum()), dtype)
             self._recv = np.empty(int(self._recv_counts.sum()), dtype)
@@ -128,6 +129,7 @@ class DenseReduction(LeafReduction):
             wire.round(nodes[root], self._total, _line_jobs(self.parameters))
             return self._total
         at = 0
+        # slice by slice, so that each rank's message has its slice of every node
         for lo, hi in pairwise(self._cuts):
             for node in self.nodes[self.comm.rank]:
                 at += _pack(wire, nodes[node][lo:hi], self._send[at:])
@@ -175,6 +177,7 @@ def sum_leaves(
     right = buffers.take(f"node of {half}", out.size, np.float32)
     jobs = _line_jobs(out.size)
     sum_leaves(leaf, half, wire, out, buffers, first)
+    # children are rounded before they are added, the node itself by whoever takes it further
     wire.round(out, out, jobs)
     sum_leaves(leaf, half, wire, right, buffers, first + half)
     wire.round(right, right, jobs)

@@ -77,6 +77,7 @@ class TwoLevelReduction(LeafReduction):
         root = yield from self._sum_between(share)
         finished = np.empty(self._width, np.float32)
         widths = np.array([hi - lo for lo, hi in self._slices], np.int64)
+        # a gather among the ranks of one place, who have no comm of their own
         copies = np.tile(root, len(self._slices))
         yield comm.between.start_alltoallv(
             copies,

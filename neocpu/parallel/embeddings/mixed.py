@@ -45,6 +45,7 @@ class MixedInput:
 def _numbers(rows: Ints, height: int) -> Ints:
     """The number of each row i64[n] among the distinct ones, ascending; rows of [-1, height)."""
     if height > 8 * rows.size:
+        # sorting few lookups is cheaper than a pass over the height of a large table
         return np.unique(rows, return_inverse=True)[1].astype(np.int64)
     seen = np.zeros(height + 1, np.int64)
     seen[rows + 1] = 1
@@ -123,6 +124,7 @@ class MixedEmbedding(Embedding[MixedInput]):
             pooled,
             self._rows.input(rows, cuts),
         ]
+        # side by side: lengths of both are under way before rows of either
         of_pooled, of_rows = yield from together(exchanges)
         assert isinstance(of_pooled, Input) and isinstance(of_rows, RowsInput)
         return MixedInput(of_pooled, of_rows, keys)
@@ -262,6 +264,7 @@ class MixedUpdate(UpdateUnderWay):
 
     def update_replicas(self) -> None:
         for update in self._updates:
+            # both work on one TBE, which is settled once, when the last is done
             update.update_replicas(settle=False)
         self._owner.tbe.settle()
 

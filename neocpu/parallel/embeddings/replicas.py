@@ -51,6 +51,7 @@ class Replicas:
         self.widths = np.array(widths, np.int64)
         ranks = comm.size
         self._cuts = [
+            # row i of H belongs to rank i*W//H, so rank d's begin at the ceiling of d*H/W
             np.array([-(-d * rows // ranks) for d in range(ranks + 1)], np.int64)
             for rows in heights
         ]
@@ -74,6 +75,7 @@ class Replicas:
         words = np.concatenate([t.words[lo:hi].reshape(-1) for t, lo, hi in pieces])
         rows_in = np.empty(int(received.sum()), np.int64)
         words_in = np.empty(int((received * self.widths).sum()))
+        # rows and words are both under way before either is waited for
         first = self.comm.start_alltoallv(
             rows, counts.sum(axis=1), rows_in, received.sum(axis=1), what="replica rows"
         )
@@ -106,6 +108,7 @@ class Replicas:
         flat = np.concatenate([g.gradient.reshape(-1) for g in owned])
         rows_in = np.empty(int(received.sum()), np.int64)
         flat_in = np.empty(int((received * self.widths).sum()), np.float32)
+        # as above: nothing of the second depends on the first
         first = self.comm.start_allgatherv(
             rows, rows_in, received.sum(axis=1), what="gathered rows"
         )

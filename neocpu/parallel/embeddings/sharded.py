@@ -112,6 +112,7 @@ class ShardedEmbedding(Embedding[Input]):
     def lookup(self, coming: Started[Input]) -> "StartedLookup":
         batch_input = coming.wait()
         if self._last is not None:
+            # until now its backward pass may have read its lookups
             self.exchange.release(self._last)
         self._input = self._last = batch_input
         pooled = [
@@ -152,9 +153,11 @@ class ShardedEmbedding(Embedding[Input]):
                 continue
             assert self.exchange.repeated is not None
             samples = lookups.shape.samples
+            # the whole width of E, so that layouts of entries are those of all keys
             pooled = keys.buffers.matrix("pooled", samples, out.shape[1], np.float32)
             self._finish_keys(keys, lookups, outputs[number], pooled)
             self.exchange.repeated.spread(number, batch_input, pooled, out)
+        # before a MEAN's division, as a wire that carries the sum does (docs/arithmetic.md §13)
         self._rounding.pooled(out)
         if self._mean is not None:
             divide_columns(out, batch_input.kjt.lengths, *self._mean)
@@ -206,6 +209,7 @@ class ShardedEmbedding(Embedding[Input]):
         prepared = self._buffers.matrix(
             "gradient", gradient.shape[0], gradient.shape[1], np.float32
         )
+        # each sample's own gradient is limited, before a MEAN divides it or rows merge it
         if limit:
             clip(gradient.reshape(-1), np.float32(limit), prepared.reshape(-1))
         else:
@@ -224,6 +228,7 @@ class ShardedEmbedding(Embedding[Input]):
         ):
             if lookups is not None:
                 self.tbe.backward(layout, lookups, gradient, step)
+            # an update of many rows takes long, and MPI moves bytes only when it is called
             self.env.comm.poll()
         if self._any_scalars:
             steps = self._share(batch_input, gradients, step)

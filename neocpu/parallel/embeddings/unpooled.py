@@ -162,6 +162,7 @@ class UnpooledEmbedding:
             what="input lookups",
             table=np.ones((ranks, ranks), np.int64),
         )
+        # a refusal travels with the counts, since every rank hears from every rank here
         if (arrived < 0).any():
             yield Pause()
             agree()
@@ -242,6 +243,7 @@ class UnpooledEmbedding:
             self._backward = None
         batch_input = arrived.input
         if rows is not None:
+            # shards know the rows that were looked up, but not which of them a gradient names
             batch_input = self._backward = self.start(rows).wait().input
         samples = batch_input.shape.samples
         columns = int(self._first_column[-1])

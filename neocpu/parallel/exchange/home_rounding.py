@@ -36,6 +36,7 @@ class HomeRounding:
             self._gradients = Rounding(wires.backward, homes, widths, exchange.columns)
         if wires.forward is not None:
             if not exchange.alone:
+                # sums of row-split tables travel as exact words, their gradients as codes
                 groups = exchange.all_keys.output.group_columns
                 homes = np.concatenate([homes, groups.home])
                 widths = np.concatenate([widths, groups.width])

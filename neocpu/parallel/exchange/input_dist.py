@@ -161,8 +161,10 @@ class InputDist:
         numbers for the heads of the messages to each rank, of which `shape` knows.
         """
         agree = agree or partial(self.comm.agree, None)
+        # nobody else has to hear of it
         if kjt is None and self.comm.size == 1:
             agree()
+        # batches under way at once need buffers each; a step reuses those of one that is done
         buffers = self._idle.pop() if self._idle else Buffers()
         if kjt is not None and self.alone:
             lookups = Lookups(kjt.offsets, kjt.values, self._weights(kjt), shape.samples)
@@ -185,6 +187,7 @@ class InputDist:
             table=shape.length_table,
         )
         if lengths_in[shape.recv_heads].any():
+            # agreeing holds a rank up until all agree, so no poll may run into it
             yield Pause()
             agree()
         assert kjt is not None and sent is not None
@@ -231,6 +234,7 @@ class InputDist:
                     sent.weights[:size], sent.counts, weights, counts, what="input weights"
                 )
             )
+        # rows and weights are both under way before either is waited for
         yield from requests
         alone = self.comm.size == 1  # one sender: already entry by entry
         if alone and self.unique is None:

@@ -19,7 +19,9 @@ UNIQUE_ROWS = ("off", "on", "auto")
 
 def positions_per_word(distinct: Elements) -> Ints:
     """How many positions among so many unique rows a word of 8 bytes holds."""
+    # planners ask with expected numbers, which are no whole ones
     highest = np.ceil(np.maximum(distinct - 1, 0)).astype(np.float64)
+    # frexp's exponent is the bit length of a whole number, without a rounded logarithm
     bits = np.maximum(np.frexp(highest)[1], 1)
     return 64 // bits.astype(np.int64)
 

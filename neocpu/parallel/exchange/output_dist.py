@@ -125,6 +125,7 @@ class OutputDist:
             if self._pooled
             else None
         )
+        # under way while words are added on their route
         arrival = Arrival(rows)
         if self._routed:
             job = Shipment(self._layout(shape), pooled.words, pooled.spill, self._buffers)
@@ -142,6 +143,7 @@ class OutputDist:
             return
         entry, sample = np.divmod(extras.bag, shape.batch)
         rank = np.searchsorted(shape.cuts, sample, side="right") - 1
+        # bags with further words are too rare for a kernel
         for m, (k, d, s) in enumerate(
             zip(entry.tolist(), np.asarray(rank).tolist(), sample.tolist())
         ):

@@ -112,6 +112,7 @@ class PeerLookups:
         lengths = np.empty(int(recvs.sum()), np.int32)
         yield self._comm.start_alltoallv(out, sends, lengths, recvs, what="peer lengths")
         heads = np.cumsum(recvs) - recvs
+        # its node's ranks hear of it in their exchange of lengths (`InputDist.steps`)
         if lengths[heads].any():
             return None
         assert kjt is not None

@@ -167,6 +167,7 @@ class RepeatedBags:
     ) -> Generator[Request, None, Input]:
         ranks = self.comm.size
         each = len(self.groups)
+        # the first message of a batch, so a refusal travels in it
         sizes = np.full(each, -1, np.int64)
         if isinstance(batch, InverseKJT) and error is None:
             sizes = np.array([group.first.size for group in batch.groups], np.int64)
@@ -186,6 +187,7 @@ class RepeatedBags:
         for i, (group, group_cuts) in enumerate(zip(batch.groups, cuts), 1):
             packed = pack_inverse(group.inverse, group.first.size)
             keys = self.key_sets[i]
+            # a rank that holds no shard of the group has nothing to repeat
             notes = [packed if len(e.travel) else packed[:0] for e in keys.ranks]
             group_shape = self._shape(i, group_cuts, shape)
             running.append(keys.input.steps(group.kjt, group_shape, notes=notes))
@@ -236,6 +238,8 @@ class RepeatedBags:
             for positions, keys in zip(self._travelling, batch_input.key_sets)
             if keys.travel is not None and keys.bag_of is not None
         ]
+        # gradients of samples that share a bag must not be added before they are merged: the
+        # exact sum has a term for each lookup of the batch (docs/arithmetic.md §3)
         lookups = self._merge("travel", len(entries.travel), travelling, shape.batch)
         if self.alone:
             whole = lookups if len(entries.travel) else None
@@ -293,6 +297,7 @@ def together(steps: Sequence[Generator[Request, None, T]]) -> Generator[Request,
             results[i] = end.value
     while waiting:
         for i in list(waiting):
+            # always in the order of the list, so that all ranks make their calls in one order
             yield waiting[i]
             try:
                 waiting[i] = next(steps[i])
@@ -316,6 +321,7 @@ def pack_inverse(inverse: NDArray[np.int32], distinct: int) -> Heads:
     """The bags of samples as i32 numbers, several to each."""
     size = int(_number_bytes(np.array(distinct)))
     words = int(inverse_words(np.array(inverse.size), np.array(distinct)))
+    # whole numbers of 4 bytes: the head of a message of lengths consists of such
     packed = np.zeros(4 * words // size, f"<u{size}")
     packed[: inverse.size] = inverse
     return packed.view(np.int32)

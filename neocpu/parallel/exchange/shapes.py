@@ -64,6 +64,7 @@ class Shape:
         self.length_recvs = self.head_recvs + keys[me] * self.sizes
         self.send_heads = np.cumsum(self.length_sends) - self.length_sends
         self.recv_heads = np.cumsum(self.length_recvs) - self.length_recvs
+        # entries and batch size tell the counts of all ranks: two-level exchanges need not ask
         self.length_table = heads + np.outer(self.sizes, keys)  # [sender, receiver]
         self.entry_cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(keys)])
         # of `combine_sources`, once a route has brought the first
@@ -85,6 +86,7 @@ class Shape:
         notes : for each rank, the numbers of its head after the status.
         """
         if lengths is None:
+            # messages are as long as receivers expect; of this one they read the status only
             send[:] = 1
             return
         send[self.send_heads] = 0

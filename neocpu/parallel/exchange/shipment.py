@@ -69,6 +69,7 @@ class GroupLayout:
 
     def on(self, wire: Wire) -> "GroupLayout":
         """The map of blocks of codes."""
+        # routes move bytes as they move numbers: only the widths of their blocks are others
         sizes = tuple(wire.bytes(width) for width in self.widths)
         return replace(self, wire=wire, widths=sizes, numbers=self.widths)
 
@@ -156,6 +157,7 @@ class Shipment:
         if not add_blocks(block.reshape(-1), total.reshape(-1), reversed_jobs(jobs)):
             return
         ends = np.cumsum([self.layout.samples(rank) for rank in ranks])
+        # the kernel has left in the block what each addition lost (TwoSum)
         lost = block.reshape(total.shape[0], -1)
         at = 0
         for group in have:
@@ -222,6 +224,8 @@ def ship_further(job: Shipment) -> Generator[Request, None, FurtherWords]:
         sample = int(arrived[at + 1])
         records.append((group * samples + sample, arrived[at + 2 : at + 2 + widths[group]]))
         at += 2 + widths[group]
+    # bags are looked up by ascending key; words of one bag may stand in any order, as they
+    # are added exactly
     records.sort(key=lambda record: record[0])
     start = np.cumsum([0] + [words.size for _, words in records])
     joined = np.concatenate([words for _, words in records]) if records else np.empty(0)

@@ -148,6 +148,7 @@ class TwoLevelComm(Comm):
         self.direct = direct
         self.places = Places(self.nodes, self.rank)
         self.inside = direct.split(self.node_of(self.rank), self.rank)
+        # counts are told when an exchange starts, while others may be at any stage inside
         self._tellers = self.inside.queue("relay counts")
         self.between = direct.queue("between nodes")
         # gathers go between nodes first, so they have queues of their own
@@ -232,6 +233,7 @@ class TwoLevelComm(Comm):
         else:
             relayed = table[np.ix_(places.peers, places.clients)]
         buffers = self._idle.pop() if self._idle else Buffers()
+        # what a peer relays for this rank must be one message: runs by peer, then by receiver
         outgoing = buffers.take("outgoing", send.size, np.uint8)
         starts = np.cumsum(sends) - sends
         _gather_runs(send, starts[places.order], sends[places.order], outgoing)
@@ -244,11 +246,13 @@ class TwoLevelComm(Comm):
             what=what,
         )
         onward = buffers.take("onward", at_server.size, np.uint8)
+        # came sender by sender, goes receiver by receiver
         starts = (np.cumsum(relayed) - relayed.reshape(-1)).reshape(relayed.shape)
         _gather_runs(at_server, starts.T.reshape(-1), relayed.T.reshape(-1), onward)
         onward_counts = np.zeros(self.size, np.int64)
         onward_counts[places.clients] = relayed.sum(axis=0)
         arriving, sources = places.by_server(self.rank, recvs)
+        # messages arrive node by node, which is rank by rank where nodes are runs of ranks
         arrived = recv if places.runs else buffers.take("arrived", recv.size, np.uint8)
         yield self.between.start_alltoallv(onward, onward_counts, arrived, arriving, what=what)
         if not places.runs:
@@ -286,6 +290,7 @@ class TwoLevelComm(Comm):
         arriving = np.zeros(self.size, np.int64)
         arriving[places.clients] = sizes[places.clients]
         served = np.empty(int(arriving.sum()), np.uint8)
+        # one copy for each node, whatever its number of ranks: they share it inside
         outgoing = np.tile(send, len(places.servers))
         yield self._gathers_between.start_alltoallv(outgoing, copies, served, arriving, what=what)
         in_order = len(places.peers) == 1

@@ -55,7 +55,9 @@ class UniqueRows:
         distinct = np.empty(lookups.size, np.int32)
         most = int(lookups.max(initial=0))
         total = int(starts[-1])
+        # at worst all rows are unique and positions have 32 bits, two to a word, rounded up
         message = buffers.take("unique rows", total + total // 2 + lookups.size, np.int64)
+        # a hash table that is half empty at least, so that probes stay short
         slots = 1 << max(2 * most - 1, 1).bit_length()
         scratch = UniqueScratch(
             buffers.take("unique slots", slots, np.int32),

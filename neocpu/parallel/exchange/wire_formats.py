@@ -47,6 +47,7 @@ WIRE_FORMATS = {
     "fp32": WireFormat(FORMATS["fp32"], blocks=False, forms=(-1, -1)),
     "fp16": WireFormat(FORMATS["fp16"], blocks=False, forms=(0, 0)),
     "bf16": WireFormat(FORMATS["bf16"], blocks=False, forms=(1, 1)),
+    # HFP8: 1-4-3 bits forward; 1-5-2 on the way back, where gradients need the range
     "fp8": WireFormat(TRAVELLING["fp8_row_forward"], blocks=True, forms=(4, 5)),
     "int8": WireFormat(FORMATS["int8"], blocks=True, forms=(2, 2)),
     "int4": WireFormat(FORMATS["int4"], blocks=True, forms=(3, 3)),

@@ -65,6 +65,7 @@ class Wire:
 
     def joins(self, width: int) -> bool:
         """May columns that follow so many others be part of one job with them?"""
+        # a block that began at another column would have another scale, and other bits
         return not self.spec.blocks or width % self.spec.block == 0
 
 

@@ -95,6 +95,7 @@ class Plan:
                     f"table {spec.name!r} has {spec.rows} rows x {spec.dim} columns; {shard} is "
                     "empty or outside"
                 )
+            # kernels count the numbers of a shard in i64
             if (hi - lo) * (right - left) >= 2**63:
                 raise PlanError(
                     f"table {spec.name!r}: {hi - lo:,} rows x {right - left} columns on rank "
@@ -183,6 +184,7 @@ class Plan:
                     shards.append(Shard(number, (lo, hi), (left, right), rank))
             schemes = tuple(entry["scheme"] for entry in data["tables"])
             plan = cls(tuple(tables), schemes, tuple(shards), data["ranks"], data["ranks_per_node"])
+        # the file may be anything that somebody wrote by hand
         except (KeyError, TypeError, ValueError) as error:
             raise PlanError(f"this is not a saved plan: {type(error).__name__} {error}") from error
         return plan.check()
@@ -301,6 +303,7 @@ def place(
         options = [
             scheme.cut(number, spec.rows, spec.dim, layout, home) for home in scheme.choices(layout)
         ]
+        # of equal options the first, so that every rank and every run makes the same plan
         placed[number] = min(options, key=lambda shards: height(number, shards))
         for rank, cost in loads(number, placed[number]):
             load[rank] += cost

@@ -107,6 +107,7 @@ def column_blocks(dim: int, parts: int) -> Iterator[tuple[int, int]]:
     parts get none.
     """
     units = -(-dim // COLUMN_STEP)
+    # a table of few columns goes to fewer ranks: none may hold less than a step of columns
     parts = min(parts, units)
     small, larger = divmod(units, parts)
     lo = 0

@@ -132,6 +132,7 @@ def _end_job(
 
 
 def _leave_together(text: str, status: int) -> int:
+    # the others stop by themselves after the same step, and finish what they write
     if _job.abort is None or _claim(_marker()):
         _print(text)
     return status
@@ -162,9 +163,11 @@ def _claim(marker: Path) -> bool:
     with suppress(OSError):  # another user's, or just removed by another rank
         for old in marker.parent.glob("neocpu-*.said"):
             written = old.stat().st_mtime
+            # a marker is needed for seconds: one of yesterday was left by a job that was killed
             if time.time() - written > 86400 or (old == marker and written < _STARTED - 1.0):
                 old.unlink()
     try:
+        # to create it is to claim it: the file system lets one rank of a host succeed
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         return False
@@ -178,6 +181,7 @@ def _wait_for(marker: Path) -> None:
     while time.monotonic() < deadline:
         try:
             if marker.read_text() == "done":
+                # the words of the rank that spoke are on their way through the launcher
                 time.sleep(0.3)
                 return
         except OSError:
@@ -191,6 +195,7 @@ def launch_token() -> str:
     """
     parent = os.getppid()
     try:
+        # numbers of processes are used again: the start time tells two launchers apart
         started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         started = ""

@@ -22,6 +22,7 @@ class Buffers:
         """Uninitialised flat array of `size` elements; valid until `name` is taken again."""
         array = self._arrays.get(name)
         if array is None or array.size < size or array.dtype != dtype:
+            # sizes of messages differ a little from batch to batch: with some room they soon fit
             array = self._arrays[name] = np.empty(size + size // 8, dtype)
         return array[:size]
 

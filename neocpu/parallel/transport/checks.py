@@ -23,6 +23,7 @@ def check_exchange(
     recvs = np.asarray(recv_counts, np.int64)
     _check(ranks, send, sends, "send")
     _check(ranks, recv, recvs, "recv")
+    # messages are bytes to MPI: nobody would notice numbers that are read as others
     if send.dtype != recv.dtype:
         raise ValueError(f"alltoallv sends {send.dtype} but receives {recv.dtype}")
     return sends, recvs

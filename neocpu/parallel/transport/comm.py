@@ -49,6 +49,7 @@ class _Timed:
             return
         awaited = time.perf_counter()
         self._request.wait()
+        # a link of a set speed may take longer than the real transfer did
         while (seconds := self._call.seconds_left()) > 0:
             self._rest(seconds)
         self._call.over(awaited)
@@ -90,6 +91,7 @@ class Comm(ABC):
         self.sent = Traffic() if sent is None else sent
         self.world_ranks = np.arange(size, dtype=np.int64)
         self._links = np.where(self.nodes == self.nodes[rank], 1, 2)
+        # what stays in this rank's memory crosses no link
         self._links[rank] = 0
         self._queues: dict[str, Comm] = {}
         self._kept: dict[str, Comm] = {}
@@ -202,6 +204,7 @@ class Comm(ABC):
         one = np.ones(self.size, np.int64)
         sizes = np.empty(self.size, np.int64)
         self.allgatherv(np.array([len(data)], np.int64), sizes, one)
+        # a second gather: receivers must know all sizes before they can take bytes in
         everything = np.empty(int(sizes.sum()), np.uint8)
         self.allgatherv(np.frombuffer(data, np.uint8), everything, sizes)
         ends = np.cumsum(sizes)
@@ -224,11 +227,13 @@ class Comm(ABC):
         it is a NeocpuError) with the same message. `spoken_by` on it is the rank, which alone needs
         to print it.
         """
+        # the lowest rank brings the largest number, so one exchange finds the speaker
         first = self.largest(0 if error is None else self.size - self.rank)
         if first == 0:
             return
         speaker = self.size - first
         from_here = error is not None and speaker == self.rank
+        # a gather needs all ranks; those that have nothing to say bring nothing
         description = json.dumps([type(error).__name__, str(error)]).encode() if from_here else b""
         name, message = json.loads(self.allgather_bytes(description)[speaker])
         if from_here:
@@ -252,6 +257,7 @@ class Comm(ABC):
         if self.rank == 0:
             try:
                 result = work()
+            # other errors are bugs, and the guard of rank 0 ends the job for all
             except errors.NeocpuError as problem:
                 error = problem
         self.agree(error)
@@ -266,10 +272,13 @@ class Comm(ABC):
         Collective when a name is first asked for. Traffic is counted together.
         """
         if name not in self._queues:
+            # MPI matches the collectives of a communicator by their order alone, so an order of its
+            # own takes a communicator of its own
             queue = self.split(0, self.rank)
             queue.count_as(name if name in QUEUES else self.queue_name)
             self._queues[name] = queue
             self._streams += queue._streams
+            # one list for all queues: polling any of them polls them all
             queue._streams = self._streams
         return self._queues[name]
 
@@ -335,6 +344,7 @@ class Comm(ABC):
         Collective; the report does not count itself.
         """
         sent = self.sent
+        # taken before the gather, which would count itself
         state = {"sent": sent.state(), "received": sent.received(), "waited": sent.waited}
         return [json.loads(data) for data in self.allgather_bytes(json.dumps(state).encode())]
 

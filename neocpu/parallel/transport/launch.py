@@ -118,6 +118,7 @@ def get_comm(
                 f"--mpi=pmi2 or --mpi=pmix. Otherwise {advice()}"
             )
         comm = mpi.MpiComm(ranks_per_node=ranks_per_node, windows=WINDOWS[windows])
+        # drawn, since jobs that one shell starts after each other have the same parent
         token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()
         if comm.size > 1:
             join_job(token, comm.rank, comm.abort)
@@ -212,6 +213,7 @@ def share_of_cores(my_cores: set[int], quota: float, other_ranks: Sequence[set[i
     """
     all_ranks = [my_cores, *other_ranks]
     share = sum(1 / sum(core in cpus for cpus in all_ranks) for core in my_cores)
+    # thirds and sevenths add up to a little less than the whole number that is meant
     return max(1, int(min(share, quota / len(all_ranks)) + 1e-9))
 
 

@@ -164,6 +164,7 @@ class MpiComm(Comm):
         crowd: float | None = None,
         windows: bool | None = None,
     ) -> None:
+        # a copy: messages of other code in this process that uses MPI cannot match ours
         self._comm = MPI.COMM_WORLD.Dup() if world is None else world
         rank = self._comm.Get_rank()
         size = self._comm.Get_size()
@@ -252,6 +253,7 @@ class MpiComm(Comm):
         """
         requests = []
         at = np.cumsum(recvs) - recvs
+        # each rank begins with itself and goes round, so that not all begin with rank 0
         turns = np.arange(self.size)
         sources = (self.rank - turns) % self.size
         for source in sources[recvs[sources] > 0].tolist():
@@ -287,6 +289,7 @@ class MpiComm(Comm):
             np.frombuffer(cast(Any, window.Shared_query(place)[0]), np.uint8, size)
             for place in range(ranks)
         ]
+        # MPI allows loads, stores and `Sync` between locks only: one for the window's whole life
         window.Lock_all(MPI.MODE_NOCHECK)
         window.Sync()
         members = np.empty(ranks, np.int64)
@@ -296,6 +299,7 @@ class MpiComm(Comm):
         windows = Windows(memories, host.Get_rank(), window.Sync)
         host.Free()  # the window has its own
         near = NearExchanges(windows, members.tolist(), self.rank, float(crowd[0]), self._post)
+        # asked for by the user: every message, not only those of sizes at which it is quicker
         if self._use_windows:
             near.through_windows = range(1, sys.maxsize)
         return near

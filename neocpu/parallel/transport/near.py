@@ -101,6 +101,7 @@ class NearExchanges(Generic[Message]):
 
     def start(self, out: Runs, into: Runs) -> "NearRequest[Message]":
         """Send and receive; all ranks of the comm call in one order."""
+        # all ranks call in one order, so this count names the exchange on all of them
         self._calls += 1
         exchange = self._calls
         tag = TAGS + exchange % TAG_COUNT
@@ -108,6 +109,7 @@ class NearExchanges(Generic[Message]):
         if into.size[self._rank]:
             into.of(self._rank)[:] = out.of(self._rank)
         waiting, others = self._split(into)
+        # receives are posted before sends: MPI must keep a copy of what comes unexpected
         requests: list[Message] = []
         for rank in others:
             requests += post.receive(into.of(rank), rank, tag)
@@ -116,6 +118,7 @@ class NearExchanges(Generic[Message]):
             requests += post.send(out.of(rank), rank, tag)
         if near:
             messages = {place: (out.start[rank], out.size[rank]) for place, rank in near.items()}
+            # a full window; receivers find that out when they look into it, and receive from MPI
             if not self.windows.post(exchange, out.data, messages):
                 for rank in near.values():
                     requests += post.send(out.of(rank), rank, tag)
@@ -126,6 +129,7 @@ class NearExchanges(Generic[Message]):
         near = {}
         others = []
         for rank, size in enumerate(runs.size):
+            # an empty message is not sent, and the own one was copied
             if not size or rank == self._rank:
                 continue
             if size in self.through_windows and rank in self._places:
@@ -181,6 +185,7 @@ class NearRequest(Generic[Message]):
         start = time.perf_counter()
         patience = SPIN_IN_CROWD if owner.crowded else SPIN
         while not self.test():
+            # only MPI's messages are left, and ranks have cores for its own way of waiting
             if not self._waiting and not owner.asleep:
                 owner.post.wait(self._requests)
                 self._requests = []

@@ -159,9 +159,11 @@ class Traffic:
         latest = self._latest.pop(verb, [])
         if latest:
             links, ranks, sizes = (np.concatenate(column) for column in zip(*latest))
+            # a comm that was split off names ranks of the whole run, of which more may turn up
             most = int(ranks.max(initial=-1)) + 1
             if most > self._received.size:
                 self._received = np.pad(self._received, (0, most - self._received.size))
+            # not `+=`, which counts a rank once, however often it is among these calls
             np.add.at(self._received, ranks, sizes)
             np.add.at(sent[:, 1], links, sizes)
             np.add.at(sent[:, 0], links, sizes > 0)

@@ -107,6 +107,7 @@ class Started(Generic[Result_co]):
             self._result = end.value
             self.over = True
         except Exception as error:  # noqa: BLE001  (raised where the result is asked for)
+            # this may be a poll amid another batch's stage, where nobody could handle the error
             self._error = error
             self.over = True
 
@@ -129,6 +130,7 @@ class Started(Generic[Result_co]):
         Raises what the exchange raised.
         """
         if self._stream is not None:
+            # a queue has one order on all ranks: what was started before goes to its end first
             self._stream.finish(self)
         else:
             self.drive()
@@ -175,6 +177,7 @@ class Stream:
     def finish(self, exchange: Started[object]) -> None:
         """Drive exchanges to their ends, up to this one."""
         while not exchange.over:
+            # the oldest first, whichever is asked for: on other ranks its calls come first as well
             self._exchanges[0].drive()
             self.poll()
 

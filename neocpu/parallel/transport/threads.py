@@ -75,6 +75,7 @@ class MeetingRoom:
             if len(meeting.brought) < self.size:
                 return meeting
         try:
+            # without the lock: all groups of ranks share it, and others may meet meanwhile
             meeting.result = move([meeting.brought[r] for r in range(self.size)])
         except BaseException as error:
             with self.world.changed:
@@ -100,6 +101,7 @@ class MeetingRoom:
                 )
             if not meeting.over:
                 world.check()
+            # the last to leave clears the table: a slow rank still has to read the result
             meeting.left += 1
             if meeting.left == self.size:
                 self._meetings.pop(number, None)
@@ -133,6 +135,7 @@ class ThreadWorld:
         if self._turn is None:
             yield
             return
+        # else the rank that others wait for could never take its turn
         self._turn.release()
         try:
             yield
@@ -158,6 +161,7 @@ class _Started:
             self.done = True
 
     def test(self) -> bool:
+        # after a failure the wait raises; to answer "not yet" would keep a rank asking for ever
         if not self.done and (self.meeting.over or self.room.world.failure is not None):
             self.wait()
         return self.done

@@ -107,9 +107,11 @@ class Throttle:
         longest = 0.0
         for number, speed in self._speeds:
             peers = links == number
+            # a link is full duplex: its two directions do not wait for each other
             seconds = max(_seconds(speed, sends[peers]), _seconds(speed, recvs[peers]))
             if seconds:
                 link = LINKS[number]
+                # calls of all queues share the link, one after the other
                 self._free[link] = max(now, self._free[link]) + seconds
                 done = max(done, self._free[link])
                 longest = max(longest, seconds)

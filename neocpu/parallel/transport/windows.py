@@ -40,7 +40,7 @@ def shared_room() -> int:
     """Bytes of shared memory that this host has left."""
     try:
         room = os.statvfs("/dev/shm")
-    except OSError:
+    except OSError:  # a system without that folder: then there are no windows
         return 0
     return room.f_bavail * room.f_frsize
 
@@ -118,6 +118,7 @@ class Windows:
             copied = one
             if room and not one:
                 at += line
+        # who sees the number of the exchange must see its offsets and data too
         self._fence()
         words[slot] = exchange
         return room
@@ -130,11 +131,14 @@ class Windows:
         segment = self._segments[source]
         if segment.words[slot] != exchange:
             return None
+        # what the sender stored before it posted must not be loaded from before
         self._fence()
         at = segment.words[self._offset_at + slot * self.ranks + self.me]
         if at != BY_MPI:
             into[:] = segment.data[at : at + into.size]
+            # the copy is complete before the sender may use the memory again
             self._fence()
+        # also where MPI carries the message: the slot is free for another exchange
         self._own.words[self._read_at + slot * self.ranks + source] = exchange
         return BY_MPI if at == BY_MPI else into.size
 
@@ -152,6 +156,7 @@ class Windows:
         start = at
         if at == BY_MPI:
             start = regions[-1].end if regions else 0
+        # without data too: its slot is in use until all readers have seen it
         regions.append(Region(exchange, start, start if at == BY_MPI else at + size, readers))
         return at
 
@@ -162,11 +167,13 @@ class Windows:
             return 0 if size <= whole else BY_MPI
         oldest = self._regions[0].start
         newest = self._regions[-1]
+        # the ring has gone over its end: the free bytes lie between the newest and the oldest
         if newest.start < oldest:
             # one byte stays free, so that a full ring does not look empty
             return newest.end if newest.end + size < oldest else BY_MPI
         if newest.end + size <= whole:
             return newest.end
+        # a message lies in one piece, so bytes at the end of the ring may be left unused
         return 0 if size < oldest else BY_MPI
 
     def _is_read(self, region: Region) -> bool:
