@@ -102,6 +102,7 @@ class DenseReduction(LeafReduction):
         super().__init__(comm, parameters, leaves, nodes)
         ranks = comm.size
         self.wire = wire
+        # slices of any length will do: the tree is climbed element by element
         self._cuts = [parameters * rank // ranks for rank in range(ranks + 1)]
         widths = np.diff(self._cuts)
         slice_width = int(widths[comm.rank])
@@ -126,6 +127,7 @@ class DenseReduction(LeafReduction):
         if self._alone:
             if wire is None:
                 return climb(nodes, *root)
+            # one rank rounds the root as if it had travelled
             wire.round(nodes[root], self._total, _line_jobs(self.parameters))
             return self._total
         at = 0

@@ -111,6 +111,7 @@ class TwoLevelReduction(LeafReduction):
     ) -> list[Floats]:
         """The sums of `targets`, from arrived parts of the nodes of each sender."""
         nodes = [node for tree in senders for node in tree]
+        # ranks beyond the leaves send none
         parts = arrived.reshape(len(nodes), arrived.size // max(len(nodes), 1))
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
             return [climb(dict(zip(nodes, parts)), *target) for target in targets]
@@ -124,4 +125,5 @@ class TwoLevelReduction(LeafReduction):
 
 def _joined(pieces: Sequence[Sequence[Floats]]) -> Floats:
     parts = [part for peer in pieces for part in peer]
+    # ranks beyond the leaves own no nodes
     return np.concatenate(parts) if parts else np.empty(0, np.float32)

@@ -127,7 +127,9 @@ class DisaggregatedEmbedding(Embedding[Input]):
             plan=plan_of_node(env.plan, nodes, peers.node),
             comm=peers.inside,
             first_column=0,
+            # repeated bags are expanded before they travel to peers
             groups=(),
+            # a rank is home of the samples of all its peers
             cuts=peers.cuts,
         )
         self._inside = ShardedEmbedding(inside, self.tbe)

@@ -56,6 +56,7 @@ def _numbers(rows: Ints, height: int) -> Ints:
 def plan_of_pooled(plan: Plan) -> Plan:
     """The plan as its pooled tables see it: tables without pooling have no keys."""
     tables = tuple(
+        # no keys, but its shards stay: positions among them are those of the TBE that both share
         replace(table, features=(), weighted=False, maps=()) if table.pooling == "none" else table
         for table in plan.tables
     )
@@ -196,6 +197,7 @@ class MixedEmbedding(Embedding[MixedInput]):
         pooled = self._pooled.start_backward(gradient, step)
         rows = None
         if any(term.rows is not None for term in terms):
+            # all keys, since their lookups travel as one set of messages
             rows = [
                 lookups.rows if term.rows is None else term.rows
                 for term, lookups in zip(terms, self._lookups)
@@ -208,6 +210,7 @@ class MixedEmbedding(Embedding[MixedInput]):
         """The gradient of rows from that of rows times weights."""
         if term.rows is not None or lookups.weights is None:
             return term.gradient
+        # the term of a lookup is fl(w·g), made at home (docs/arithmetic.md §3)
         return term.gradient * lookups.weights[:, None]
 
 
@@ -233,6 +236,7 @@ class MixedLookup(LookupUnderWay):
         self._pooled.finish(out)
         rows = self._rows.finish()
         for lookups, values in zip(self._keys, rows):
+            # a line that several lookups share has no one weight: the model multiplies those
             if lookups.weights is not None and lookups.lines is None:
                 np.multiply(values, lookups.weights[:, None], out=values)
         return tuple(replace(lookups, values=values) for lookups, values in zip(self._keys, rows))

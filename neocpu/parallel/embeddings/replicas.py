@@ -42,9 +42,7 @@ class RowGradients(NamedTuple):
 
 
 class Replicas:
-    """Gradient exchange of the replicated tables; `heights[i]`, `widths[i]`: rows and columns of
-    table i of those.
-    """
+    """Gradient exchange of the replicated tables. heights, widths : their rows and columns."""
 
     def __init__(self, comm: Comm, heights: Sequence[int], widths: Sequence[int]) -> None:
         self.comm = comm
@@ -91,6 +89,7 @@ class Replicas:
 
     def _sum(self, rows: Ints, words: NDArray[np.float64]) -> RowGradients:
         """Sum the words of each row exactly, rounded once."""
+        # any order of a row's words would do, as they are summed exactly
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         starts = np.flatnonzero(np.diff(ordered, prepend=-1))

@@ -30,7 +30,7 @@ class Pair(NamedTuple):
     """Shard `source` of rank `sender` informs shard `target` of rank `receiver` (positions in
     `plan.local`).
 
-    `nodes`: column nodes that travel; `rows`: the table rows [lo, hi) that both shards hold.
+    nodes : of columns, that travel. rows : of the table, [lo, hi), that both shards hold.
     """
 
     sender: int
@@ -88,6 +88,7 @@ class ScalarPeers:
 
     def _nodes(self, shard: Shard) -> Iterator[Node]:
         lo, hi = shard.cols
+        # columns up to the next power of two are zeros of the tree: the last shard owns them
         return aligned_nodes(lo, self._root(shard) if hi == self._dims[shard.table] else hi)
 
     def _span(self, position: int, rows: Rows, table_rows: tuple[int, int]) -> slice:
@@ -103,8 +104,8 @@ class ScalarPeers:
     ) -> Generator[Request, None, dict[int, NDArray[np.float32]]]:
         """Row scalars f32[U, scalars] of each waiting shard.
 
-        `rows`: its merged rows i64[U], local, ascending; `terms`: nodes {(lo, size): f32[U,
-        scalars]} of its columns.
+        rows : its merged rows i64[U], local, ascending. terms : nodes {(lo, size): f32[U, scalars]}
+        of its columns.
         """
         sends = np.zeros(self.comm.size, np.int64)
         recvs = np.zeros(self.comm.size, np.int64)

@@ -48,6 +48,7 @@ class ShardedEmbedding(Embedding[Input]):
     def __init__(self, env: ShardingEnv, tbe: TableBatchedEmbedding | None = None) -> None:
         plan = env.plan
         comm = env.comm
+        # before tables take memory
         refuse_cut_blocks(plan, env.wires)
         self.env = env
         self.tbe = tbe or env.rank_tables()
@@ -65,10 +66,13 @@ class ShardedEmbedding(Embedding[Input]):
         self._copied = EntryLayout(copied, np.zeros(copied.size, np.int64))  # each shard once
         copies = [plan.local(comm.rank)[i] for i in copied.tolist()]
         tables = [plan.tables[shard.table] for shard in copies]
+        # a rule that reads how often a row was looked up has that number behind its gradient
         widths = [table.dim + self.tbe.rule.counts for table in tables]
         heights = [table.rows for table in tables]
+        # on a queue of its own, beside the gradients of other tables
         self._replicas = Replicas(comm.queue("replicas"), heights, widths) if tables else None
         self._rounding = HomeRounding(self.exchange)
+        # of any rank: the exchange of row scalars is collective
         self._any_scalars = any(entries.any_scalars for entries in self.exchange.ranks)
         layouts = self.all_keys.layouts
         waiting = np.union1d(layouts.whole_with_scalars.shard, layouts.parts_with_scalars.shard)
@@ -148,6 +152,7 @@ class ShardedEmbedding(Embedding[Input]):
 
     def _finish(self, batch_input: Input, outputs: Sequence[Output | None], out: Floats) -> None:
         for number, (keys, lookups) in enumerate(self._by_key_set(batch_input)):
+            # keys without a group are pooled sample by sample already
             if number == 0:
                 self._finish_keys(keys, lookups, outputs[number], out)
                 continue

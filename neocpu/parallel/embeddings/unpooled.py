@@ -50,6 +50,7 @@ def keys_without_pooling(plan: Plan) -> tuple[int, ...]:
 def plan_of_rows(plan: Plan) -> Plan:
     """The plan as its tables without pooling see it: each has one key, others have none."""
     tables = tuple(
+        # a sum of one row is that row; weights are applied at home, to the rows that arrive
         replace(table, features=(table.name,), pooling="sum", weighted=False, maps=())
         if table.pooling == "none"
         else replace(table, features=(), weighted=False, maps=())
@@ -185,6 +186,7 @@ class UnpooledEmbedding:
     def _bags_of_one(self, rows: Rows, samples: int) -> KJT:
         """A KJT with a key for each table, whose sample i has the table's lookup i, if any."""
         tables = self._first_column.size - 1
+        # what stays -1 is an empty bag, as a lookup of no row is one
         padded = np.full((tables, samples), -1, np.int64)
         for column, at, key_rows in self._first_lines(rows):
             padded[column, at : at + key_rows.size] = key_rows

@@ -32,9 +32,11 @@ def job_array(jobs: Iterable[BlockJob]) -> Ints:
 
 def run_jobs(source: Ints, target: Ints, width: Ints) -> Ints:
     """Jobs i64[J, 6] that copy runs: `width` elements from `source` on to `target` on."""
+    # by columns, not job by job: every batch has runs of its own, for each entry and rank
     no_stride = np.zeros_like(source)
     one_row = np.ones_like(source)
     columns = [source, no_stride, target, no_stride, one_row, width]
+    # kernels are compiled for C order, whatever order `stack` chooses
     return np.ascontiguousarray(np.stack(columns, axis=1))
 
 

@@ -57,6 +57,7 @@ class Exchange:
         self.ranks = entries_of_ranks(env.plan, env.first_column, row_scalars)
         self.my_entries = self.ranks[env.comm.rank]
         self.mean_columns = self._find_mean_columns()
+        # alone, lookups are used in place and pooled into E: nothing is copied for messages
         whole_tables = self.my_entries.spans.whole.stop
         travelling = len(self.my_entries.travel)
         self.alone = env.comm.size == 1 and travelling == len(self.bags) == whole_tables

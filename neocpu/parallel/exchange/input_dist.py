@@ -98,7 +98,9 @@ class InputDist:
         self.comm = comm
         self.alone = alone
         self.my_entries = ranks[comm.rank]
+        # of any table, so that all ranks agree on whether weights are exchanged
         self.weighted = any(table.weighted for table in plan.tables)
+        # copies last: lookups that travel are one run, and no message has to be cut out
         looked_up = [entries.travel for entries in ranks] + [self.my_entries.copies]
         self._bucket_keys = tuple(
             np.concatenate([getattr(e, name) for e in looked_up]) for name in ("key", "lo", "hi")
@@ -220,6 +222,7 @@ class InputDist:
         words = counts
         distinct = np.empty((self.comm.size, 0), np.int32)
         if self.unique is not None:
+            # in a head they come first; behind them stands what the caller adds
             distinct = np.stack([note[: self.own_notes] for note in notes])
             words = self.unique.words(distinct, np.diff(starts, axis=1))
         rows = buffers.take("rows in", int(words.sum()), np.int64)

@@ -41,6 +41,7 @@ class KeySet:
         self.layouts = ByClass(
             *(EntryLayout(travel.shard[span], columns[span]) for span in self.entries.spans)
         )
+        # used where one rank holds everything: rows are pooled right into E
         self.home = EntryLayout(travel.shard, travel.home)
         self.copies = EntryLayout(self.entries.copies.shard, self.entries.copies.home)
 

@@ -93,6 +93,7 @@ class OutputDist:
         self.wires = env.wire_set
         self.ranks = ranks
         self.my_entries = ranks[comm.rank]
+        # of any rank: all of them take part in an exchange, or none
         self._routed = any(len(entries.parts) for entries in ranks)
         self._pooled = any(len(entries.whole) for entries in ranks)
         self.group_columns, groups = _groups([entries.parts for entries in ranks])
@@ -108,6 +109,7 @@ class OutputDist:
     def _output(self, shape: Shape, pooled: PooledRows) -> Generator[Request, None, Arrival]:
         sends, recvs = shape.whole_counts
         table = shape.whole_table
+        # the samples of a rank are a run of rows: nothing has to be packed
         message: Elements = pooled.whole.reshape(-1)
         wire = self.wires.forward
         if wire:

@@ -52,6 +52,7 @@ class Peers:
         self.nodes = comm.size // per_node
         self.per_node = per_node
         self.node, self.place = divmod(comm.rank, per_node)
+        # kept: a process that trains many times would run out of MPI's communicators
         self.inside = comm.kept(f"nodes of {per_node}", lambda: comm.split(self.node, comm.rank))
         self.across = comm.kept(
             f"places in nodes of {per_node}", lambda: comm.split(self.place, comm.rank)
@@ -124,6 +125,7 @@ class PeerLookups:
         counts_out, runs = self._runs(kjt)
         rows = yield from self._travel(kjt.values, runs, counts_out, blocks, counts_in, "peer rows")
         weights = None
+        # a question of the tables, which all ranks answer alike: the exchange needs all of them
         if self._weighted and kjt.weights is not None:
             weights = yield from self._travel(
                 kjt.weights, runs, counts_out, blocks, counts_in, "peer weights"
@@ -150,6 +152,7 @@ class PeerLookups:
         what: str,
     ) -> Generator[Request, None, NDArray[Scalar]]:
         """Send each node its runs; what peers sent, key by key and for each key peer by peer."""
+        # a node of tables without keys has nothing to join, but a dtype
         empty = values[:0]
         out = np.concatenate([empty, *(values[run] for run in runs)])
         arrived = np.empty(int(counts_in.sum()), values.dtype)
@@ -183,6 +186,7 @@ class PeerVectors:
         sizes = self._peers.sizes(batch)
         samples = len(out)
         width = int(self._widths[self._peers.node])
+        # in fp32: wires round the pooled vectors only (docs/arithmetic.md §13)
         arrived = np.empty(int(samples * self._widths.sum()), np.float32)
         self._peers.across.alltoallv(
             np.ascontiguousarray(vectors).reshape(-1),

@@ -87,6 +87,7 @@ class RepeatedBags:
         self._copied = [
             np.flatnonzero(np.isin(self.my_entries.copies.key, keys)) for keys in self._members
         ]
+        # keys without a group have all samples: these shapes depend on the batch size alone
         self._plain_shapes: dict[int, Shape] = {}
         self._weighted = any(table.weighted for table in env.plan.tables)
         self._buffers = Buffers()

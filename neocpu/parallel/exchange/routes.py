@@ -61,6 +61,7 @@ ROUTES: dict[str, type[Route]] = {}
 
 def route(kind: type[Route]) -> type[Route]:
     """Register a route under its class's name."""
+    # so classes of routes are named as `parallel.route` names them
     ROUTES[kind.__name__] = kind
     return kind
 
@@ -86,6 +87,7 @@ class direct:
             [layout.samples(me) * layout.columns(groups) for groups in layout.held], np.int64
         )
         home = job.buffers.take("words", int(recvs.sum()), np.float64)
+        # the samples of a rank are a run of rows: nothing has to be packed
         yield layout.comm.start_alltoallv(job.words.reshape(-1), sends, home, recvs, what="words")
         return WordBlocks(home, list(layout.held))
 
@@ -222,6 +224,7 @@ class two_level:
 
         groups = layout.union(peers)
         at = 0
+        # from zeros: a rank that has two row shards of a table adds its group twice
         total = np.zeros((rows[me], layout.columns(groups)))
         for peer in peers:
             size = int(recvs[peer])
@@ -258,6 +261,7 @@ class two_level:
             layout,
             {_server(layout, node, me): block.size for node, block in zip(_nodes(layout), blocks)},
         )
+        # nothing is added on the way back, so codes of a wire are dealt out as they came
         whole = np.empty((rows[me], layout.columns(groups)), layout.dtype)
         recvs = _counts(layout, {d: layout.samples(d) * whole.shape[1] for d in served[me]})
         send = np.concatenate([block.reshape(-1) for block in blocks])

@@ -47,10 +47,11 @@ Spill = list[SpilledWords]
 class GroupLayout:
     """Who holds what and who owns which samples, for one batch size.
 
-    `held[q]`: groups of rank q's entries, in column order (a rank with two row shards of a table
-    holds a group twice). `widths[g]`, `homes[g]`: columns of group g and the first of them in E.
-    `cuts`: rank d's samples are [cuts[d], cuts[d+1]). With a `wire`, blocks are codes: `widths` are
-    bytes then, and `numbers` columns.
+    held : groups of each rank's entries, in column order (a rank with two row shards of a table
+        holds a group twice).
+    widths, homes : of each group, its columns, and the first of them in E.
+    cuts : rank d's samples are [cuts[d], cuts[d+1]).
+    wire : blocks are codes; `widths` are bytes then, and `numbers` columns.
     """
 
     comm: Comm
@@ -170,6 +171,7 @@ class Shipment:
                 self.spill.append(SpilledWords(home, group, sample, errors[row].copy()))
 
 
+# the same groups and batch sizes come in every step
 @lru_cache(maxsize=1024)
 def _jobs(
     wanted: Groups,

@@ -177,8 +177,9 @@ class TwoLevelComm(Comm):
         table: ArrayLike | None = None,
     ) -> Request:
         """`Comm.start_alltoallv` in two stages, or in three where the counts of others are not
-        known. `table`: i64[size, size], counts of all ranks [sender, receiver], on all ranks or
-        none.
+        known.
+
+        table : i64[size, size], counts of all ranks [sender, receiver], on all ranks or none.
         """
         sends, recvs = check_exchange(self.size, send, send_counts, recv, recv_counts)
         known = None if table is None else np.asarray(table, np.int64) * send.itemsize
@@ -240,6 +241,7 @@ class TwoLevelComm(Comm):
         at_server = buffers.take("at server", int(relayed.sum()), np.uint8)
         yield self.inside.start_alltoallv(
             outgoing,
+            # reduceat cannot sum nothing; each peer serves itself at least
             np.add.reduceat(sends[places.order], places.firsts),
             at_server,
             relayed.sum(axis=1),

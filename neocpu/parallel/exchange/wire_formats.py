@@ -31,10 +31,9 @@ DIRECTIONS = ("forward", "backward", "dense")
 class WireFormat(NamedTuple):
     """A format of numbers that travel.
 
-    Attributes:
-        row: bytes of a row, or of a block of columns.
-        blocks: whether columns are encoded in blocks, each under a header of its own.
-        forms: what kernels call it (`kernels/exchange/wires.py`), on the way forward and on the way
+    row : bytes of a row, or of a block of columns.
+    blocks : whether columns are encoded in blocks, each under a header of its own.
+    forms : what kernels call it (`kernels/exchange/wires.py`), on the way forward and on the way
         back.
     """
 
@@ -44,6 +43,7 @@ class WireFormat(NamedTuple):
 
 
 WIRE_FORMATS = {
+    # exact: no kernel is told of it
     "fp32": WireFormat(FORMATS["fp32"], blocks=False, forms=(-1, -1)),
     "fp16": WireFormat(FORMATS["fp16"], blocks=False, forms=(0, 0)),
     "bf16": WireFormat(FORMATS["bf16"], blocks=False, forms=(1, 1)),
@@ -92,6 +92,7 @@ class WireSpec:
         if not self.blocks:
             size = widths * row.bits // 8
         else:
+            # FBGEMM refuses a last block that is short; here it is a short row
             last = widths % self.block
             unit = 8 * row.multiple
             codes = (last * row.bits + unit - 1) // unit * row.multiple
@@ -165,6 +166,7 @@ class WiresConfig:
         """(key, what is wrong with it)."""
         for name in DIRECTIONS:
             spec: WireSpec = getattr(self.specs, name)
+            # numbers are divided by it on arrival: its inverse has to be a normal number too
             if not 2.0**-126 <= spec.scale <= 2.0**126:
                 yield f"{name}_scale", f"{spec.scale} is not from 2^-126 to 2^126"
             elif spec.exact and spec.scale != 1.0:

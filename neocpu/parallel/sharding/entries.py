@@ -79,6 +79,7 @@ class RoutedEntries:
     def of(entries: Iterable[ShardEntry]) -> "RoutedEntries":
         """These entries, in their order."""
         table = np.array(list(entries), np.int64).reshape(-1, len(ShardEntry._fields))
+        # kernels take the fields one by one, as contiguous arrays
         return RoutedEntries(*np.ascontiguousarray(table.T))
 
     @cached_property
@@ -112,6 +113,7 @@ class RankEntries:
         copies = self.copies[np.flatnonzero(number[self.copies.key] >= 0)]
         travel = self.travel[kept]
         ends = [0, *(span.stop for span in self.spans)]
+        # positions ascend, so each class stays one run
         return RankEntries(
             travel=replace(travel, key=number[travel.key]),
             spans=_spans(np.searchsorted(kept, ends).tolist()),
@@ -169,6 +171,7 @@ def _rank_entries(
             same_class = copies
         else:
             cut_columns = shard.cols != (0, spec.dim)
+            # a rule that reads no number of the whole row never waits for other columns
             same_class = by_class.of(
                 whole=shard.rows == (0, spec.rows), with_scalars=row_scalars > 0 and cut_columns
             )

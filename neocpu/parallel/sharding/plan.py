@@ -47,6 +47,7 @@ class Plan:
     @cached_property
     def _by_table(self) -> tuple[tuple[Shard, ...], ...]:
         by_table: list[list[Shard]] = [[] for _ in self.tables]
+        # as every rank sorts them: entries and messages stand in this order
         for shard in sorted(self.shards):
             by_table[shard.table].append(shard)
         return tuple(tuple(shards) for shards in by_table)
@@ -123,7 +124,7 @@ class Plan:
         """The plan for printing: (table, scheme, ranks, rows x dim, bytes per holder) of every
         table.
 
-        `state_floats`: optimizer floats per element and per row, counted in the bytes.
+        state_floats : of the optimizer, per element and per row, counted in the bytes.
         """
         return [self._row(number, state_floats) for number in range(len(self.tables))]
 
@@ -278,7 +279,7 @@ def place(
     """Plan for known schemes: tables that may choose a home (a rank or a node) are spread by cost,
     dearest first (LPT).
 
-    `costs[t]`: cost of table t in any unit, default rows * dim. Deterministic. A shard costs its
+    costs : of each table, in any unit, default rows * dim. Deterministic. A shard costs its
     share of the cells. `auto` is not allowed here; the returned plan is checked.
     """
     layout = RankLayout(ranks, min(ranks_per_node or ranks, ranks))

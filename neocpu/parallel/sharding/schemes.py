@@ -61,15 +61,15 @@ class RankLayout:
 
 
 Homes = Literal["rank", "node", "all"]
-# (table number, rows, columns, layout, home) -> rectangles; `home`: the chosen rank or node, 0
+# (table number, rows, columns, layout, home) -> rectangles; home is the chosen rank or node, 0
 # where there is no choice
 SchemeFunction = Callable[[int, int, int, RankLayout, int], list[Shard]]
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """A registered scheme. `homes`: a table's rectangles go to one "rank", to one "node", or to
-    "all".
+    """A registered scheme. homes : where a table's rectangles go: to one "rank", to one "node", or
+    to "all".
     """
 
     name: str

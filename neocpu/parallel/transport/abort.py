@@ -144,6 +144,7 @@ def _marker() -> Path:
 
 def _print(text: str) -> None:
     """Say it on stderr; the exit status says enough where that cannot be written."""
+    # stdout first: what was printed before the error comes before it
     for stream, words in ((sys.stdout, ""), (sys.stderr, text.rstrip("\n") + "\n")):
         with suppress(OSError, ValueError, AttributeError):  # full, closed, or none
             stream.write(words)

@@ -52,6 +52,7 @@ class _Timed:
         # a link of a set speed may take longer than the real transfer did
         while (seconds := self._call.seconds_left()) > 0:
             self._rest(seconds)
+        # counted once, however often it is waited for
         self._call.over(awaited)
         self._call = None
 
@@ -214,7 +215,7 @@ class Comm(ABC):
         ]
 
     def largest(self, value: int, what: str = "") -> int:
-        """The largest of all ranks' integers, on every rank; `what`: as of `start_alltoallv`."""
+        """The largest of all ranks' integers, on every rank. what : as of `start_alltoallv`."""
         values = np.empty(self.size, np.int64)
         self.allgatherv(np.array([value], np.int64), values, np.ones(self.size, np.int64), what)
         return int(values.max())

@@ -191,6 +191,7 @@ def exec_mpiexec(ranks: int, argv: Sequence[str]) -> NoReturn:
     them on.
     """
     command, environment = mpiexec_command(ranks, ["-m", "neocpu", *argv])
+    # this process becomes another, which knows nothing of its buffers
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, environment)

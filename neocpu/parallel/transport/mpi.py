@@ -40,6 +40,7 @@ except (ImportError, RuntimeError) as error:
         "and on a cluster `module load` the site's MPI first"
     ) from error
 
+# Bytes of a message to an MPI whose counts have 32 bits, at most.
 CHUNK = 1 << 30
 # Seconds between two questions whether messages have come, for each rank that shares a core: at
 # first, and at most. So asking takes a few hundredths of the cores.

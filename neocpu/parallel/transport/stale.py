@@ -46,6 +46,7 @@ def check_launch(variables: Mapping[str, str] = os.environ) -> None:
             ) from None
     for name, value in variables.items():
         port = value.rpartition("tcp4://127.0.0.1:")[2]
+        # of servers on other hosts nothing can be seen from here
         local = name.startswith("PMIX_SERVER_URI") and port.isdigit()
         if local and int(port) not in _listening(int(port)):
             raise EnvironmentProblem(

@@ -143,6 +143,7 @@ class Finished(Started[T]):
     """An exchange that was over when it began, with its result."""
 
     def __init__(self, result: T) -> None:
+        # there are no steps, so nothing of `Started` has to begin
         self._result = result
         self._request = None
         self._error = None

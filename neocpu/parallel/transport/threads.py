@@ -99,6 +99,7 @@ class MeetingRoom:
                         f"ranks {missing} did not call {meeting.verb} within {world.timeout:g} s"
                     )
                 )
+            # a call that is over has its result, even if a rank has failed since
             if not meeting.over:
                 world.check()
             # the last to leave clears the table: a slow rank still has to read the result
