@@ -226,7 +226,7 @@ def batch(values: list[int], lengths: list[list[int]], weights: bool = True) -> 
     ],
 )
 def test_refusals_name_the_lookup(kjt: KJT, words: str) -> None:
-    error = find_refusal(kjt, TABLES, bags(TABLES), samples=2, first=10)
+    error = find_refusal(kjt, TABLES, bags(TABLES), samples=2, first_sample=10)
     if not words:
         assert error is None
     else:

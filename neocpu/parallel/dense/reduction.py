@@ -165,23 +165,23 @@ def sum_leaves(
     wire: Wire,
     out: Floats,
     buffers: Buffers,
-    first: int = 0,
+    first_leaf: int = 0,
 ) -> None:
     """A node of the tree on a wire: all nodes below it rounded, itself not.
 
     leaf(l, out) : writes the sum f32[P] of leaf l of the node. leaves : of the node, a power of
-    two, counted from `first`. out : f32[P].
+    two, counted from `first_leaf`. out : f32[P].
     """
     if leaves == 1:
-        leaf(first, out)
+        leaf(first_leaf, out)
         return
     half = leaves // 2
     right = buffers.take(f"node of {half}", out.size, np.float32)
     jobs = _line_jobs(out.size)
-    sum_leaves(leaf, half, wire, out, buffers, first)
+    sum_leaves(leaf, half, wire, out, buffers, first_leaf)
     # children are rounded before they are added, the node itself by whoever takes it further
     wire.round(out, out, jobs)
-    sum_leaves(leaf, half, wire, right, buffers, first + half)
+    sum_leaves(leaf, half, wire, right, buffers, first_leaf + half)
     wire.round(right, right, jobs)
     with np.errstate(over="ignore", invalid="ignore"):
         out += right

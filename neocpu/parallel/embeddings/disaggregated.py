@@ -70,9 +70,9 @@ def node_of_tables(plan: Plan) -> list[int]:
 def plan_of_node(plan: Plan, nodes: Sequence[int], node: int) -> Plan:
     """The plan of one node's tables for its ranks, counted from 0."""
     numbers = [table for table, table_node in enumerate(nodes) if table_node == node]
-    first = node * plan.ranks_per_node
+    first_rank = node * plan.ranks_per_node
     shards = [
-        replace(shard, table=new, rank=shard.rank - first)
+        replace(shard, table=new, rank=shard.rank - first_rank)
         for new, table in enumerate(numbers)
         for shard in plan.of_table(table)
     ]
@@ -142,8 +142,8 @@ class DisaggregatedEmbedding(Embedding[Input]):
 
     def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[Input]:
         """Repeated bags travel as often as they are looked up."""
-        everything = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
-        return Started(self._input(everything, batch))
+        kjt = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
+        return Started(self._input(kjt, batch))
 
     def _input(self, kjt: KJT, batch: int) -> Generator[Request, None, Input]:
         peers = self._peers

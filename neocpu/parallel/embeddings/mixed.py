@@ -90,16 +90,16 @@ class MixedEmbedding(Embedding[MixedInput]):
 
     def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[MixedInput]:
         """Repeated bags travel as often as they are looked up."""
-        everything = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
-        if everything.values.dtype != np.int64:
-            everything = replace(everything, values=everything.values.astype(np.int64))
+        kjt = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
+        if kjt.values.dtype != np.int64:
+            kjt = replace(kjt, values=kjt.values.astype(np.int64))
         comm = self.env.comm
         lo, hi = rank_samples(comm.rank, comm.size, batch, self.env.leaves)
-        error = find_refusal(everything, self.env.plan.tables, self.bags, hi - lo, lo)
+        error = find_refusal(kjt, self.env.plan.tables, self.bags, hi - lo, lo)
         if error is not None and comm.size == 1:
             raise error
         queue = self._pooled.all_keys.input.comm
-        accepted = everything if error is None else None
+        accepted = kjt if error is None else None
         steps = self._steps(accepted, batch, lambda: queue.agree(error))
         return Started(steps, queue.stream)
 

@@ -74,7 +74,7 @@ class Replicas:
         rows_in = np.empty(int(received.sum()), np.int64)
         words_in = np.empty(int((received * self.widths).sum()))
         # rows and words are both under way before either is waited for
-        first = self.comm.start_alltoallv(
+        rows_request = self.comm.start_alltoallv(
             rows, counts.sum(axis=1), rows_in, received.sum(axis=1), what="replica rows"
         )
         yield self.comm.start_alltoallv(
@@ -84,7 +84,7 @@ class Replicas:
             (received * self.widths).sum(axis=1),
             what="replica words",
         )
-        yield first
+        yield rows_request
         return [RowWords(*pair) for pair in self._regroup(received, rows_in, words_in)]
 
     def _sum(self, rows: Ints, words: NDArray[np.float64]) -> RowGradients:
@@ -108,13 +108,13 @@ class Replicas:
         rows_in = np.empty(int(received.sum()), np.int64)
         flat_in = np.empty(int((received * self.widths).sum()), np.float32)
         # as above: nothing of the second depends on the first
-        first = self.comm.start_allgatherv(
+        rows_request = self.comm.start_allgatherv(
             rows, rows_in, received.sum(axis=1), what="gathered rows"
         )
         yield self.comm.start_allgatherv(
             flat, flat_in, (received * self.widths).sum(axis=1), what="gathered gradients"
         )
-        yield first
+        yield rows_request
         return [RowGradients(*pair) for pair in self._regroup(received, rows_in, flat_in)]
 
     def _counts(self, counts: Ints, what: str) -> Generator[Request, None, Ints]:

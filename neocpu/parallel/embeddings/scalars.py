@@ -93,10 +93,10 @@ class ScalarPeers:
 
     def _span(self, position: int, rows: Rows, table_rows: tuple[int, int]) -> slice:
         """Where the table rows [lo, hi) stand among a shard's merged rows (local, ascending)."""
-        first, end = self._local[position].rows
-        if table_rows[0] <= first and end <= table_rows[1]:
+        first_row, end = self._local[position].rows
+        if table_rows[0] <= first_row and end <= table_rows[1]:
             return slice(0, rows.size)  # nearly always: other columns of the same rows
-        lo, hi = np.searchsorted(rows, np.array(table_rows) - first).tolist()
+        lo, hi = np.searchsorted(rows, np.array(table_rows) - first_row).tolist()
         return slice(lo, hi)
 
     def exchange(
@@ -109,18 +109,18 @@ class ScalarPeers:
         """
         sends = np.zeros(self.comm.size, np.int64)
         recvs = np.zeros(self.comm.size, np.int64)
-        parts: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
+        messages: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
         for pair in self._out:
             span = self._span(pair.source, rows[pair.source], pair.rows)
             for node in pair.nodes:
-                parts.append(terms[pair.source][node][span].reshape(-1))
-                sends[pair.receiver] += parts[-1].size
+                messages.append(terms[pair.source][node][span].reshape(-1))
+                sends[pair.receiver] += messages[-1].size
         spans = [self._span(pair.target, rows[pair.target], pair.rows) for pair in self._in]
         for pair, span in zip(self._in, spans):
             recvs[pair.sender] += len(pair.nodes) * (span.stop - span.start) * scalars
         arrived = np.empty(int(recvs.sum()), np.float32)
         yield self.comm.start_alltoallv(
-            np.concatenate(parts), sends, arrived, recvs, what="row scalars"
+            np.concatenate(messages), sends, arrived, recvs, what="row scalars"
         )
         pieces = {
             i: [NodeTerms(node, slice(0, rows[i].size), term) for node, term in nodes.items()]

@@ -75,7 +75,7 @@ class ShardedEmbedding(Embedding[Input]):
         # of any rank: the exchange of row scalars is collective
         self._any_scalars = any(entries.any_scalars for entries in self.exchange.ranks)
         layouts = self.all_keys.layouts
-        waiting = np.union1d(layouts.whole_with_scalars.shard, layouts.parts_with_scalars.shard)
+        waiting = np.union1d(layouts.whole_with_scalars.shard, layouts.row_split_with_scalars.shard)
         self._peers = ScalarPeers(plan, comm, waiting.tolist())
 
     # ---- forward ----
@@ -133,20 +133,20 @@ class ShardedEmbedding(Embedding[Input]):
         classes = batch_input.classes
         shape = batch_input.shape
         whole = keys.buffers.matrix("whole", shape.batch, entries.whole.columns, np.float32)
-        words = keys.buffers.matrix("parts", shape.batch, entries.parts.columns, np.float64)
+        words = keys.buffers.matrix("words", shape.batch, entries.row_split.columns, np.float64)
         pooled = PooledRows(whole, words, [])
         if classes.whole is not None:
             self.tbe.forward(layouts.whole, classes.whole, whole)
         if classes.whole_with_scalars is not None:
             self.tbe.forward(layouts.whole_with_scalars, classes.whole_with_scalars, whole)
-        if classes.parts_with_scalars is not None:
+        if classes.row_split_with_scalars is not None:
             extras = self.tbe.forward_words(
-                layouts.parts_with_scalars, classes.parts_with_scalars, words
+                layouts.row_split_with_scalars, classes.row_split_with_scalars, words
             )
             keys.output.spill(shape, extras, 0, pooled.spill)
-        if classes.parts is not None:
-            extras = self.tbe.forward_words(layouts.parts, classes.parts, words)
-            entries_before = spans.parts.start - spans.parts_with_scalars.start
+        if classes.row_split is not None:
+            extras = self.tbe.forward_words(layouts.row_split, classes.row_split, words)
+            entries_before = spans.row_split.start - spans.row_split_with_scalars.start
             keys.output.spill(shape, extras, entries_before, pooled.spill)
         return pooled
 
@@ -229,7 +229,7 @@ class ShardedEmbedding(Embedding[Input]):
         classes = batch_input.classes
         for layout, lookups, gradient in (
             (layouts.whole, classes.whole, gradients.whole),
-            (layouts.parts, classes.parts, gradients.parts),
+            (layouts.row_split, classes.row_split, gradients.row_split),
         ):
             if lookups is not None:
                 self.tbe.backward(layout, lookups, gradient, step)
@@ -251,7 +251,7 @@ class ShardedEmbedding(Embedding[Input]):
         rows = {}
         for layout, lookups, gradient in (
             (layouts.whole_with_scalars, classes.whole_with_scalars, gradients.whole),
-            (layouts.parts_with_scalars, classes.parts_with_scalars, gradients.parts),
+            (layouts.row_split_with_scalars, classes.row_split_with_scalars, gradients.row_split),
         ):
             if lookups is None:
                 continue

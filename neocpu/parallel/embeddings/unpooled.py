@@ -127,9 +127,9 @@ class UnpooledEmbedding:
         for name, height, key_rows in zip(self._names, self._height, rows):
             outside = np.flatnonzero((key_rows < -1) | (key_rows >= height))
             if outside.size:
-                first = int(outside[0])
+                lookup = int(outside[0])
                 return IndexRangeError(
-                    f"key {name!r}, lookup {first}: row {int(key_rows[first])} is outside "
+                    f"key {name!r}, lookup {lookup}: row {int(key_rows[lookup])} is outside "
                     f"[-1, {height})"
                 )
         return None

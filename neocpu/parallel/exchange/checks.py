@@ -18,13 +18,13 @@ def find_refusal(
     tables: Sequence[TableSpec],
     bags: Sequence[BatchKey],
     samples: int,
-    first: int | NDArray[np.int64],
+    first_sample: int | NDArray[np.int64],
 ) -> IndexRangeError | None:
     """Why this rank's part of a batch cannot be looked up, or None.
 
-    samples : how many the rank owns. first : position of the first one in the global batch, or
-    i64[samples], that of each (messages name samples of the global batch). Rows may be -1 (pruned)
-    to rows - 1.
+    samples : how many the rank owns. first_sample : position of the first one in the global batch,
+    or i64[samples], that of each (messages name samples of the global batch). Rows may be -1
+    (pruned) to rows - 1.
     """
     try:
         kjt.check()
@@ -52,7 +52,7 @@ def find_refusal(
     key = bags[bag // samples]
     sample = bag % samples
     table = tables[key.table]
-    position = first + sample if isinstance(first, int) else int(first[sample])
+    position = first_sample + sample if isinstance(first_sample, int) else int(first_sample[sample])
     return IndexRangeError(
         f"feature {key.feature!r}, table {table.name!r}, sample {position} of the batch: "
         f"row {int(kjt.values[bad])} is outside [-1, {table.rows})"

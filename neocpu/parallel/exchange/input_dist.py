@@ -134,9 +134,9 @@ class InputDist:
         """
         if kjt.values.dtype != np.int64:
             kjt = replace(kjt, values=kjt.values.astype(np.int64))
-        first = int(shape.cuts[self.comm.rank])
+        first_sample = int(shape.cuts[self.comm.rank])
         keys = bags(self.plan.tables)
-        error = find_refusal(kjt, self.plan.tables, keys, shape.samples, first)
+        error = find_refusal(kjt, self.plan.tables, keys, shape.samples, first_sample)
         if error is not None and self.comm.size == 1:
             raise error
         accepted = kjt if error is None else None
@@ -291,8 +291,8 @@ class InputDist:
         return kjt.weights if self.weighted and kjt.weights is not None else np.empty(0, np.float32)
 
 
-def _joined(first: Sequence[Heads] | None, second: Sequence[Heads]) -> Sequence[Heads] | None:
+def _joined(unique: Sequence[Heads] | None, notes: Sequence[Heads]) -> Sequence[Heads] | None:
     """The numbers of two lists, rank by rank."""
-    if not first or not second:
-        return first or second or None
-    return [np.concatenate(pair) for pair in zip(first, second)]
+    if not unique or not notes:
+        return unique or notes or None
+    return [np.concatenate(pair) for pair in zip(unique, notes)]

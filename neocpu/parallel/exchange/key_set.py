@@ -37,7 +37,7 @@ class KeySet:
         self.buffers = Buffers()
         travel = self.entries.travel
         # finished rows and words are two blocks, each with columns from 0 on
-        columns = np.concatenate([self.entries.whole.column, self.entries.parts.column])
+        columns = np.concatenate([self.entries.whole.column, self.entries.row_split.column])
         self.layouts = ByClass(
             *(EntryLayout(travel.shard[span], columns[span]) for span in self.entries.spans)
         )

@@ -1,7 +1,7 @@
 """How do pooled vectors come home, and their gradients go back to the shards?
 
 output_dist    whole: f32[B, C]  --alltoallv-->        columns of E[b]
-               parts: fp64 words, by a route, rounded at home
+               row-split: fp64 words, by a route, rounded at home
 gradients      columns of dE[b] --alltoallv--> f32[B, C] of my entries
 
 Finished rows and gradients may travel encoded (`wires.py`): packing encodes and unpacking decodes.
@@ -43,7 +43,7 @@ class PooledRows(NamedTuple):
     """Pooled rows of my entries, for all samples of the batch.
 
     whole : f32[B, C], finished, of `RankEntries.whole` side by side.
-    words : f64[B, C'], first words of the sums of `RankEntries.parts` side by side.
+    words : f64[B, C'], first words of the sums of `RankEntries.row_split` side by side.
     spill : the rare further words.
     """
 
@@ -54,11 +54,11 @@ class PooledRows(NamedTuple):
 
 class ShardGradients(NamedTuple):
     """Gradients of my entries side by side, for all samples of the batch: f32[B, C] of
-    `RankEntries.whole`, f32[B, C'] of `RankEntries.parts`.
+    `RankEntries.whole`, f32[B, C'] of `RankEntries.row_split`.
     """
 
     whole: Floats
-    parts: Floats
+    row_split: Floats
 
 
 class GroupColumns(NamedTuple):
@@ -94,9 +94,9 @@ class OutputDist:
         self.ranks = ranks
         self.my_entries = ranks[comm.rank]
         # of any rank: all of them take part in an exchange, or none
-        self._routed = any(len(entries.parts) for entries in ranks)
+        self._routed = any(len(entries.row_split) for entries in ranks)
         self._pooled = any(len(entries.whole) for entries in ranks)
-        self.group_columns, groups = _groups([entries.parts for entries in ranks])
+        self.group_columns, groups = _groups([entries.row_split for entries in ranks])
         self._my_groups = groups[comm.rank]
         self._held = tuple(tuple(g for entry in rank for g in entry) for rank in groups)
         self.widths = tuple(self.group_columns.width.tolist())
@@ -137,9 +137,9 @@ class OutputDist:
             yield request
         return arrival
 
-    def spill(self, shape: Shape, extras: ExtraWords, first: int, spill: Spill) -> None:
-        """Address the further words of bags (entry, sample of the batch) of my parts, entries
-        counted from `first`.
+    def spill(self, shape: Shape, extras: ExtraWords, first_entry: int, spill: Spill) -> None:
+        """Address the further words of bags (entry, sample of the batch) of some of my row-split
+        entries, the first of which is `first_entry` among all of them.
         """
         if extras.bag.size == 0:
             return
@@ -150,7 +150,7 @@ class OutputDist:
             zip(entry.tolist(), np.asarray(rank).tolist(), sample.tolist())
         ):
             at = int(extras.start[m])
-            for group in self._my_groups[first + k]:
+            for group in self._my_groups[first_entry + k]:
                 words = extras.words[at : at + self.widths[group]]
                 spill.append(SpilledWords(d, group, s - int(shape.cuts[d]), words))
                 at += self.widths[group]
@@ -183,16 +183,18 @@ class OutputDist:
             request = self.comm.start_alltoallv(
                 message, sends, arriving, recvs, what="pooled gradients", table=table.T
             )
-        parts = np.empty((shape.batch, 0), np.float32)
+        row_split = np.empty((shape.batch, 0), np.float32)
         if self._routed:
-            parts = yield from self._part_gradients(shape, gradient)
+            row_split = yield from self._row_split_gradients(shape, gradient)
         if self._pooled:
             yield request
             if wire:
                 wire.decode(arriving, whole, reversed_jobs(jobs.rows))
-        return ShardGradients(whole, parts)
+        return ShardGradients(whole, row_split)
 
-    def _part_gradients(self, shape: Shape, gradient: Floats) -> Generator[Request, None, Floats]:
+    def _row_split_gradients(
+        self, shape: Shape, gradient: Floats
+    ) -> Generator[Request, None, Floats]:
         """Gradients f32[B, C'] of my row-split entries, which routes move and do not change."""
         layout = self._layout(shape)
         wire = self.wires.backward
@@ -200,10 +202,10 @@ class OutputDist:
             return (yield from self.route.gradients(layout, gradient, self._buffers))
         codes = yield from self.route.gradients(layout.on(wire), gradient, self._buffers)
         groups = layout.held[self.comm.rank]
-        shape_of_parts = (shape.batch, layout.columns(groups))
-        parts: Floats = self._buffers.matrix("part numbers", *shape_of_parts, np.float32)
-        layout.on(wire).decode(codes, parts, groups)
-        return parts
+        block_shape = (shape.batch, layout.columns(groups))
+        numbers: Floats = self._buffers.matrix("part numbers", *block_shape, np.float32)
+        layout.on(wire).decode(codes, numbers, groups)
+        return numbers
 
     def _whole_jobs(self, shape: Shape, wire: Wire) -> WholeJobs:
         """Those of a batch size, computed once."""
@@ -250,11 +252,11 @@ class Output:
         if shape.sources is None:  # a route brings the same groups in the same order every time
             shape.sources = shape.combine_sources(blocks, owner.widths)
         groups = owner.group_columns
-        parts = WordParts(words, *shape.sources, groups.width, groups.home)
-        combine_words(parts, arrival.further, out)
+        word_parts = WordParts(words, *shape.sources, groups.width, groups.home)
+        combine_words(word_parts, arrival.further, out)
 
 
-def _groups(parts: list[RoutedEntries]) -> tuple[GroupColumns, list[list[Groups]]]:
+def _groups(row_split: list[RoutedEntries]) -> tuple[GroupColumns, list[list[Groups]]]:
     """Columns that the same row shards share, and the groups of all ranks' entries.
 
     Bands of rows may be cut at other columns than their neighbours, so columns are divided at every
@@ -262,21 +264,21 @@ def _groups(parts: list[RoutedEntries]) -> tuple[GroupColumns, list[list[Groups]
     """
     ranges = {
         span
-        for entries in parts
+        for entries in row_split
         for span in zip(entries.home.tolist(), (entries.home + entries.width).tolist())
     }
     edges = sorted({edge for span in ranges for edge in span})
     spans = [(lo, hi) for lo, hi in pairwise(edges) if any(a <= lo and hi <= b for a, b in ranges)]
     homes, ends = np.array(spans, np.int64).reshape(-1, 2).T
-    first = np.searchsorted(homes, np.array(edges, np.int64))
-    number = dict(zip(edges, first.tolist()))
+    numbers = np.searchsorted(homes, np.array(edges, np.int64))
+    number = dict(zip(edges, numbers.tolist()))
     of_range = {(lo, hi): tuple(range(number[lo], number[hi])) for lo, hi in ranges}
     of_ranks = [
         [
             of_range[lo, lo + width]
             for lo, width in zip(entries.home.tolist(), entries.width.tolist())
         ]
-        for entries in parts
+        for entries in row_split
     ]
     columns = GroupColumns(np.ascontiguousarray(ends - homes), np.ascontiguousarray(homes))
     return columns, of_ranks

@@ -157,14 +157,14 @@ class PeerLookups:
         out = np.concatenate([empty, *(values[run] for run in runs)])
         arrived = np.empty(int(counts_in.sum()), values.dtype)
         yield self._comm.start_alltoallv(out, counts_out, arrived, counts_in, what=what)
-        parts = []
-        first = 0
+        by_peer = []
+        start = 0
         for block in blocks:
-            ends = first + np.cumsum(block.sum(axis=1, dtype=np.int64))
-            parts.append([arrived[lo:hi] for lo, hi in pairwise([first, *ends.tolist()])])
-            first = int(ends[-1])
+            ends = start + np.cumsum(block.sum(axis=1, dtype=np.int64))
+            by_peer.append([arrived[lo:hi] for lo, hi in pairwise([start, *ends.tolist()])])
+            start = int(ends[-1])
         return np.concatenate(
-            [empty, *(part[key] for key in range(len(self._names)) for part in parts)]
+            [empty, *(runs[key] for key in range(len(self._names)) for runs in by_peer)]
         )
 
 
@@ -177,7 +177,7 @@ class PeerVectors:
     def __init__(self, peers: Peers, columns: Sequence[Ints]) -> None:
         self._peers = peers
         self._columns = columns
-        self._widths = np.array([part.size for part in columns], np.int64)
+        self._widths = np.array([vectors.size for vectors in columns], np.int64)
 
     def home(self, vectors: Floats, batch: int, out: Floats) -> None:
         """Send what this node made of its peers' samples, f32[P, C]; all nodes' vectors of this
@@ -195,11 +195,11 @@ class PeerVectors:
             samples * self._widths,
             what="tower vectors",
         )
-        first = 0
+        start = 0
         for columns in self._columns:
-            end = first + samples * columns.size
-            out[:, columns] = arrived[first:end].reshape(samples, columns.size)
-            first = end
+            end = start + samples * columns.size
+            out[:, columns] = arrived[start:end].reshape(samples, columns.size)
+            start = end
 
     def back(self, gradient: Floats, batch: int) -> Floats:
         """Gradients f32[P, C] of this node's vectors of its peers' samples, from those at home

@@ -108,9 +108,9 @@ class RepeatedBags:
         if isinstance(batch, KJT):
             if batch.values.dtype != np.int64:
                 batch = replace(batch, values=batch.values.astype(np.int64))
-            first = int(shape.cuts[self.comm.rank])
+            first_sample = int(shape.cuts[self.comm.rank])
             tables = self.plan.tables
-            error = find_refusal(batch, tables, self.keys, shape.samples, first)
+            error = find_refusal(batch, tables, self.keys, shape.samples, first_sample)
             if error is None:
                 batch = deduplicate(batch, self.groups)
         else:
@@ -129,7 +129,7 @@ class RepeatedBags:
 
     def _refusal(self, batch: InverseKJT, shape: Shape) -> IndexRangeError | None:
         """Why this rank's part of a batch cannot be looked up, or None."""
-        first = int(shape.cuts[self.comm.rank])
+        first_sample = int(shape.cuts[self.comm.rank])
         keys = tuple(key.key for key in self.keys)
         expected = tuple(tuple(keys[key] for key in group) for group in self.groups)
         present = tuple(group.kjt.keys for group in batch.groups)
@@ -140,12 +140,12 @@ class RepeatedBags:
             )
         tables = self.plan.tables
         members = [[self.keys[key] for key in numbers] for numbers in self._members]
-        error = find_refusal(batch.plain, tables, members[0], shape.samples, first)
+        error = find_refusal(batch.plain, tables, members[0], shape.samples, first_sample)
         for group, group_keys in zip(batch.groups, members[1:]):
             if error is None:
                 size = group.first.size
                 error = find_refusal(
-                    group.kjt, tables, group_keys, size, first + group.first.astype(np.int64)
+                    group.kjt, tables, group_keys, size, first_sample + group.first.astype(np.int64)
                 )
         return error
 
@@ -337,7 +337,7 @@ def bags_of_ranks(notes: Sequence[Heads], cuts: Ints, shape: Shape) -> Ints:
         if note.size:
             size = int(_number_bytes(np.array(cuts[rank + 1] - cuts[rank])))
             numbers = np.ascontiguousarray(note).view(f"<u{size}")
-            first = int(shape.cuts[rank])
-            last = int(shape.cuts[rank + 1])
-            bag_of[first:last] = cuts[rank] + numbers[: last - first]
+            start = int(shape.cuts[rank])
+            end = int(shape.cuts[rank + 1])
+            bag_of[start:end] = cuts[rank] + numbers[: end - start]
     return bag_of

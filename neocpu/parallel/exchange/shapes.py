@@ -205,11 +205,11 @@ def lookups_between(
 ) -> Lookups:
     """Lookups of entries [lo, hi) among those of all entries, as views where possible."""
     cuts = offsets[lo * samples : hi * samples + 1]
-    first = int(cuts[0])
-    last = int(cuts[-1])
+    start = int(cuts[0])
+    end = int(cuts[-1])
     return Lookups(
-        cuts - first if first else cuts,
-        rows[first:last],
-        weights[first:last] if weights.size else weights,
+        cuts - start if start else cuts,
+        rows[start:end],
+        weights[start:end] if weights.size else weights,
         samples,
     )

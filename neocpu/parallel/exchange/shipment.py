@@ -84,8 +84,8 @@ class GroupLayout:
 
     def node(self, rank: int) -> range:
         """Ranks of the node of `rank`; the last node may be smaller."""
-        first = rank - rank % self.ranks_per_node
-        return range(first, min(first + self.ranks_per_node, self.comm.size))
+        first_rank = rank - rank % self.ranks_per_node
+        return range(first_rank, min(first_rank + self.ranks_per_node, self.comm.size))
 
     def union(self, ranks: Sequence[int]) -> Groups:
         """Groups that any of these ranks holds, each once, ascending."""

@@ -38,9 +38,9 @@ class UniqueRows:
         # segments of each rank; their first entries among those of all ranks, and the end
         self.counts = np.array([cuts.size - 1 for cuts in segments], np.int64)
         sizes = [len(entries.travel) for entries in ranks]
-        first = np.cumsum([0, *sizes])
-        starts = [cuts[:-1] + at for cuts, at in zip(segments, first.tolist())]
-        self._entries = np.concatenate([*starts, first[-1:]])
+        entry_starts = np.cumsum([0, *sizes])
+        starts = [cuts[:-1] + at for cuts, at in zip(segments, entry_starts.tolist())]
+        self._entries = np.concatenate([*starts, entry_starts[-1:]])
         self._of_rank = np.append(0, np.cumsum(self.counts))
         self.segments = int(self.counts[me])  # of this rank
 

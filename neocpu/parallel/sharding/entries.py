@@ -4,12 +4,12 @@ rectangles, key by key.
 An entry is one key (feature, table) of the batch meeting one shard of its table. The entries of a
 rank fall in classes:
 
-    whole    the shard holds every row: bags can be pooled and rounded there
-    parts    the shard holds some rows: exact fp64 words travel, the bag's home rounds
-             (docs/arithmetic.md §3)
-    copies   the table is on every rank (data_parallel): nothing travels before the backward pass
+    whole      the shard holds every row: bags can be pooled and rounded there
+    row_split  the shard holds some rows: exact fp64 words travel, the bag's home rounds
+               (docs/arithmetic.md §3)
+    copies     the table is on every rank (data_parallel): nothing travels before the backward pass
 
-and whole and parts each in two: shards that can finish an update alone, and column shards whose
+and the first two each in two: shards that can finish an update alone, and column shards whose
 rule needs a number of the whole row (its mean square), which the shards of the same rows must first
 share. They stand in the order of `ByClass`; within a class the shards of `plan.local(rank)`, then
 the table's keys. Every rank lists the entries of all ranks from the plan alone, so no message
@@ -35,18 +35,18 @@ T = TypeVar("T")
 class ByClass(NamedTuple, Generic[T]):
     """Something of each class of entries that travel."""
 
-    # parts with scalars come before other parts, so that `whole` and `parts` of a rank, and the
-    # entries with scalars, are each one run
+    # those with scalars stand side by side, so that they are one run, as whole and row-split
+    # entries are
     whole: T
     whole_with_scalars: T
-    parts_with_scalars: T
-    parts: T
+    row_split_with_scalars: T
+    row_split: T
 
     def of(self, whole: bool, with_scalars: bool) -> T:
         """That of one class."""
         if whole:
             return self.whole_with_scalars if with_scalars else self.whole
-        return self.parts_with_scalars if with_scalars else self.parts
+        return self.row_split_with_scalars if with_scalars else self.row_split
 
 
 class ShardEntry(NamedTuple):
@@ -126,14 +126,14 @@ class RankEntries:
         return self.travel[: self.spans.whole_with_scalars.stop]
 
     @property
-    def parts(self) -> RoutedEntries:
+    def row_split(self) -> RoutedEntries:
         """Entries of shards that hold some rows, with scalars or without."""
-        return self.travel[self.spans.parts_with_scalars.start :]
+        return self.travel[self.spans.row_split_with_scalars.start :]
 
     @property
     def any_scalars(self) -> bool:
         """Does an update wait for row scalars of other column shards?"""
-        return self.spans.parts_with_scalars.stop > self.spans.whole_with_scalars.start
+        return self.spans.row_split_with_scalars.stop > self.spans.whole_with_scalars.start
 
 
 def key_columns(tables: tuple[TableSpec, ...], first_column: int) -> Ints:

@@ -111,8 +111,8 @@ def column_blocks(dim: int, parts: int) -> Iterator[tuple[int, int]]:
     parts = min(parts, units)
     small, larger = divmod(units, parts)
     lo = 0
-    for part in range(parts):
-        hi = min(lo + COLUMN_STEP * (small + (part < larger)), dim)
+    for block in range(parts):
+        hi = min(lo + COLUMN_STEP * (small + (block < larger)), dim)
         yield lo, hi
         lo = hi
 

@@ -208,8 +208,8 @@ def launch_token() -> str:
         "FLUX_JOB_ID",
         "LSB_JOBID",
     )
-    parts = [str(parent), started, *(os.environ.get(name, "") for name in names)]
-    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
+    facts = [str(parent), started, *(os.environ.get(name, "") for name in names)]
+    return hashlib.sha256("/".join(facts).encode()).hexdigest()[:16]
 
 
 class StopSignal:

@@ -206,12 +206,11 @@ class Comm(ABC):
         sizes = np.empty(self.size, np.int64)
         self.allgatherv(np.array([len(data)], np.int64), sizes, one)
         # a second gather: receivers must know all sizes before they can take bytes in
-        everything = np.empty(int(sizes.sum()), np.uint8)
-        self.allgatherv(np.frombuffer(data, np.uint8), everything, sizes)
+        gathered = np.empty(int(sizes.sum()), np.uint8)
+        self.allgatherv(np.frombuffer(data, np.uint8), gathered, sizes)
         ends = np.cumsum(sizes)
         return [
-            everything[end - size : end].tobytes()
-            for end, size in zip(ends.tolist(), sizes.tolist())
+            gathered[end - size : end].tobytes() for end, size in zip(ends.tolist(), sizes.tolist())
         ]
 
     def largest(self, value: int, what: str = "") -> int:
@@ -229,10 +228,10 @@ class Comm(ABC):
         to print it.
         """
         # the lowest rank brings the largest number, so one exchange finds the speaker
-        first = self.largest(0 if error is None else self.size - self.rank)
-        if first == 0:
+        largest = self.largest(0 if error is None else self.size - self.rank)
+        if largest == 0:
             return
-        speaker = self.size - first
+        speaker = self.size - largest
         from_here = error is not None and speaker == self.rank
         # a gather needs all ranks; those that have nothing to say bring nothing
         description = json.dumps([type(error).__name__, str(error)]).encode() if from_here else b""

@@ -157,8 +157,8 @@ def find_mpiexec() -> Path:
     if os.access(beside, os.X_OK):
         return beside
     for name in ("mpiexec", "mpirun"):
-        if found := shutil.which(name):
-            return Path(found)
+        if path := shutil.which(name):
+            return Path(path)
     raise EnvironmentProblem(
         f'no mpiexec beside {sys.executable} nor on PATH; `pip install "neocpu[mpi]"` brings one, '
         "or on a cluster `module load` the site's MPI, or leave out --ranks to run on one rank"
@@ -285,8 +285,8 @@ def own_cores(
     apart = all(cpus == my_cores or not cpus & my_cores for cpus in other_cores.values())
     if threads < 2 or not apart or threads * len(sharing) != len(my_cores):
         return []
-    first = sharing.index(rank) * threads
-    return sorted(my_cores)[first : first + threads]
+    start = sharing.index(rank) * threads
+    return sorted(my_cores)[start : start + threads]
 
 
 def _cores_on_this_host(comm: Comm) -> tuple[set[int], dict[int, set[int]]]:

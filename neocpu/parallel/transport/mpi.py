@@ -238,8 +238,8 @@ class MpiComm(Comm):
             self._under_way(requests, (leaving, arriving)).wait()
             known += more
         starts = np.cumsum(sizes) - sizes
-        for place, rank in enumerate(order.tolist()):
-            into[starts[rank] : starts[rank] + sizes[rank]] = blocks[ends[place] : ends[place + 1]]
+        for turn, rank in enumerate(order.tolist()):
+            into[starts[rank] : starts[rank] + sizes[rank]] = blocks[ends[turn] : ends[turn + 1]]
 
     def _start_messages(
         self,
@@ -287,8 +287,8 @@ class MpiComm(Comm):
             return None
         window = MPI.Win.Allocate_shared(size, 1, comm=host)
         memories = [
-            np.frombuffer(cast(Any, window.Shared_query(place)[0]), np.uint8, size)
-            for place in range(ranks)
+            np.frombuffer(cast(Any, window.Shared_query(host_rank)[0]), np.uint8, size)
+            for host_rank in range(ranks)
         ]
         # MPI allows loads, stores and `Sync` between locks only: one for the window's whole life
         window.Lock_all(MPI.MODE_NOCHECK)
@@ -329,9 +329,9 @@ class MpiComm(Comm):
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the ranks that gave the same color, ordered by (key, rank)."""
         group = self._comm.Split(color, key)
-        place = np.array([self.rank], np.int64)
+        own_rank = np.array([self.rank], np.int64)
         members = np.empty(group.Get_size(), np.int64)
-        group.Allgather([place, MPI.INT64_T], [members, MPI.INT64_T])
+        group.Allgather([own_rank, MPI.INT64_T], [members, MPI.INT64_T])
         comm = MpiComm(
             group,
             nodes=self.nodes[members],
@@ -366,11 +366,11 @@ def _crowd(comm: MPI.Comm) -> float:
 def _hosts(comm: MPI.Comm) -> Counts:
     """Node of each rank: hosts, numbered by their first rank."""
     host = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
-    first = np.array([comm.Get_rank()], np.int64)
-    host.Bcast([first, MPI.INT64_T], 0)
+    first_rank = np.array([comm.Get_rank()], np.int64)
+    host.Bcast([first_rank, MPI.INT64_T], 0)
     host.Free()
     firsts = np.empty(comm.Get_size(), np.int64)
-    comm.Allgather([first, MPI.INT64_T], [firsts, MPI.INT64_T])
+    comm.Allgather([first_rank, MPI.INT64_T], [firsts, MPI.INT64_T])
     return np.unique(firsts, return_inverse=True)[1].astype(np.int64)
 
 

@@ -95,7 +95,7 @@ class NearExchanges(Generic[Message]):
         self.crowded = crowd > 1.0
         self.asleep = crowd >= CROWD
         self._rank = rank
-        self._places = {rank: place for place, rank in enumerate(ranks)}
+        self._host_ranks = {rank: host_rank for host_rank, rank in enumerate(ranks)}
         self.through_windows = QUICKER_IN_CROWD if self.crowded else QUICKER
         self._calls = 0
 
@@ -117,7 +117,9 @@ class NearExchanges(Generic[Message]):
         for rank in others:
             requests += post.send(out.of(rank), rank, tag)
         if near:
-            messages = {place: (out.start[rank], out.size[rank]) for place, rank in near.items()}
+            messages = {
+                host_rank: (out.start[rank], out.size[rank]) for host_rank, rank in near.items()
+            }
             # a full window; receivers find that out when they look into it, and receive from MPI
             if not self.windows.post(exchange, out.data, messages):
                 for rank in near.values():
@@ -125,15 +127,15 @@ class NearExchanges(Generic[Message]):
         return NearRequest(self, exchange, into, waiting, requests, out)
 
     def _split(self, runs: Runs) -> tuple[dict[int, int], list[int]]:
-        """(rank by place, of messages through windows; ranks of messages by MPI)."""
+        """(rank by its number in the host, of messages through windows; ranks of messages by MPI)."""
         near = {}
         others = []
         for rank, size in enumerate(runs.size):
             # an empty message is not sent, and the own one was copied
             if not size or rank == self._rank:
                 continue
-            if size in self.through_windows and rank in self._places:
-                near[self._places[rank]] = rank
+            if size in self.through_windows and rank in self._host_ranks:
+                near[self._host_ranks[rank]] = rank
             else:
                 others.append(rank)
         return near, others
@@ -142,7 +144,7 @@ class NearExchanges(Generic[Message]):
 class NearRequest(Generic[Message]):
     """An exchange under way; `out` and `into` belong to it until it is over.
 
-    waiting : ranks whose messages were not yet seen in windows, by place.
+    waiting : ranks whose messages were not yet seen in windows, by their numbers in the host.
     """
 
     def __init__(
@@ -164,15 +166,15 @@ class NearRequest(Generic[Message]):
     def test(self) -> bool:
         """Take what has come; is the exchange over?"""
         owner = self._owner
-        for place, rank in list(self._waiting.items()):
+        for host_rank, rank in list(self._waiting.items()):
             view = self._into.of(rank)
-            size = owner.windows.take(self._exchange, place, view)
+            size = owner.windows.take(self._exchange, host_rank, view)
             if size is None:
                 continue
             if size == BY_MPI:
                 tag = TAGS + self._exchange % TAG_COUNT
                 self._requests += owner.post.receive(view, rank, tag)
-            del self._waiting[place]
+            del self._waiting[host_rank]
         if self._requests and owner.post.done(self._requests):
             self._requests = []
         return not self._waiting and not self._requests

@@ -104,7 +104,7 @@ class Windows:
         """
         slot = exchange % SLOTS
         words = self._own.words
-        first = self._offset_at + slot * self.ranks
+        offsets_at = self._offset_at + slot * self.ranks
         one = len(set(messages.values())) == 1  # the same message for all: one copy
         sizes = [-(-size // LINE) * LINE for _, size in messages.values()]
         at = self._room(exchange, sizes[0] if one else sum(sizes), tuple(messages))
@@ -112,7 +112,7 @@ class Windows:
         data = self._own.data
         copied = False
         for (rank, (start, size)), line in zip(messages.items(), sizes):
-            words[first + rank] = at
+            words[offsets_at + rank] = at
             if room and not copied:
                 data[at : at + size] = out[start : start + size]
             copied = one
