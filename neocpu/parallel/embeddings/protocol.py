@@ -100,6 +100,15 @@ class Embedding(Protocol[Arrived]):
         `start`.
         """
 
+    def forward(self, kjt: KJT | InverseKJT | Started[Arrived], batch: int) -> LookupUnderWay:
+        """`start`, if need be, `lookup` and `send` in one: the rows are on their way home when this
+        returns. Raises as `start`.
+        """
+        coming = kjt if isinstance(kjt, Started) else self.start(kjt, batch)
+        pooled = self.lookup(coming)
+        pooled.send()
+        return pooled
+
     def start_backward(
         self, gradient: Floats, step: int, terms: Sequence[RowTerms] = ()
     ) -> UpdateUnderWay:
@@ -111,3 +120,11 @@ class Embedding(Protocol[Arrived]):
 
         Raises RuntimeError where no lookup waits for its backward pass.
         """
+
+    def backward(self, gradient: Floats, step: int, terms: Sequence[RowTerms] = ()) -> None:
+        """`start_backward` and all that follows, with nothing in between."""
+        update = self.start_backward(gradient, step, terms)
+        update.merge_replicas()
+        update.start_replicas()
+        update.update_shards()
+        update.update_replicas()

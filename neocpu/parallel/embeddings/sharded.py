@@ -1,11 +1,10 @@
 """How is a set of embedding tables looked up and trained on many ranks? As if they stood on one, to
 the bit.
 
-    forward(kjt, B)   input_dist -> pooled sums of my shards -> output_dist under way
-                      (the bottom MLP may run now)
+    lookup, send      pooled sums of my shards -> output_dist under way (the bottom MLP may run now)
     finish(E)         replicated tables into E, arriving columns into E, MEAN divided once, at home
-    backward(dE, t)   MEAN divided once, at home -> gradients to the shards -> one exact update
-                      per row
+    start_backward    MEAN divided once, at home -> gradients to the shards
+    update_shards     one exact update per row
 
 Where wires round what travels (`wires.py`), columns that stay at home are rounded alike.
 
@@ -103,16 +102,6 @@ class ShardedEmbedding(Embedding[Input]):
         """The lookups of each key set."""
         return list(zip(self._key_sets, batch_input.key_sets or (batch_input,)))
 
-    def forward(self, kjt: KJT | InverseKJT | Started[Input], batch: int) -> "StartedLookup":
-        """`start`, `lookup` and `send` in one: the rows are on their way home when this returns.
-
-        Raises IndexRangeError on every rank, as `start`; nothing was exchanged then.
-        """
-        started = kjt if isinstance(kjt, Started) else self.start(kjt, batch)
-        pooled = self.lookup(started)
-        pooled.send()
-        return pooled
-
     def lookup(self, coming: Started[Input]) -> "StartedLookup":
         batch_input = coming.wait()
         if self._last is not None:
@@ -181,14 +170,6 @@ class ShardedEmbedding(Embedding[Input]):
 
     # ---- backward ----
 
-    def backward(self, gradient: Floats, step: int) -> None:
-        """`start_backward` and what follows in one: update the rows that the last `lookup` read."""
-        update = self.start_backward(gradient, step)
-        update.merge_replicas()
-        update.start_replicas()
-        update.update_shards()
-        update.update_replicas()
-
     def start_backward(
         self, gradient: Floats, step: int, terms: Sequence[RowTerms] = ()
     ) -> "StartedUpdate":
@@ -255,10 +236,10 @@ class ShardedEmbedding(Embedding[Input]):
         ):
             if lookups is None:
                 continue
-            together = self.tbe.merge(layout, lookups, gradient, step)
+            merge = self.tbe.merge(layout, lookups, gradient, step)
             for shard in sorted(set(layout.shard.tolist())):
-                merged[shard] = together
-                rows[shard] = together.rows[together.first[shard] : together.last[shard]]
+                merged[shard] = merge
+                rows[shard] = merge.rows[merge.first[shard] : merge.last[shard]]
         for number, phase in enumerate(self.tbe.rounds):
             terms = {i: self.tbe.row_terms(merge, i, phase.of) for i, merge in merged.items()}
             scalars = {
@@ -355,7 +336,7 @@ class StartedUpdate(UpdateUnderWay):
             owner.tbe.backward(owner.all_keys.home, lookups, self._gradient, self._step)
 
     def update_replicas(self, settle: bool = True) -> None:
-        """settle : are all tables of the TBE done then?"""
+        """Update the rows of replicated tables; settle : are all tables of the TBE done then?"""
         owner = self._owner
         if self._summed is not None:
             owner.update_copies(self._summed.wait(), self._step)

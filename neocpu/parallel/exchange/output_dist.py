@@ -23,8 +23,8 @@ from neocpu.parallel.exchange.routes import ROUTES, WordBlocks
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.shipment import (
-    Groups,
     GroupLayout,
+    Groups,
     Shipment,
     Spill,
     SpilledWords,

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Elements
-from neocpu.parallel.exchange.shipment import Groups, GroupLayout, Shipment, Words
+from neocpu.parallel.exchange.shipment import GroupLayout, Groups, Shipment, Words
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Request
 

@@ -127,7 +127,7 @@ class NearExchanges(Generic[Message]):
         return NearRequest(self, exchange, into, waiting, requests, out)
 
     def _split(self, runs: Runs) -> tuple[dict[int, int], list[int]]:
-        """(rank by its number in the host, of messages through windows; ranks of messages by MPI)."""
+        """(rank by number in the host, of messages through windows; ranks of messages by MPI)."""
         near = {}
         others = []
         for rank, size in enumerate(runs.size):
