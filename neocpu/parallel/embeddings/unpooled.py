@@ -165,6 +165,7 @@ class UnpooledEmbedding:
         )
         # a refusal travels with the counts, since every rank hears from every rank here
         if (arrived < 0).any():
+            # all ranks have to come to this agreement, so no poll may run into it
             yield Pause()
             agree()
         return np.append(0, np.cumsum(arrived)).astype(np.int64)

@@ -186,6 +186,7 @@ class OutputDist:
         row_split = np.empty((shape.batch, 0), np.float32)
         if self._routed:
             row_split = yield from self._row_split_gradients(shape, gradient)
+        # waited for last: the row-split ones have taken their route meanwhile
         if self._pooled:
             yield request
             if wire:

@@ -179,6 +179,7 @@ class RepeatedBags:
             np.tile(sizes, ranks), counts, arrived, counts, what="input bags", table=table
         )
         if (arrived < 0).any():
+            # as in `InputDist.steps`: no poll may run into an agreement
             yield Pause()
             self.comm.agree(error)
         assert isinstance(batch, InverseKJT)

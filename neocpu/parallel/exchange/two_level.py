@@ -312,6 +312,7 @@ class TwoLevelComm(Comm):
         return self.direct._exchange(send, send_counts, recv, recv_counts)
 
     def _start_gather(self, send: Elements, recv: Elements, counts: Counts) -> Request:
+        # calls underneath have one order too: exchanges under way make theirs before this one
         self.push()
         return self.direct._start_gather(send, recv, counts)
 

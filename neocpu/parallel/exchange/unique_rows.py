@@ -7,6 +7,7 @@ up is the same, lookup by lookup.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,17 @@ def segment_entries(entries: RoutedEntries) -> Ints:
     """The entries of one rank, cut where the shard changes: i64[S+1]."""
     cuts = np.flatnonzero(np.diff(entries.shard, prepend=-1, append=-1))
     return cuts.astype(np.int64) if len(entries) else np.zeros(1, np.int64)
+
+
+class PackedRows(NamedTuple):
+    """Messages of rows, one after the other.
+
+    words : of each rank's message, i64[W]. distinct : unique rows of each rank's segments.
+    """
+
+    message: Ints
+    words: Ints
+    distinct: list[Heads]
 
 
 class UniqueRows:
@@ -44,11 +56,9 @@ class UniqueRows:
         self._of_rank = np.append(0, np.cumsum(self.counts))
         self.segments = int(self.counts[me])  # of this rank
 
-    def pack(
-        self, rows: Ints, offsets: Ints, samples: int, buffers: Buffers
-    ) -> tuple[Ints, Ints, list[Heads]]:
-        """(message, its words for each rank i64[W], unique rows of each rank's segments) of the
-        lookups `rows` of bags [entry of all ranks, sample], which stand at `offsets`.
+    def pack(self, rows: Ints, offsets: Ints, samples: int, buffers: Buffers) -> PackedRows:
+        """Messages of the lookups `rows` of bags [entry of all ranks, sample], which stand at
+        `offsets`.
         """
         starts = offsets[self._entries * samples]
         lookups = np.diff(starts)
@@ -67,7 +77,7 @@ class UniqueRows:
         ends = np.append(0, np.cumsum(message_words(lookups, distinct.astype(np.int64))))
         words = np.diff(ends[self._of_rank])
         heads = np.split(distinct, self._of_rank[1:-1])
-        return message[:size], words, heads
+        return PackedRows(message[:size], words, heads)
 
     def words(self, distinct: Heads, runs: Ints) -> Ints:
         """Words that arrive from each rank, i64[W]; distinct i32[W, S] of my segments, runs

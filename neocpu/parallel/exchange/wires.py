@@ -126,6 +126,7 @@ class WholeJobs:
         base = 0
         for rank, pitch in zip(ranks, pitches):
             home += _jobs(wire, rank.whole, rank.whole.home, columns, base, samples)
+            # messages of all ranks stand one after the other, and are of bytes
             base += samples * pitch
         # columns of E and the messages of all ranks, one after the other
         self.columns = merged_jobs(wire, home)

@@ -171,6 +171,7 @@ class NearRequest(Generic[Message]):
             size = owner.windows.take(self._exchange, host_rank, view)
             if size is None:
                 continue
+            # its window was full: the message is under way by MPI
             if size == BY_MPI:
                 tag = TAGS + self._exchange % TAG_COUNT
                 self._requests += owner.post.receive(view, rank, tag)

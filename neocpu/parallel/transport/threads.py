@@ -177,6 +177,14 @@ class ExchangeGift(NamedTuple):
     recv_counts: Counts
 
 
+class SplitGift(NamedTuple):
+    """What a rank brings to a split; gifts are sorted as ranks of the new groups are."""
+
+    color: int
+    key: int
+    rank: int
+
+
 class GatherGift(NamedTuple):
     """What a rank brings to an allgatherv."""
 
@@ -231,7 +239,9 @@ class ThreadComm(Comm):
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the threads that gave the same color, ordered by (key, rank)."""
         groups = self._meet(
-            "split", (color, key, self.rank), lambda gifts: _groups(gifts, self._room.world)
+            "split",
+            SplitGift(color, key, self.rank),
+            lambda gifts: _groups(gifts, self._room.world),
         )
         assert groups is not None
         room, members = groups[color]
@@ -276,7 +286,7 @@ def _move_to_all(gifts: Sequence[GatherGift]) -> None:
 
 
 def _groups(
-    gifts: list[tuple[int, int, int]], world: ThreadWorld
+    gifts: Sequence[SplitGift], world: ThreadWorld
 ) -> dict[int, tuple[MeetingRoom, list[int]]]:
     members: dict[int, list[int]] = {}
     for color, _, rank in sorted(gifts):
