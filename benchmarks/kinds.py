@@ -24,6 +24,7 @@ from benchmarks.ours import threads
 from neocpu.ingest.code_map import CodeMap
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.tables.specs.specs import TableSpec, bags
@@ -79,7 +80,7 @@ class Path:
         self._code_map = CodeMap(tables)
         plan = place(tables, ["table_wise"] * len(tables), 1)
         optimizer = config.optimizer.sparse
-        self._embedding = ShardedEmbedding(plan, SingleComm(), optimizer, 1, 16)
+        self._embedding = ShardedEmbedding(ShardingEnv(plan, SingleComm(), optimizer, 1, 16))
         self._columns = [self._codes(number) for number in range(BATCHES)]
         self._batches = [self.rows(number) for number in range(BATCHES)]
         width = sum(tables[key.table].dim for key in bags(tables))

@@ -133,6 +133,7 @@ class NeocpuDlrm:
     ) -> None:
         wait_as_in_training()
         from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+        from neocpu.parallel.exchange.sharding_env import ShardingEnv
         from neocpu.parallel.transport.comm import SingleComm
         from neocpu.plan.search.auto import make_plan
         from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
@@ -151,9 +152,10 @@ class NeocpuDlrm:
         layout = ModelLayout(13, (model.dim,) * len(specs), model.bottom, model.top)
         self.dlrm = dlrm = Dlrm(layout, seed=1)
         sharding_plan = make_plan(specs, plan, comm.size)
-        self.tables = tables = ShardedEmbedding(
+        env = ShardingEnv(
             sharding_plan, comm, rowwise_adagrad(), 1, leaves, dlrm.first_column, memory=memory
         )
+        self.tables = tables = ShardedEmbedding(env)
         dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
         options = StepOptions(leaves, pipeline, TrainingConfig.bucket_bytes)
         step = TrainStep(dlrm, tables, dense, comm, options)

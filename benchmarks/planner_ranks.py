@@ -27,6 +27,7 @@ from neocpu.core.errors import PlanError
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.launch import (
@@ -97,7 +98,7 @@ def plan_seconds(comm: Comm, plan: Plan, pooling: dict[str, float], flushed: Any
     Collective.
     """
     optimizer = SparseOptimizer(name="exact_rowwise_adagrad", learning_rate=0.01)
-    tables = ShardedEmbedding(plan, comm, optimizer, 1, LEAVES)
+    tables = ShardedEmbedding(ShardingEnv(plan, comm, optimizer, 1, LEAVES))
     low, high = rank_samples(comm.rank, comm.size, BATCH, LEAVES)
     rng = np.random.default_rng(7 + comm.rank)
     bags = [int(pooling[table.name]) for table in plan.tables]

@@ -57,6 +57,7 @@ class Run:
     def __init__(self, model: Model, comm: Comm, seed: int) -> None:
         from benchmarks.ours import ClickBatch, rowwise_adagrad
         from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+        from neocpu.parallel.exchange.sharding_env import ShardingEnv
         from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
         from neocpu.tables.specs.optimizers import SparseOptimizer
         from neocpu.train.model.dlrm import Dlrm
@@ -68,7 +69,7 @@ class Run:
             DENSE_FEATURES, tuple(model.dims), model.bottom, model.top, model.interaction
         )
         self._model = Dlrm(layout, seed=1)
-        self._tables = ShardedEmbedding(
+        env = ShardingEnv(
             draw_plan(model, comm.size, seed),
             comm,
             rowwise_adagrad(),
@@ -76,6 +77,7 @@ class Run:
             LEAVES,
             self._model.first_column,
         )
+        self._tables = ShardedEmbedding(env)
         sgd = SparseOptimizer(name="exact_sgd", learning_rate=0.01)
         self._dense = DenseOptimizer(sgd, self._model.flat)
         options = StepOptions(LEAVES)
@@ -136,11 +138,12 @@ class Run:
         if tables._last is not None:
             tables.exchange.release(tables._last)
         tables._input = tables._last = batch_input
-        pooled = clock("lookup", lambda: tables._lookup(batch_input, tables._all))
+        keys = tables.all_keys
+        pooled = clock("lookup", lambda: tables.pool(batch_input, keys))
         if batch_input.copies is not None:
-            clock("lookup", lambda: tables.tbe.forward(tables._copies, batch_input.copies, E))
+            clock("lookup", lambda: tables.tbe.forward(keys.copies, batch_input.copies, E))
         shape = batch_input.shape
-        clock("output", lambda: tables.exchange.start_output(shape, *pooled).finish(E))
+        clock("output", lambda: tables.exchange.start_output(shape, pooled).finish(E))
 
     @property
     def _model_batch(self) -> int:
@@ -157,9 +160,6 @@ class Run:
 
     def _update(self, clock: PhaseClock, dE: Any) -> None:
         """`ShardedEmbedding.backward`."""
-        from neocpu.parallel.embeddings.replicas import RowWords
-        from neocpu.parallel.transport.started import Started
-
         tables = self._tables
         batch_input = tables._input
         if tables.exchange.alone:
@@ -168,26 +168,17 @@ class Run:
         assert batch_input is not None
         tables._input = None
         shape = batch_input.shape
-        whole, parts = clock("gradient", lambda: tables.exchange.start_gradients(shape, dE).wait())
-
-        def update() -> None:
-            for i, block in ((0, whole), (3, parts)):
-                lookups = batch_input.classes[i]
-                if lookups is not None:
-                    tables.tbe.backward(tables._classes[i], lookups, block, self._steps)
-            if tables._any_scalars:
-                Started(tables._share(batch_input, whole, parts, self._steps)).wait()
-
-        def replicas() -> None:
-            copies = tables.tbe.merge_words(tables._copies, batch_input.copies, dE)
-            words = [RowWords(*pair) for pair in copies]
-            merged = Started(tables._replicas.reduce(words)).wait()
-            tables.tbe.apply_tables(tables._copied, merged, self._steps)
-
-        clock("update", update)
-        if tables._replicas:
-            clock("replicas", replicas)
+        gradients = clock("gradient", lambda: tables.exchange.start_gradients(shape, dE).wait())
+        clock("update", lambda: tables.update_shards(batch_input, gradients, self._steps))
+        if batch_input.copies is not None:
+            clock("replicas", lambda: self._update_replicas(batch_input, dE))
         tables.tbe.settle()
+
+    def _update_replicas(self, batch_input: Any, dE: Any) -> None:
+        tables = self._tables
+        summed = tables.start_replicas(tables.merge_copies(batch_input, dE))
+        assert summed is not None
+        tables.update_copies(summed.wait(), self._steps)
 
     def close(self) -> None:
         """Free the tables."""

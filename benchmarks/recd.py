@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.distinct_bags import deduplicate
@@ -136,7 +137,7 @@ class Job:
         plan = place(TABLES, ["table_wise"] * len(TABLES), comm.size)
         for queue in (comm, comm.queue("input")):
             count_bytes(queue, self.sizes)
-        self.embedding = ShardedEmbedding(
+        env = ShardingEnv(
             plan,
             comm,
             SparseOptimizer("exact_rowwise_adagrad", learning_rate=0.01),
@@ -145,6 +146,7 @@ class Job:
             unique_rows=unique_rows,
             groups=self.groups,
         )
+        self.embedding = ShardedEmbedding(env)
         self.steps = 0
         self.seconds: list[float] = []
 

@@ -20,6 +20,7 @@ import numpy as np
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.threads import MeetingRoom, run_threads
@@ -95,7 +96,8 @@ def measure(ranks: int, plan_name: str, steps: int, profile: bool) -> list[float
         rule = SparseOptimizer("exact_rowwise_adagrad", learning_rate=0.01)
         dims = tuple(tables[bag.table].dim for bag in bags(tables))
         model = Dlrm(ModelLayout(13, dims, (16, COLUMNS), (16, 1), "dot"))
-        embedding = ShardedEmbedding(plan, comm, rule, 1, leaves, model.first_column, huge=False)
+        env = ShardingEnv(plan, comm, rule, 1, leaves, model.first_column, huge=False)
+        embedding = ShardedEmbedding(env)
         dense = DenseOptimizer(SparseOptimizer("exact_sgd", learning_rate=0.01), model.flat)
         step = TrainStep(model, embedding, dense, comm, StepOptions(leaves))
         batch = Batch(comm, samples, leaves)

@@ -66,6 +66,7 @@ class Ours:
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         from neocpu.parallel.embeddings.mixed import MixedEmbedding
+        from neocpu.parallel.exchange.sharding_env import ShardingEnv
         from neocpu.train.model.composition import Compositions
 
         tables = "\n".join(
@@ -77,7 +78,8 @@ class Ours:
         assert layout is not None
         plan = place(config.tables, ["table_wise"] * len(config.tables), 1, 1)
         rule = SparseOptimizer("exact_sgd", learning_rate=RATE)
-        self.embedding = MixedEmbedding(plan, SingleComm(), rule, 1, LEAVES, distinct=layout.once)
+        env = ShardingEnv(plan, SingleComm(), rule, 1, LEAVES)
+        self.embedding = MixedEmbedding(env, layout.once)
         self.model = Compositions(0, layout, {})
         samples = batches[0].ids.size
         keys = self.embedding.keys
@@ -105,7 +107,7 @@ class Ours:
 
     def cores(self) -> list[np.ndarray]:
         """All rows of the physical tables; 0 where none was looked up."""
-        tables = enumerate(self.embedding.plan.tables)
+        tables = enumerate(self.embedding.env.plan.tables)
         tbe = self.embedding.tbe
         return [tbe.values(number, np.arange(spec.rows))["weight"] for number, spec in tables]
 

@@ -17,6 +17,7 @@ from neocpu.core.trees import rank_samples
 from neocpu.kernels.rows import narrow
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
 from neocpu.parallel.sharding.plan import Plan, place
 from neocpu.parallel.sharding.schemes import SCHEMES, Shard
@@ -182,7 +183,7 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         memory = MemoryPlan(
             placements=places, policy=case.policy, folder=folder, prefetch=case.prefetch
         )
-    embedding = ShardedEmbedding(
+    env = ShardingEnv(
         plan_of(case, comm.size),
         comm,
         optimizer,
@@ -195,6 +196,7 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         wires=case.wires,
         groups=key_groups(case.tables, case.groups),
     )
+    embedding = ShardedEmbedding(env)
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
     outputs = []
@@ -249,7 +251,7 @@ def digest(comm: Comm, case: Case, outputs: list[np.ndarray], embedding: Sharded
     """SHA-256 over every E and every state tensor of all ranks, whatever the plan: the same on
     every rank.
     """
-    plan = embedding.plan
+    plan = embedding.env.plan
     sha = hashlib.sha256()
     embedding.tbe.flush()
     for out in outputs:
@@ -285,7 +287,7 @@ def digest(comm: Comm, case: Case, outputs: list[np.ndarray], embedding: Sharded
             sha.update(canonical(whole[name]).tobytes())
     if case.placements:
         embedding.tbe.close()
-        shutil.rmtree(embedding.memory.folder, ignore_errors=True)
+        shutil.rmtree(embedding.env.memory.folder, ignore_errors=True)
     return sha.hexdigest()
 
 
@@ -424,9 +426,9 @@ def a_bad_lookup_is_refused_by_all(comm: Comm) -> None:
     """
     compile_once(comm)
     case = Case(plan="mixed", batch=13)
-    embedding = ShardedEmbedding(
-        plan_of(case, comm.size), comm, SparseOptimizer(), 0, case.leaves, case.first_column
-    )
+    plan = plan_of(case, comm.size)
+    env = ShardingEnv(plan, comm, SparseOptimizer(), 0, case.leaves, case.first_column)
+    embedding = ShardedEmbedding(env)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
     kjt, _ = global_batch(case, 1)
     for broken_rank in range(comm.size):

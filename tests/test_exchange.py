@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from neocpu.core.jagged import KJT
 from neocpu.parallel.exchange.checks import find_refusal
 from neocpu.parallel.exchange.routes import ROUTES
-from neocpu.parallel.exchange.shipment import Map, Shipment, ship_further
+from neocpu.parallel.exchange.shipment import GroupLayout, Shipment, ship_further
 from neocpu.parallel.sharding.entries import entries_of_ranks
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.buffers import Buffers
@@ -50,8 +50,8 @@ class Journey:
                 w[rng.random(w.shape) < 0.3] = 0
         self.gradient = rng.standard_normal((self.cuts[-1], self.columns)).astype(np.float32)
 
-    def map(self, comm: Comm) -> Map:
-        return Map(comm, self.ranks_per_node, self.held, self.widths, self.homes, self.cuts)
+    def map(self, comm: Comm) -> GroupLayout:
+        return GroupLayout(comm, self.ranks_per_node, self.held, self.widths, self.homes, self.cuts)
 
     def run(self, body: Callable[[Comm], Any]) -> list[Any]:
         return run_threads(self.ranks, body, ranks_per_node=self.ranks_per_node)
@@ -226,7 +226,7 @@ def batch(values: list[int], lengths: list[list[int]], weights: bool = True) -> 
     ],
 )
 def test_refusals_name_the_lookup(kjt: KJT, words: str) -> None:
-    error = find_refusal(kjt, TABLES, bags(TABLES), samples=2, first=10)
+    error = find_refusal(kjt, TABLES, bags(TABLES), samples=2, first_sample=10)
     if not words:
         assert error is None
     else:
@@ -262,8 +262,8 @@ def test_entries_cover_every_key_once(
         for e in range(len(travel)):
             home = slice(travel.home[e], travel.home[e] + travel.width[e])
             count[travel.lo[e] : travel.hi[e], home] += 1
-        for lo, hi in zip(entries.cuts, entries.cuts[1:]):
-            assert (np.diff(travel.shard[lo:hi]) >= 0).all()
+        for span in entries.spans:
+            assert (np.diff(travel.shard[span]) >= 0).all()
         for e in range(len(entries.copies)):
             if rank == 0:
                 home = slice(

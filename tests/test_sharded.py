@@ -28,6 +28,7 @@ from neocpu.core.trees import rank_samples
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.exchange.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -192,9 +193,9 @@ def test_a_coming_batch_may_be_distributed_early() -> None:
         lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
         outs = []
         for early in (False, True):
-            embedding = ShardedEmbedding(
-                plan_of(case, comm.size), comm, SparseOptimizer(), 0, case.leaves
-            )
+            plan = plan_of(case, comm.size)
+            env = ShardingEnv(plan, comm, SparseOptimizer(), 0, case.leaves)
+            embedding = ShardedEmbedding(env)
             batches = [global_batch(replace(case, first_column=0), step) for step in (1, 2, 3)]
             shares = [samples_of(kjt, lo, hi) for kjt, _ in batches]
             coming = embedding.start(shares[0], case.batch) if early else None
@@ -211,9 +212,8 @@ def test_a_coming_batch_may_be_distributed_early() -> None:
 
 def test_E_of_another_shape_and_backward_without_forward_are_refused() -> None:
     tables = (TableSpec("a", 4, 4, ("x",)),)
-    embedding = ShardedEmbedding(
-        place(tables, ["table_wise"], 1), SingleComm(), SparseOptimizer(), 0, 4
-    )
+    plan = place(tables, ["table_wise"], 1)
+    embedding = ShardedEmbedding(ShardingEnv(plan, SingleComm(), SparseOptimizer(), 0, 4))
     kjt, _ = global_batch(Case(tables=tables, batch=2), 1)
     with pytest.raises(ValueError, match="expected C-contiguous"):
         embedding.forward(kjt, 2).finish(np.zeros((2, 5), np.float32))

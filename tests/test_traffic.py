@@ -11,6 +11,7 @@ from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.exchange.routes import ROUTES
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.two_level import two_level
 from neocpu.parallel.exchange.wire_formats import FP32, WireSpec, WireSpecs
 from neocpu.parallel.exchange.wires import Wire
@@ -142,7 +143,7 @@ def train(
     if case.alltoall == "two_level":
         comm = two_level(comm)
     model = Dlrm(layout_of(case))
-    embedding = ShardedEmbedding(
+    env = ShardingEnv(
         case.plan,
         comm,
         case.optimizer,
@@ -153,6 +154,7 @@ def train(
         unique_rows=case.unique_rows,
         wires=case.wires,
     )
+    embedding = ShardedEmbedding(env)
     dense = DenseOptimizer(SGD, model.flat)
     wire = Wire.of(case.wires.dense, backward=True)
     options = StepOptions(case.leaves, pipeline, wire=wire)

@@ -23,6 +23,7 @@ from neocpu.core.errors import IndexRangeError
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.embeddings.mixed import MixedEmbedding
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wire_formats import WireSpec, WireSpecs
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
@@ -48,7 +49,7 @@ def embedding_of(comm: Comm, case: Case, distinct: frozenset[int], folder) -> Mi
         memory = MemoryPlan(
             placements=places, policy=case.policy, folder=folder, prefetch=case.prefetch
         )
-    return MixedEmbedding(
+    env = ShardingEnv(
         plan_of(case, comm.size),
         comm,
         SparseOptimizer(case.optimizer, learning_rate=0.05, max_gradient=case.max_gradient),
@@ -59,8 +60,8 @@ def embedding_of(comm: Comm, case: Case, distinct: frozenset[int], folder) -> Mi
         memory=memory,
         unique_rows=case.unique_rows,
         wires=case.wires,
-        distinct=distinct,
     )
+    return MixedEmbedding(env, distinct)
 
 
 def term(case: Case, step: int, key: int, lookups: np.ndarray) -> np.ndarray:
@@ -197,9 +198,9 @@ def test_rows_looked_up_once_take_the_same_gradients(plan: str, tmp_path) -> Non
 def test_rows_are_those_of_the_table_and_gradients_add_up() -> None:
     """Against whole arrays: lookups of row -1 give zeros and train nothing."""
     tables = (TableSpec("items", 5, 4, ("history",), "none", True), TableSpec("p", 3, 4, ("user",)))
-    embedding = MixedEmbedding(
-        plan_of(Case(tables=tables), 1), SingleComm(), SparseOptimizer("exact_sgd", 0.5), 3, 1
-    )
+    plan = plan_of(Case(tables=tables), 1)
+    rule = SparseOptimizer("exact_sgd", 0.5)
+    embedding = MixedEmbedding(ShardingEnv(plan, SingleComm(), rule, 3, 1))
     rows = np.array([4, -1, 0, 4, 4])
     weights = np.array([1, 1, 2, 0.5, 1, 1, 1], np.float32)
     kjt = KJT(

@@ -15,6 +15,7 @@ from lesson import COLORS, np, plt, show
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.specs.optimizers import SparseOptimizer
@@ -38,7 +39,8 @@ starts = np.append(0, lengths.cumsum())
 def train(comm, scheme):
     """Pool one batch and update the table; what this rank pooled afterwards."""
     plan = place(TABLE, [scheme], comm.size, PER_NODE)
-    embedding = ShardedEmbedding(plan, comm, SparseOptimizer(learning_rate=0.1), 1, LEAVES)
+    env = ShardingEnv(plan, comm, SparseOptimizer(learning_rate=0.1), 1, LEAVES)
+    embedding = ShardedEmbedding(env)
     lo, hi = rank_samples(comm.rank, comm.size, BATCH, LEAVES)
     kjt = KJT(("C",), lengths[:, lo:hi].copy(), values[starts[lo] : starts[hi]], None)
     pooled = np.empty((hi - lo, 16), np.float32)

@@ -11,6 +11,7 @@ from lesson import np, plt, show
 
 from neocpu.core.jagged import KJT
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.plan.cost.traffic.collectives import link_report, total
@@ -54,7 +55,7 @@ for call in calls:
 
 def step(comm):
     """One step; what all ranks sent."""
-    embedding = ShardedEmbedding(PLAN, comm, optimizer, 1, RANKS)
+    embedding = ShardedEmbedding(ShardingEnv(PLAN, comm, optimizer, 1, RANKS))
     lo, hi = cuts[comm.rank : comm.rank + 2]
     ends = batch.offsets[np.arange(3)[:, None] * BATCH + [lo, hi]]
     kjt = KJT(

@@ -19,13 +19,14 @@ and the tree is the same for every number of ranks.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.trees import Node, aligned_nodes, climb, rank_leaves
-from neocpu.parallel.exchange.wires import Wire, reversed_jobs
+from neocpu.core.types import Elements
+from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs
+from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
@@ -101,6 +102,7 @@ class DenseReduction(LeafReduction):
         super().__init__(comm, parameters, leaves, nodes)
         ranks = comm.size
         self.wire = wire
+        # slices of any length will do: the tree is climbed element by element
         self._cuts = [parameters * rank // ranks for rank in range(ranks + 1)]
         widths = np.diff(self._cuts)
         slice_width = int(widths[comm.rank])
@@ -112,6 +114,7 @@ class DenseReduction(LeafReduction):
         dtype = np.uint8 if wire else np.float32
         # a rank that holds the root of a wire's tree, or any nodes in fp32, needs no messages
         self._alone = ranks == 1 and (wire is None or len(self.nodes[0]) == 1)
+        # made once, as all steps have the same messages
         if not self._alone:
             self._send = np.empty(int(self._send_counts.sum()), dtype)
             self._recv = np.empty(int(self._recv_counts.sum()), dtype)
@@ -124,16 +127,18 @@ class DenseReduction(LeafReduction):
         if self._alone:
             if wire is None:
                 return climb(nodes, *root)
+            # one rank rounds the root as if it had travelled
             wire.round(nodes[root], self._total, _line_jobs(self.parameters))
             return self._total
         at = 0
+        # slice by slice, so that each rank's message has its slice of every node
         for lo, hi in pairwise(self._cuts):
             for node in self.nodes[self.comm.rank]:
                 at += _pack(wire, nodes[node][lo:hi], self._send[at:])
         yield self.comm.start_alltoallv(
             self._send, self._send_counts, self._recv, self._recv_counts, what="dense slices"
         )
-        pieces: dict[Node, NDArray[Any]] = {}
+        pieces: dict[Node, Elements] = {}
         width = int(self._widths[self.comm.rank])
         at = 0
         for rank_nodes in self.nodes:
@@ -145,7 +150,7 @@ class DenseReduction(LeafReduction):
                 finished = np.ascontiguousarray(climb(pieces, *root))
             else:
                 finished = _climb_codes(wire, pieces, self.leaves)
-        arrived: NDArray[Any] = self._total
+        arrived: Elements = self._total
         if wire is not None:
             arrived = np.empty(int(self._widths.sum()), np.uint8)
         yield self.comm.start_allgatherv(finished, arrived, self._widths, what="dense gather")
@@ -155,33 +160,34 @@ class DenseReduction(LeafReduction):
 
 
 def sum_leaves(
-    leaf: Callable[[int, Floats], Any],
+    leaf: Callable[[int, Floats], object],
     leaves: int,
     wire: Wire,
     out: Floats,
     buffers: Buffers,
-    first: int = 0,
+    first_leaf: int = 0,
 ) -> None:
     """A node of the tree on a wire: all nodes below it rounded, itself not.
 
     leaf(l, out) : writes the sum f32[P] of leaf l of the node. leaves : of the node, a power of
-    two, counted from `first`. out : f32[P].
+    two, counted from `first_leaf`. out : f32[P].
     """
     if leaves == 1:
-        leaf(first, out)
+        leaf(first_leaf, out)
         return
     half = leaves // 2
     right = buffers.take(f"node of {half}", out.size, np.float32)
     jobs = _line_jobs(out.size)
-    sum_leaves(leaf, half, wire, out, buffers, first)
+    sum_leaves(leaf, half, wire, out, buffers, first_leaf)
+    # children are rounded before they are added, the node itself by whoever takes it further
     wire.round(out, out, jobs)
-    sum_leaves(leaf, half, wire, right, buffers, first + half)
+    sum_leaves(leaf, half, wire, right, buffers, first_leaf + half)
     wire.round(right, right, jobs)
     with np.errstate(over="ignore", invalid="ignore"):
         out += right
 
 
-def _pack(wire: Wire | None, numbers: Floats, message: NDArray[Any]) -> int:
+def _pack(wire: Wire | None, numbers: Floats, message: Elements) -> int:
     """Write numbers at the beginning of a message; how many elements of it they take."""
     if wire is None:
         message[: numbers.size] = numbers
@@ -190,7 +196,9 @@ def _pack(wire: Wire | None, numbers: Floats, message: NDArray[Any]) -> int:
     return wire.bytes(numbers.size)
 
 
-def _climb_codes(wire: Wire, pieces: Mapping[Node, NDArray[np.uint8]], leaves: int) -> Any:
+def _climb_codes(
+    wire: Wire, pieces: Mapping[Node, NDArray[np.uint8]], leaves: int
+) -> NDArray[np.uint8]:
     """Codes of the root from those of the nodes below, each node rounded once."""
     if (0, leaves) in pieces:
         return pieces[0, leaves]
@@ -217,5 +225,6 @@ def _line_jobs(size: int, wire: Wire | None = None) -> Ints:
     rows = size // LINE
     unit = wire.bytes(1) if wire else 1
     at = rows * LINE
-    jobs = [(0, LINE, 0, LINE * unit, rows, LINE), (at, 0, at * unit, 0, 1, size - at)]
-    return np.array([job for job in jobs if job[4] and job[5]], np.int64).reshape(-1, 6)
+    lines = BlockJob(0, LINE, 0, LINE * unit, rows, LINE)
+    rest = BlockJob(at, 0, at * unit, 0, 1, size - at)
+    return job_array(job for job in (lines, rest) if job.rows and job.width)

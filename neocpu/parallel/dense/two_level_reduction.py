@@ -77,6 +77,7 @@ class TwoLevelReduction(LeafReduction):
         root = yield from self._sum_between(share)
         finished = np.empty(self._width, np.float32)
         widths = np.array([hi - lo for lo, hi in self._slices], np.int64)
+        # a gather among the ranks of one place, who have no comm of their own
         copies = np.tile(root, len(self._slices))
         yield comm.between.start_alltoallv(
             copies,
@@ -92,7 +93,7 @@ class TwoLevelReduction(LeafReduction):
     def _sum_between(self, share: Sequence[Floats]) -> Generator[Request, None, Floats]:
         """The root of my slice, from the nodes' sums of my share."""
         lo, hi = self._slices[self.comm.places.host]
-        pieces = [[part[lo:hi] for part in share] for lo, hi in self._slices]
+        pieces = [[numbers[lo:hi] for numbers in share] for lo, hi in self._slices]
         sends = np.array([(hi - lo) * len(share) for lo, hi in self._slices], np.int64)
         recvs = np.array([(hi - lo) * len(tree) for tree in self._host_nodes], np.int64)
         arrived = np.empty(int(recvs.sum()), np.float32)
@@ -110,9 +111,10 @@ class TwoLevelReduction(LeafReduction):
     ) -> list[Floats]:
         """The sums of `targets`, from arrived parts of the nodes of each sender."""
         nodes = [node for tree in senders for node in tree]
-        parts = arrived.reshape(len(nodes), arrived.size // max(len(nodes), 1))
+        # ranks beyond the leaves send none
+        sums = arrived.reshape(len(nodes), arrived.size // max(len(nodes), 1))
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
-            return [climb(dict(zip(nodes, parts)), *target) for target in targets]
+            return [climb(dict(zip(nodes, sums)), *target) for target in targets]
 
     def _to_across(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts for each rank from those for the ranks of my place."""
@@ -122,5 +124,6 @@ class TwoLevelReduction(LeafReduction):
 
 
 def _joined(pieces: Sequence[Sequence[Floats]]) -> Floats:
-    parts = [part for peer in pieces for part in peer]
-    return np.concatenate(parts) if parts else np.empty(0, np.float32)
+    slices = [numbers for peer in pieces for numbers in peer]
+    # ranks beyond the leaves own no nodes
+    return np.concatenate(slices) if slices else np.empty(0, np.float32)

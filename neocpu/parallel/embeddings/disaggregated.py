@@ -18,23 +18,20 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import PlanError
 from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.trees import rank_samples
+from neocpu.parallel.embeddings.protocol import Embedding, LookupUnderWay
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.exchange.checks import find_refusal
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.peers import Floats, Ints, PeerLookups, Peers, PeerVectors
-from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.sharding.rank_tables import tables_of_rank
-from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request, Started
 from neocpu.tables.embedding.distinct_bags import expand
-from neocpu.tables.embedding.memory_plan import MemoryPlan
-from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.embedding.row_lookups import RowTerms
 from neocpu.tables.specs.specs import bags
 
 
@@ -56,26 +53,26 @@ def node_of_tables(plan: Plan) -> list[int]:
     nodes = []
     for number, spec in enumerate(plan.tables):
         ranks = {shard.rank for shard in plan.of_table(number)}
-        places = sorted({rank // plan.ranks_per_node for rank in ranks})
-        if plan.replicated(number) or len(places) > 1:
+        table_nodes = sorted({rank // plan.ranks_per_node for rank in ranks})
+        if plan.replicated(number) or len(table_nodes) > 1:
             raise PlanError(
                 f"parallel.towers: table {spec.name!r} ({plan.schemes[number]}) lies on the nodes "
-                f"{places}, but each table must lie on one; choose table_wise, table_row_wise or "
-                "table_column_wise"
+                f"{table_nodes}, but each table must lie on one; choose table_wise, "
+                "table_row_wise or table_column_wise"
             )
-        nodes.append(places[0])
+        nodes.append(table_nodes[0])
     missing_nodes = sorted(set(range(-(-plan.ranks // plan.ranks_per_node))) - set(nodes))
     if missing_nodes:
         raise PlanError(f"parallel.towers: the nodes {missing_nodes} hold no table")
     return nodes
 
 
-def part_of_node(plan: Plan, nodes: Sequence[int], node: int) -> Plan:
+def plan_of_node(plan: Plan, nodes: Sequence[int], node: int) -> Plan:
     """The plan of one node's tables for its ranks, counted from 0."""
-    numbers = [table for table, place in enumerate(nodes) if place == node]
-    first = node * plan.ranks_per_node
+    numbers = [table for table, table_node in enumerate(nodes) if table_node == node]
+    first_rank = node * plan.ranks_per_node
     shards = [
-        replace(shard, table=new, rank=shard.rank - first)
+        replace(shard, table=new, rank=shard.rank - first_rank)
         for new, table in enumerate(numbers)
         for shard in plan.of_table(table)
     ]
@@ -96,61 +93,47 @@ def keys_of_nodes(plan: Plan, nodes: Sequence[int]) -> list[list[int]]:
     return keys
 
 
-class DisaggregatedEmbedding:
+class DisaggregatedEmbedding(Embedding[Input]):
     """The tables of a model, each on one node, looked up for the peers of its ranks.
 
-    Parameters
-    ----------
-    plan : a checked plan under which `node_of_tables` finds a node for each table.
+    Inside the node unique rows travel once, and pooled vectors on wires.
+
+    env : whose plan gives each table a node (`node_of_tables`).
     peers : the ranks as nodes and places.
     columns : where the vectors of each node stand in the matrix that interacts, i64 each.
     module : of this node's pooled vectors side by side (None: they travel as they are).
-    optimizer, seed, first_column, route, huge, memory, unique_rows, wires : as for
-        `ShardedEmbedding`; inside the node unique rows travel once, and pooled vectors on wires.
 
-    Attributes: as those of `ShardedEmbedding`; `columns` counts those of the matrix that interacts.
+    Attributes: columns counts those of the matrix that interacts.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        env: ShardingEnv,
         peers: Peers,
         columns: Sequence[Ints],
         module: NodeModule | None,
-        optimizer: SparseOptimizer,
-        seed: int,
-        first_column: int = 0,
-        route: str = "direct",
-        huge: bool = True,
-        memory: MemoryPlan | None = None,
-        unique_rows: str = "off",
-        wires: WireSpecs = FP32,
     ) -> None:
-        nodes = node_of_tables(plan)
-        keys = keys_of_nodes(plan, nodes)
-        self.plan = plan
-        self.comm: Comm = peers.comm
-        self.memory = memory
-        self.bags = bags(plan.tables)
+        nodes = node_of_tables(env.plan)
+        keys = keys_of_nodes(env.plan, nodes)
+        self.env = env
+        self.bags = bags(env.plan.tables)
         self.keys = tuple(bag.key for bag in self.bags)
-        self.columns = first_column + sum(part.size for part in columns)
-        self.tbe = tables_of_rank(plan, peers.comm.rank, optimizer, seed, huge, memory)
+        self.columns = env.first_column + sum(vectors.size for vectors in columns)
+        self.tbe = env.rank_tables()
         self._peers = peers
         self._module = module
-        self._inside = ShardedEmbedding(
-            part_of_node(plan, nodes, peers.node),
-            peers.inside,
-            optimizer,
-            seed,
-            peers.leaves,
-            route=route,
-            memory=memory,
-            unique_rows=unique_rows,
-            wires=wires,
+        inside = replace(
+            env,
+            plan=plan_of_node(env.plan, nodes, peers.node),
+            comm=peers.inside,
+            first_column=0,
+            # repeated bags are expanded before they travel to peers
+            groups=(),
+            # a rank is home of the samples of all its peers
             cuts=peers.cuts,
-            tbe=self.tbe,
         )
-        weighted = any(table.weighted for table in plan.tables)
+        self._inside = ShardedEmbedding(inside, self.tbe)
+        weighted = any(table.weighted for table in env.plan.tables)
         self._lookups = PeerLookups(peers, keys, self._inside.keys, weighted)
         self._vectors = PeerVectors(peers, columns)
         self._agreement = peers.comm.queue("input")
@@ -158,32 +141,29 @@ class DisaggregatedEmbedding:
         self._E = np.empty((0, self._inside.columns), np.float32)
 
     def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[Input]:
-        """As `ShardedEmbedding.start`; repeated bags travel as often as they are looked up."""
-        everything = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
-        return Started(self._input(everything, batch))
+        """Repeated bags travel as often as they are looked up."""
+        kjt = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
+        return Started(self._input(kjt, batch))
 
     def _input(self, kjt: KJT, batch: int) -> Generator[Request, None, Input]:
         peers = self._peers
         lo, hi = rank_samples(peers.comm.rank, peers.comm.size, batch, peers.leaves)
         if kjt.values.dtype != np.int64:
             kjt = replace(kjt, values=kjt.values.astype(np.int64))
-        error = find_refusal(kjt, self.plan.tables, self.bags, hi - lo, lo)
+        error = find_refusal(kjt, self.env.plan.tables, self.bags, hi - lo, lo)
         node_kjt = yield from self._lookups.gather(kjt if error is None else None, batch)
-        exchange = self._inside.exchange
+        shape = self._inside.exchange.shape(batch)
         # a rank that refuses tells its peers, and these their nodes: so all ranks come to agree
         agree = partial(self._agreement.agree, error)
-        return (yield from exchange.input.steps(node_kjt, exchange.shape(batch), agree))
+        return (yield from self._inside.all_keys.input.steps(node_kjt, shape, agree))
 
     def know(self, coming: Started[Input]) -> None:
-        """As `ShardedEmbedding.know`."""
         self._inside.know(coming)
 
     def prefetch(self, coming: Started[Input]) -> None:
-        """As `ShardedEmbedding.prefetch`."""
         self._inside.prefetch(coming)
 
     def lookup(self, coming: Started[Input]) -> "StartedVectors":
-        """As `ShardedEmbedding.lookup`: pooled rows inside the node."""
         return StartedVectors(self, self._inside.lookup(coming), coming.wait().shape.batch)
 
     def finish(self, lookup: StartedLookup, batch: int, out: Floats) -> None:
@@ -199,18 +179,17 @@ class DisaggregatedEmbedding:
         vectors = pooled if self._module is None else self._module.forward(pooled)
         self._vectors.home(vectors, batch, out)
 
-    def start_backward(self, gradient: Floats, step: int) -> StartedUpdate:
-        """As `ShardedEmbedding.start_backward`, from the gradient f32[b, columns] of what `finish`
-        wrote last.
-        """
+    def start_backward(
+        self, gradient: Floats, step: int, terms: Sequence[RowTerms] = ()
+    ) -> StartedUpdate:
         pooled = self._vectors.back(gradient, self._batch)
         if self._module is not None:
             pooled = self._module.backward(pooled)
         return self._inside.start_backward(pooled, step)
 
 
-class StartedVectors:
-    """Pooled rows on their way inside the node."""
+class StartedVectors(LookupUnderWay):
+    """Pooled rows on their way inside the node; its vectors travel when they are finished."""
 
     def __init__(self, owner: DisaggregatedEmbedding, lookup: StartedLookup, batch: int) -> None:
         self._owner = owner
@@ -218,14 +197,11 @@ class StartedVectors:
         self._batch = batch
 
     def send(self) -> None:
-        """As `StartedLookup.send`."""
         self._lookup.send()
 
     def wait(self) -> None:
-        """As `StartedLookup.wait`."""
         self._lookup.wait()
 
-    def finish(self, out: NDArray[np.float32]) -> tuple[()]:
-        """As `StartedLookup.finish`, of the matrix that interacts."""
+    def finish(self, out: Floats) -> tuple[()]:
         self._owner.finish(self._lookup, self._batch, out)
         return ()

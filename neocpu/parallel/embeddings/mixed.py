@@ -5,34 +5,29 @@ side over the rows of one rank.
     finish(E)  pooled vectors into E; rows of lookups beside it
     backward   dE, and a gradient for each lookup
 
-The interface is that of `ShardedEmbedding`; what is pooled goes through exactly that
-(`sharded.py`), the rest through `unpooled.py`.
+What is pooled goes through `sharded.py`, the rest through `unpooled.py`.
 """
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.trees import leaf_cuts, rank_leaves, rank_samples
+from neocpu.parallel.embeddings.protocol import Embedding, LookupUnderWay, UpdateUnderWay
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.embeddings.unpooled import RowsInput, StartedRows, UnpooledEmbedding
 from neocpu.parallel.exchange.checks import find_refusal
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.repeated_bags import together
-from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.sharding.rank_tables import tables_of_rank
-from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Finished, Request, Started
+from neocpu.parallel.transport.started import Finished, Request, Started, Waitable
 from neocpu.tables.embedding.distinct_bags import expand
-from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
-from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import bags
 
 Floats = NDArray[np.float32]
@@ -50,6 +45,7 @@ class MixedInput:
 def _numbers(rows: Ints, height: int) -> Ints:
     """The number of each row i64[n] among the distinct ones, ascending; rows of [-1, height)."""
     if height > 8 * rows.size:
+        # sorting few lookups is cheaper than a pass over the height of a large table
         return np.unique(rows, return_inverse=True)[1].astype(np.int64)
     seen = np.zeros(height + 1, np.int64)
     seen[rows + 1] = 1
@@ -60,70 +56,30 @@ def _numbers(rows: Ints, height: int) -> Ints:
 def plan_of_pooled(plan: Plan) -> Plan:
     """The plan as its pooled tables see it: tables without pooling have no keys."""
     tables = tuple(
+        # no keys, but its shards stay: positions among them are those of the TBE that both share
         replace(table, features=(), weighted=False, maps=()) if table.pooling == "none" else table
         for table in plan.tables
     )
     return replace(plan, tables=tables)
 
 
-class MixedEmbedding:
+class MixedEmbedding(Embedding[MixedInput]):
     """The tables of a model, some of them without pooling.
 
-    Parameters
-    ----------
     distinct : keys without pooling (positions in a batch) that look each row up once per rank;
-        their gradients must name rows.
-    plan, comm, optimizer, seed, leaves, first_column, route, huge, memory, unique_rows, wires : as
-        for `ShardedEmbedding`.
+    their gradients must name rows.
 
-    Attributes: as of `ShardedEmbedding`; `unpooled`, positions of the keys without pooling.
+    Attributes: unpooled, positions of the keys without pooling.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        comm: Comm,
-        optimizer: SparseOptimizer,
-        seed: int,
-        leaves: int,
-        first_column: int = 0,
-        route: str = "direct",
-        huge: bool = True,
-        memory: MemoryPlan | None = None,
-        unique_rows: str = "off",
-        wires: WireSpecs = FP32,
-        distinct: frozenset[int] = frozenset(),
-    ) -> None:
-        self.plan = plan
-        self.comm = comm
-        self.memory = memory
-        self.leaves = leaves
-        self.bags = bags(plan.tables)
+    def __init__(self, env: ShardingEnv, distinct: frozenset[int] = frozenset()) -> None:
+        self.env = env
+        self.bags = bags(env.plan.tables)
         self.keys = tuple(bag.key for bag in self.bags)
-        self.tbe = tables_of_rank(plan, comm.rank, optimizer, seed, huge, memory)
-        self._pooled = ShardedEmbedding(
-            plan_of_pooled(plan),
-            comm,
-            optimizer,
-            seed,
-            leaves,
-            first_column,
-            route=route,
-            memory=memory,
-            unique_rows=unique_rows,
-            wires=wires,
-            tbe=self.tbe,
-        )
-        self._rows = UnpooledEmbedding(
-            plan,
-            comm,
-            optimizer,
-            seed,
-            self.tbe,
-            route=route,
-            unique_rows=unique_rows,
-            wires=wires,
-        )
+        self.tbe = env.rank_tables()
+        of_pooled = replace(env, plan=plan_of_pooled(env.plan), groups=())
+        self._pooled = ShardedEmbedding(of_pooled, self.tbe)
+        self._rows = UnpooledEmbedding(env, self.tbe)
         self.unpooled = self._rows.keys
         self.columns = self._pooled.columns
         self._distinct = distinct
@@ -133,23 +89,24 @@ class MixedEmbedding:
     # ---- forward ----
 
     def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[MixedInput]:
-        """As `ShardedEmbedding.start`; repeated bags travel as often as they are looked up."""
-        everything = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
-        if everything.values.dtype != np.int64:
-            everything = replace(everything, values=everything.values.astype(np.int64))
-        lo, hi = rank_samples(self.comm.rank, self.comm.size, batch, self.leaves)
-        error = find_refusal(everything, self.plan.tables, self.bags, hi - lo, lo)
-        if error is not None and self.comm.size == 1:
+        """Repeated bags travel as often as they are looked up."""
+        kjt = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
+        if kjt.values.dtype != np.int64:
+            kjt = replace(kjt, values=kjt.values.astype(np.int64))
+        comm = self.env.comm
+        lo, hi = rank_samples(comm.rank, comm.size, batch, self.env.leaves)
+        error = find_refusal(kjt, self.env.plan.tables, self.bags, hi - lo, lo)
+        if error is not None and comm.size == 1:
             raise error
-        queue = self._pooled.exchange.input.comm
-        accepted = everything if error is None else None
+        queue = self._pooled.all_keys.input.comm
+        accepted = kjt if error is None else None
         steps = self._steps(accepted, batch, lambda: queue.agree(error))
         return Started(steps, queue.stream)
 
     def _leaves(self, batch: int) -> Ints:
         """First sample of each of this rank's leaves, and the end, counted from its first one."""
-        lo, hi = rank_leaves(self.comm.rank, self.comm.size, self.leaves)
-        cuts = np.array(leaf_cuts(batch, self.leaves)[lo : hi + 1], np.int64)
+        lo, hi = rank_leaves(self.env.comm.rank, self.env.comm.size, self.env.leaves)
+        cuts = np.array(leaf_cuts(batch, self.env.leaves)[lo : hi + 1], np.int64)
         return cuts - cuts[0]
 
     def _steps(
@@ -162,27 +119,32 @@ class MixedEmbedding:
         rows = None if keys is None else [self._rows_of(lookups) for lookups in keys]
         cuts = yield from self._rows.cuts(rows, agree)
         assert kjt is not None and keys is not None and rows is not None
-        exchange = self._pooled.exchange
-        pooled = exchange.input.steps(self._pooled_bags(kjt), exchange.shape(batch))
-        parts: list[Generator[Request, None, Any]] = [pooled, self._rows.input(rows, cuts)]
-        arrived = yield from together(parts)
-        return MixedInput(arrived[0], arrived[1], keys)
+        shape = self._pooled.exchange.shape(batch)
+        pooled = self._pooled.all_keys.input.steps(self._pooled_bags(kjt), shape)
+        exchanges: list[Generator[Request, None, Input | RowsInput]] = [
+            pooled,
+            self._rows.input(rows, cuts),
+        ]
+        # side by side: lengths of both are under way before rows of either
+        of_pooled, of_rows = yield from together(exchanges)
+        assert isinstance(of_pooled, Input) and isinstance(of_rows, RowsInput)
+        return MixedInput(of_pooled, of_rows, keys)
 
     def _key_lookups(self, kjt: KJT, key: int, leaves: Ints) -> KeyLookups:
         """The lookups of a key without pooling, before their rows are there."""
         samples = kjt.samples
+        spec = self.env.plan.tables[self.bags[key].table]
         offsets = kjt.offsets[key * samples : (key + 1) * samples + 1]
         span = slice(int(offsets[0]), int(offsets[-1]))
         lines = None
         if key in self._distinct:
-            lines = _numbers(kjt.values[span], self.plan.tables[self.bags[key].table].rows)
-        weighted = self.plan.tables[self.bags[key].table].weighted and kjt.weights is not None
+            lines = _numbers(kjt.values[span], spec.rows)
         return KeyLookups(
             offsets=offsets - offsets[0],
             rows=kjt.values[span],
             values=np.empty((0, 0), np.float32),
             lines=lines,
-            weights=kjt.weights[span] if weighted and kjt.weights is not None else None,
+            weights=kjt.weights[span] if spec.weighted and kjt.weights is not None else None,
             leaves=leaves,
         )
 
@@ -210,19 +172,16 @@ class MixedEmbedding:
         )
 
     def know(self, coming: Started[MixedInput]) -> None:
-        """As `ShardedEmbedding.know`."""
         arrived = coming.wait()
         self._pooled.know(Finished(arrived.pooled))
         self._rows.know(arrived.rows)
 
     def prefetch(self, coming: Started[MixedInput]) -> None:
-        """As `ShardedEmbedding.prefetch`."""
         arrived = coming.wait()
         self._pooled.prefetch(Finished(arrived.pooled))
         self._rows.prefetch(arrived.rows)
 
     def lookup(self, coming: Started[MixedInput]) -> "MixedLookup":
-        """As `ShardedEmbedding.lookup`."""
         arrived = coming.wait()
         pooled = self._pooled.lookup(Finished(arrived.pooled))
         rows = self._rows.lookup(arrived.rows)
@@ -234,14 +193,11 @@ class MixedEmbedding:
     def start_backward(
         self, gradient: Floats, step: int, terms: Sequence[RowTerms] = ()
     ) -> "MixedUpdate":
-        """As `ShardedEmbedding.start_backward`.
-
-        terms : gradients of the keys `unpooled`, in this order. If any of them names its rows, the
-        lookups of all are distributed anew.
-        """
+        """If any of the terms names its rows, the lookups of all are distributed anew."""
         pooled = self._pooled.start_backward(gradient, step)
         rows = None
         if any(term.rows is not None for term in terms):
+            # all keys, since their lookups travel as one set of messages
             rows = [
                 lookups.rows if term.rows is None else term.rows
                 for term, lookups in zip(terms, self._lookups)
@@ -254,11 +210,12 @@ class MixedEmbedding:
         """The gradient of rows from that of rows times weights."""
         if term.rows is not None or lookups.weights is None:
             return term.gradient
+        # the term of a lookup is fl(w·g), made at home (docs/arithmetic.md §3)
         return term.gradient * lookups.weights[:, None]
 
 
-class MixedLookup:
-    """Pooled vectors and rows of a batch on their way; as `StartedLookup`."""
+class MixedLookup(LookupUnderWay):
+    """Pooled vectors and rows of a batch."""
 
     def __init__(
         self, pooled: StartedLookup, rows: StartedRows, keys: tuple[KeyLookups, ...]
@@ -268,66 +225,58 @@ class MixedLookup:
         self._keys = keys
 
     def send(self) -> None:
-        """Send both on their way. Collective."""
         self._pooled.send()
         self._rows.send()
 
     def wait(self) -> None:
-        """Wait until both are here."""
         self._pooled.wait()
         self._rows.wait()
 
     def finish(self, out: Floats) -> tuple[KeyLookups, ...]:
-        """Write pooled vectors into E, as `StartedLookup.finish`; the rows of each key of
-        `unpooled`.
-        """
         self._pooled.finish(out)
         rows = self._rows.finish()
         for lookups, values in zip(self._keys, rows):
+            # a line that several lookups share has no one weight: the model multiplies those
             if lookups.weights is not None and lookups.lines is None:
                 np.multiply(values, lookups.weights[:, None], out=values)
         return tuple(replace(lookups, values=values) for lookups, values in zip(self._keys, rows))
 
 
-class MixedUpdate:
-    """The backward pass of a batch's tables; as `StartedUpdate`."""
+class MixedUpdate(UpdateUnderWay):
+    """The backward pass of tables with and without pooling."""
 
     def __init__(self, owner: MixedEmbedding, pooled: StartedUpdate, rows: StartedUpdate) -> None:
         self._owner = owner
-        self._parts = (pooled, rows)
+        self._updates = (pooled, rows)
 
     def wait(self) -> None:
-        """Wait until the gradients of this rank's shards are here."""
-        for part in self._parts:
-            part.wait()
+        for update in self._updates:
+            update.wait()
 
     def merge_replicas(self) -> None:
-        """As `StartedUpdate.merge_replicas`."""
-        for part in self._parts:
-            part.merge_replicas()
+        for update in self._updates:
+            update.merge_replicas()
 
     def start_replicas(self) -> "MixedReplicas | None":
-        """As `StartedUpdate.start_replicas`."""
-        started = [part.start_replicas() for part in self._parts]
+        started = [update.start_replicas() for update in self._updates]
         under_way = [exchange for exchange in started if exchange is not None]
         return MixedReplicas(under_way) if under_way else None
 
     def update_shards(self) -> None:
-        """As `StartedUpdate.update_shards`."""
-        for part in self._parts:
-            part.update_shards()
+        for update in self._updates:
+            update.update_shards()
 
     def update_replicas(self) -> None:
-        """As `StartedUpdate.update_replicas`; the backward pass of all tables is over."""
-        for part in self._parts:
-            part.update_replicas(settle=False)
+        for update in self._updates:
+            # both work on one TBE, which is settled once, when the last is done
+            update.update_replicas(settle=False)
         self._owner.tbe.settle()
 
 
 class MixedReplicas:
     """Sums of replicated tables under way."""
 
-    def __init__(self, exchanges: Sequence[Started[Any]]) -> None:
+    def __init__(self, exchanges: Sequence[Waitable]) -> None:
         self._exchanges = exchanges
 
     def wait(self) -> None:

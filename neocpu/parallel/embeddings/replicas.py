@@ -12,12 +12,13 @@ The paper's data parallelism (Neo), sparse: bytes grow with the rows touched, no
 """
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.numbers.rounding import sum_words
+from neocpu.parallel.transport.buffers import Scalar
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
 
@@ -41,15 +42,14 @@ class RowGradients(NamedTuple):
 
 
 class Replicas:
-    """Gradient exchange of the replicated tables; `heights[i]`, `widths[i]`: rows and columns of
-    table i of those.
-    """
+    """Gradient exchange of the replicated tables. heights, widths : their rows and columns."""
 
     def __init__(self, comm: Comm, heights: Sequence[int], widths: Sequence[int]) -> None:
         self.comm = comm
         self.widths = np.array(widths, np.int64)
         ranks = comm.size
         self._cuts = [
+            # row i of H belongs to rank i*W//H, so rank d's begin at the ceiling of d*H/W
             np.array([-(-d * rows // ranks) for d in range(ranks + 1)], np.int64)
             for rows in heights
         ]
@@ -73,7 +73,8 @@ class Replicas:
         words = np.concatenate([t.words[lo:hi].reshape(-1) for t, lo, hi in pieces])
         rows_in = np.empty(int(received.sum()), np.int64)
         words_in = np.empty(int((received * self.widths).sum()))
-        first = self.comm.start_alltoallv(
+        # rows and words are both under way before either is waited for
+        rows_request = self.comm.start_alltoallv(
             rows, counts.sum(axis=1), rows_in, received.sum(axis=1), what="replica rows"
         )
         yield self.comm.start_alltoallv(
@@ -83,11 +84,12 @@ class Replicas:
             (received * self.widths).sum(axis=1),
             what="replica words",
         )
-        yield first
+        yield rows_request
         return [RowWords(*pair) for pair in self._regroup(received, rows_in, words_in)]
 
     def _sum(self, rows: Ints, words: NDArray[np.float64]) -> RowGradients:
         """Sum the words of each row exactly, rounded once."""
+        # any order of a row's words would do, as they are summed exactly
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         starts = np.flatnonzero(np.diff(ordered, prepend=-1))
@@ -105,13 +107,14 @@ class Replicas:
         flat = np.concatenate([g.gradient.reshape(-1) for g in owned])
         rows_in = np.empty(int(received.sum()), np.int64)
         flat_in = np.empty(int((received * self.widths).sum()), np.float32)
-        first = self.comm.start_allgatherv(
+        # as above: nothing of the second depends on the first
+        rows_request = self.comm.start_allgatherv(
             rows, rows_in, received.sum(axis=1), what="gathered rows"
         )
         yield self.comm.start_allgatherv(
             flat, flat_in, (received * self.widths).sum(axis=1), what="gathered gradients"
         )
-        yield first
+        yield rows_request
         return [RowGradients(*pair) for pair in self._regroup(received, rows_in, flat_in)]
 
     def _counts(self, counts: Ints, what: str) -> Generator[Request, None, Ints]:
@@ -129,8 +132,8 @@ class Replicas:
         return received
 
     def _regroup(
-        self, counts: Ints, rows: Ints, flat: NDArray[Any]
-    ) -> list[tuple[Ints, NDArray[Any]]]:
+        self, counts: Ints, rows: Ints, flat: NDArray[Scalar]
+    ) -> list[tuple[Ints, NDArray[Scalar]]]:
         """[rank, table] runs of rows and of row vectors -> per table its rows and vectors [n, D],
         rank after rank.
         """

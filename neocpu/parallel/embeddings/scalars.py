@@ -30,7 +30,7 @@ class Pair(NamedTuple):
     """Shard `source` of rank `sender` informs shard `target` of rank `receiver` (positions in
     `plan.local`).
 
-    `nodes`: column nodes that travel; `rows`: the table rows [lo, hi) that both shards hold.
+    nodes : of columns, that travel. rows : of the table, [lo, hi), that both shards hold.
     """
 
     sender: int
@@ -41,6 +41,14 @@ class Pair(NamedTuple):
     rows: tuple[int, int]
 
 
+class NodeTerms(NamedTuple):
+    """Sums f32[n, scalars] of a column node, of a run of a shard's merged rows."""
+
+    node: Node
+    span: slice
+    terms: NDArray[np.float32]
+
+
 class ScalarPeers:
     """Exchange of column subtrees between shards of one table that share rows but no columns."""
 
@@ -49,7 +57,7 @@ class ScalarPeers:
         self.comm = comm
         self._dims = [table.dim for table in plan.tables]
         local = [plan.local(rank) for rank in range(comm.size)]
-        self._mine = local[comm.rank]
+        self._local = local[comm.rank]
         waiting = set(positions)
         self._out = [p for p in self._pairs(local) if p.sender == comm.rank and p.source in waiting]
         self._in = [
@@ -80,14 +88,15 @@ class ScalarPeers:
 
     def _nodes(self, shard: Shard) -> Iterator[Node]:
         lo, hi = shard.cols
+        # columns up to the next power of two are zeros of the tree: the last shard owns them
         return aligned_nodes(lo, self._root(shard) if hi == self._dims[shard.table] else hi)
 
-    def _span(self, position: int, rows: Rows, wanted: tuple[int, int]) -> slice:
+    def _span(self, position: int, rows: Rows, table_rows: tuple[int, int]) -> slice:
         """Where the table rows [lo, hi) stand among a shard's merged rows (local, ascending)."""
-        first, end = self._mine[position].rows
-        if wanted[0] <= first and end <= wanted[1]:
+        first_row, end = self._local[position].rows
+        if table_rows[0] <= first_row and end <= table_rows[1]:
             return slice(0, rows.size)  # nearly always: other columns of the same rows
-        lo, hi = np.searchsorted(rows, np.array(wanted) - first).tolist()
+        lo, hi = np.searchsorted(rows, np.array(table_rows) - first_row).tolist()
         return slice(lo, hi)
 
     def exchange(
@@ -95,54 +104,54 @@ class ScalarPeers:
     ) -> Generator[Request, None, dict[int, NDArray[np.float32]]]:
         """Row scalars f32[U, scalars] of each waiting shard.
 
-        `rows`: its merged rows i64[U], local, ascending; `terms`: nodes {(lo, size): f32[U,
-        scalars]} of its columns.
+        rows : its merged rows i64[U], local, ascending. terms : nodes {(lo, size): f32[U, scalars]}
+        of its columns.
         """
         sends = np.zeros(self.comm.size, np.int64)
         recvs = np.zeros(self.comm.size, np.int64)
-        parts: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
+        messages: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
         for pair in self._out:
             span = self._span(pair.source, rows[pair.source], pair.rows)
             for node in pair.nodes:
-                parts.append(terms[pair.source][node][span].reshape(-1))
-                sends[pair.receiver] += parts[-1].size
+                messages.append(terms[pair.source][node][span].reshape(-1))
+                sends[pair.receiver] += messages[-1].size
         spans = [self._span(pair.target, rows[pair.target], pair.rows) for pair in self._in]
         for pair, span in zip(self._in, spans):
             recvs[pair.sender] += len(pair.nodes) * (span.stop - span.start) * scalars
         arrived = np.empty(int(recvs.sum()), np.float32)
         yield self.comm.start_alltoallv(
-            np.concatenate(parts), sends, arrived, recvs, what="row scalars"
+            np.concatenate(messages), sends, arrived, recvs, what="row scalars"
         )
         pieces = {
-            i: [(node, slice(0, rows[i].size), term) for node, term in nodes.items()]
+            i: [NodeTerms(node, slice(0, rows[i].size), term) for node, term in nodes.items()]
             for i, nodes in terms.items()
         }
         at = 0
         for pair, span in zip(self._in, spans):
             for node in pair.nodes:
                 size = (span.stop - span.start) * scalars
-                pieces[pair.target].append(
-                    (node, span, arrived[at : at + size].reshape(-1, scalars))
-                )
+                term = arrived[at : at + size].reshape(-1, scalars)
+                pieces[pair.target].append(NodeTerms(node, span, term))
                 at += size
-        return {i: self._climb(i, rows[i].size, scalars, found) for i, found in pieces.items()}
+        return {i: self._climb(i, rows[i].size, scalars, nodes) for i, nodes in pieces.items()}
 
     def _climb(
         self,
         position: int,
         size: int,
         scalars: int,
-        pieces: Sequence[tuple[Node, slice, NDArray[np.float32]]],
+        pieces: Sequence[NodeTerms],
     ) -> NDArray[np.float32]:
         """Root of every row; rows whose columns are cut alike climb together."""
-        root = self._root(self._mine[position])
-        cuts = sorted({0, size} | {end for _, span, _ in pieces for end in (span.start, span.stop)})
+        root = self._root(self._local[position])
+        edges = {edge for _, span, _ in pieces for edge in (span.start, span.stop)}
+        cuts = sorted({0, size} | edges)
         out = np.empty((size, scalars), np.float32)
         for lo, hi in itertools.pairwise(cuts):
             covering = {
-                n: x[lo - s.start : hi - s.start]
-                for n, s, x in pieces
-                if s.start <= lo and hi <= s.stop
+                node: terms[lo - span.start : hi - span.start]
+                for node, span, terms in pieces
+                if span.start <= lo and hi <= span.stop
             }
             # a diverging run is told so by its loss
             with np.errstate(over="ignore", invalid="ignore"):

@@ -14,9 +14,9 @@ A row arrives as the exact sum of one term: as it is, with -0 as +0. The gradien
 summed exactly over the terms of all ranks (`docs/arithmetic.md` §3).
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,12 @@ from neocpu.core.jagged import KJT
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.shapes import Shape
-from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.buffers import Buffers, Scalar
 from neocpu.parallel.transport.started import Finished, Pause, Request, Started
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
-from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import bags
 
 Floats = NDArray[np.float32]
@@ -52,6 +50,7 @@ def keys_without_pooling(plan: Plan) -> tuple[int, ...]:
 def plan_of_rows(plan: Plan) -> Plan:
     """The plan as its tables without pooling see it: each has one key, others have none."""
     tables = tuple(
+        # a sum of one row is that row; weights are applied at home, to the rows that arrive
         replace(table, features=(table.name,), pooling="sum", weighted=False, maps=())
         if table.pooling == "none"
         else replace(table, features=(), weighted=False, maps=())
@@ -67,47 +66,37 @@ class RowsInput(NamedTuple):
     lookups: Ints
 
 
+class KeyLines(NamedTuple, Generic[Scalar]):
+    """Lines of a key, one for each lookup: its table among those looked up here, the first line
+    among those of the table, and the lines.
+    """
+
+    table: int
+    first: int
+    lines: NDArray[Scalar]
+
+
 class UnpooledEmbedding:
     """The tables without pooling of a plan: a row for every lookup, a term for every gradient.
 
-    Parameters
-    ----------
-    plan, comm, optimizer, seed, route, unique_rows, wires : as for `ShardedEmbedding`; of the plan
-        the tables with pooling "none" are looked up.
-    tbe : this rank's rows, of all tables of the plan.
+    env : of all tables, of which those with pooling "none" are looked up. tbe : this rank's rows,
+    of all tables of the plan.
 
     Attributes: `keys`, positions of the keys without pooling in a batch of the plan, in whose order
     rows and gradients are; `dims`, columns of each. All methods are collective.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        comm: Comm,
-        optimizer: SparseOptimizer,
-        seed: int,
-        tbe: TableBatchedEmbedding,
-        route: str = "direct",
-        unique_rows: str = "off",
-        wires: WireSpecs = FP32,
-    ) -> None:
-        self.comm = comm
+    def __init__(self, env: ShardingEnv, tbe: TableBatchedEmbedding) -> None:
+        plan = env.plan
+        self.comm = env.comm
         self.keys = keys_without_pooling(plan)
         key_tables = [bags(plan.tables)[key].table for key in self.keys]
         self.dims = tuple(plan.tables[table].dim for table in key_tables)
         self._height = [plan.tables[table].rows for table in key_tables]
         self._names = [bags(plan.tables)[key].key for key in self.keys]
-        self.sharded = ShardedEmbedding(
-            plan_of_rows(plan),
-            comm,
-            optimizer,
-            seed,
-            leaves=1,  # samples are lookups, whose cuts come with every batch
-            route=route,
-            unique_rows=unique_rows,
-            wires=wires,
-            tbe=tbe,
-        )
+        # samples are lookups here: their number differs from rank to rank, and comes with a batch
+        of_rows = replace(env, plan=plan_of_rows(plan), leaves=1, first_column=0, groups=())
+        self.sharded = ShardedEmbedding(of_rows, tbe)
         tables = sorted(set(key_tables))
         # position of each key's table among those looked up here
         self._column = np.array([tables.index(table) for table in key_tables], np.int64)
@@ -129,7 +118,7 @@ class UnpooledEmbedding:
         error = self._refusal(rows)
         if error is not None and self.comm.size == 1:
             raise error
-        queue = self.sharded.exchange.input.comm
+        queue = self.sharded.all_keys.input.comm
         accepted = rows if error is None else None
         return Started(self._steps(accepted, lambda: queue.agree(error)), queue.stream)
 
@@ -138,9 +127,9 @@ class UnpooledEmbedding:
         for name, height, key_rows in zip(self._names, self._height, rows):
             outside = np.flatnonzero((key_rows < -1) | (key_rows >= height))
             if outside.size:
-                first = int(outside[0])
+                lookup = int(outside[0])
                 return IndexRangeError(
-                    f"key {name!r}, lookup {first}: row {int(key_rows[first])} is outside "
+                    f"key {name!r}, lookup {lookup}: row {int(key_rows[lookup])} is outside "
                     f"[-1, {height})"
                 )
         return None
@@ -166,7 +155,7 @@ class UnpooledEmbedding:
             return np.array([0, samples], np.int64)
         counts = np.ones(ranks, np.int64)
         arrived = np.empty(ranks, np.int64)
-        yield self.sharded.exchange.input.comm.start_alltoallv(
+        yield self.sharded.all_keys.input.comm.start_alltoallv(
             np.full(ranks, samples, np.int64),
             counts,
             arrived,
@@ -174,17 +163,20 @@ class UnpooledEmbedding:
             what="input lookups",
             table=np.ones((ranks, ranks), np.int64),
         )
+        # a refusal travels with the counts, since every rank hears from every rank here
         if (arrived < 0).any():
+            # all ranks have to come to this agreement, so no poll may run into it
             yield Pause()
             agree()
         return np.append(0, np.cumsum(arrived)).astype(np.int64)
 
     def input(self, rows: Rows, cuts: Ints) -> Generator[Request, None, RowsInput]:
         """The input distribution of checked rows, step by step; cuts : of `cuts`."""
-        exchange = self.sharded.exchange
-        shape = Shape(exchange.ranks, self.comm.rank, cuts, exchange.columns, exchange.input.heads)
+        keys = self.sharded.all_keys
+        columns = self.sharded.columns
+        shape = Shape(keys.ranks, self.comm.rank, cuts, columns, keys.input.heads)
         kjt = self._bags_of_one(rows, shape.samples)
-        arrived = yield from exchange.input.steps(kjt, shape)
+        arrived = yield from keys.input.steps(kjt, shape)
         return RowsInput(arrived, np.array([key_rows.size for key_rows in rows], np.int64))
 
     def _table_lookups(self, rows: Rows) -> Ints:
@@ -195,27 +187,26 @@ class UnpooledEmbedding:
     def _bags_of_one(self, rows: Rows, samples: int) -> KJT:
         """A KJT with a key for each table, whose sample i has the table's lookup i, if any."""
         tables = self._first_column.size - 1
+        # what stays -1 is an empty bag, as a lookup of no row is one
         padded = np.full((tables, samples), -1, np.int64)
-        for column, at, key_rows in self._places(rows):
+        for column, at, key_rows in self._first_lines(rows):
             padded[column, at : at + key_rows.size] = key_rows
         present = padded >= 0
         return KJT(self.sharded.keys, present.astype(np.int32), padded[present])
 
-    def _places(self, arrays: Sequence[NDArray[Any]]) -> list[tuple[int, int, NDArray[Any]]]:
-        """(table, first sample, array) of each key, whose arrays have a line for each lookup."""
+    def _first_lines(self, arrays: Sequence[NDArray[Scalar]]) -> Iterator[KeyLines[Scalar]]:
+        """Where the lines of each key's array, one for each lookup, stand among its table's."""
         next_line = [0] * (self._first_column.size - 1)
-        places = []
-        for column, array in zip(self._column.tolist(), arrays):
-            places.append((column, next_line[column], array))
-            next_line[column] += len(array)
-        return places
+        for table, array in zip(self._column.tolist(), arrays):
+            yield KeyLines(table, next_line[table], array)
+            next_line[table] += len(array)
 
     def know(self, coming: RowsInput) -> None:
-        """As `ShardedEmbedding.know`, of lookups that have arrived."""
+        """`Embedding.know` of lookups that have arrived."""
         self.sharded.know(Finished(coming.input))
 
     def prefetch(self, coming: RowsInput) -> None:
-        """As `ShardedEmbedding.prefetch`, of lookups that have arrived."""
+        """`Embedding.prefetch` of lookups that have arrived."""
         self.sharded.prefetch(Finished(coming.input))
 
     def lookup(self, arrived: RowsInput) -> "StartedRows":
@@ -255,19 +246,20 @@ class UnpooledEmbedding:
             self._backward = None
         batch_input = arrived.input
         if rows is not None:
+            # shards know the rows that were looked up, but not which of them a gradient names
             batch_input = self._backward = self.start(rows).wait().input
         samples = batch_input.shape.samples
         columns = int(self._first_column[-1])
         lines = self._buffers.matrix("gradient", samples, columns, np.float32)
         ends = [0] * (self._first_column.size - 1)
-        for column, at, gradient in self._places(gradients):
+        for column, at, gradient in self._first_lines(gradients):
             lo = self._first_column[column]
             hi = self._first_column[column + 1]
             ends[column] = at + len(gradient)
             lines[at : ends[column], lo:hi] = gradient
         for column, end in enumerate(ends):
             lines[end:, self._first_column[column] : self._first_column[column + 1]] = 0
-        return self.sharded.start_backward(lines, step, batch_input)
+        return self.sharded.start_update(batch_input, lines, step)
 
 
 class StartedRows:

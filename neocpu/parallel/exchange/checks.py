@@ -18,12 +18,12 @@ def find_refusal(
     tables: Sequence[TableSpec],
     bags: Sequence[BatchKey],
     samples: int,
-    first: int | NDArray[np.int64],
+    first_sample: int | NDArray[np.int64],
 ) -> IndexRangeError | None:
     """Why this rank's part of a batch cannot be looked up, or None.
 
-    `samples`: how many samples the rank owns; `first`: the place of the first one in the global
-    batch, or i64[samples], that of each (messages name samples of the global batch). Rows may be -1
+    samples : how many the rank owns. first_sample : position of the first one in the global batch,
+    or i64[samples], that of each (messages name samples of the global batch). Rows may be -1
     (pruned) to rows - 1.
     """
     try:
@@ -47,12 +47,13 @@ def find_refusal(
     bad = first_outside(kjt.offsets, kjt.values, limits, samples)
     if bad < 0:
         return None
+    # empty bags begin at the same lookup: the last that does is the one that has it
     bag = int(np.searchsorted(kjt.offsets, bad, side="right")) - 1
     key = bags[bag // samples]
     sample = bag % samples
     table = tables[key.table]
-    place = first + sample if isinstance(first, int) else int(first[sample])
+    position = first_sample + sample if isinstance(first_sample, int) else int(first_sample[sample])
     return IndexRangeError(
-        f"feature {key.feature!r}, table {table.name!r}, sample {place} of the batch: "
+        f"feature {key.feature!r}, table {table.name!r}, sample {position} of the batch: "
         f"row {int(kjt.values[bad])} is outside [-1, {table.rows})"
     )

@@ -10,113 +10,80 @@ are the global batch. Lookups travel on a queue of their own (`Comm.queue`), so 
 batches may be on their way during a step.
 """
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, InverseKJT
-from neocpu.core.trees import rank_samples
-from neocpu.parallel.exchange.input_dist import Input, InputDist
-from neocpu.parallel.exchange.output_dist import Output, OutputDist
-from neocpu.parallel.exchange.repeated_bags import ExchangeOptions, RepeatedBags
+from neocpu.parallel.exchange.input_dist import Input
+from neocpu.parallel.exchange.key_set import KeySet
+from neocpu.parallel.exchange.output_dist import Output, PooledRows, ShardGradients
+from neocpu.parallel.exchange.repeated_bags import RepeatedBags
 from neocpu.parallel.exchange.shapes import Shape
-from neocpu.parallel.exchange.shipment import Spill
-from neocpu.parallel.exchange.wires import EXACT, WireSet
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import Ints, entries_of_ranks, key_columns
-from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Started
 from neocpu.tables.embedding.distinct_bags import expand
-from neocpu.tables.specs.feature_groups import Groups
 from neocpu.tables.specs.specs import bags
 
 Floats = NDArray[np.float32]
+MOST_SHAPES = 64
+
+
+class MeanColumns(NamedTuple):
+    """Keys that pool by MEAN, first columns in E, and widths: i64[n] each."""
+
+    key: Ints
+    column: Ints
+    width: Ints
 
 
 class Exchange:
     """The exchanges of one rank for one plan, any batch size; all ranks call its methods in the
     same order.
 
-    Parameters
-    ----------
-    plan, comm, leaves : who holds which rectangle, the ranks, and how samples are spread over them.
-    first_column : columns of E before the first pooled vector.
     row_scalars : numbers per row that the sparse optimizer needs of the whole row (`entries.py`).
-    route : a name in `routes.ROUTES`, for the words of row-split tables.
-    unique_rows : whether equal rows asked of one shard travel once, a name in
-        `message_sizes.UNIQUE_ROWS`.
-    wires : of pooled vectors and their gradients.
-    cuts : batch size -> i64[W+1], first sample of each rank and the end (None: as the leaves are
-        spread over the ranks).
-    groups : keys whose repeated bags travel once (`embedding.feature_groups.key_groups`).
 
     Attributes: alone, does this one rank hold every table whole, so that lookups are used where
-    they are and rows land where they belong? ranks, entries of all ranks; my_entries, of this one;
-    repeated, the parts of the batch, None without groups.
+    they are and rows land where they belong? ranks, entries of all ranks; all_keys, the exchanges
+    of all keys together; repeated, those of groups whose bags stand once, None without groups.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        comm: Comm,
-        leaves: int,
-        first_column: int,
-        row_scalars: int,
-        route: str = "direct",
-        unique_rows: str = "off",
-        wires: WireSet = EXACT,
-        cuts: Callable[[int], Ints] | None = None,
-        groups: Groups = (),
-    ) -> None:
-        self.plan = plan
-        self.comm = comm
-        self.leaves = leaves
-        self._cuts = cuts or self._leaf_cuts
-        self.bags = bags(plan.tables)
-        self.columns = int(key_columns(plan.tables, first_column)[-1])
-        self.ranks = entries_of_ranks(plan, first_column, row_scalars)
-        self.my_entries = self.ranks[comm.rank]
-        self.mean_columns = self._find_mean_columns(first_column)
-        self.alone = (
-            comm.size == 1
-            and len(self.my_entries.travel) == len(self.bags) == self.my_entries.cuts[1]
-        )
-        self.input = InputDist(plan, comm.queue("input"), self.ranks, self.alone, unique_rows)
-        self.output = OutputDist(plan, comm, self.ranks, route, wires)
-        self.repeated: RepeatedBags | None = None
-        if groups:
-            options = ExchangeOptions(plan, comm, route, unique_rows, wires, self.alone)
-            self.repeated = RepeatedBags(options, self.ranks, groups, first_column)
+    def __init__(self, env: ShardingEnv, row_scalars: int) -> None:
+        self.env = env
+        self.bags = bags(env.plan.tables)
+        self.columns = int(key_columns(env.plan.tables, env.first_column)[-1])
+        self.ranks = entries_of_ranks(env.plan, env.first_column, row_scalars)
+        self.my_entries = self.ranks[env.comm.rank]
+        self.mean_columns = self._find_mean_columns()
+        # alone, lookups are used in place and pooled into E: nothing is copied for messages
+        whole_tables = self.my_entries.spans.whole.stop
+        travelling = len(self.my_entries.travel)
+        self.alone = env.comm.size == 1 and travelling == len(self.bags) == whole_tables
+        self.all_keys = KeySet(env, self.ranks, self.alone)
+        self.repeated = RepeatedBags(env, self.ranks, self.alone) if env.groups else None
         self._shapes: dict[int, Shape] = {}
 
     def shape(self, batch: int) -> Shape:
         """Counts and jobs for a global batch of this many samples, computed once."""
         if batch not in self._shapes:
             # a data set ends in one odd batch; only tests use many sizes
-            if len(self._shapes) > 64:
+            if len(self._shapes) > MOST_SHAPES:
                 self._shapes.clear()
-            self._shapes[batch] = Shape(
-                self.ranks, self.comm.rank, self._cuts(batch), self.columns, self.input.heads
-            )
+            cuts = self.env.sample_cuts(batch)
+            heads = self.all_keys.input.heads
+            self._shapes[batch] = Shape(self.ranks, self.env.comm.rank, cuts, self.columns, heads)
         return self._shapes[batch]
 
-    def _leaf_cuts(self, batch: int) -> Ints:
-        ranks = self.comm.size
-        first = [rank_samples(rank, ranks, batch, self.leaves)[0] for rank in range(ranks)]
-        return np.array([*first, batch], np.int64)
-
-    def _find_mean_columns(self, first_column: int) -> tuple[Ints, Ints, Ints] | None:
-        """(key, first column in E, width) of the keys that pool by MEAN; None if there are none."""
-        columns = key_columns(self.plan.tables, first_column)
-        keys = [
-            key
-            for key, bag in enumerate(self.bags)
-            if self.plan.tables[bag.table].pooling == "mean"
-        ]
+    def _find_mean_columns(self) -> MeanColumns | None:
+        """Those of the keys that pool by MEAN; None if there are none."""
+        tables = self.env.plan.tables
+        columns = key_columns(tables, self.env.first_column)
+        keys = [key for key, bag in enumerate(self.bags) if tables[bag.table].pooling == "mean"]
         if not keys:
             return None
-        return np.array(keys, np.int64), columns[keys], np.diff(columns)[keys]
+        return MeanColumns(np.array(keys, np.int64), columns[keys], np.diff(columns)[keys])
 
     def start_input(self, batch: KJT | InverseKJT, samples: int) -> Started[Input]:
         """Send the lookups of this rank's samples of a global batch to the shards that hold their
@@ -125,21 +92,19 @@ class Exchange:
         if self.repeated is not None:
             return self.repeated.start(batch, self.shape(samples))
         kjt = expand(batch) if isinstance(batch, InverseKJT) else batch
-        return self.input.start(kjt, self.shape(samples))
+        return self.all_keys.input.start(kjt, self.shape(samples))
 
     def release(self, batch_input: Input) -> None:
         """Its memory is free for a coming input."""
         if self.repeated is not None:
             self.repeated.release(batch_input)
         else:
-            self.input.release(batch_input)
+            self.all_keys.input.release(batch_input)
 
-    def start_output(
-        self, shape: Shape, whole: Floats, words: NDArray[np.float64], spill: Spill
-    ) -> Output:
+    def start_output(self, shape: Shape, pooled: PooledRows) -> Output:
         """Send pooled rows home; see `OutputDist.start_output`."""
-        return self.output.start_output(shape, whole, words, spill)
+        return self.all_keys.output.start_output(shape, pooled)
 
-    def start_gradients(self, shape: Shape, gradient: Floats) -> Started[tuple[Floats, Floats]]:
+    def start_gradients(self, shape: Shape, gradient: Floats) -> Started[ShardGradients]:
         """Send gradients of pooled rows to the shards; see `OutputDist.start_gradients`."""
-        return self.output.start_gradients(shape, gradient)
+        return self.all_keys.output.start_gradients(shape, gradient)

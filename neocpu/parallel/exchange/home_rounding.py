@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.exchange.exchange import Exchange
-from neocpu.parallel.exchange.wires import Rounding, WireSet
+from neocpu.parallel.exchange.wires import Rounding
 from neocpu.parallel.sharding.entries import key_columns
 from neocpu.parallel.transport.buffers import Buffers
 
@@ -17,28 +17,29 @@ Floats = NDArray[np.float32]
 
 
 class HomeRounding:
-    """The columns that are rounded at home. exchange : of all keys. first_column : of E before the
-    first pooled vector.
-    """
+    """The columns that are rounded at home. exchange : of all keys."""
 
-    def __init__(self, exchange: Exchange, wires: WireSet, first_column: int) -> None:
+    def __init__(self, exchange: Exchange) -> None:
+        env = exchange.env
         copies = exchange.my_entries.copies
         homes = copies.home
         widths = copies.width
         if exchange.alone:
-            columns = key_columns(exchange.plan.tables, first_column)
+            columns = key_columns(env.plan.tables, env.first_column)
             homes = columns[:-1]
             widths = np.diff(columns)
         self._gradients: Rounding | None = None
         self._pooled: Rounding | None = None
         self._buffers = Buffers()
+        wires = env.wire_set
         if wires.backward is not None:
             self._gradients = Rounding(wires.backward, homes, widths, exchange.columns)
         if wires.forward is not None:
             if not exchange.alone:
-                part_homes, part_widths = exchange.output.home_parts()
-                homes = np.concatenate([homes, part_homes])
-                widths = np.concatenate([widths, part_widths])
+                # sums of row-split tables travel as exact words, their gradients as codes
+                groups = exchange.all_keys.output.group_columns
+                homes = np.concatenate([homes, groups.home])
+                widths = np.concatenate([widths, groups.width])
             self._pooled = Rounding(wires.forward, homes, widths, exchange.columns)
 
     def pooled(self, E: Floats) -> None:

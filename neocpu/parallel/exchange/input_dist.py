@@ -27,39 +27,40 @@ from neocpu.kernels.exchange.bucketize import (
 )
 from neocpu.kernels.operands import Bags
 from neocpu.parallel.exchange.checks import find_refusal
-from neocpu.parallel.exchange.shapes import Shape, part_of
+from neocpu.parallel.exchange.shapes import Shape, lookups_between
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.unique_rows import Heads, UniqueRows
-from neocpu.parallel.sharding.entries import Ints, RankEntries
-from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.entries import ByClass, Ints, RankEntries
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Pause, Request, Started
 from neocpu.tables.embedding.tbe import Lookups
 from neocpu.tables.specs.specs import bags
 
 Floats = NDArray[np.float32]
+NO_LOOKUPS: ByClass[Lookups | None] = ByClass(None, None, None, None)
 
 
 @dataclass(frozen=True)
 class Input:
     """This rank's lookups of one batch, in place: what a lookup and its backward pass need.
 
-    `classes`: lookups of the global batch for the four classes of travelling entries (None where a
-    class is empty); `travel`: those of all classes together; `copies`: lookups of this rank's own
-    samples in replicated tables; `kjt`: the batch as it came; `buffers`: what it lives in.
-
-    `notes`: by rank, what it put in the head of its lengths. `parts`: where repeated bags of some
-    keys stand once, the lookups of each part of the keys (`repeated_bags.py`); there are none here
-    then. `bag_of`: i64, in such a part, for each sample the bags that it has.
+    kjt : the batch as it came. shape : counts of its exchanges. buffers : what it lives in.
+    classes : lookups of the global batch for each class of travelling entries (None where a class
+        is empty). travel : those of all classes together.
+    copies : lookups of this rank's own samples in replicated tables.
+    notes : by rank, what it put in the head of its lengths.
+    key_sets : where repeated bags of some keys stand once, the lookups of each set of keys
+        (`repeated_bags.py`); there are none here then.
+    bag_of : i64, in such a set, for each sample the bags that it has.
     """
 
     kjt: KJT | InverseKJT
     shape: Shape
-    classes: tuple[Lookups | None, ...] = (None, None, None, None)
+    classes: ByClass[Lookups | None] = NO_LOOKUPS
     copies: Lookups | None = None
     buffers: Buffers | None = None
     travel: Lookups | None = None
-    parts: tuple["Input", ...] = ()
+    key_sets: tuple["Input", ...] = ()
     bag_of: Ints | None = None
     notes: tuple[Heads, ...] = ()
 
@@ -86,32 +87,27 @@ class Sent:
 class InputDist:
     """The input distribution of one rank.
 
-    plan, comm : who holds which rectangle, and the queue of the ranks on which lookups travel.
     ranks : entries of all ranks (`entries.entries_of_ranks`). alone : are lookups used where they
     are?
-    unique_rows : a name in `message_sizes.UNIQUE_ROWS`.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        comm: Comm,
-        ranks: Sequence[RankEntries],
-        alone: bool,
-        unique_rows: str = "off",
-    ) -> None:
+    def __init__(self, env: ShardingEnv, ranks: Sequence[RankEntries], alone: bool) -> None:
+        plan = env.plan
+        comm = env.comm.queue("input")
         self.plan = plan
         self.comm = comm
         self.alone = alone
         self.my_entries = ranks[comm.rank]
+        # of any table, so that all ranks agree on whether weights are exchanged
         self.weighted = any(table.weighted for table in plan.tables)
+        # copies last: lookups that travel are one run, and no message has to be cut out
         looked_up = [entries.travel for entries in ranks] + [self.my_entries.copies]
         self._bucket_keys = tuple(
             np.concatenate([getattr(e, name) for e in looked_up]) for name in ("key", "lo", "hi")
         )
-        self.unique = (
-            UniqueRows(ranks, comm.rank, unique_rows == "on") if unique_rows != "off" else None
-        )
+        self.unique: UniqueRows | None = None
+        if env.unique_rows != "off":
+            self.unique = UniqueRows(ranks, comm.rank, always=env.unique_rows == "on")
         self._idle: list[Buffers] = []  # of inputs that are done with
 
     @property
@@ -138,9 +134,9 @@ class InputDist:
         """
         if kjt.values.dtype != np.int64:
             kjt = replace(kjt, values=kjt.values.astype(np.int64))
-        first = int(shape.cuts[self.comm.rank])
+        first_sample = int(shape.cuts[self.comm.rank])
         keys = bags(self.plan.tables)
-        error = find_refusal(kjt, self.plan.tables, keys, shape.samples, first)
+        error = find_refusal(kjt, self.plan.tables, keys, shape.samples, first_sample)
         if error is not None and self.comm.size == 1:
             raise error
         accepted = kjt if error is None else None
@@ -167,12 +163,15 @@ class InputDist:
         numbers for the heads of the messages to each rank, of which `shape` knows.
         """
         agree = agree or partial(self.comm.agree, None)
+        # nobody else has to hear of it
         if kjt is None and self.comm.size == 1:
             agree()
+        # batches under way at once need buffers each; a step reuses those of one that is done
         buffers = self._idle.pop() if self._idle else Buffers()
         if kjt is not None and self.alone:
             lookups = Lookups(kjt.offsets, kjt.values, self._weights(kjt), shape.samples)
-            classes = (lookups if len(self.my_entries.travel) else None, None, None, None)
+            whole = lookups if len(self.my_entries.travel) else None
+            classes = NO_LOOKUPS._replace(whole=whole)
             return Input(kjt, shape, classes, buffers=buffers, travel=lookups)
         sent = None if kjt is None else self._bucketize(kjt, shape, buffers)
         lengths_out = buffers.take("lengths out", int(shape.length_sends.sum()), np.int32)
@@ -190,6 +189,7 @@ class InputDist:
             table=shape.length_table,
         )
         if lengths_in[shape.recv_heads].any():
+            # agreeing holds a rank up until all agree, so no poll may run into it
             yield Pause()
             agree()
         assert kjt is not None and sent is not None
@@ -222,6 +222,7 @@ class InputDist:
         words = counts
         distinct = np.empty((self.comm.size, 0), np.int32)
         if self.unique is not None:
+            # in a head they come first; behind them stands what the caller adds
             distinct = np.stack([note[: self.own_notes] for note in notes])
             words = self.unique.words(distinct, np.diff(starts, axis=1))
         rows = buffers.take("rows in", int(words.sum()), np.int64)
@@ -236,6 +237,7 @@ class InputDist:
                     sent.weights[:size], sent.counts, weights, counts, what="input weights"
                 )
             )
+        # rows and weights are both under way before either is waited for
         yield from requests
         alone = self.comm.size == 1  # one sender: already entry by entry
         if alone and self.unique is None:
@@ -268,7 +270,7 @@ class InputDist:
         travel = int(shape.entry_cuts[-1])
         copies = None
         if len(self.my_entries.copies):
-            copies = part_of(offsets, rows, weights, travel, ranges.key.size, samples)
+            copies = lookups_between(offsets, rows, weights, travel, ranges.key.size, samples)
         counts = np.diff(offsets[shape.entry_cuts * samples])
         message = rows[: int(counts.sum())]
         words = counts
@@ -289,8 +291,8 @@ class InputDist:
         return kjt.weights if self.weighted and kjt.weights is not None else np.empty(0, np.float32)
 
 
-def _joined(first: Sequence[Heads] | None, second: Sequence[Heads]) -> Sequence[Heads] | None:
+def _joined(unique: Sequence[Heads] | None, notes: Sequence[Heads]) -> Sequence[Heads] | None:
     """The numbers of two lists, rank by rank."""
-    if not first or not second:
-        return first or second or None
-    return [np.concatenate(pair) for pair in zip(first, second)]
+    if not unique or not notes:
+        return unique or notes or None
+    return [np.concatenate(pair) for pair in zip(unique, notes)]

@@ -8,18 +8,20 @@ A segment is what one rank asks of one shard: n lookups with U unique rows.
     auto   as on where that is shorter, otherwise as off; the sender decides batch by batch
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
+
+from neocpu.core.types import Elements
 
 Ints = NDArray[np.int64]
 UNIQUE_ROWS = ("off", "on", "auto")
 
 
-def positions_per_word(distinct: NDArray[Any]) -> Ints:
+def positions_per_word(distinct: Elements) -> Ints:
     """How many positions among so many unique rows a word of 8 bytes holds."""
+    # planners ask with expected numbers, which are no whole ones
     highest = np.ceil(np.maximum(distinct - 1, 0)).astype(np.float64)
+    # frexp's exponent is the bit length of a whole number, without a rounded logarithm
     bits = np.maximum(np.frexp(highest)[1], 1)
     return 64 // bits.astype(np.int64)
 
@@ -32,13 +34,13 @@ def message_words(lookups: Ints, distinct: Ints) -> Ints:
     return np.where(distinct < 0, lookups, packed)
 
 
-def segment_words(lookups: NDArray[Any], distinct: NDArray[Any], unique_rows: str) -> NDArray[Any]:
+def segment_words(lookups: Elements, distinct: Elements, unique_rows: str) -> Elements:
     """Words of segments, i64 where lookups and unique rows were counted, f64 where expected;
     unique_rows : one of UNIQUE_ROWS.
     """
     if unique_rows == "off":
         return lookups
-    packed: NDArray[Any] = (
+    packed: Elements = (
         message_words(lookups, distinct)
         if lookups.dtype == np.int64
         else distinct + lookups / positions_per_word(distinct)

@@ -14,7 +14,6 @@ the node then, is how TorchRec's embedding towers do it).
 
 from collections.abc import Generator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from neocpu.core.errors import PlanError
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import Node, aligned_nodes, rank_leaves, rank_samples
+from neocpu.parallel.transport.buffers import Scalar
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
 
@@ -52,6 +52,7 @@ class Peers:
         self.nodes = comm.size // per_node
         self.per_node = per_node
         self.node, self.place = divmod(comm.rank, per_node)
+        # kept: a process that trains many times would run out of MPI's communicators
         self.inside = comm.kept(f"nodes of {per_node}", lambda: comm.split(self.node, comm.rank))
         self.across = comm.kept(
             f"places in nodes of {per_node}", lambda: comm.split(self.place, comm.rank)
@@ -101,9 +102,9 @@ class PeerLookups:
         """
         sizes = self._peers.sizes(batch)
         samples = int(sizes[self._peers.node])
-        mine = len(self._names)
+        keys_here = len(self._names)
         sends = 1 + self._counts * samples
-        recvs = 1 + mine * sizes
+        recvs = 1 + keys_here * sizes
         # each message of lengths begins with 1 where the sender refuses the batch
         out = np.ones(int(sends.sum()), np.int32)
         if kjt is not None:
@@ -112,17 +113,19 @@ class PeerLookups:
         lengths = np.empty(int(recvs.sum()), np.int32)
         yield self._comm.start_alltoallv(out, sends, lengths, recvs, what="peer lengths")
         heads = np.cumsum(recvs) - recvs
+        # its node's ranks hear of it in their exchange of lengths (`InputDist.steps`)
         if lengths[heads].any():
             return None
         assert kjt is not None
         blocks = [
-            lengths[head + 1 : head + count].reshape(mine, size)
+            lengths[head + 1 : head + count].reshape(keys_here, size)
             for head, count, size in zip(heads, recvs, sizes)
         ]
         counts_in = np.array([block.sum(dtype=np.int64) for block in blocks], np.int64)
         counts_out, runs = self._runs(kjt)
         rows = yield from self._travel(kjt.values, runs, counts_out, blocks, counts_in, "peer rows")
         weights = None
+        # a question of the tables, which all ranks answer alike: the exchange needs all of them
         if self._weighted and kjt.weights is not None:
             weights = yield from self._travel(
                 kjt.weights, runs, counts_out, blocks, counts_in, "peer weights"
@@ -141,26 +144,27 @@ class PeerLookups:
 
     def _travel(
         self,
-        values: NDArray[Any],
+        values: NDArray[Scalar],
         runs: Sequence[slice],
         counts_out: Ints,
         blocks: Sequence[NDArray[np.int32]],
         counts_in: Ints,
         what: str,
-    ) -> Generator[Request, None, NDArray[Any]]:
+    ) -> Generator[Request, None, NDArray[Scalar]]:
         """Send each node its runs; what peers sent, key by key and for each key peer by peer."""
+        # a node of tables without keys has nothing to join, but a dtype
         empty = values[:0]
         out = np.concatenate([empty, *(values[run] for run in runs)])
         arrived = np.empty(int(counts_in.sum()), values.dtype)
         yield self._comm.start_alltoallv(out, counts_out, arrived, counts_in, what=what)
-        parts = []
-        first = 0
+        by_peer = []
+        start = 0
         for block in blocks:
-            ends = first + np.cumsum(block.sum(axis=1, dtype=np.int64))
-            parts.append([arrived[lo:hi] for lo, hi in pairwise([first, *ends.tolist()])])
-            first = int(ends[-1])
+            ends = start + np.cumsum(block.sum(axis=1, dtype=np.int64))
+            by_peer.append([arrived[lo:hi] for lo, hi in pairwise([start, *ends.tolist()])])
+            start = int(ends[-1])
         return np.concatenate(
-            [empty, *(part[key] for key in range(len(self._names)) for part in parts)]
+            [empty, *(runs[key] for key in range(len(self._names)) for runs in by_peer)]
         )
 
 
@@ -173,7 +177,7 @@ class PeerVectors:
     def __init__(self, peers: Peers, columns: Sequence[Ints]) -> None:
         self._peers = peers
         self._columns = columns
-        self._widths = np.array([part.size for part in columns], np.int64)
+        self._widths = np.array([vectors.size for vectors in columns], np.int64)
 
     def home(self, vectors: Floats, batch: int, out: Floats) -> None:
         """Send what this node made of its peers' samples, f32[P, C]; all nodes' vectors of this
@@ -182,6 +186,7 @@ class PeerVectors:
         sizes = self._peers.sizes(batch)
         samples = len(out)
         width = int(self._widths[self._peers.node])
+        # in fp32: wires round the pooled vectors only (docs/arithmetic.md §13)
         arrived = np.empty(int(samples * self._widths.sum()), np.float32)
         self._peers.across.alltoallv(
             np.ascontiguousarray(vectors).reshape(-1),
@@ -190,11 +195,11 @@ class PeerVectors:
             samples * self._widths,
             what="tower vectors",
         )
-        first = 0
+        start = 0
         for columns in self._columns:
-            end = first + samples * columns.size
-            out[:, columns] = arrived[first:end].reshape(samples, columns.size)
-            first = end
+            end = start + samples * columns.size
+            out[:, columns] = arrived[start:end].reshape(samples, columns.size)
+            start = end
 
     def back(self, gradient: Floats, batch: int) -> Floats:
         """Gradients f32[P, C] of this node's vectors of its peers' samples, from those at home

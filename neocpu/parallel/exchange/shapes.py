@@ -8,15 +8,27 @@ are [cuts[q], cuts[q+1]).
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.exchange.bucketize import lengths_to_offsets
+from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs, run_jobs
 from neocpu.parallel.exchange.shipment import Groups
 from neocpu.parallel.exchange.wires import WholeJobs, Wire
-from neocpu.parallel.sharding.entries import Ints, RankEntries, RoutedEntries
+from neocpu.parallel.sharding.entries import ByClass, Ints, RankEntries, RoutedEntries
 from neocpu.tables.embedding.tbe import Lookups
+
+
+class WordSources(NamedTuple):
+    """Where words of groups stand, as of `kernels.numbers.rounding.WordParts`: first i64[G+1],
+    source and stride i64[J].
+    """
+
+    first: Ints
+    source: Ints
+    stride: Ints
 
 
 class Shape:
@@ -52,10 +64,11 @@ class Shape:
         self.length_recvs = self.head_recvs + keys[me] * self.sizes
         self.send_heads = np.cumsum(self.length_sends) - self.length_sends
         self.recv_heads = np.cumsum(self.length_recvs) - self.length_recvs
+        # entries and batch size tell the counts of all ranks: two-level exchanges need not ask
         self.length_table = heads + np.outer(self.sizes, keys)  # [sender, receiver]
         self.entry_cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(keys)])
         # of `combine_sources`, once a route has brought the first
-        self.sources: tuple[Ints, Ints, Ints] | None = None
+        self.sources: WordSources | None = None
         self.wired: dict[Wire, WholeJobs] = {}
         # [K, W+1]: first bag of (entry, rank)
         self._bounds = np.arange(keys[me])[:, None] * self.batch + cuts
@@ -73,6 +86,7 @@ class Shape:
         notes : for each rank, the numbers of its head after the status.
         """
         if lengths is None:
+            # messages are as long as receivers expect; of this one they read the status only
             send[:] = 1
             return
         send[self.send_heads] = 0
@@ -109,23 +123,21 @@ class Shape:
         runs = np.diff(starts, axis=1)
         # runs arrive rank by rank
         sent = np.cumsum(runs.T.reshape(-1)).reshape(runs.T.shape).T - runs
-        jobs = np.zeros((runs.size, 6), np.int64)
-        jobs[:, 0], jobs[:, 2], jobs[:, 4], jobs[:, 5] = (
-            sent.reshape(-1),
-            starts[:, :-1].reshape(-1),
-            1,
-            runs.reshape(-1),
-        )
+        jobs = run_jobs(sent.reshape(-1), starts[:, :-1].reshape(-1), runs.reshape(-1))
         return runs.sum(axis=0), jobs
 
     def classes(
         self, offsets: Ints, rows: Ints, weights: NDArray[np.float32]
-    ) -> tuple[Lookups | None, ...]:
-        """Lookups of my four classes of entries."""
+    ) -> ByClass[Lookups | None]:
+        """Lookups of each class of my entries."""
         lookups: list[Lookups | None] = []
-        for lo, hi in zip(self.entries.cuts, self.entries.cuts[1:]):
-            lookups.append(part_of(offsets, rows, weights, lo, hi, self.batch) if hi > lo else None)
-        return tuple(lookups)
+        for span in self.entries.spans:
+            lo, hi = span.start, span.stop
+            empty = lo == hi
+            lookups.append(
+                None if empty else lookups_between(offsets, rows, weights, lo, hi, self.batch)
+            )
+        return ByClass(*lookups)
 
     # ---- pooled rows and their gradients ----
 
@@ -148,10 +160,10 @@ class Shape:
     @cached_property
     def gather_jobs(self) -> Ints:
         """Columns of dE[b, columns] -> their gradients [b, C_q], rank after rank."""
-        return np.ascontiguousarray(self.scatter_jobs[:, [2, 3, 0, 1, 4, 5]])
+        return reversed_jobs(self.scatter_jobs)
 
     def _jobs(self, blocks: Sequence[RoutedEntries]) -> Ints:
-        jobs: list[list[int]] = []
+        jobs: list[BlockJob] = []
         base = 0
         for entries in blocks:
             for home, column, width in zip(
@@ -159,21 +171,18 @@ class Shape:
             ):
                 last = jobs[-1] if jobs else None
                 # neighbours here and there: one job
-                if last and column > 0 and last[2] + last[5] == home:
-                    last[5] += width
+                if last and column > 0 and last.target + last.width == home:
+                    jobs[-1] = last._replace(width=last.width + width)
                 else:
+                    source = base + column
                     jobs.append(
-                        [base + column, entries.columns, home, self.columns, self.samples, width]
+                        BlockJob(source, entries.columns, home, self.columns, self.samples, width)
                     )
             base += self.samples * entries.columns
-        return np.array(jobs, np.int64).reshape(-1, 6)
+        return job_array(jobs)
 
-    def combine_sources(
-        self, arrived: Sequence[Groups], widths: Sequence[int]
-    ) -> tuple[Ints, Ints, Ints]:
-        """(group_start i64[G+1], source i64[J], stride i64[J]) of arrived blocks [b, groups], one
-        after the other.
-        """
+    def combine_sources(self, arrived: Sequence[Groups], widths: Sequence[int]) -> WordSources:
+        """Where the words of each group stand in blocks [b, groups], one after the other."""
         blocks: list[list[tuple[int, int]]] = [[] for _ in widths]
         base = 0
         for groups in arrived:
@@ -187,19 +196,20 @@ class Shape:
             [np.zeros(1, np.int64), np.cumsum([len(f) for f in blocks], dtype=np.int64)]
         )
         flat = np.array([pair for f in blocks for pair in f], np.int64).reshape(-1, 2)
-        return starts, np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1])
+        source, stride = np.ascontiguousarray(flat.T)
+        return WordSources(starts, source, stride)
 
 
-def part_of(
+def lookups_between(
     offsets: Ints, rows: Ints, weights: NDArray[np.float32], lo: int, hi: int, samples: int
 ) -> Lookups:
     """Lookups of entries [lo, hi) among those of all entries, as views where possible."""
     cuts = offsets[lo * samples : hi * samples + 1]
-    first = int(cuts[0])
-    last = int(cuts[-1])
+    start = int(cuts[0])
+    end = int(cuts[-1])
     return Lookups(
-        cuts - first if first else cuts,
-        rows[first:last],
-        weights[first:last] if weights.size else weights,
+        cuts - start if start else cuts,
+        rows[start:end],
+        weights[start:end] if weights.size else weights,
         samples,
     )

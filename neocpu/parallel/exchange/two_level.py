@@ -13,11 +13,11 @@ small exchange inside the node, unless the caller knows the counts of all ranks 
 
 from collections.abc import Generator
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from neocpu.core.types import Elements
 from neocpu.parallel.transport.buffers import Buffers, as_bytes
 from neocpu.parallel.transport.checks import Counts, check_exchange, check_gather
 from neocpu.parallel.transport.comm import Comm
@@ -58,7 +58,7 @@ class Places:
         self.even = len({ranks.size for ranks in members}) == 1
 
     @property
-    def mine(self) -> Ints:
+    def clients(self) -> Ints:
         """Ranks that this one serves."""
         return self.served[self.place]
 
@@ -148,6 +148,7 @@ class TwoLevelComm(Comm):
         self.direct = direct
         self.places = Places(self.nodes, self.rank)
         self.inside = direct.split(self.node_of(self.rank), self.rank)
+        # counts are told when an exchange starts, while others may be at any stage inside
         self._tellers = self.inside.queue("relay counts")
         self.between = direct.queue("between nodes")
         # gathers go between nodes first, so they have queues of their own
@@ -168,16 +169,17 @@ class TwoLevelComm(Comm):
 
     def start_alltoallv(
         self,
-        send: NDArray[Any],
+        send: Elements,
         send_counts: ArrayLike,
-        recv: NDArray[Any],
+        recv: Elements,
         recv_counts: ArrayLike,
         what: str = "",
         table: ArrayLike | None = None,
     ) -> Request:
         """`Comm.start_alltoallv` in two stages, or in three where the counts of others are not
-        known. `table`: i64[size, size], counts of all ranks [sender, receiver], on all ranks or
-        none.
+        known.
+
+        table : i64[size, size], counts of all ranks [sender, receiver], on all ranks or none.
         """
         sends, recvs = check_exchange(self.size, send, send_counts, recv, recv_counts)
         known = None if table is None else np.asarray(table, np.int64) * send.itemsize
@@ -230,25 +232,29 @@ class TwoLevelComm(Comm):
         if table is None:
             relayed = yield from self._share_counts(sends[places.order])
         else:
-            relayed = table[np.ix_(places.peers, places.mine)]
+            relayed = table[np.ix_(places.peers, places.clients)]
         buffers = self._idle.pop() if self._idle else Buffers()
+        # what a peer relays for this rank must be one message: runs by peer, then by receiver
         outgoing = buffers.take("outgoing", send.size, np.uint8)
         starts = np.cumsum(sends) - sends
         _gather_runs(send, starts[places.order], sends[places.order], outgoing)
         at_server = buffers.take("at server", int(relayed.sum()), np.uint8)
         yield self.inside.start_alltoallv(
             outgoing,
+            # reduceat cannot sum nothing; each peer serves itself at least
             np.add.reduceat(sends[places.order], places.firsts),
             at_server,
             relayed.sum(axis=1),
             what=what,
         )
         onward = buffers.take("onward", at_server.size, np.uint8)
+        # came sender by sender, goes receiver by receiver
         starts = (np.cumsum(relayed) - relayed.reshape(-1)).reshape(relayed.shape)
         _gather_runs(at_server, starts.T.reshape(-1), relayed.T.reshape(-1), onward)
         onward_counts = np.zeros(self.size, np.int64)
-        onward_counts[places.mine] = relayed.sum(axis=0)
+        onward_counts[places.clients] = relayed.sum(axis=0)
         arriving, sources = places.by_server(self.rank, recvs)
+        # messages arrive node by node, which is rank by rank where nodes are runs of ranks
         arrived = recv if places.runs else buffers.take("arrived", recv.size, np.uint8)
         yield self.between.start_alltoallv(onward, onward_counts, arrived, arriving, what=what)
         if not places.runs:
@@ -258,19 +264,19 @@ class TwoLevelComm(Comm):
     def _share_counts(self, counts: Ints) -> Generator[Request, None, Ints]:
         """Bytes that each peer sends to each rank that this one serves: i64[peers, served]."""
         places = self.places
-        mine = places.mine.size
-        relayed = np.empty((places.peers.size, mine), np.int64)
+        clients = places.clients.size
+        relayed = np.empty((places.peers.size, clients), np.int64)
         yield self._tellers.start_alltoallv(
             np.ascontiguousarray(counts),
             [ranks.size for ranks in places.served],
             relayed.reshape(-1),
-            np.full(places.peers.size, mine, np.int64),
+            np.full(places.peers.size, clients, np.int64),
             what="relay counts",
         )
         return relayed
 
     def start_allgatherv(
-        self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
+        self, send: Elements, recv: Elements, counts: ArrayLike, what: str = ""
     ) -> Request:
         """`Comm.start_allgatherv`: to one rank of each node, which hands it on to its node."""
         sizes = check_gather(self.rank, send, recv, counts) * send.itemsize
@@ -284,8 +290,9 @@ class TwoLevelComm(Comm):
         copies = np.zeros(self.size, np.int64)
         copies[places.servers[:, self.rank]] = send.size
         arriving = np.zeros(self.size, np.int64)
-        arriving[places.mine] = sizes[places.mine]
+        arriving[places.clients] = sizes[places.clients]
         served = np.empty(int(arriving.sum()), np.uint8)
+        # one copy for each node, whatever its number of ranks: they share it inside
         outgoing = np.tile(send, len(places.servers))
         yield self._gathers_between.start_alltoallv(outgoing, copies, served, arriving, what=what)
         in_order = len(places.peers) == 1
@@ -299,12 +306,13 @@ class TwoLevelComm(Comm):
     # ---- as the comm underneath ----
 
     def _exchange(
-        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+        self, send: Elements, send_counts: Counts, recv: Elements, recv_counts: Counts
     ) -> Request:
         self.push()
         return self.direct._exchange(send, send_counts, recv, recv_counts)
 
-    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
+    def _start_gather(self, send: Elements, recv: Elements, counts: Counts) -> Request:
+        # calls underneath have one order too: exchanges under way make theirs before this one
         self.push()
         return self.direct._start_gather(send, recv, counts)
 

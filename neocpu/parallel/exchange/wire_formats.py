@@ -12,14 +12,16 @@ which points of a step: `docs/arithmetic.md` §13.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.core.errors import PlanError
 from neocpu.core.formats import FORMATS, RowFormat
 from neocpu.core.formats import WIRES as TRAVELLING
 from neocpu.core.records import Limits
+from neocpu.core.types import Json
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 
@@ -30,10 +32,9 @@ DIRECTIONS = ("forward", "backward", "dense")
 class WireFormat(NamedTuple):
     """A format of numbers that travel.
 
-    Attributes:
-        row: bytes of a row, or of a block of columns.
-        blocks: whether columns are encoded in blocks, each under a header of its own.
-        forms: what kernels call it (`kernels/exchange/wires.py`), on the way forward and on the way
+    row : bytes of a row, or of a block of columns.
+    blocks : whether columns are encoded in blocks, each under a header of its own.
+    forms : what kernels call it (`kernels/exchange/wires.py`), on the way forward and on the way
         back.
     """
 
@@ -43,9 +44,11 @@ class WireFormat(NamedTuple):
 
 
 WIRE_FORMATS = {
+    # exact: no kernel is told of it
     "fp32": WireFormat(FORMATS["fp32"], blocks=False, forms=(-1, -1)),
     "fp16": WireFormat(FORMATS["fp16"], blocks=False, forms=(0, 0)),
     "bf16": WireFormat(FORMATS["bf16"], blocks=False, forms=(1, 1)),
+    # HFP8: 1-4-3 bits forward; 1-5-2 on the way back, where gradients need the range
     "fp8": WireFormat(TRAVELLING["fp8_row_forward"], blocks=True, forms=(4, 5)),
     "int8": WireFormat(FORMATS["int8"], blocks=True, forms=(2, 2)),
     "int4": WireFormat(FORMATS["int4"], blocks=True, forms=(3, 3)),
@@ -81,13 +84,18 @@ class WireSpec:
         """Mean bytes of a number, of whole blocks."""
         return float(self.bytes(self.block)) / self.block
 
-    def bytes(self, width: Any) -> Any:
+    @overload
+    def bytes(self, width: int) -> int: ...
+    @overload
+    def bytes(self, width: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def bytes(self, width: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
         """Bytes of the codes of so many columns of a sample: an int, or i64[n] of i64[n]."""
         row = WIRE_FORMATS[self.format].row
         widths = np.asarray(width, np.int64)
         if not self.blocks:
             size = widths * row.bits // 8
         else:
+            # FBGEMM refuses a last block that is short; here it is a short row
             last = widths % self.block
             unit = 8 * row.multiple
             codes = (last * row.bits + unit - 1) // unit * row.multiple
@@ -95,9 +103,9 @@ class WireSpec:
             size = widths // self.block * row.row_bytes(self.block) + rest
         return int(size) if np.ndim(width) == 0 else size.astype(np.int64)
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Json]:
         """What decides the bits, as JSON values."""
-        keys: dict[str, Any] = {"format": self.format}
+        keys: dict[str, Json] = {"format": self.format}
         if self.blocks:
             keys["block"] = self.block
         if self.scale != 1.0:
@@ -152,7 +160,7 @@ class WiresConfig:
             )
         )
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Json]:
         """What decides the bits, of the wires that round."""
         specs = {name: getattr(self.specs, name) for name in DIRECTIONS}
         return {name: spec.header() for name, spec in specs.items() if not spec.exact}
@@ -161,6 +169,7 @@ class WiresConfig:
         """(key, what is wrong with it)."""
         for name in DIRECTIONS:
             spec: WireSpec = getattr(self.specs, name)
+            # numbers are divided by it on arrival: its inverse has to be a normal number too
             if not 2.0**-126 <= spec.scale <= 2.0**126:
                 yield f"{name}_scale", f"{spec.scale} is not from 2^-126 to 2^126"
             elif spec.exact and spec.scale != 1.0:

@@ -12,11 +12,13 @@ the table, so no shard may be cut inside one: `refuse_cut_blocks`.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.exchange import wires as kernels
+from neocpu.parallel.exchange.block_jobs import BlockJob, job_array
 from neocpu.parallel.exchange.wire_formats import WIRE_FORMATS, WireSpec, WireSpecs
 from neocpu.parallel.sharding.entries import Ints, RankEntries, RoutedEntries
 
@@ -63,6 +65,7 @@ class Wire:
 
     def joins(self, width: int) -> bool:
         """May columns that follow so many others be part of one job with them?"""
+        # a block that began at another column would have another scale, and other bits
         return not self.spec.blocks or width % self.spec.block == 0
 
 
@@ -79,27 +82,21 @@ class WireSet:
         return WireSet(Wire.of(specs.forward), Wire.of(specs.backward, backward=True))
 
 
-EXACT = WireSet()
-
-
-def merged_jobs(wire: Wire, jobs: Iterable[Sequence[int]]) -> Ints:
-    """Jobs with neighbours joined, (source, target) in a matrix and in a message.
-
-    Each is (column, stride, byte, stride in bytes, rows, width).
-    """
-    merged: list[list[int]] = []
-    for column, stride, byte, pitch, rows, width in jobs:
+def merged_jobs(wire: Wire, jobs: Iterable[BlockJob]) -> Ints:
+    """Jobs from a matrix into a message of codes, neighbours joined; targets are in bytes."""
+    merged: list[BlockJob] = []
+    for job in jobs:
         last = merged[-1] if merged else None
         if (
             last
-            and last[0] + last[5] == column
-            and last[2] + wire.bytes(last[5]) == byte
-            and wire.joins(last[5])
+            and last.source + last.width == job.source
+            and last.target + wire.bytes(last.width) == job.target
+            and wire.joins(last.width)
         ):
-            last[5] += width
-        elif width:
-            merged.append([column, stride, byte, pitch, rows, width])
-    return np.array(merged, np.int64).reshape(-1, 6)
+            merged[-1] = last._replace(width=last.width + job.width)
+        elif job.width:
+            merged.append(job)
+    return job_array(merged)
 
 
 class WholeJobs:
@@ -125,10 +122,11 @@ class WholeJobs:
         self.rows = merged_jobs(
             wire, _jobs(wire, entries, entries.column, entries.columns, 0, int(cuts[-1]))
         )
-        home: list[tuple[int, ...]] = []
+        home: list[BlockJob] = []
         base = 0
         for rank, pitch in zip(ranks, pitches):
             home += _jobs(wire, rank.whole, rank.whole.home, columns, base, samples)
+            # messages of all ranks stand one after the other, and are of bytes
             base += samples * pitch
         # columns of E and the messages of all ranks, one after the other
         self.columns = merged_jobs(wire, home)
@@ -141,19 +139,21 @@ def _bytes_of(wire: Wire, entries: RoutedEntries) -> int:
 
 def _jobs(
     wire: Wire, entries: RoutedEntries, columns: Ints, stride: int, base: int, rows: int
-) -> list[tuple[int, ...]]:
+) -> list[BlockJob]:
     sizes = wire.spec.bytes(entries.width)
     starts = base + np.cumsum(sizes) - sizes
     pitch = int(sizes.sum())
     return [
-        (column, stride, start, pitch, rows, width)
+        BlockJob(column, stride, start, pitch, rows, width)
         for column, start, width in zip(columns.tolist(), starts.tolist(), entries.width.tolist())
     ]
 
 
-def reversed_jobs(jobs: Ints) -> Ints:
-    """The same jobs from target to source."""
-    return np.ascontiguousarray(jobs[:, [2, 3, 0, 1, 4, 5]])
+class ColumnSpan(NamedTuple):
+    """`width` columns of a matrix, from `column` on."""
+
+    column: int
+    width: int
 
 
 class Rounding:
@@ -165,13 +165,13 @@ class Rounding:
     def __init__(self, wire: Wire, homes: Ints, widths: Ints, columns: int) -> None:
         self._wire = wire
         self._columns = columns
-        spans: list[list[int]] = []
+        spans: list[ColumnSpan] = []
         for home, width in sorted(zip(homes.tolist(), widths.tolist())):
             last = spans[-1] if spans else None
-            if last and last[0] + last[1] == home and wire.joins(last[1]):
-                last[1] += width
+            if last and last.column + last.width == home and wire.joins(last.width):
+                spans[-1] = ColumnSpan(last.column, last.width + width)
             else:
-                spans.append([home, width])
+                spans.append(ColumnSpan(home, width))
         self._spans = spans
         self._jobs: dict[int, Ints] = {}
 
@@ -180,7 +180,9 @@ class Rounding:
         samples = len(source)
         if samples not in self._jobs:
             columns = self._columns
-            jobs = [(at, columns, at, columns, samples, width) for at, width in self._spans]
-            self._jobs[samples] = np.array(jobs, np.int64).reshape(-1, 6)
+            self._jobs[samples] = job_array(
+                BlockJob(span.column, columns, span.column, columns, samples, span.width)
+                for span in self._spans
+            )
         if samples:
             self._wire.round(source, target, self._jobs[samples])

@@ -4,42 +4,83 @@ rectangles, key by key.
 An entry is one key (feature, table) of the batch meeting one shard of its table. The entries of a
 rank fall in classes:
 
-    whole    the shard holds every row: bags can be pooled and rounded there
-    parts    the shard holds some rows: exact fp64 words travel, the bag's home rounds
-             (docs/arithmetic.md §3)
-    copies   the table is on every rank (data_parallel): nothing travels before the backward pass
+    whole      the shard holds every row: bags can be pooled and rounded there
+    row_split  the shard holds some rows: exact fp64 words travel, the bag's home rounds
+               (docs/arithmetic.md §3)
+    copies     the table is on every rank (data_parallel): nothing travels before the backward pass
 
-and whole and parts each in two: shards that can finish an update alone, and column shards whose
+and the first two each in two: shards that can finish an update alone, and column shards whose
 rule needs a number of the whole row (its mean square), which the shards of the same rows must first
-share. Order: whole, whole with scalars, parts with scalars, parts; within a class the shards of
-`plan.local(rank)`, then the table's keys. Every rank lists the entries of all ranks from the plan
-alone, so no message describes another.
+share. They stand in the order of `ByClass`; within a class the shards of `plan.local(rank)`, then
+the table's keys. Every rank lists the entries of all ranks from the plan alone, so no message
+describes another.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.sharding.schemes import Shard
 from neocpu.tables.specs.specs import TableSpec, bags
 
 Ints = NDArray[np.int64]
+T = TypeVar("T")
+
+
+class ByClass(NamedTuple, Generic[T]):
+    """Something of each class of entries that travel."""
+
+    # those with scalars stand side by side, so that they are one run, as whole and row-split
+    # entries are
+    whole: T
+    whole_with_scalars: T
+    row_split_with_scalars: T
+    row_split: T
+
+    def of(self, whole: bool, with_scalars: bool) -> T:
+        """That of one class."""
+        if whole:
+            return self.whole_with_scalars if with_scalars else self.whole
+        return self.row_split_with_scalars if with_scalars else self.row_split
+
+
+class ShardEntry(NamedTuple):
+    """One key of the batch meeting one shard of its table.
+
+    shard : position in `plan.local(rank)`. lo, hi : rows of the shard. width : its columns.
+    home : the first of these columns in E.
+    """
+
+    key: int
+    shard: int
+    lo: int
+    hi: int
+    width: int
+    home: int
 
 
 @dataclass(frozen=True)
 class RoutedEntries:
-    """K entries in the order in which they travel; a slice of them is Entries again."""
+    """K entries in the order in which they travel: an i64[K] for each field of `ShardEntry`."""
 
-    key: Ints  # [K] key of the batch
-    shard: Ints  # [K] position in plan.local(rank)
-    lo: Ints  # [K] rows [lo, hi) of the shard
+    key: Ints
+    shard: Ints
+    lo: Ints
     hi: Ints
-    width: Ints  # [K] columns of the shard
-    home: Ints  # [K] first of these columns in E
+    width: Ints
+    home: Ints
+
+    @staticmethod
+    def of(entries: Iterable[ShardEntry]) -> "RoutedEntries":
+        """These entries, in their order."""
+        table = np.array(list(entries), np.int64).reshape(-1, len(ShardEntry._fields))
+        # kernels take the fields one by one, as contiguous arrays
+        return RoutedEntries(*np.ascontiguousarray(table.T))
 
     @cached_property
     def column(self) -> Ints:
@@ -54,37 +95,45 @@ class RoutedEntries:
     def __len__(self) -> int:
         return self.key.size
 
-    def __getitem__(self, part: slice | Ints) -> "RoutedEntries":
-        return RoutedEntries(*(getattr(self, name)[part] for name in self.__dataclass_fields__))
+    def __getitem__(self, chosen: slice | Ints) -> "RoutedEntries":
+        return RoutedEntries(*(getattr(self, name)[chosen] for name in ShardEntry._fields))
 
 
 @dataclass(frozen=True)
 class RankEntries:
-    """All entries of one rank: those that travel, with the bounds of their four classes, and the
-    copies.
-    """
+    """All entries of one rank. spans : where each class stands among those that travel."""
 
     travel: RoutedEntries
-    cuts: tuple[int, int, int, int, int]  # whole | whole with scalars | parts with scalars | parts
+    spans: ByClass[slice]
     copies: RoutedEntries
 
     def of_keys(self, number: Ints) -> "RankEntries":
         """Entries of some keys: number i64[F], what each key is called then, -1: left out."""
-        parts = [np.flatnonzero(number[entries.key] >= 0) for entries in (self.travel, self.copies)]
-        travel, copies = (
-            replace(entries[part], key=number[entries.key[part]])
-            for entries, part in zip((self.travel, self.copies), parts)
+        kept = np.flatnonzero(number[self.travel.key] >= 0)
+        copies = self.copies[np.flatnonzero(number[self.copies.key] >= 0)]
+        travel = self.travel[kept]
+        ends = [0, *(span.stop for span in self.spans)]
+        # positions ascend, so each class stays one run
+        return RankEntries(
+            travel=replace(travel, key=number[travel.key]),
+            spans=_spans(np.searchsorted(kept, ends).tolist()),
+            copies=replace(copies, key=number[copies.key]),
         )
-        first, second, third, fourth, last = np.searchsorted(parts[0], self.cuts).tolist()
-        return RankEntries(travel, (first, second, third, fourth, last), copies)
 
     @property
     def whole(self) -> RoutedEntries:
-        return self.travel[: self.cuts[2]]
+        """Entries of shards that hold every row, with scalars or without."""
+        return self.travel[: self.spans.whole_with_scalars.stop]
 
     @property
-    def parts(self) -> RoutedEntries:
-        return self.travel[self.cuts[2] :]
+    def row_split(self) -> RoutedEntries:
+        """Entries of shards that hold some rows, with scalars or without."""
+        return self.travel[self.spans.row_split_with_scalars.start :]
+
+    @property
+    def any_scalars(self) -> bool:
+        """Does an update wait for row scalars of other column shards?"""
+        return self.spans.row_split_with_scalars.stop > self.spans.whole_with_scalars.start
 
 
 def key_columns(tables: tuple[TableSpec, ...], first_column: int) -> Ints:
@@ -114,25 +163,29 @@ def _rank_entries(
     row_scalars: int,
 ) -> RankEntries:
     """Entries of one rank. keys : of each table. columns : first column of each key in E."""
-    classes: list[list[tuple[int, ...]]] = [[], [], [], [], []]
+    by_class: ByClass[list[ShardEntry]] = ByClass([], [], [], [])
+    copies: list[ShardEntry] = []
     for position, shard in enumerate(plan.local(rank)):
-        kind = _kind(plan, shard, row_scalars)
+        spec = plan.tables[shard.table]
+        if plan.replicated(shard.table):
+            same_class = copies
+        else:
+            cut_columns = shard.cols != (0, spec.dim)
+            # a rule that reads no number of the whole row never waits for other columns
+            same_class = by_class.of(
+                whole=shard.rows == (0, spec.rows), with_scalars=row_scalars > 0 and cut_columns
+            )
         lo, hi = shard.rows
         left, right = shard.cols
         for key in keys.get(shard.table, ()):
-            classes[kind].append((key, position, lo, hi, right - left, columns[key] + left))
-    first, second, third, last = np.cumsum([len(entries) for entries in classes[:4]]).tolist()
-    travel = [entry for entries in classes[:4] for entry in entries]
-    return RankEntries(_table(travel), (0, first, second, third, last), _table(classes[4]))
+            same_class.append(ShardEntry(key, position, lo, hi, right - left, columns[key] + left))
+    return RankEntries(
+        travel=RoutedEntries.of(entry for entries in by_class for entry in entries),
+        spans=_spans(np.cumsum([0, *map(len, by_class)]).tolist()),
+        copies=RoutedEntries.of(copies),
+    )
 
 
-def _kind(plan: Plan, shard: Shard, row_scalars: int) -> int:
-    if plan.replicated(shard.table):
-        return 4
-    spec = plan.tables[shard.table]
-    scalars = row_scalars > 0 and shard.cols != (0, spec.dim)
-    return scalars if shard.rows == (0, spec.rows) else 3 - scalars
-
-
-def _table(rows: list[tuple[int, ...]]) -> RoutedEntries:
-    return RoutedEntries(*np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 6).T))
+def _spans(ends: Sequence[int]) -> ByClass[slice]:
+    """Where each class stands; ends : where the first begins, and where each ends."""
+    return ByClass(*(slice(lo, hi) for lo, hi in pairwise(ends)))

@@ -47,6 +47,7 @@ class Plan:
     @cached_property
     def _by_table(self) -> tuple[tuple[Shard, ...], ...]:
         by_table: list[list[Shard]] = [[] for _ in self.tables]
+        # as every rank sorts them: entries and messages stand in this order
         for shard in sorted(self.shards):
             by_table[shard.table].append(shard)
         return tuple(tuple(shards) for shards in by_table)
@@ -95,6 +96,7 @@ class Plan:
                     f"table {spec.name!r} has {spec.rows} rows x {spec.dim} columns; {shard} is "
                     "empty or outside"
                 )
+            # kernels count the numbers of a shard in i64
             if (hi - lo) * (right - left) >= 2**63:
                 raise PlanError(
                     f"table {spec.name!r}: {hi - lo:,} rows x {right - left} columns on rank "
@@ -122,7 +124,7 @@ class Plan:
         """The plan for printing: (table, scheme, ranks, rows x dim, bytes per holder) of every
         table.
 
-        `state_floats`: optimizer floats per element and per row, counted in the bytes.
+        state_floats : of the optimizer, per element and per row, counted in the bytes.
         """
         return [self._row(number, state_floats) for number in range(len(self.tables))]
 
@@ -183,6 +185,7 @@ class Plan:
                     shards.append(Shard(number, (lo, hi), (left, right), rank))
             schemes = tuple(entry["scheme"] for entry in data["tables"])
             plan = cls(tuple(tables), schemes, tuple(shards), data["ranks"], data["ranks_per_node"])
+        # the file may be anything that somebody wrote by hand
         except (KeyError, TypeError, ValueError) as error:
             raise PlanError(f"this is not a saved plan: {type(error).__name__} {error}") from error
         return plan.check()
@@ -276,7 +279,7 @@ def place(
     """Plan for known schemes: tables that may choose a home (a rank or a node) are spread by cost,
     dearest first (LPT).
 
-    `costs[t]`: cost of table t in any unit, default rows * dim. Deterministic. A shard costs its
+    costs : of each table, in any unit, default rows * dim. Deterministic. A shard costs its
     share of the cells. `auto` is not allowed here; the returned plan is checked.
     """
     layout = RankLayout(ranks, min(ranks_per_node or ranks, ranks))
@@ -301,6 +304,7 @@ def place(
         options = [
             scheme.cut(number, spec.rows, spec.dim, layout, home) for home in scheme.choices(layout)
         ]
+        # of equal options the first, so that every rank and every run makes the same plan
         placed[number] = min(options, key=lambda shards: height(number, shards))
         for rank, cost in loads(number, placed[number]):
             load[rank] += cost

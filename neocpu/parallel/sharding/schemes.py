@@ -61,15 +61,15 @@ class RankLayout:
 
 
 Homes = Literal["rank", "node", "all"]
-# (table number, rows, columns, layout, home) -> rectangles; `home`: the chosen rank or node, 0
+# (table number, rows, columns, layout, home) -> rectangles; home is the chosen rank or node, 0
 # where there is no choice
 SchemeFunction = Callable[[int, int, int, RankLayout, int], list[Shard]]
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """A registered scheme. `homes`: a table's rectangles go to one "rank", to one "node", or to
-    "all".
+    """A registered scheme. homes : where a table's rectangles go: to one "rank", to one "node", or
+    to "all".
     """
 
     name: str
@@ -107,11 +107,12 @@ def column_blocks(dim: int, parts: int) -> Iterator[tuple[int, int]]:
     parts get none.
     """
     units = -(-dim // COLUMN_STEP)
+    # a table of few columns goes to fewer ranks: none may hold less than a step of columns
     parts = min(parts, units)
     small, larger = divmod(units, parts)
     lo = 0
-    for part in range(parts):
-        hi = min(lo + COLUMN_STEP * (small + (part < larger)), dim)
+    for block in range(parts):
+        hi = min(lo + COLUMN_STEP * (small + (block < larger)), dim)
         yield lo, hi
         lo = hi
 

@@ -25,6 +25,7 @@ def plan_on_first_rank(comm: Comm, tables: Sequence[TableSpec], make: Callable[[
 
 def _to_bytes(plan: Plan) -> bytes:
     """All of a plan but its tables."""
+    # tables come from the config, which every rank has read
     shards = [(shard.table, *shard.rows, *shard.cols, shard.rank) for shard in plan.shards]
     layout = [plan.ranks, plan.ranks_per_node]
     return json.dumps([plan.schemes, shards, layout, plan.placements]).encode()

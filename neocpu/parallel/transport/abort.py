@@ -18,9 +18,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 from neocpu.core.errors import NeocpuError
 
@@ -35,19 +36,36 @@ REMEDIES = {
     errno.EDQUOT: "make room: the quota on that disk is used up",
 }
 _STARTED = time.time()  # of this process, nearly
-_job: dict[str, Any] = {"token": None, "rank": None, "abort": None}
+
+
+@dataclass
+class _Job:
+    """Which job this process belongs to, once `join_job` has told."""
+
+    token: str = ""
+    rank: int | None = None
+    abort: Callable[[int], None] | None = None
+
+
+_job = _Job()
+# what `signal.signal` takes and gives
+Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 def join_job(token: str, rank: int, abort: Callable[[int], None]) -> None:
     """Tell the guard which job this process belongs to: a token that all ranks share, its rank, how
     to end the job.
     """
-    _job.update(token=token, rank=rank, abort=abort)
+    _job.token = token
+    _job.rank = rank
+    _job.abort = abort
 
 
 def leave_job() -> None:
     """Forget the job (tests)."""
-    _job.update(token=None, rank=None, abort=None)
+    _job.token = ""
+    _job.rank = None
+    _job.abort = None
 
 
 def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = None) -> int:
@@ -76,7 +94,7 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
     except BaseException as error:
         if lack := _what_lacks(error):
             return _end_job(error, f"neocpu: error: {lack}", 1, abort)
-        rank = _job["rank"]
+        rank = _job.rank
         where = "" if rank is None else f" on rank {rank}"
         text = (
             "".join(traceback.format_exception(error))
@@ -96,13 +114,13 @@ def _what_lacks(error: BaseException) -> str:
 def _end_job(
     error: BaseException, text: str, status: int, abort: Callable[[int], None] | None
 ) -> int:
-    abort = _job["abort"] or abort
+    abort = _job.abort or abort
     if abort is None:
         _print(text)
         return status
     marker = _marker()
-    speaker = getattr(error, "spoken_by", _job["rank"])
-    if speaker == _job["rank"] and _claim(marker):
+    speaker = getattr(error, "spoken_by", _job.rank)
+    if speaker == _job.rank and _claim(marker):
         _print(text)
         with suppress(OSError):
             marker.write_text("done")
@@ -114,17 +132,19 @@ def _end_job(
 
 
 def _leave_together(text: str, status: int) -> int:
-    if _job["abort"] is None or _claim(_marker()):
+    # the others stop by themselves after the same step, and finish what they write
+    if _job.abort is None or _claim(_marker()):
         _print(text)
     return status
 
 
 def _marker() -> Path:
-    return Path(tempfile.gettempdir()) / f"neocpu-{_job['token'] or launch_token()}.said"
+    return Path(tempfile.gettempdir()) / f"neocpu-{_job.token or launch_token()}.said"
 
 
 def _print(text: str) -> None:
     """Say it on stderr; the exit status says enough where that cannot be written."""
+    # stdout first: what was printed before the error comes before it
     for stream, words in ((sys.stdout, ""), (sys.stderr, text.rstrip("\n") + "\n")):
         with suppress(OSError, ValueError, AttributeError):  # full, closed, or none
             stream.write(words)
@@ -144,9 +164,11 @@ def _claim(marker: Path) -> bool:
     with suppress(OSError):  # another user's, or just removed by another rank
         for old in marker.parent.glob("neocpu-*.said"):
             written = old.stat().st_mtime
+            # a marker is needed for seconds: one of yesterday was left by a job that was killed
             if time.time() - written > 86400 or (old == marker and written < _STARTED - 1.0):
                 old.unlink()
     try:
+        # to create it is to claim it: the file system lets one rank of a host succeed
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         return False
@@ -160,6 +182,7 @@ def _wait_for(marker: Path) -> None:
     while time.monotonic() < deadline:
         try:
             if marker.read_text() == "done":
+                # the words of the rank that spoke are on their way through the launcher
                 time.sleep(0.3)
                 return
         except OSError:
@@ -173,6 +196,7 @@ def launch_token() -> str:
     """
     parent = os.getppid()
     try:
+        # numbers of processes are used again: the start time tells two launchers apart
         started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         started = ""
@@ -184,8 +208,8 @@ def launch_token() -> str:
         "FLUX_JOB_ID",
         "LSB_JOBID",
     )
-    parts = [str(parent), started, *(os.environ.get(name, "") for name in names)]
-    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
+    facts = [str(parent), started, *(os.environ.get(name, "") for name in names)]
+    return hashlib.sha256("/".join(facts).encode()).hexdigest()[:16]
 
 
 class StopSignal:
@@ -210,7 +234,7 @@ class StopSignal:
         self.number = StopSignal.held
         self.started = started
         self._when = time.monotonic()
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: dict[signal.Signals, Handler] = {}
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
 
@@ -260,7 +284,7 @@ def held_signals() -> Iterator[None]:
     def hold(number: int, frame: FrameType | None) -> None:
         StopSignal.held = StopSignal.held or number
 
-    before: dict[int, Any] = {}
+    before: dict[int, Handler] = {}
     if threading.current_thread() is threading.main_thread():
         numbers = set(StopSignal.SIGNALS) - {signal.SIGINT}
         before = {number: signal.signal(number, hold) for number in numbers}

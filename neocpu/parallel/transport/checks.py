@@ -1,18 +1,18 @@
 """Do the arrays and counts of a call belong together? Checked before anything is sent."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from neocpu.core.types import Elements
 
 Counts = NDArray[np.int64]
 
 
 def check_exchange(
     ranks: int,
-    send: NDArray[Any],
+    send: Elements,
     send_counts: ArrayLike,
-    recv: NDArray[Any],
+    recv: Elements,
     recv_counts: ArrayLike,
 ) -> tuple[Counts, Counts]:
     """The counts of an alltoallv as i64[ranks] each.
@@ -23,12 +23,13 @@ def check_exchange(
     recvs = np.asarray(recv_counts, np.int64)
     _check(ranks, send, sends, "send")
     _check(ranks, recv, recvs, "recv")
+    # messages are bytes to MPI: nobody would notice numbers that are read as others
     if send.dtype != recv.dtype:
         raise ValueError(f"alltoallv sends {send.dtype} but receives {recv.dtype}")
     return sends, recvs
 
 
-def check_gather(rank: int, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike) -> Counts:
+def check_gather(rank: int, send: Elements, recv: Elements, counts: ArrayLike) -> Counts:
     """The counts of an allgatherv as i64[ranks].
 
     Raises ValueError where they do not describe `recv`, or `send` is not what this rank announced.
@@ -48,7 +49,7 @@ def check_gather(rank: int, send: NDArray[Any], recv: NDArray[Any], counts: Arra
     return sizes
 
 
-def _check(ranks: int, array: NDArray[Any], counts: Counts, what: str) -> None:
+def _check(ranks: int, array: Elements, counts: Counts, what: str) -> None:
     if array.ndim != 1 or not array.flags.c_contiguous:
         raise ValueError(f"{what} must be a contiguous 1-D array, not {array.dtype}{array.shape}")
     # a negative count would turn up as the smallest

@@ -24,9 +24,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from neocpu.core import errors
+from neocpu.core.types import Elements
 from neocpu.parallel.transport.checks import Counts, check_exchange, check_gather
 from neocpu.parallel.transport.sent import CallName, CallUnderWay, Traffic, sum_traffic
 from neocpu.parallel.transport.started import Done, Request, Stream
@@ -48,8 +49,10 @@ class _Timed:
             return
         awaited = time.perf_counter()
         self._request.wait()
+        # a link of a set speed may take longer than the real transfer did
         while (seconds := self._call.seconds_left()) > 0:
             self._rest(seconds)
+        # counted once, however often it is waited for
         self._call.over(awaited)
         self._call = None
 
@@ -89,6 +92,7 @@ class Comm(ABC):
         self.sent = Traffic() if sent is None else sent
         self.world_ranks = np.arange(size, dtype=np.int64)
         self._links = np.where(self.nodes == self.nodes[rank], 1, 2)
+        # what stays in this rank's memory crosses no link
         self._links[rank] = 0
         self._queues: dict[str, Comm] = {}
         self._kept: dict[str, Comm] = {}
@@ -99,11 +103,11 @@ class Comm(ABC):
 
     @abstractmethod
     def _exchange(
-        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+        self, send: Elements, send_counts: Counts, recv: Elements, recv_counts: Counts
     ) -> Request: ...
 
     @abstractmethod
-    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request: ...
+    def _start_gather(self, send: Elements, recv: Elements, counts: Counts) -> Request: ...
 
     @abstractmethod
     def barrier(self) -> None:
@@ -125,9 +129,9 @@ class Comm(ABC):
 
     def start_alltoallv(
         self,
-        send: NDArray[Any],
+        send: Elements,
         send_counts: ArrayLike,
-        recv: NDArray[Any],
+        recv: Elements,
         recv_counts: ArrayLike,
         what: str = "",
         table: ArrayLike | None = None,
@@ -151,9 +155,9 @@ class Comm(ABC):
 
     def alltoallv(
         self,
-        send: NDArray[Any],
+        send: Elements,
         send_counts: ArrayLike,
-        recv: NDArray[Any],
+        recv: Elements,
         recv_counts: ArrayLike,
         what: str = "",
         table: ArrayLike | None = None,
@@ -161,7 +165,7 @@ class Comm(ABC):
         """`start_alltoallv` and `wait` in one."""
         self.start_alltoallv(send, send_counts, recv, recv_counts, what, table).wait()
 
-    def alltoall(self, send: NDArray[Any]) -> NDArray[Any]:
+    def alltoall(self, send: Elements) -> Elements:
         """Block q of `send` [size, ...] goes to rank q; returns the same shape, block q from rank
         q.
         """
@@ -179,7 +183,7 @@ class Comm(ABC):
         return recv
 
     def start_allgatherv(
-        self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
+        self, send: Elements, recv: Elements, counts: ArrayLike, what: str = ""
     ) -> Request:
         """Begin to bring every rank's `send` in rank order into `recv` of every rank (1-D).
 
@@ -192,9 +196,7 @@ class Comm(ABC):
         call.begun()
         return _Timed(request, call, self.rest)
 
-    def allgatherv(
-        self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
-    ) -> None:
+    def allgatherv(self, send: Elements, recv: Elements, counts: ArrayLike, what: str = "") -> None:
         """`start_allgatherv` and `wait` in one."""
         self.start_allgatherv(send, recv, counts, what).wait()
 
@@ -203,16 +205,16 @@ class Comm(ABC):
         one = np.ones(self.size, np.int64)
         sizes = np.empty(self.size, np.int64)
         self.allgatherv(np.array([len(data)], np.int64), sizes, one)
-        everything = np.empty(int(sizes.sum()), np.uint8)
-        self.allgatherv(np.frombuffer(data, np.uint8), everything, sizes)
+        # a second gather: receivers must know all sizes before they can take bytes in
+        gathered = np.empty(int(sizes.sum()), np.uint8)
+        self.allgatherv(np.frombuffer(data, np.uint8), gathered, sizes)
         ends = np.cumsum(sizes)
         return [
-            everything[end - size : end].tobytes()
-            for end, size in zip(ends.tolist(), sizes.tolist())
+            gathered[end - size : end].tobytes() for end, size in zip(ends.tolist(), sizes.tolist())
         ]
 
     def largest(self, value: int, what: str = "") -> int:
-        """The largest of all ranks' integers, on every rank; `what`: as of `start_alltoallv`."""
+        """The largest of all ranks' integers, on every rank. what : as of `start_alltoallv`."""
         values = np.empty(self.size, np.int64)
         self.allgatherv(np.array([value], np.int64), values, np.ones(self.size, np.int64), what)
         return int(values.max())
@@ -225,11 +227,13 @@ class Comm(ABC):
         it is a NeocpuError) with the same message. `spoken_by` on it is the rank, which alone needs
         to print it.
         """
-        first = self.largest(0 if error is None else self.size - self.rank)
-        if first == 0:
+        # the lowest rank brings the largest number, so one exchange finds the speaker
+        largest = self.largest(0 if error is None else self.size - self.rank)
+        if largest == 0:
             return
-        speaker = self.size - first
+        speaker = self.size - largest
         from_here = error is not None and speaker == self.rank
+        # a gather needs all ranks; those that have nothing to say bring nothing
         description = json.dumps([type(error).__name__, str(error)]).encode() if from_here else b""
         name, message = json.loads(self.allgather_bytes(description)[speaker])
         if from_here:
@@ -253,6 +257,7 @@ class Comm(ABC):
         if self.rank == 0:
             try:
                 result = work()
+            # other errors are bugs, and the guard of rank 0 ends the job for all
             except errors.NeocpuError as problem:
                 error = problem
         self.agree(error)
@@ -267,10 +272,13 @@ class Comm(ABC):
         Collective when a name is first asked for. Traffic is counted together.
         """
         if name not in self._queues:
+            # MPI matches the collectives of a communicator by their order alone, so an order of its
+            # own takes a communicator of its own
             queue = self.split(0, self.rank)
             queue.count_as(name if name in QUEUES else self.queue_name)
             self._queues[name] = queue
             self._streams += queue._streams
+            # one list for all queues: polling any of them polls them all
             queue._streams = self._streams
         return self._queues[name]
 
@@ -336,6 +344,7 @@ class Comm(ABC):
         Collective; the report does not count itself.
         """
         sent = self.sent
+        # taken before the gather, which would count itself
         state = {"sent": sent.state(), "received": sent.received(), "waited": sent.waited}
         return [json.loads(data) for data in self.allgather_bytes(json.dumps(state).encode())]
 
@@ -357,12 +366,12 @@ class SingleComm(Comm):
         super().__init__(0, 1, [0], sent)
 
     def _exchange(
-        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+        self, send: Elements, send_counts: Counts, recv: Elements, recv_counts: Counts
     ) -> Request:
         recv[:] = send
         return Done()
 
-    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
+    def _start_gather(self, send: Elements, recv: Elements, counts: Counts) -> Request:
         recv[:] = send
         return Done()
 

@@ -55,9 +55,11 @@ def _startable(count: int) -> int:
     started: list[threading.Thread] = []
     try:
         for _ in range(count):
+            # none ends before all have started: the limit counts those that are there together
             thread = threading.Thread(target=end.wait, daemon=True)
             thread.start()
             started.append(thread)
+    # so Python says that the system starts no more of them
     except (RuntimeError, MemoryError):
         pass
     finally:
@@ -69,6 +71,7 @@ def _startable(count: int) -> int:
 
 def check_kernels() -> None:
     """Raise EnvironmentProblem where kernels would not run, or not compile in reasonable time."""
+    # these load Numba, which reads its variables once: they must have been checked by then
     from neocpu.kernels.compile.key import cpu_kind, has_fma
     from neocpu.kernels.compile.threads import threading_layer
 

@@ -117,6 +117,7 @@ def get_comm(
                 f"--mpi=pmi2 or --mpi=pmix. Otherwise {advice()}"
             )
         comm = mpi.MpiComm(ranks_per_node=ranks_per_node, windows=WINDOWS[windows])
+        # drawn, since jobs that one shell starts after each other have the same parent
         token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()
         if comm.size > 1:
             join_job(token, comm.rank, comm.abort)
@@ -157,8 +158,8 @@ def find_mpiexec() -> Path:
     if os.access(beside, os.X_OK):
         return beside
     for name in ("mpiexec", "mpirun"):
-        if found := shutil.which(name):
-            return Path(found)
+        if path := shutil.which(name):
+            return Path(path)
     raise EnvironmentProblem(
         f'no mpiexec beside {sys.executable} nor on PATH; `pip install "neocpu[mpi]"` brings one, '
         "or on a cluster `module load` the site's MPI, or leave out --ranks to run on one rank"
@@ -191,6 +192,7 @@ def exec_mpiexec(ranks: int, argv: Sequence[str]) -> NoReturn:
     them on.
     """
     command, environment = mpiexec_command(ranks, ["-m", "neocpu", *argv])
+    # this process becomes another, which knows nothing of its buffers
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, environment)
@@ -213,6 +215,7 @@ def share_of_cores(my_cores: set[int], quota: float, other_ranks: Sequence[set[i
     """
     all_ranks = [my_cores, *other_ranks]
     share = sum(1 / sum(core in cpus for cpus in all_ranks) for core in my_cores)
+    # thirds and sevenths add up to a little less than the whole number that is meant
     return max(1, int(min(share, quota / len(all_ranks)) + 1e-9))
 
 
@@ -283,8 +286,8 @@ def own_cores(
     apart = all(cpus == my_cores or not cpus & my_cores for cpus in other_cores.values())
     if threads < 2 or not apart or threads * len(sharing) != len(my_cores):
         return []
-    first = sharing.index(rank) * threads
-    return sorted(my_cores)[first : first + threads]
+    start = sharing.index(rank) * threads
+    return sorted(my_cores)[start : start + threads]
 
 
 def _cores_on_this_host(comm: Comm) -> tuple[set[int], dict[int, set[int]]]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from neocpu.core import cores
 from neocpu.core.errors import EnvironmentProblem
+from neocpu.core.types import Elements
 from neocpu.parallel.transport.buffers import as_bytes
 from neocpu.parallel.transport.checks import Counts
 from neocpu.parallel.transport.comm import Comm, nodes_of
@@ -32,12 +33,14 @@ os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
 try:
     from mpi4py import MPI
+    from mpi4py.typing import BufSpec
 except (ImportError, RuntimeError) as error:
     raise EnvironmentProblem(
         f'no MPI library could be loaded ({error}); `pip install "neocpu[mpi]"` brings one, '
         "and on a cluster `module load` the site's MPI first"
     ) from error
 
+# Bytes of a message to an MPI whose counts have 32 bits, at most.
 CHUNK = 1 << 30
 # Seconds between two questions whether messages have come, for each rank that shares a core: at
 # first, and at most. So asking takes a few hundredths of the cores.
@@ -54,7 +57,7 @@ _NEVER = 78  # tag of no message
 class _Started:
     """MPI requests under way, and the arrays that must live until they are done."""
 
-    def __init__(self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...]) -> None:
+    def __init__(self, requests: Sequence[MPI.Request], arrays: tuple[Elements, ...]) -> None:
         self._requests = list(requests)
         self._arrays = arrays
 
@@ -77,7 +80,7 @@ class _Asleep(_Started):
     def __init__(
         self,
         requests: Sequence[MPI.Request],
-        arrays: tuple[NDArray[Any], ...],
+        arrays: tuple[Elements, ...],
         comm: MPI.Comm,
         crowd: float,
     ) -> None:
@@ -116,11 +119,11 @@ class _Post:
 
     def send(self, view: NDArray[np.uint8], rank: int, tag: int = _TAG) -> list[MPI.Request]:
         """Requests of a message to a rank."""
-        return [self._comm.Isend(part, rank, tag) for part in self._parts(view)]
+        return [self._comm.Isend(chunk, rank, tag) for chunk in self._chunks(view)]
 
     def receive(self, view: NDArray[np.uint8], rank: int, tag: int = _TAG) -> list[MPI.Request]:
         """Requests of a message from a rank."""
-        return [self._comm.Irecv(part, rank, tag) for part in self._parts(view)]
+        return [self._comm.Irecv(chunk, rank, tag) for chunk in self._chunks(view)]
 
     def done(self, requests: Sequence[MPI.Request]) -> bool:
         """Are they all over?"""
@@ -131,10 +134,10 @@ class _Post:
         if requests:
             MPI.Request.Waitall(requests)
 
-    def _parts(self, view: NDArray[np.uint8]) -> Iterator[list[Any]]:
+    def _chunks(self, view: NDArray[np.uint8]) -> Iterator[BufSpec]:
         for lo in range(0, view.size, self._chunk):
-            part = view[lo : lo + self._chunk]
-            yield [part, part.size, MPI.BYTE]
+            chunk = view[lo : lo + self._chunk]
+            yield [chunk, chunk.size, MPI.BYTE]
 
 
 class MpiComm(Comm):
@@ -162,6 +165,7 @@ class MpiComm(Comm):
         crowd: float | None = None,
         windows: bool | None = None,
     ) -> None:
+        # a copy: messages of other code in this process that uses MPI cannot match ours
         self._comm = MPI.COMM_WORLD.Dup() if world is None else world
         rank = self._comm.Get_rank()
         size = self._comm.Get_size()
@@ -177,7 +181,7 @@ class MpiComm(Comm):
         self._near = None if windows is False else self._open_windows()
 
     def _exchange(
-        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+        self, send: Elements, send_counts: Counts, recv: Elements, recv_counts: Counts
     ) -> Request:
         out = as_bytes(send)
         sends = send_counts * send.itemsize
@@ -193,7 +197,7 @@ class MpiComm(Comm):
         )
         return _Started([request], (out, into, sends, recvs))
 
-    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
+    def _start_gather(self, send: Elements, recv: Elements, counts: Counts) -> Request:
         out = as_bytes(send)
         into = as_bytes(recv)
         sizes = counts * recv.itemsize
@@ -234,8 +238,8 @@ class MpiComm(Comm):
             self._under_way(requests, (leaving, arriving)).wait()
             known += more
         starts = np.cumsum(sizes) - sizes
-        for place, rank in enumerate(order.tolist()):
-            into[starts[rank] : starts[rank] + sizes[rank]] = blocks[ends[place] : ends[place + 1]]
+        for turn, rank in enumerate(order.tolist()):
+            into[starts[rank] : starts[rank] + sizes[rank]] = blocks[ends[turn] : ends[turn + 1]]
 
     def _start_messages(
         self,
@@ -250,6 +254,7 @@ class MpiComm(Comm):
         """
         requests = []
         at = np.cumsum(recvs) - recvs
+        # each rank begins with itself and goes round, so that not all begin with rank 0
         turns = np.arange(self.size)
         sources = (self.rank - turns) % self.size
         for source in sources[recvs[sources] > 0].tolist():
@@ -261,14 +266,12 @@ class MpiComm(Comm):
             requests += self._post.send(view, target)
         return self._under_way(requests, (out, into))
 
-    def _under_way(
-        self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...]
-    ) -> Request:
+    def _under_way(self, requests: Sequence[MPI.Request], arrays: tuple[Elements, ...]) -> Request:
         if self._crowd:
             return _Asleep(requests, arrays, self._comm, self._crowd)
         return _Started(requests, arrays)
 
-    def _open_windows(self) -> NearExchanges | None:
+    def _open_windows(self) -> NearExchanges[MPI.Request] | None:
         """Exchanges through the windows of hosts; None where no host has two ranks of this comm, or
         one has no room. Collective.
         """
@@ -278,14 +281,16 @@ class MpiComm(Comm):
         # all hosts or none: both ends of a message have to agree on how it travels
         facts = np.array([shared_room() >= MOST_OF_ROOM * size * ranks, ranks == 1], np.int64)
         self._comm.Allreduce(MPI.IN_PLACE, [facts, MPI.INT64_T], MPI.MIN)
-        if not facts[0] or facts[1]:
+        room_everywhere, alone_everywhere = facts.tolist()
+        if not room_everywhere or alone_everywhere:
             host.Free()
             return None
         window = MPI.Win.Allocate_shared(size, 1, comm=host)
         memories = [
-            np.frombuffer(cast(Any, window.Shared_query(place)[0]), np.uint8, size)
-            for place in range(ranks)
+            np.frombuffer(cast(Any, window.Shared_query(host_rank)[0]), np.uint8, size)
+            for host_rank in range(ranks)
         ]
+        # MPI allows loads, stores and `Sync` between locks only: one for the window's whole life
         window.Lock_all(MPI.MODE_NOCHECK)
         window.Sync()
         members = np.empty(ranks, np.int64)
@@ -295,6 +300,7 @@ class MpiComm(Comm):
         windows = Windows(memories, host.Get_rank(), window.Sync)
         host.Free()  # the window has its own
         near = NearExchanges(windows, members.tolist(), self.rank, float(crowd[0]), self._post)
+        # asked for by the user: every message, not only those of sizes at which it is quicker
         if self._use_windows:
             near.through_windows = range(1, sys.maxsize)
         return near
@@ -323,10 +329,10 @@ class MpiComm(Comm):
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the ranks that gave the same color, ordered by (key, rank)."""
         group = self._comm.Split(color, key)
-        place = np.array([self.rank], np.int64)
+        own_rank = np.array([self.rank], np.int64)
         members = np.empty(group.Get_size(), np.int64)
-        group.Allgather([place, MPI.INT64_T], [members, MPI.INT64_T])
-        part = MpiComm(
+        group.Allgather([own_rank, MPI.INT64_T], [members, MPI.INT64_T])
+        comm = MpiComm(
             group,
             nodes=self.nodes[members],
             sent=self.sent,
@@ -335,8 +341,8 @@ class MpiComm(Comm):
             crowd=self._crowd,
             windows=self._use_windows,
         )
-        part.world_ranks = self.world_ranks[members]
-        return part
+        comm.world_ranks = self.world_ranks[members]
+        return comm
 
     def abort(self, status: int) -> None:
         """End all ranks of the job with this exit status."""
@@ -360,11 +366,11 @@ def _crowd(comm: MPI.Comm) -> float:
 def _hosts(comm: MPI.Comm) -> Counts:
     """Node of each rank: hosts, numbered by their first rank."""
     host = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
-    first = np.array([comm.Get_rank()], np.int64)
-    host.Bcast([first, MPI.INT64_T], 0)
+    first_rank = np.array([comm.Get_rank()], np.int64)
+    host.Bcast([first_rank, MPI.INT64_T], 0)
     host.Free()
     firsts = np.empty(comm.Get_size(), np.int64)
-    comm.Allgather([first, MPI.INT64_T], [firsts, MPI.INT64_T])
+    comm.Allgather([first_rank, MPI.INT64_T], [firsts, MPI.INT64_T])
     return np.unique(firsts, return_inverse=True)[1].astype(np.int64)
 
 

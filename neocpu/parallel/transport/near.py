@@ -12,11 +12,11 @@ cores sleep while they wait, so that they take no core from those at work. Nothi
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Elements
 from neocpu.parallel.transport.checks import Counts
 from neocpu.parallel.transport.windows import BY_MPI, Bytes, Windows
 
@@ -38,19 +38,23 @@ TAGS = 1000
 TAG_COUNT = 30000
 
 
-class Post(Protocol):
+# a message under way, as MPI names it
+Message = TypeVar("Message")
+
+
+class Post(Protocol[Message]):
     """Messages by MPI."""
 
-    def send(self, view: Bytes, rank: int, tag: int) -> list[Any]:
+    def send(self, view: Bytes, rank: int, tag: int) -> list[Message]:
         """Requests of a message to a rank."""
 
-    def receive(self, view: Bytes, rank: int, tag: int) -> list[Any]:
+    def receive(self, view: Bytes, rank: int, tag: int) -> list[Message]:
         """Requests of a message from a rank."""
 
-    def done(self, requests: Sequence[Any]) -> bool:
+    def done(self, requests: Sequence[Message]) -> bool:
         """Are they all over?"""
 
-    def wait(self, requests: Sequence[Any]) -> None:
+    def wait(self, requests: Sequence[Message]) -> None:
         """Return when they are all over."""
 
 
@@ -66,13 +70,13 @@ class Runs(NamedTuple):
         return self.data[self.start[rank] : self.start[rank] + self.size[rank]]
 
 
-def runs_of(data: NDArray[Any], sizes: Counts, start: Counts | None = None) -> Runs:
+def runs_of(data: Elements, sizes: Counts, start: Counts | None = None) -> Runs:
     """Runs in rank order without gaps, unless they start elsewhere."""
     begin = np.cumsum(sizes) - sizes if start is None else start
     return Runs(data, begin.tolist(), sizes.tolist())
 
 
-class NearExchanges:
+class NearExchanges(Generic[Message]):
     """The exchanges of one rank of a comm on whose hosts there are windows.
 
     windows : of this host's ranks. ranks : of the comm, those of this host, in the windows' order.
@@ -83,7 +87,7 @@ class NearExchanges:
     """
 
     def __init__(
-        self, windows: Windows, ranks: Sequence[int], rank: int, crowd: float, post: Post
+        self, windows: Windows, ranks: Sequence[int], rank: int, crowd: float, post: Post[Message]
     ) -> None:
         self.windows = windows
         self.ranks = list(ranks)
@@ -91,12 +95,13 @@ class NearExchanges:
         self.crowded = crowd > 1.0
         self.asleep = crowd >= CROWD
         self._rank = rank
-        self._places = {rank: place for place, rank in enumerate(ranks)}
+        self._host_ranks = {rank: host_rank for host_rank, rank in enumerate(ranks)}
         self.through_windows = QUICKER_IN_CROWD if self.crowded else QUICKER
         self._calls = 0
 
-    def start(self, out: Runs, into: Runs) -> "NearRequest":
+    def start(self, out: Runs, into: Runs) -> "NearRequest[Message]":
         """Send and receive; all ranks of the comm call in one order."""
+        # all ranks call in one order, so this count names the exchange on all of them
         self._calls += 1
         exchange = self._calls
         tag = TAGS + exchange % TAG_COUNT
@@ -104,46 +109,51 @@ class NearExchanges:
         if into.size[self._rank]:
             into.of(self._rank)[:] = out.of(self._rank)
         waiting, others = self._split(into)
-        requests: list[Any] = []
+        # receives are posted before sends: MPI must keep a copy of what comes unexpected
+        requests: list[Message] = []
         for rank in others:
             requests += post.receive(into.of(rank), rank, tag)
         near, others = self._split(out)
         for rank in others:
             requests += post.send(out.of(rank), rank, tag)
         if near:
-            messages = {place: (out.start[rank], out.size[rank]) for place, rank in near.items()}
+            messages = {
+                host_rank: (out.start[rank], out.size[rank]) for host_rank, rank in near.items()
+            }
+            # a full window; receivers find that out when they look into it, and receive from MPI
             if not self.windows.post(exchange, out.data, messages):
                 for rank in near.values():
                     requests += post.send(out.of(rank), rank, tag)
         return NearRequest(self, exchange, into, waiting, requests, out)
 
     def _split(self, runs: Runs) -> tuple[dict[int, int], list[int]]:
-        """(rank by place, of messages through windows; ranks of messages by MPI)."""
+        """(rank by number in the host, of messages through windows; ranks of messages by MPI)."""
         near = {}
         others = []
         for rank, size in enumerate(runs.size):
+            # an empty message is not sent, and the own one was copied
             if not size or rank == self._rank:
                 continue
-            if size in self.through_windows and rank in self._places:
-                near[self._places[rank]] = rank
+            if size in self.through_windows and rank in self._host_ranks:
+                near[self._host_ranks[rank]] = rank
             else:
                 others.append(rank)
         return near, others
 
 
-class NearRequest:
+class NearRequest(Generic[Message]):
     """An exchange under way; `out` and `into` belong to it until it is over.
 
-    waiting : ranks whose messages were not yet seen in windows, by place.
+    waiting : ranks whose messages were not yet seen in windows, by their numbers in the host.
     """
 
     def __init__(
         self,
-        owner: NearExchanges,
+        owner: NearExchanges[Message],
         exchange: int,
         into: Runs,
         waiting: dict[int, int],
-        requests: list[Any],
+        requests: list[Message],
         out: Runs,
     ) -> None:
         self._owner = owner
@@ -156,15 +166,16 @@ class NearRequest:
     def test(self) -> bool:
         """Take what has come; is the exchange over?"""
         owner = self._owner
-        for place, rank in list(self._waiting.items()):
+        for host_rank, rank in list(self._waiting.items()):
             view = self._into.of(rank)
-            size = owner.windows.take(self._exchange, place, view)
+            size = owner.windows.take(self._exchange, host_rank, view)
             if size is None:
                 continue
+            # its window was full: the message is under way by MPI
             if size == BY_MPI:
                 tag = TAGS + self._exchange % TAG_COUNT
                 self._requests += owner.post.receive(view, rank, tag)
-            del self._waiting[place]
+            del self._waiting[host_rank]
         if self._requests and owner.post.done(self._requests):
             self._requests = []
         return not self._waiting and not self._requests
@@ -177,6 +188,7 @@ class NearRequest:
         start = time.perf_counter()
         patience = SPIN_IN_CROWD if owner.crowded else SPIN
         while not self.test():
+            # only MPI's messages are left, and ranks have cores for its own way of waiting
             if not self._waiting and not owner.asleep:
                 owner.post.wait(self._requests)
                 self._requests = []

@@ -40,6 +40,7 @@ class _Process(NamedTuple):
 def _look(number: int) -> _Process | None:
     """A process by its number; None if it has ended. OSError where that cannot be told."""
     try:
+        # the name stands in brackets, and may itself hold brackets and blanks
         head, _, tail = Path(f"/proc/{number}/stat").read_text().rpartition(")")
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -73,4 +74,5 @@ def _watch(launcher: _Process) -> None:
         time.sleep(EVERY)
         with suppress(OSError):  # such as too many open files: look again later
             running = _look(launcher.number)
+    # not sys.exit, which would end this thread only
     os._exit(STATUS)

@@ -35,6 +35,16 @@ class CallName(NamedTuple):
     what: str
 
 
+class SentCall(NamedTuple):
+    """A call that sends sizes[q] bytes to rank q, whose link class is links[q] and whose number in
+    the whole run is ranks[q].
+    """
+
+    links: Sizes
+    ranks: Sizes
+    sizes: Sizes
+
+
 @dataclass
 class ExchangeTimes:
     """Calls of one collective: their number, bytes sent to other ranks, and seconds as above."""
@@ -88,6 +98,7 @@ class CallUnderWay:
         end = time.perf_counter()
         waited = self.started - self.start + end - awaited
         self.traffic.wait(self.name.verb, waited)
+        # a span costs a microsecond or two: none is made that nobody reads
         if not self.traffic.spans_wanted:
             return
         over = end
@@ -128,7 +139,7 @@ class Traffic:
         self.throttle: Throttle | None = None
         self._sent: dict[str, Sizes] = {}  # [link class, (messages, bytes)]
         # calls that are not yet in `_sent`: adding them up together is cheaper
-        self._latest: dict[str, list[tuple[Sizes, Sizes, Sizes]]] = {}
+        self._latest: dict[str, list[SentCall]] = {}
         self._received: Sizes = np.zeros(0, np.int64)  # by rank of the whole run
 
     def add(self, verb: str, links: Sizes, ranks: Sizes, sizes: Sizes) -> None:
@@ -139,7 +150,7 @@ class Traffic:
         """
         self.calls[verb] = self.calls.get(verb, 0) + 1
         latest = self._latest.setdefault(verb, [])
-        latest.append((links, ranks, sizes))
+        latest.append(SentCall(links, ranks, sizes))
         if len(latest) >= TOGETHER:
             self._sum(verb)
 
@@ -149,9 +160,11 @@ class Traffic:
         latest = self._latest.pop(verb, [])
         if latest:
             links, ranks, sizes = (np.concatenate(column) for column in zip(*latest))
+            # a comm that was split off names ranks of the whole run, of which more may turn up
             most = int(ranks.max(initial=-1)) + 1
             if most > self._received.size:
                 self._received = np.pad(self._received, (0, most - self._received.size))
+            # not `+=`, which counts a rank once, however often it is among these calls
             np.add.at(self._received, ranks, sizes)
             np.add.at(sent[:, 1], links, sizes)
             np.add.at(sent[:, 0], links, sizes > 0)

@@ -46,6 +46,7 @@ def check_launch(variables: Mapping[str, str] = os.environ) -> None:
             ) from None
     for name, value in variables.items():
         port = value.rpartition("tcp4://127.0.0.1:")[2]
+        # of servers on other hosts nothing can be seen from here
         local = name.startswith("PMIX_SERVER_URI") and port.isdigit()
         if local and int(port) not in _listening(int(port)):
             raise EnvironmentProblem(
@@ -102,6 +103,7 @@ def started_in_time(variables: Mapping[str, str] = os.environ) -> Iterator[None]
         try:
             _watch(parent, text, seconds)
         finally:
+            # the child is a copy: it must not run what the parent has registered for its end
             os._exit(0)
     try:
         yield
@@ -122,6 +124,7 @@ def _parent_launches() -> bool:
 
 def _watch(parent: int, text: str, seconds: float) -> None:
     """End the parent after so many seconds; return if it ends by itself."""
+    # sent to the whole group of processes: the child stays as long as its parent does
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     os.closerange(3, 1024)  # the launcher must see the end of its connections to the parent
@@ -132,10 +135,12 @@ def _watch(parent: int, text: str, seconds: float) -> None:
         time.sleep(0.05)
     with suppress(OSError):
         os.write(2, f"{text}\n".encode())
+    # a handler written in Python does not run while MPI's start holds the process
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(OSError):
             os.kill(parent, number)
         time.sleep(1.0)
+        # its number may soon be another process's
         if os.getppid() != parent:
             return
 

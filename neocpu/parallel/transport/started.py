@@ -11,9 +11,17 @@ has a `Stream`: an exchange on it begins when the one before is over.
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Waitable(Protocol):
+    """An exchange under way."""
+
+    def wait(self) -> object:
+        """Return when it is over."""
 
 
 class Request(Protocol):
@@ -69,16 +77,18 @@ class Later:
         return self._transfer is None
 
 
-class Started(Generic[T]):
+class Started(Generic[Result_co]):
     """An exchange under way; created on every rank in the same order.
 
     stream : of the queue that it runs on; None: it begins at once, and nobody polls it.
     """
 
-    def __init__(self, steps: Generator[Request, None, T], stream: "Stream | None" = None) -> None:
+    def __init__(
+        self, steps: Generator[Request, None, Result_co], stream: "Stream | None" = None
+    ) -> None:
         self._steps = steps
         self._request: Request | None = None
-        self._result: T
+        self._result: Result_co
         self._error: Exception | None = None
         self._stream = stream
         self.over = False
@@ -97,6 +107,7 @@ class Started(Generic[T]):
             self._result = end.value
             self.over = True
         except Exception as error:  # noqa: BLE001  (raised where the result is asked for)
+            # this may be a poll amid another batch's stage, where nobody could handle the error
             self._error = error
             self.over = True
 
@@ -113,12 +124,13 @@ class Started(Generic[T]):
             self._request.wait()
             self._advance()
 
-    def wait(self) -> T:
+    def wait(self) -> Result_co:
         """Drive the exchange to its end; a second call returns the same result.
 
         Raises what the exchange raised.
         """
         if self._stream is not None:
+            # a queue has one order on all ranks: what was started before goes to its end first
             self._stream.finish(self)
         else:
             self.drive()
@@ -131,6 +143,7 @@ class Finished(Started[T]):
     """An exchange that was over when it began, with its result."""
 
     def __init__(self, result: T) -> None:
+        # there are no steps, so nothing of `Started` has to begin
         self._result = result
         self._request = None
         self._error = None
@@ -142,14 +155,14 @@ class Stream:
     """The exchanges of one queue, one after the other."""
 
     def __init__(self) -> None:
-        self._exchanges: deque[Started[Any]] = deque()
+        self._exchanges: deque[Started[object]] = deque()
 
     @property
     def busy(self) -> bool:
         """Is any exchange under way?"""
         return bool(self._exchanges)
 
-    def add(self, exchange: Started[Any]) -> None:
+    def add(self, exchange: Started[object]) -> None:
         """It is the last; it begins now if there is no other."""
         self.poll()
         self._exchanges.append(exchange)
@@ -162,9 +175,10 @@ class Stream:
             self._exchanges.popleft()
             self._begin()
 
-    def finish(self, exchange: Started[Any]) -> None:
+    def finish(self, exchange: Started[object]) -> None:
         """Drive exchanges to their ends, up to this one."""
         while not exchange.over:
+            # the oldest first, whichever is asked for: on other ranks its calls come first as well
             self._exchanges[0].drive()
             self.poll()
 

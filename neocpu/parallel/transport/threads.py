@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import EnvironmentProblem
+from neocpu.core.types import Elements
 from neocpu.kernels.compile.threads import threading_layer, use_threads
 from neocpu.parallel.transport.checks import Counts
 from neocpu.parallel.transport.comm import Comm, nodes_of
@@ -27,6 +27,7 @@ from neocpu.parallel.transport.sent import Traffic
 from neocpu.parallel.transport.started import Request
 
 T = TypeVar("T")
+Gift = TypeVar("Gift")
 
 
 class PeerFailed(RuntimeError):
@@ -34,13 +35,13 @@ class PeerFailed(RuntimeError):
 
 
 @dataclass
-class Meeting:
+class Meeting(Generic[Gift, T]):
     """One call of a verb by all ranks: what each brought, and the outcome after the last call."""
 
     verb: str
-    brought: dict[int, Any] = field(default_factory=dict)
+    brought: dict[int, Gift] = field(default_factory=dict)
     over: bool = False
-    result: Any = None
+    result: T | None = None
     left: int = 0
 
 
@@ -52,17 +53,17 @@ class MeetingRoom:
     def __init__(self, size: int, world: "ThreadWorld") -> None:
         self.size = size
         self.world = world
-        self._meetings: dict[int, Meeting] = {}
+        self._meetings: dict[int, Meeting[Any, Any]] = {}
 
     def bring(
-        self, number: int, rank: int, verb: str, gift: Any, move: Callable[[list[Any]], Any]
-    ) -> Meeting:
+        self, number: int, rank: int, verb: str, gift: Gift, move: Callable[[list[Gift]], T]
+    ) -> Meeting[Gift, T]:
         """Deposit `gift` in call `number`; the last rank to come calls `move` on all gifts in rank
         order.
         """
         with self.world.changed:
             self.world.check()
-            meeting = self._meetings.setdefault(number, Meeting(verb))
+            meeting: Meeting[Gift, T] = self._meetings.setdefault(number, Meeting(verb))
             if meeting.verb != verb:
                 self.world.fail(
                     RuntimeError(
@@ -74,6 +75,7 @@ class MeetingRoom:
             if len(meeting.brought) < self.size:
                 return meeting
         try:
+            # without the lock: all groups of ranks share it, and others may meet meanwhile
             meeting.result = move([meeting.brought[r] for r in range(self.size)])
         except BaseException as error:
             with self.world.changed:
@@ -84,7 +86,7 @@ class MeetingRoom:
             self.world.changed.notify_all()
         return meeting
 
-    def wait(self, number: int, meeting: Meeting) -> Any:
+    def wait(self, number: int, meeting: Meeting[Gift, T]) -> T | None:
         """The result of a call, once every rank has come. Each rank waits once for each call."""
         world = self.world
         with world.resting(), world.changed:
@@ -97,8 +99,10 @@ class MeetingRoom:
                         f"ranks {missing} did not call {meeting.verb} within {world.timeout:g} s"
                     )
                 )
+            # a call that is over has its result, even if a rank has failed since
             if not meeting.over:
                 world.check()
+            # the last to leave clears the table: a slow rank still has to read the result
             meeting.left += 1
             if meeting.left == self.size:
                 self._meetings.pop(number, None)
@@ -132,6 +136,7 @@ class ThreadWorld:
         if self._turn is None:
             yield
             return
+        # else the rank that others wait for could never take its turn
         self._turn.release()
         try:
             yield
@@ -148,7 +153,7 @@ class ThreadWorld:
 class _Started:
     room: MeetingRoom
     number: int
-    meeting: Meeting
+    meeting: Meeting[Any, Any]
     done: bool = False
 
     def wait(self) -> None:
@@ -157,9 +162,35 @@ class _Started:
             self.done = True
 
     def test(self) -> bool:
+        # after a failure the wait raises; to answer "not yet" would keep a rank asking for ever
         if not self.done and (self.meeting.over or self.room.world.failure is not None):
             self.wait()
         return self.done
+
+
+class ExchangeGift(NamedTuple):
+    """What a rank brings to an alltoallv."""
+
+    send: Elements
+    send_counts: Counts
+    recv: Elements
+    recv_counts: Counts
+
+
+class SplitGift(NamedTuple):
+    """What a rank brings to a split; gifts are sorted as ranks of the new groups are."""
+
+    color: int
+    key: int
+    rank: int
+
+
+class GatherGift(NamedTuple):
+    """What a rank brings to an allgatherv."""
+
+    send: Elements
+    recv: Elements
+    counts: Counts
 
 
 class ThreadComm(Comm):
@@ -172,23 +203,25 @@ class ThreadComm(Comm):
         self._room = room
         self._calls = 0
 
-    def _start(self, verb: str, gift: Any, move: Callable[[list[Any]], Any]) -> _Started:
+    def _start(self, verb: str, gift: Gift, move: Callable[[list[Gift]], object]) -> _Started:
         self._calls += 1
         return _Started(
             self._room, self._calls, self._room.bring(self._calls, self.rank, verb, gift, move)
         )
 
-    def _meet(self, verb: str, gift: Any, move: Callable[[list[Any]], Any]) -> Any:
-        started = self._start(verb, gift, move)
-        return self._room.wait(started.number, started.meeting)
+    def _meet(self, verb: str, gift: Gift, move: Callable[[list[Gift]], T]) -> T | None:
+        self._calls += 1
+        meeting = self._room.bring(self._calls, self.rank, verb, gift, move)
+        return self._room.wait(self._calls, meeting)
 
     def _exchange(
-        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+        self, send: Elements, send_counts: Counts, recv: Elements, recv_counts: Counts
     ) -> Request:
-        return self._start("alltoallv", (send, send_counts, recv, recv_counts), _move_all)
+        gift = ExchangeGift(send, send_counts, recv, recv_counts)
+        return self._start("alltoallv", gift, _move_all)
 
-    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
-        return self._start("allgatherv", (send, recv, counts), _move_to_all)
+    def _start_gather(self, send: Elements, recv: Elements, counts: Counts) -> Request:
+        return self._start("allgatherv", GatherGift(send, recv, counts), _move_to_all)
 
     def barrier(self) -> None:
         """Return once every rank has called."""
@@ -206,12 +239,15 @@ class ThreadComm(Comm):
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the threads that gave the same color, ordered by (key, rank)."""
         groups = self._meet(
-            "split", (color, key, self.rank), lambda gifts: _groups(gifts, self._room.world)
+            "split",
+            SplitGift(color, key, self.rank),
+            lambda gifts: _groups(gifts, self._room.world),
         )
+        assert groups is not None
         room, members = groups[color]
-        part = ThreadComm(room, members.index(self.rank), self.nodes[members], self.sent)
-        part.world_ranks = self.world_ranks[members]
-        return part
+        comm = ThreadComm(room, members.index(self.rank), self.nodes[members], self.sent)
+        comm.world_ranks = self.world_ranks[members]
+        return comm
 
     def abort(self, status: int) -> None:
         """End the other ranks at their next verb, and this one by SystemExit."""
@@ -221,33 +257,36 @@ class ThreadComm(Comm):
         raise error
 
 
-def _move_all(gifts: list[Any]) -> None:
-    starts = [(np.cumsum(sends) - sends, np.cumsum(recvs) - recvs) for _, sends, _, recvs in gifts]
-    for source, (send, send_counts, _, _) in enumerate(gifts):
-        for target, (_, _, recv, recv_counts) in enumerate(gifts):
-            count = int(send_counts[target])
-            if count != recv_counts[source] or send.dtype != recv.dtype:
+def _move_all(gifts: Sequence[ExchangeGift]) -> None:
+    send_starts = [np.cumsum(gift.send_counts) - gift.send_counts for gift in gifts]
+    recv_starts = [np.cumsum(gift.recv_counts) - gift.recv_counts for gift in gifts]
+    for source, sender in enumerate(gifts):
+        for target, receiver in enumerate(gifts):
+            send = sender.send
+            recv = receiver.recv
+            count = int(sender.send_counts[target])
+            expected = receiver.recv_counts[source]
+            if count != expected or send.dtype != recv.dtype:
                 raise RuntimeError(
                     f"rank {source} sends {count} {send.dtype} to rank {target}, "
-                    f"which expects {recv_counts[source]} {recv.dtype}"
+                    f"which expects {expected} {recv.dtype}"
                 )
-            at = int(starts[source][0][target])
-            to = int(starts[target][1][source])
+            at = int(send_starts[source][target])
+            to = int(recv_starts[target][source])
             recv[to : to + count] = send[at : at + count]
 
 
-def _move_to_all(gifts: list[Any]) -> None:
+def _move_to_all(gifts: Sequence[GatherGift]) -> None:
+    sent = [gift.send for gift in gifts]
+    sizes = [send.size for send in sent]
     for rank, (_, recv, counts) in enumerate(gifts):
-        parts = [send for send, _, _ in gifts]
-        if [p.size for p in parts] != counts.tolist() or any(p.dtype != recv.dtype for p in parts):
-            raise RuntimeError(
-                f"rank {rank} expects {counts.tolist()} {recv.dtype}, not {[p.size for p in parts]}"
-            )
-        recv[:] = np.concatenate(parts)
+        if sizes != counts.tolist() or any(send.dtype != recv.dtype for send in sent):
+            raise RuntimeError(f"rank {rank} expects {counts.tolist()} {recv.dtype}, not {sizes}")
+        recv[:] = np.concatenate(sent)
 
 
 def _groups(
-    gifts: list[tuple[int, int, int]], world: ThreadWorld
+    gifts: Sequence[SplitGift], world: ThreadWorld
 ) -> dict[int, tuple[MeetingRoom, list[int]]]:
     members: dict[int, list[int]] = {}
     for color, _, rank in sorted(gifts):
@@ -286,7 +325,7 @@ def run_threads(
     world = ThreadWorld(timeout, in_turn)
     room = MeetingRoom(ranks, world)
     nodes = nodes_of(ranks, ranks_per_node)
-    results: list[Any] = [None] * ranks
+    results: dict[int, T] = {}
 
     def run(rank: int) -> None:
         try:
@@ -305,7 +344,7 @@ def run_threads(
     )
     if world.failure is not None:
         raise world.failure
-    return results
+    return [results[rank] for rank in range(ranks)]
 
 
 def _join(threads: Sequence[threading.Thread]) -> None:

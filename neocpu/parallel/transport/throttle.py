@@ -15,7 +15,7 @@ No bit depends on any of this.
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +99,7 @@ class Throttle:
         self._free = dict.fromkeys(speeds, 0.0)
 
     def start(
-        self, links: NDArray[Any], sends: NDArray[np.int64], recvs: NDArray[np.int64]
+        self, links: NDArray[np.int64], sends: NDArray[np.int64], recvs: NDArray[np.int64]
     ) -> LinkTime:
         """A call starts: i64[ranks] bytes to and from each rank, whose link class is `links`."""
         now = self.clock()
@@ -107,9 +107,11 @@ class Throttle:
         longest = 0.0
         for number, speed in self._speeds:
             peers = links == number
+            # a link is full duplex: its two directions do not wait for each other
             seconds = max(_seconds(speed, sends[peers]), _seconds(speed, recvs[peers]))
             if seconds:
                 link = LINKS[number]
+                # calls of all queues share the link, one after the other
                 self._free[link] = max(now, self._free[link]) + seconds
                 done = max(done, self._free[link])
                 longest = max(longest, seconds)

@@ -80,6 +80,7 @@ class RunTimeline:
             self._first.append(self._current)
             return
         self._last.append(self._current)
+        # the beginning and the end of a long run: what lies between would fill the memory
         if len(self._last) > self.kept:
             self._last.popleft()
             self.dropped += 1

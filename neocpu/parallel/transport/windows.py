@@ -40,7 +40,7 @@ def shared_room() -> int:
     """Bytes of shared memory that this host has left."""
     try:
         room = os.statvfs("/dev/shm")
-    except OSError:
+    except OSError:  # a system without that folder: then there are no windows
         return 0
     return room.f_bavail * room.f_frsize
 
@@ -89,35 +89,36 @@ class Windows:
         self.me = me
         self._fence = fence
         self._segments = [SharedSegment(memory, self.ranks) for memory in memories]
-        self._mine = self._segments[me]
+        self._own = self._segments[me]
         self._regions: deque[Region] = deque()  # not yet read, oldest first
         self._offset_at = SLOTS
         self._read_at = SLOTS * (1 + self.ranks)
 
     def limit(self, data: int) -> None:
         """Use only so many bytes of this rank's data."""
-        self._mine.data = self._mine.data[:data]
+        self._own.data = self._own.data[:data]
 
     def post(self, exchange: int, out: Bytes, messages: Mapping[int, tuple[int, int]]) -> bool:
         """Send each of these ranks its message, (start, bytes) in `out`; False where there is no
         room, and MPI has to carry them all. Otherwise `out` is free again when this returns.
         """
         slot = exchange % SLOTS
-        words = self._mine.words
-        first = self._offset_at + slot * self.ranks
+        words = self._own.words
+        offsets_at = self._offset_at + slot * self.ranks
         one = len(set(messages.values())) == 1  # the same message for all: one copy
         sizes = [-(-size // LINE) * LINE for _, size in messages.values()]
         at = self._room(exchange, sizes[0] if one else sum(sizes), tuple(messages))
         room = at != BY_MPI
-        data = self._mine.data
+        data = self._own.data
         copied = False
         for (rank, (start, size)), line in zip(messages.items(), sizes):
-            words[first + rank] = at
+            words[offsets_at + rank] = at
             if room and not copied:
                 data[at : at + size] = out[start : start + size]
             copied = one
             if room and not one:
                 at += line
+        # who sees the number of the exchange must see its offsets and data too
         self._fence()
         words[slot] = exchange
         return room
@@ -130,12 +131,15 @@ class Windows:
         segment = self._segments[source]
         if segment.words[slot] != exchange:
             return None
+        # what the sender stored before it posted must not be loaded from before
         self._fence()
         at = segment.words[self._offset_at + slot * self.ranks + self.me]
         if at != BY_MPI:
             into[:] = segment.data[at : at + into.size]
+            # the copy is complete before the sender may use the memory again
             self._fence()
-        self._mine.words[self._read_at + slot * self.ranks + source] = exchange
+        # also where MPI carries the message: the slot is free for another exchange
+        self._own.words[self._read_at + slot * self.ranks + source] = exchange
         return BY_MPI if at == BY_MPI else into.size
 
     def _room(self, exchange: int, size: int, readers: tuple[int, ...]) -> int:
@@ -152,21 +156,24 @@ class Windows:
         start = at
         if at == BY_MPI:
             start = regions[-1].end if regions else 0
+        # without data too: its slot is in use until all readers have seen it
         regions.append(Region(exchange, start, start if at == BY_MPI else at + size, readers))
         return at
 
     def _free(self, size: int) -> int:
         """First of `size` free bytes of data, or BY_MPI; regions stand in a ring."""
-        whole = self._mine.data.size
+        whole = self._own.data.size
         if not self._regions:
             return 0 if size <= whole else BY_MPI
         oldest = self._regions[0].start
         newest = self._regions[-1]
+        # the ring has gone over its end: the free bytes lie between the newest and the oldest
         if newest.start < oldest:
             # one byte stays free, so that a full ring does not look empty
             return newest.end if newest.end + size < oldest else BY_MPI
         if newest.end + size <= whole:
             return newest.end
+        # a message lies in one piece, so bytes at the end of the ring may be left unused
         return 0 if size < oldest else BY_MPI
 
     def _is_read(self, region: Region) -> bool:

@@ -8,14 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.parallel.transport.started import Started
 from neocpu.tables.specs.specs import bags
 from neocpu.train.before.datasets import open_splits
 from neocpu.train.before.plans import make_plan, memory_plan
@@ -66,16 +63,12 @@ def learned_vectors(
 
 def pooled_vectors(world: World, schedule: BatchSchedule) -> dict[str, NDArray[np.float32]]:
     """Key -> its pooled vectors f32[b, D] of the first samples of a schedule; one process."""
-    assert not isinstance(world.embedding, DisaggregatedEmbedding)  # a model without towers
     first_column = world.model.first_column
     batches = -(-SAMPLES // schedule.loader.batch_size)
     blocks = []
     for batch in islice(schedule.batches(0), batches):
         E = np.zeros((batch.labels.size, world.embedding.columns), np.float32)
-        started: Started[Any] = world.embedding.start(batch.sparse, batch.samples)
-        lookup = world.embedding.lookup(started)
-        lookup.send()
-        lookups = lookup.finish(E)
+        lookups = world.embedding.forward(batch.sparse, batch.samples).finish(E)
         if world.model.composition is not None:
             # it belongs to the next batch soon
             E = world.model.composition.forward(E, lookups).copy()

@@ -45,7 +45,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from neocpu.core.types import Elements
 from neocpu.tables.hdf5.disk import put_bytes
@@ -65,7 +64,7 @@ Offsets = dict[str, int]
 def lay_out(
     tensors: Sequence[Tensor],
     counts: Ints,
-    attributes: Mapping[str, ArrayLike],
+    attributes: JsonObject,
     texts: Mapping[str, str],
     vocabularies: Mapping[str, Elements] | None = None,
 ) -> Image:

@@ -32,7 +32,7 @@ class Recovery:
         vocabularies: Mapping[str, Elements] | None = None,
     ) -> None:
         config = world.config.checkpoint
-        memory = world.embedding.memory
+        memory = world.embedding.env.memory
         self._out = out
         self._world = world
         self._data = data

@@ -66,7 +66,7 @@ def summarise(
         "plan": world.plan.to_dict(),
         "traffic": traffic,
         "checkpoints": recovery.written(),
-        "placements": placed(world.plan, world.embedding.memory),
+        "placements": placed(world.plan, world.embedding.env.memory),
         "tiers": tier_counts(comm, tables.tiers()),
         "stall_seconds": comm.largest(int(1e6 * tables.stalled)) / 1e6,
         "crash_cost": recovery.crash_cost(),

@@ -252,7 +252,7 @@ class Trainer:
         measure_every = self.config.eval.every_steps
         save_every = self.config.checkpoint.every_steps
         batches = schedule.batches(self.steps_taken)
-        early = look_ahead(world.embedding.memory, self.config.memory)
+        early = look_ahead(world.embedding.env.memory, self.config.memory)
         steps = world.step.over(batches, self.steps_taken + 1, early)
         self._log.begin(self.steps_taken, self.config.optimizer)
         with self.report.progress(total, self.steps_taken) as advance:

@@ -15,20 +15,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from neocpu.core.errors import NeocpuError
 from neocpu.core.stages import EXCHANGE, NONE_AHEAD, Stage
+from neocpu.parallel.transport.started import Waitable
 
 T = TypeVar("T")
 COMPUTE = "compute"
-
-
-class Waitable(Protocol):
-    """An exchange under way."""
-
-    def wait(self) -> object:
-        """Return when it is over."""
 
 
 # What a stage does with a batch; exchanges return what is to be waited for, if anything.

@@ -10,7 +10,7 @@ ahead of their time, as the kind of pipelining says.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,22 +20,20 @@ from neocpu.core.stages import NONE_AHEAD, PIPELINES, STEP, pipelined
 from neocpu.core.trees import leaf_cuts, rank_samples
 from neocpu.parallel.dense.reduction import LeafReduction
 from neocpu.parallel.dense.two_level_reduction import dense_reduction
-from neocpu.parallel.embeddings.mixed import MixedEmbedding
-from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Started
+from neocpu.parallel.transport.started import Started, Waitable
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layers.arrays import NodeGradient
 from neocpu.train.step.gradient_norm import DenseGradient, GradientClip
 from neocpu.train.step.node_gradients import node_gradient
-from neocpu.train.step.pipeline import Pipeline, Waitable, Work
+from neocpu.train.step.pipeline import Pipeline, Work
 from neocpu.train.step.turn import BatchLike, Outcome, Turn
 
 if TYPE_CHECKING:
-    from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
     from neocpu.train.step.dynamic_kinds import DynamicKinds
     from neocpu.train.step.tower_gradients import TowerGradients
 
@@ -77,7 +75,7 @@ class TrainStep:
     def __init__(
         self,
         model: Dlrm,
-        embedding: "ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding",
+        embedding: Embedding[Any],
         optimizer: DenseOptimizer,
         comm: Comm,
         options: StepOptions,
@@ -264,12 +262,9 @@ class TrainStep:
 
     def _send_gradients(self, turn: Turn) -> Waitable:
         assert turn.gradient is not None
-        if isinstance(self.embedding, MixedEmbedding):
-            terms = self.model.row_terms
-            # keys whose tables do not pool have gradients by lookup, not by bag
-            turn.update = self.embedding.start_backward(turn.gradient, turn.step, terms)
-        else:
-            turn.update = self.embedding.start_backward(turn.gradient, turn.step)
+        # keys whose tables do not pool have gradients by lookup, not by bag
+        terms = self.model.row_terms
+        turn.update = self.embedding.start_backward(turn.gradient, turn.step, terms)
         if self.dynamic is not None:
             self.dynamic.note(turn.batch.sparse, turn.gradient)
         return turn.update

@@ -15,13 +15,11 @@ from neocpu.parallel.embeddings.disaggregated import (
     node_of_tables,
 )
 from neocpu.parallel.exchange.peers import Ints, Peers
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.sharding.entries import key_columns
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.transport.comm import Comm
-from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.specs import bags
-from neocpu.train.config.config import Config
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.towers import Towers
@@ -29,38 +27,22 @@ from neocpu.train.step.tower_gradients import TowerGradients
 
 
 def build_apart(
-    config: Config,
-    comm: Comm,
-    plan: Plan,
-    model: Dlrm,
-    huge: bool,
-    memory: MemoryPlan | None,
+    env: ShardingEnv, model: Dlrm
 ) -> tuple[DisaggregatedEmbedding, TowerGradients | None]:
     """The tables of this rank, and what trains the towers of its node, if there are any.
 
     Raises PlanError where tables or towers do not lie on one node each, or nodes are not equal.
     """
-    peers = Peers(comm, plan.ranks_per_node, config.training.leaves)
+    plan = env.plan
+    peers = Peers(env.comm, plan.ranks_per_node, env.leaves)
     nodes = node_of_tables(plan)
     node_of = nodes_of_towers(model.layout, plan, nodes)
     towers = _towers_of_node(model, plan, nodes, node_of, peers.node) if node_of else None
-    embedding = DisaggregatedEmbedding(
-        plan,
-        peers,
-        _columns(model.layout, plan, nodes, node_of),
-        towers,
-        config.optimizer.sparse,
-        config.training.seed,
-        first_column=model.first_column,
-        route=config.parallel.route,
-        huge=huge,
-        memory=memory,
-        unique_rows=config.parallel.unique_rows,
-        wires=config.wires.specs,
-    )
+    columns = _columns(model.layout, plan, nodes, node_of)
+    embedding = DisaggregatedEmbedding(env, peers, columns, towers)
     if towers is None:
         return embedding, None
-    wire = Wire.of(config.wires.specs.dense, backward=True)
+    wire = Wire.of(env.wires.dense, backward=True)
     return embedding, TowerGradients(model, towers, node_of, peers, wire)
 
 
@@ -69,13 +51,13 @@ def nodes_of_towers(layout: ModelLayout, plan: Plan, nodes: Sequence[int]) -> li
     tables = [key.table for key in bags(plan.tables)]
     node_of = []
     for tower in layout.towers:
-        places = {nodes[tables[key]] for key in tower.keys}
-        if len(places) > 1:
+        tower_nodes = {nodes[tables[key]] for key in tower.keys}
+        if len(tower_nodes) > 1:
             raise PlanError(
                 f"parallel.towers: the tables of tower {tower.name!r} lie on the nodes "
-                f"{sorted(places)}, but its module needs them on one"
+                f"{sorted(tower_nodes)}, but its module needs them on one"
             )
-        node_of.append(places.pop())
+        node_of.append(tower_nodes.pop())
     return node_of
 
 
@@ -84,9 +66,9 @@ def _towers_of_node(
 ) -> Towers:
     """The modules of one node, for its pooled vectors side by side."""
     keys = keys_of_nodes(plan, nodes)[node]
-    place = {key: i for i, key in enumerate(keys)}
+    position = {key: i for i, key in enumerate(keys)}
     layouts = [
-        replace(tower, keys=tuple(place[key] for key in tower.keys))
+        replace(tower, keys=tuple(position[key] for key in tower.keys))
         for tower, tower_node in zip(model.layout.towers, node_of)
         if tower_node == node
     ]
@@ -101,10 +83,13 @@ def _columns(
         widths = [tower.columns for tower in layout.towers]
         starts = layout.first_column + np.cumsum([0, *widths])
         members = [
-            [t for t, place in enumerate(node_of) if place == node]
+            [t for t, tower_node in enumerate(node_of) if tower_node == node]
             for node in range(max(nodes) + 1)
         ]
     else:
         starts = key_columns(plan.tables, layout.first_column)
         members = keys_of_nodes(plan, nodes)
-    return [np.concatenate([np.arange(starts[i], starts[i + 1]) for i in part]) for part in members]
+    return [
+        np.concatenate([np.arange(starts[i], starts[i + 1]) for i in numbers])
+        for numbers in members
+    ]

@@ -7,12 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, InverseKJT
-from neocpu.parallel.embeddings.sharded import StartedLookup, StartedUpdate
+from neocpu.parallel.embeddings.protocol import LookupUnderWay, UpdateUnderWay
 from neocpu.parallel.transport.started import Started
 
 if TYPE_CHECKING:
-    from neocpu.parallel.embeddings.disaggregated import StartedVectors
-    from neocpu.parallel.embeddings.mixed import MixedLookup, MixedUpdate
+    pass
 
 
 class BatchLike(Protocol):
@@ -62,8 +61,8 @@ class Turn:
     batch: BatchLike
     step: int
     input: Started[Any] | None = None
-    lookup: "StartedLookup | StartedVectors | MixedLookup | None" = None
+    lookup: LookupUnderWay | None = None
     gradient: NDArray[np.float32] | None = None
-    update: "StartedUpdate | MixedUpdate | None" = None
+    update: UpdateUnderWay | None = None
     sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
     outcome: Outcome | None = None

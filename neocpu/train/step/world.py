@@ -5,12 +5,14 @@ They are built here from the config, once, for training, evaluation and warm-up 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.embeddings.mixed import MixedEmbedding
+from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
@@ -23,7 +25,6 @@ from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.step.step import StepOptions, TrainStep
 
 if TYPE_CHECKING:
-    from neocpu.parallel.embeddings.disaggregated import DisaggregatedEmbedding
     from neocpu.train.step.dynamic_kinds import DynamicKinds
     from neocpu.train.step.tower_gradients import TowerGradients
 
@@ -42,7 +43,7 @@ class World:
     comm: Comm
     plan: Plan
     model: Dlrm
-    embedding: "ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding"
+    embedding: Embedding[Any]
     dense: DenseOptimizer
     step: TrainStep
     towers: "TowerGradients | None" = None
@@ -80,7 +81,20 @@ def build(
 
         comm = two_level(comm)
     model = model or _model(config, plan, dense_features)
-    embedding, towers = _embedding(config, comm, plan, model, huge, memory)
+    env = ShardingEnv(
+        plan=plan,
+        comm=comm,
+        optimizer=config.optimizer.sparse,
+        seed=training.seed,
+        leaves=training.leaves,
+        first_column=model.first_column,
+        route=config.parallel.route,
+        unique_rows=config.parallel.unique_rows,
+        wires=config.wires.specs,
+        huge=huge,
+        memory=memory,
+    )
+    embedding, towers = _embedding(config, env, model)
     rates = config.optimizer
     runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
     dense = DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
@@ -100,13 +114,7 @@ def build(
             embedding,
             dense,
             comm,
-            StepOptions(
-                leaves=training.leaves,
-                pipeline=training.pipeline,
-                bucket_bytes=training.bucket_bytes,
-                wire=Wire.of(config.wires.specs.dense, backward=True),
-                clip_norm=rates.clip_norm,
-            ),
+            _step_options(config),
             towers,
             dynamic,
         ),
@@ -129,12 +137,22 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
     return Dlrm(layout, config.training.seed, apart=config.parallel.towers)
 
 
+def _step_options(config: Config) -> StepOptions:
+    return StepOptions(
+        leaves=config.training.leaves,
+        pipeline=config.training.pipeline,
+        bucket_bytes=config.training.bucket_bytes,
+        wire=Wire.of(config.wires.specs.dense, backward=True),
+        clip_norm=config.optimizer.clip_norm,
+    )
+
+
 def _dynamic(
     config: Config,
     comm: Comm,
     plan: Plan,
     model: Dlrm,
-    embedding: "ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding",
+    embedding: Embedding[Any],
 ) -> "DynamicKinds | None":
     """The tables whose rows move in training."""
     if all(composition.dynamic is None for composition in config.compositions):
@@ -150,24 +168,15 @@ def _dynamic(
 
 
 def _embedding(
-    config: Config, comm: Comm, plan: Plan, model: Dlrm, huge: bool, memory: MemoryPlan | None
-) -> "tuple[ShardedEmbedding | DisaggregatedEmbedding | MixedEmbedding, TowerGradients | None]":
+    config: Config, env: ShardingEnv, model: Dlrm
+) -> "tuple[Embedding[Any], TowerGradients | None]":
     """The tables of this rank, and what trains towers that run on their nodes."""
     if config.parallel.towers:
         from neocpu.train.step.tower_world import build_apart
 
-        return build_apart(config, comm, plan, model, huge, memory)
-    where = (plan, comm, config.optimizer.sparse, config.training.seed, config.training.leaves)
-    options: dict[str, Any] = {
-        "first_column": model.first_column,
-        "route": config.parallel.route,
-        "huge": huge,
-        "memory": memory,
-        "unique_rows": config.parallel.unique_rows,
-        "wires": config.wires.specs,
-    }
+        return build_apart(env, model)
     composition = model.layout.composition
     if composition is not None and composition.unpooled:
-        return MixedEmbedding(*where, **options, distinct=composition.once), None
+        return MixedEmbedding(env, composition.once), None
     groups = key_groups(config.tables, config.data.deduplicate)
-    return ShardedEmbedding(*where, **options, groups=groups), None
+    return ShardedEmbedding(replace(env, groups=groups)), None

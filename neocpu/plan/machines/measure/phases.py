@@ -105,6 +105,7 @@ class Workbench:
 
     def __init__(self, design: Design, comm: Comm, machine: Machine) -> None:
         from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+        from neocpu.parallel.exchange.sharding_env import ShardingEnv
         from neocpu.parallel.sharding.plan import place
         from neocpu.tables.specs.optimizers import SparseOptimizer
         from neocpu.tables.specs.specs import TableSpec
@@ -118,7 +119,7 @@ class Workbench:
         plan = place(specs, [design.scheme] * design.tables, comm.size)
         optimizer = SparseOptimizer(name="exact_rowwise_adagrad", learning_rate=0.01)
         # the real exchange and tables: their private steps are timed one by one
-        self._tables = ShardedEmbedding(plan, comm, optimizer, 1, LEAVES)
+        self._tables = ShardedEmbedding(ShardingEnv(plan, comm, optimizer, 1, LEAVES))
         lo, hi = rank_samples(comm.rank, comm.size, design.batch, LEAVES)
         rng = np.random.default_rng(comm.rank)
         lengths = np.full((design.tables, hi - lo), design.length, np.int32)
@@ -151,13 +152,14 @@ class Workbench:
         exchange = tables.exchange
         coming = clock("input", lambda: tables.start(kjt, self._design.batch).wait())
         if exchange.alone:
-            lookups = coming.classes[0]
+            home = tables.all_keys.home
+            lookups = coming.classes.whole
             assert lookups is not None
-            clock("lookup", lambda: tbe.forward(tables._home, lookups, self._out))
-            clock("update", lambda: tbe.backward(tables._home, lookups, self._gradient, self._step))
+            clock("lookup", lambda: tbe.forward(home, lookups, self._out))
+            clock("update", lambda: tbe.backward(home, lookups, self._gradient, self._step))
         elif coming.copies is not None:
             copies = coming.copies
-            clock("lookup", lambda: tbe.forward(tables._copies, copies, self._out))
+            clock("lookup", lambda: tbe.forward(tables.all_keys.copies, copies, self._out))
             clock("replicas", lambda: self._reduce(coming))
         else:
             self._exchange(clock, coming)
@@ -169,35 +171,18 @@ class Workbench:
         shape = coming.shape
         words = "_words" if self._design.scheme == "row_wise" else ""
         columns = "_columns" if self._design.scheme == "column_wise" else ""
-        pooled = clock(f"lookup{words}", lambda: tables._lookup(coming, tables._all))
-        clock(f"output{words}", lambda: exchange.start_output(shape, *pooled).finish(self._out))
+        pooled = clock(f"lookup{words}", lambda: tables.pool(coming, tables.all_keys))
+        clock(f"output{words}", lambda: exchange.start_output(shape, pooled).finish(self._out))
         gradients = clock(
             f"gradient{words}", lambda: exchange.start_gradients(shape, self._gradient).wait()
         )
-        clock(f"update{columns}", lambda: self._update(coming, gradients))
-
-    def _update(self, batch_input: "Input", gradients: tuple[Numbers, Numbers]) -> None:
-        from neocpu.parallel.transport.started import Started
-
-        tables = self._tables
-        for i, block in ((0, gradients[0]), (3, gradients[1])):
-            lookups = batch_input.classes[i]
-            if lookups is not None:
-                tables.tbe.backward(tables._classes[i], lookups, block, self._step)
-        if tables._any_scalars:
-            Started(tables._share(batch_input, *gradients, self._step)).wait()
+        clock(f"update{columns}", lambda: tables.update_shards(coming, gradients, self._step))
 
     def _reduce(self, batch_input: "Input") -> None:
-        from neocpu.parallel.embeddings.replicas import RowWords
-        from neocpu.parallel.transport.started import Started
-
         tables = self._tables
-        assert tables._replicas is not None
-        assert batch_input.copies is not None
-        copies = tables.tbe.merge_words(tables._copies, batch_input.copies, self._gradient)
-        words = [RowWords(*pair) for pair in copies]
-        merged = Started(tables._replicas.reduce(words)).wait()
-        tables.tbe.apply_tables(tables._copied, merged, self._step)
+        summed = tables.start_replicas(tables.merge_copies(batch_input, self._gradient))
+        assert summed is not None
+        tables.update_copies(summed.wait(), self._step)
 
     def amounts(self, phase: str) -> tuple[float, ...]:
         """What a phase counts on each rank, in the order of COUNTED."""
