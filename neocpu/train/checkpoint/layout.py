@@ -46,7 +46,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, JsonObject
 from neocpu.tables.hdf5.disk import put_bytes
 from neocpu.tables.hdf5.draft import Draft, Image
 from neocpu.train.checkpoint.number_codes import Code
