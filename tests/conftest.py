@@ -51,11 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which worker, which order, what is quick, and which long covers this day leaves out."""
     workers.arrange(items)
-    left = [
-        item
-        for item in items
-        if item.get_closest_marker("long") and not workers.is_drawn(item.nodeid)
-    ]
+    left = [item for item in items if workers.is_left_out(item)]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]

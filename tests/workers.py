@@ -15,8 +15,10 @@ otherwise.
 
 import os
 import zlib
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -118,6 +120,23 @@ def is_drawn(name: str, period: int = PERIOD) -> bool:
     """Is a case of a long cover run? On one day of `period`, where a sample is run; else always."""
     day = os.environ.get(SAMPLED_DAY, "")
     return not day or (zlib.crc32(name.encode()) + int(day)) % period == 0
+
+
+def covered(values: Iterable[str], always: Collection[str]) -> list[Any]:
+    """Parameters of a test over all values: those not in `always` are a long cover.
+
+    A day draws the same values in every test, so that what they need is compiled for all of them.
+    """
+    return [
+        value if value in always else pytest.param(value, marks=pytest.mark.long(value))
+        for value in values
+    ]
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Is a test a case of a long cover that the day does not draw?"""
+    marker = item.get_closest_marker("long")
+    return marker is not None and not is_drawn(*marker.args or (item.nodeid,))
 
 
 def arrange(items: list[pytest.Item]) -> None:
