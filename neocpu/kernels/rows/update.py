@@ -48,7 +48,7 @@ def square_sum(x, width, line, parts):
     `line` f32, zero from `width` to the next multiple of 64; `parts` f32[p], p a power of two with
     64*p >= width: scratch.
     """
-    # narrow rows are copied to a line that ends in zeros: one tree of a fixed width serves them all
+    # narrow rows are copied to a line that ends in zeros: trees of two widths serve them all
     if width < 64:
         for c in range(width):
             line[c] = x[c]

@@ -73,8 +73,8 @@ def _bags(entries, offsets, lines, out):
     """(entry, first lookup, last, line of `out`) of every bag."""
     for k, (begin, end) in enumerate(pairwise(entries.first.tolist())):
         for b in range(begin, end):
-            place = lines.place[k] + (b - begin) * lines.pitch[k]
-            yield k, offsets[b], offsets[b + 1], out[place : place + entries.width[k]]
+            start = lines.place[k] + (b - begin) * lines.pitch[k]
+            yield k, offsets[b], offsets[b + 1], out[start : start + entries.width[k]]
 
 
 def _rows_of(table, entries, k, rows):
