@@ -607,8 +607,9 @@ for module in pkgutil.walk_packages(neocpu.kernels.__path__, "neocpu.kernels."):
     importlib.import_module(module.name)
 kernels = [d for d in gc.get_objects() if isinstance(d, Dispatcher)]
 kernels = [d for d in kernels if isinstance(d._cache, kernel_cache.KernelCache)]
-names = sorted((f"{d.py_func.__module__}.{d.py_func.__qualname__}", kernel_key.key(d)) for d in
-kernels) print(json.dumps([names, kernel_key._all_sources.cache_info().currsize, neocpu.__file__]))
+functions = [(d, d.py_func) for d in kernels]
+names = sorted((f"{f.__module__}.{f.__qualname__}", kernel_key.key(d)) for d, f in functions)
+print(json.dumps([names, kernel_key._all_sources.cache_info().currsize, neocpu.__file__]))
 """
 
 
