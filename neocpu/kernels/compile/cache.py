@@ -75,7 +75,6 @@ class Activity:
         """A kernel is about to be compiled; before the first one, a cache that will not keep it is
         told.
         """
-        # before the first kernel is compiled: who waits for it may still choose another folder
         if not self.compiled and not self.trouble:
             if reason := refusal():
                 self.refuse(reason)
