@@ -4,6 +4,7 @@
     _ext/key_reference.py   the page of all keys of a config, from the records
     _ext/gallery.py         each lesson's pictures have the same look
     _ext/api.py             the page of the public modules, from their docstrings
+    _ext/optimizer_table.py the table of optimizers in design.md, from their records
 
 Lessons (`examples/lessons`) run while the site is built, with the kernels of NEOCPU_CACHE_DIR.
 """

@@ -1,9 +1,9 @@
 """Does each recipe of docs/design.md §3 work as a stranger would follow it?
 
 A copy of the package gets a toy of each kind (`toys.py`): the lines that the recipe names, in the
-files that it names, and nothing else. Processes of their own import the copy and train with it. The
-format has a copy to itself: in it all lookups and updates are compiled anew, as they know all
-formats.
+files that it names, and nothing else. Processes of their own import the copy, train with it, and
+run the tests of the optimizer. The format has a copy to itself: in it all lookups and updates are
+compiled anew, as they know all formats.
 """
 
 import json
@@ -21,11 +21,18 @@ from toys import COMMAND, FORMAT, KIND, OPTIMIZER, POLICY, SCHEME, TOYS, Lines, 
 ROOT = Path(__file__).resolve().parent.parent
 
 
+# Tests that know every optimizer, and those of them that a new one meets.
+OPTIMIZER_TESTS = ("rules", "rule_formulas", "optimizers", "config", "oracle_cover", "oracle_cases")
+MET = f"{OPTIMIZER.name} or every or docs or twins_lie_within_the_bounds"
+
+
 def copied(folder: Path) -> Path:
-    """A folder with a copy of the package."""
-    shutil.copytree(
-        ROOT / "neocpu", folder / "neocpu", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    """A folder with a copy of the package, its tests and its pages."""
+    for name in ("neocpu", "tests", "docs"):
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "generated")
+        )
+    shutil.copy(ROOT / "pyproject.toml", folder)
     return folder
 
 
@@ -75,7 +82,8 @@ def test_the_recipe_names_the_files_that_are_written(toy: Toy) -> None:
         line.split("|")[2] for line in text.splitlines() if line.startswith(f"| {toy.recipe} |")
     ]
     assert len(rows) == 1, f"docs/design.md §3 has {len(rows)} recipes for {toy.recipe}"
-    named = set(re.findall(r"`(neocpu/[\w/]+\.py)`", rows[0].replace("<name>", toy.name)))
+    files = r"`((?:neocpu|docs|tests)/[\w/]+\.(?:py|md))`"
+    named = set(re.findall(files, rows[0].replace("<name>", toy.name)))
     assert named == toy.files
 
 
@@ -97,8 +105,17 @@ def test_a_format_is_trained_saved_resumed_and_asked_of_the_oracle(
 
 
 def test_an_optimizer_trains(runs: dict[str, Any]) -> None:
-    sgd, sign, spread = runs[OPTIMIZER.recipe]
-    assert sign == spread != sgd
+    sgd, toy, spread = runs[OPTIMIZER.recipe]
+    assert toy == spread != sgd
+
+
+def test_an_optimizer_leaves_its_tests_green(package: Path) -> None:
+    table = python(package, "docs/_ext/optimizer_table.py")
+    assert table.returncode == 0, table.stderr
+    tests = [f"tests/test_{name}.py" for name in OPTIMIZER_TESTS]
+    done = python(package, "-m", "pytest", "-q", "-n", "0", *tests, "-k", MET)
+    assert done.returncode == 0, done.stdout
+    assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) > 10
 
 
 def test_a_scheme_changes_no_bit(runs: dict[str, Any]) -> None:

@@ -116,11 +116,11 @@ def cached(policy: str, ranks: int = 1) -> list[object]:
 
 def optimizer_runs() -> list[str]:
     """Digests: another optimizer, the toy, and the toy on columns of two ranks."""
-    sign = f"optimizer.sparse.name={OPTIMIZER.name}"
+    toy = f"optimizer.sparse.name={OPTIMIZER.name}"
     return [
         train("sgd", "optimizer.sparse.name=exact_sgd"),
-        train("sign", sign),
-        train("sign2", sign, "parallel.plan=column_wise", ranks=2),
+        train("toy", toy),
+        train("toy2", toy, "parallel.plan=column_wise", ranks=2),
     ]
 
 

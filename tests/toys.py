@@ -94,18 +94,47 @@ FORMAT = Toy(
 )
 OPTIMIZER = Toy(
     "optimizer",
-    "sign_sgd",
+    "double_sgd",
     (
         Neighbour(
-            "neocpu/kernels/rows/rules.py", "exact_sgd", "sign_sgd", "* g[c]", "* np.sign(g[c])"
+            "neocpu/kernels/rows/rules.py", "exact_sgd", "double_sgd", "* g[c]", "* (g[c] + g[c])"
         ),
         Neighbour(
-            "neocpu/kernels/twins/rows/rules.py", "exact_sgd", "sign_sgd", "* g,", "* np.sign(g),"
+            "neocpu/kernels/twins/rows/rules.py", "exact_sgd", "double_sgd", "* g,", "* (g + g),"
         ),
         Lines(
             "neocpu/core/rules.py",
-            '        Rule("sign_sgd"),\n',
+            '        Rule("double_sgd", source="a toy"),\n',
             before='        Rule("none"',
+        ),
+        Lines(
+            "neocpu/oracle/truth/rules.py",
+            '''def double_sgd(rows: RowUpdate, h: Hyper) -> Bounded:
+    """w -= lr * (g + g)"""
+    g = _regularised(rows, h)
+    return _down(rows, h["learning_rate"] * (g + g), h.keep())
+
+
+''',
+            before="def momentum_sgd(",
+        ),
+        Lines(
+            "neocpu/oracle/truth/rules.py",
+            "        double_sgd,\n",
+            before="        momentum_sgd,",
+        ),
+        Lines(
+            "docs/arithmetic.md",
+            "| double_sgd | | of `w`, `fl(lr·fl(g + g))` is taken |\n",
+            before="| momentum_sgd |",
+        ),
+        Lines(
+            "tests/test_rule_formulas.py",
+            """    def double_sgd(self, g, t):
+        self.w = self.shrink() * self.w - self.o.learning_rate * 2 * g
+
+""",
+            before="    def momentum_sgd(",
         ),
     ),
 )
@@ -144,6 +173,14 @@ POLICY = Toy(
                 "The least",
                 "The most",
             )
+        ),
+        Lines(
+            "tests/cache_model.py",
+            """    def mru(self, s, number, use):
+        return max(self.free(s), key=lambda way: (self.ways[s][way].used, -way), default=None)
+
+""",
+            before="    def lru(",
         ),
         Lines(
             "neocpu/core/policies.py",

@@ -95,6 +95,7 @@ class Rule:
     accumulator : the state that starts at `initial_accumulator_value`.
     options : keys of its own, of `tables.specs.optimizers.SparseOptimizer`.
     updates : it has an update; `none` leaves gradients to the caller.
+    source : what it is after, for the table in docs/design.md §4.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Rule:
     accumulator: str | None = None
     options: tuple[str, ...] = ()
     updates: bool = True
+    source: str = ""
 
     @cached_property
     def element_record(self) -> StateRecord:
@@ -129,17 +131,37 @@ TAIL_OPTIONS = (
 RULES = {
     rule.name: rule
     for rule in (
-        Rule("exact_sgd"),
-        Rule("momentum_sgd", ("momentum_buffer",), options=("momentum",)),
-        Rule("lars_sgd", ("momentum_buffer",), row_scalars=2, options=("momentum", "eta")),
-        Rule("exact_adagrad", ("sum",), accumulator="sum"),
+        Rule("exact_sgd", source="FBGEMM"),
+        Rule(
+            "momentum_sgd",
+            ("momentum_buffer",),
+            options=("momentum",),
+            source="torch's SGD, no dampening",
+        ),
+        Rule(
+            "lars_sgd",
+            ("momentum_buffer",),
+            row_scalars=2,
+            options=("momentum", "eta"),
+            source="FBGEMM, You et al. 2017; ratio 1 where a norm is 0",
+        ),
+        Rule("exact_adagrad", ("sum",), accumulator="sum", source="FBGEMM"),
         Rule(
             "ftrl",
             ("accumulator", "linear"),
             accumulator="accumulator",
             options=("beta", "lambda1", "lambda2"),
+            source="McMahan et al. 2013; HugeCTR, Keras. `beta` stands where other rules have "
+            "`eps`. z starts at 0, so a row's initial values soon fade",
         ),
-        Rule("exact_rowwise_adagrad", (), ("sum",), row_scalars=1, accumulator="sum"),
+        Rule(
+            "exact_rowwise_adagrad",
+            (),
+            ("sum",),
+            row_scalars=1,
+            accumulator="sum",
+            source="FBGEMM, Neo",
+        ),
         Rule(
             "exact_rowwise_adagrad_with_counter",
             (),
@@ -147,6 +169,7 @@ RULES = {
             row_scalars=1,
             accumulator="sum",
             options=("counter_halflife", "adjustment_iter", "adjustment_ub", *TAIL_OPTIONS),
+            source="FBGEMM's weight decay mode COUNTER; also `weight_decay_mode` adagradw",
         ),
         Rule(
             "exact_rowwise_adagrad_with_cowclip",
@@ -155,24 +178,39 @@ RULES = {
             row_scalars=2,
             accumulator="sum",
             options=("counter_halflife", "weight_norm_coefficient", "lower_bound"),
+            source="FBGEMM's COWCLIP, Zheng et al. 2022",
         ),
-        Rule("adam", MOMENTS),
+        Rule("adam", MOMENTS, source="FBGEMM, Kingma & Ba 2015; decoupled decay as in AdamW"),
         Rule(
             "adam_with_cowclip",
             MOMENTS,
             row_scalars=2,
             counts=True,
             options=("weight_norm_coefficient", "lower_bound"),
+            source="CowClip, Zheng et al. 2022: `adam` of clipped row gradients",
         ),
-        Rule("partial_rowwise_adam", MOMENTS[:1], MOMENTS[1:], row_scalars=1),
-        Rule("lamb", MOMENTS, row_scalars=2),
-        Rule("partial_rowwise_lamb", MOMENTS[:1], MOMENTS[1:], row_scalars=2, direct=True),
+        Rule("partial_rowwise_adam", MOMENTS[:1], MOMENTS[1:], row_scalars=1, source="FBGEMM"),
+        Rule(
+            "lamb",
+            MOMENTS,
+            row_scalars=2,
+            source="FBGEMM, You et al. 2020, per row; ratio 1 where a norm is 0",
+        ),
+        Rule(
+            "partial_rowwise_lamb",
+            MOMENTS[:1],
+            MOMENTS[1:],
+            row_scalars=2,
+            direct=True,
+            source="FBGEMM",
+        ),
         Rule(
             "rowwise_rmsprop",
             (),
             ("square_avg", "prev_iter"),
             row_scalars=1,
             options=("ar_alpha", "min_shrinkage"),
+            source="FBGEMM's ROWWISE_RMSPROP_AR; `beta2` is its decay",
         ),
         Rule("none", updates=False),
     )

@@ -19,11 +19,13 @@ Codes = NDArray[np.unsignedinteger]
 class CodedTable(NamedTuple):
     """A table of codes, and how a step rounds what it writes.
 
-    codes : u8[:] or u16[:]. low : u16[:], the lower halves of fp32 numbers whose upper ones are the
-    codes, or u16[0]. layout : i64[5] of the small float (`core.codecs.layout`). rounding : i64
-    of `core.codecs.ROUNDINGS`: 0 nearest even, 1 stochastic, 4 FBGEMM's fp16 trick. step : i64,
-    and rows : i64[U], the number in its shard of each unique row: random words go by them,
-    while `Segments.unique` may be slots of a cache.
+    codes    : u8[:] or u16[:]
+    low      : u16[:], the lower halves of fp32 numbers whose upper ones are the codes, or u16[0]
+    layout   : i64[5] of the small float (`core.codecs.layout`)
+    rounding : i64 of `core.codecs.ROUNDINGS`: 0 nearest even, 1 stochastic, 4 FBGEMM's fp16 trick
+    step     : i64, by which random words go
+    rows     : i64[U], the number in its shard of each unique row, by which they go too:
+               `Segments.unique` may be slots of a cache
     """
 
     codes: Codes
@@ -37,10 +39,13 @@ class CodedTable(NamedTuple):
 class ShardPlaces(NamedTuple):
     """Where each of H shards is, in its store and in its table.
 
-    base i64[H] : first element in the store. width, full_width i64[H] : columns of the shard, and
-    of its table. row_base i64[H] : number of its first row (or slot) among those of all shards.
-    row0, column0 i64[H] : its first row and column in the table. key u64[H] : of the random words
-    that round its rows (docs/arithmetic.md §9).
+    base       : i64[H], first element in the store
+    width      : i64[H], columns of the shard
+    full_width : i64[H], columns of its table
+    row_base   : i64[H], number of its first row (or slot) among those of all shards
+    row0       : i64[H], its first row in the table
+    column0    : i64[H], its first column in the table
+    key        : u64[H], of the random words that round its rows (docs/arithmetic.md §9)
     """
 
     base: Ints
@@ -55,10 +60,12 @@ class ShardPlaces(NamedTuple):
 class Segments(NamedTuple):
     """The lookups of a step by shard and row: unique rows u, each with a run of lookups.
 
-    shards i64[N], first i64[N+1] : unique rows [first[i], first[i+1]) are of shard shards[i].
-    unique i64[U] : the row in its shard (or its slot), ascending in each shard. starts i64[U+1] :
-    row u has lookups [starts[u], starts[u+1]). place i64[n] : first element of a lookup's gradient.
-    weights f32[n] : what a lookup's gradient is multiplied with, or f32[0].
+    shards  : i64[N], unique rows [first[i], first[i+1]) are of shard shards[i]
+    first   : i64[N+1]
+    unique  : i64[U], the row in its shard (or its slot), ascending in each shard
+    starts  : i64[U+1], row u has lookups [starts[u], starts[u+1])
+    place   : i64[n], first element of a lookup's gradient
+    weights : f32[n], what a lookup's gradient is multiplied with, or f32[0]
     """
 
     shards: Ints
@@ -117,9 +124,10 @@ def whole_table(width: int) -> ShardPlaces:
 class InitialValues(NamedTuple):
     """What rows begin with (docs/arithmetic.md §9).
 
-    key u64[H], scale f32[H], mean f32[H] : of the weights, mean + a number uniform in
-    [-scale, scale), by shard. states f32[m], row_states f32[n] : of each element state, and of each
-    row state.
+    key         : u64[H], of the random words of each shard
+    scale, mean : f32[H], weights are mean + a number uniform in [-scale, scale)
+    states      : f32[m], of each element state
+    row_states  : f32[n], of each row state
     """
 
     key: NDArray[np.uint64]
@@ -132,8 +140,9 @@ class InitialValues(NamedTuple):
 class LookupChunks(NamedTuple):
     """Runs of lookups that threads share: chunk t is lookups [start[t], start[t+1]) of one shard.
 
-    start i64[C+1]. bag i64[C] : bag of its first lookup. shift i64[C] : a row's group in its shard
-    is row >> shift.
+    start : i64[C+1]
+    bag   : i64[C], bag of its first lookup
+    shift : i64[C], a row's group in its shard is row >> shift
     """
 
     start: Ints
@@ -144,7 +153,9 @@ class LookupChunks(NamedTuple):
 class RowGroups(NamedTuple):
     """Lookups of one shard whose rows share their high bits, group after group.
 
-    start i64[G+1] : first lookup. row i64[G] : first row. bits i64[G] : low bits of its rows.
+    start : i64[G+1], first lookup
+    row   : i64[G], first row
+    bits  : i64[G], low bits of its rows
     """
 
     start: Ints

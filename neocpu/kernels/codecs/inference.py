@@ -46,7 +46,7 @@ def pack_inference(codes, header, size, last, out):
                 bias = get_half(line, data + 2)
             for c in range(data):
                 row[first + c] = line[c]
-            # padding is zero, as FBGEMM's is: rows are compared and hashed byte by byte
+            # padding is zero, as FBGEMM writes it
             for c in range(data + size, w):
                 row[c] = 0
             if size == 8:

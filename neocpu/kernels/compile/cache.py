@@ -75,7 +75,6 @@ class Activity:
         """A kernel is about to be compiled; before the first one, a cache that will not keep it is
         told.
         """
-        # before the first kernel is compiled: who waits for it may still choose another folder
         if not self.compiled and not self.trouble:
             if reason := refusal():
                 self.refuse(reason)
@@ -155,7 +154,7 @@ def cannot_write() -> str:
     return ""
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
     """Write a file so that readers see all of it or nothing; OSError if that is impossible.
 
     Files and folders are made for this user to write, whatever the umask.
@@ -167,7 +166,7 @@ def write(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
-            file.write(data)
+            file.write(content)
         if path.is_dir():
             path.rmdir()  # nothing of ours is a folder, and a file could not replace it
         os.replace(temporary, path)

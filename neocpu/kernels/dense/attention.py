@@ -20,8 +20,11 @@ from neocpu.kernels.simd import fma
 
 
 class Histories(NamedTuple):
-    """Histories and their candidates: rows f32[n, D]; offsets i64[b+1], of the rows of each sample;
-    target f32[b, D].
+    """Histories and their candidates.
+
+    rows    : f32[n, D]
+    offsets : i64[b+1], of the rows of each sample
+    target  : f32[b, D]
     """
 
     rows: NDArray[np.float32]

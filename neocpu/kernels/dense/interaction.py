@@ -116,8 +116,7 @@ def _symmetric(line, at, count, own, stride, s):
         if own:
             s[i * stride + i] = line[at + i] + line[at + i]
         at += i + own
-    # whole blocks: S is symmetric, so a transposed block is a load and a store less than single
-    # numbers
+    # S is symmetric: its upper half is the lower one, transposed block by block in registers
     for i in range(0, count, LANES):
         mirror_block(s, i * stride + i, stride)
         for j in range(0, i, LANES):

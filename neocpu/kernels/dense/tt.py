@@ -46,8 +46,11 @@ _CHUNK = 32  # rows or groups that a thread takes at a time
 
 
 class TrainSizes(NamedTuple):
-    """Sizes of the matrices: q1; pairs, q1 q2; q3; rank, R; width, q2 R. Those that a kernel does
-    not need are 0.
+    """Sizes of the matrices; those that a kernel does not need are 0.
+
+    pairs : q1 q2
+    rank  : R
+    width : q2 R
     """
 
     q1: int

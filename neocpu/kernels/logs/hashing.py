@@ -57,7 +57,6 @@ def count_codes(codes, keys, counts, first):
             used += 1
         slots[slot] += 1
         i += 1
-    # kept behind the counts, so that a map is two arrays whoever fills it
     counts[keys.size] = used
     return i
 

@@ -64,13 +64,10 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
             if opened:
                 p += 1
                 start = p
-                # text ends with a newline, so neither text[p] nor text[p + 1] is read beyond its
-                # end
                 while text[p] != _NEWLINE and not (text[p] == quote and text[p + 1] != quote):
                     p += 2 if text[p] == quote else 1
                 stop = p
                 if text[p] == _NEWLINE:
-                    # a quote that is not closed: nothing of the line is read
                     column = -1
                     break
                 p += 1
@@ -89,10 +86,8 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
                 while text[p] != delimiter and text[p] != _NEWLINE:
                     p += 1
                 stop = p
-                # CR LF: files from Windows
                 if text[p] == _NEWLINE and stop > start and text[stop - 1] == _RETURN:
                     stop -= 1
-            # more fields than columns: counted, so that the message can tell how many
             if column < columns:
                 begin[column, line] = start
                 end[column, line] = stop
@@ -105,7 +100,6 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
         p += 1
         found[line] = column
         if column != columns:
-            # empty fields, so that parsers need not know which lines are malformed
             for c in range(columns):
                 begin[c, line] = first[line]
                 end[c, line] = first[line]
@@ -203,7 +197,6 @@ def parse_decimals(text, begin, end, out, status):
                 point = True
             else:
                 digit_count += 1
-                # leading zeros are not significant
                 if significant > 0 or text[p] != _ZERO:
                     significant += 1
                 # 15 digits are below 2^53: the mantissa is exact in fp64
@@ -231,7 +224,6 @@ def parse_decimals(text, begin, end, out, status):
             status[i] = _INEXACT
         else:
             value = np.float64(mantissa)
-            # one operation on two exact numbers is rounded once, so correctly
             value = value / _POWERS[-power] if power < 0 else value * _POWERS[power]
             out[i] = -value if negative else value
             status[i] = 0

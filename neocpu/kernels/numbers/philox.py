@@ -39,6 +39,8 @@ def splitmix64(x):
 @register_jitable
 def philox4x32(key, row, block, step):
     """Four 32-bit random words, as uint64, of uint64 key, row, block = column // 4 and step."""
+    # 64-bit words, although all are of 32 bits: their products need no second instruction for the
+    # high half
     k0 = key & _MASK
     k1 = key >> _U32
     c0 = row & _MASK

@@ -364,6 +364,7 @@ def mend_offsets(offsets, lookups):
     """
     bags = offsets.size - 1
     wrong = 1 if offsets[0] > 0 else 0
+    # first: the ends of bags are moved inside what the last offset allows
     if offsets[bags] != lookups:
         offsets[bags] = lookups
         wrong += 1

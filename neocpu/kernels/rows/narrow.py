@@ -46,7 +46,8 @@ class CodeRows(NamedTuple):
     """A `records.CodedTable` as the body of a task takes it, with what encoding it needs of the
     `records.ShardPlaces`.
 
-    words : those of the layout. largest : the largest number of the format.
+    words   : those of the layout
+    largest : the largest number of the format
     """
 
     codes: Codes

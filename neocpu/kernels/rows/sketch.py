@@ -36,8 +36,9 @@ Floats = NDArray[np.float32]
 class SketchViews(NamedTuple):
     """One memory of k entries a bucket, seen as numbers of each kind.
 
-    ids i64[buckets, 2k]; scores f32[buckets, 4k], those at [2k, 3k); hot_rows i32[buckets, 4k],
-    those at [3k, 4k).
+    ids      : i64[buckets, 2k]
+    scores   : f32[buckets, 4k], those at [2k, 3k)
+    hot_rows : i32[buckets, 4k], those at [3k, 4k)
     """
 
     ids: Ints
@@ -48,8 +49,10 @@ class SketchViews(NamedTuple):
 class Observations(NamedTuple):
     """Lookups of some batches, in runs.
 
-    rows i64[n], -1 is no lookup; importance f32[n]; starts i64[m, 2], first and last lookup of each
-    run; batches i64[s + 1], the first run of each batch, and the end.
+    rows       : i64[n], -1 is no lookup
+    importance : f32[n]
+    starts     : i64[m, 2], first and last lookup of each run
+    batches    : i64[s + 1], the first run of each batch, and the end
     """
 
     rows: Ints

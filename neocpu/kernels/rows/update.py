@@ -48,7 +48,7 @@ def square_sum(x, width, line, parts):
     `line` f32, zero from `width` to the next multiple of 64; `parts` f32[p], p a power of two with
     64*p >= width: scratch.
     """
-    # narrow rows are copied to a line that ends in zeros: one tree of a fixed width serves them all
+    # narrow rows are copied to a line that ends in zeros: trees of two widths serve them all
     if width < 64:
         for c in range(width):
             line[c] = x[c]
@@ -112,7 +112,8 @@ def close_row(table, at, h, u, line, drawn):
 class RowAccess(NamedTuple):
     """How a kernel handles the rows of a format: functions as those above of fp32 rows.
 
-    opened : `open` of a row that is open already. lines : 1 if an open row needs room, else 0.
+    opened : `open` of a row that is open already
+    lines  : 1 if an open row needs room, else 0
     """
 
     share: Callable
@@ -146,9 +147,9 @@ def widest(width, shards):
 class UpdateScratch(NamedTuple):
     """What one task of the fused update works in.
 
-    sums : f64[128], of `pool_bag`
+    sums   : f64[128], of `pool_bag`
     floats : f32, all else
-    width : i64, the largest width of a shard, rounded up to a multiple of 64
+    width  : i64, the largest width of a shard, rounded up to a multiple of 64
     """
 
     sums: Doubles
@@ -159,10 +160,13 @@ class UpdateScratch(NamedTuple):
 class GroupMemory(NamedTuple):
     """Where a task takes a group of rows through their phases; views of its `UpdateScratch`.
 
-    sums f64[128] : of `pool_bag`. line f32[W], parts f32[W/32] : of `square_sum`; W is the largest
-    width, rounded up to a multiple of 64. merged f32[GROUP*W] : gradients. opened f32[GROUP*W] :
-    rows, if they need room. squares f32[3*GROUP] : the row scalars. drawn f32[W+64] : random words
-    of an encoder, if there is one.
+    sums    : f64[128], of `pool_bag`
+    line    : f32[W], of `square_sum`; W is the largest width, rounded up to a multiple of 64
+    parts   : f32[W/32], of `square_sum`
+    merged  : f32[GROUP*W], gradients
+    opened  : f32[GROUP*W], rows, if they need room
+    squares : f32[3*GROUP], the row scalars
+    drawn   : f32[W+64], random words of an encoder, if there is one
     """
 
     sums: Doubles

@@ -320,6 +320,7 @@ def view(typingctx, array, start, size):
             types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype))
         )
         first = builder.gep(source.data, [args[1]])
+        # no meminfo: Numba counts no references to an array that nobody owns
         populate_array(
             found, data=first, shape=[args[2]], strides=[itemsize], itemsize=itemsize, meminfo=None
         )

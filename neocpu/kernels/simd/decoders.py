@@ -50,7 +50,12 @@ class RowDecoder:
         values: ir.Value,
         stride: ir.Value,
     ) -> None:
-        """`kind`: Numba's type of the array; `values`: pointer to its elements; `stride`: i64."""
+        """Of an array.
+
+        kind   : Numba's type of the array
+        values : pointer to its elements
+        stride : i64
+        """
         self.builder = builder
         self.name = format_of(kind)
         self.form = ROWS[self.name]

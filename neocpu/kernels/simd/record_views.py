@@ -39,6 +39,7 @@ def _view(
     itemsize = context.get_constant(
         types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype))
     )
+    # no meminfo: Numba counts no references to an array that nobody owns
     populate_array(
         array, data=pointer, shape=[size], strides=[itemsize], itemsize=itemsize, meminfo=None
     )

@@ -19,18 +19,20 @@ def _scales(words, size):
 
 def pack_inference(codes, header, size, last, out):
     """Rows of an inference table from fused rows; shapes as in the kernel."""
-    data = codes.shape[1] - header
-    scale, bias = _scales(codes[:, data:], header)
+    code_bytes = codes.shape[1] - header
+    scale, bias = _scales(codes[:, code_bytes:], header)
     words = _bytes(scale, bias) if size == 8 else _bytes(_half(scale), _half(bias))
-    parts = [codes[:, :data], words] if last else [words, codes[:, :data]]
+    parts = [codes[:, :code_bytes], words] if last else [words, codes[:, :code_bytes]]
     out[:] = 0
-    out[:, : data + size] = np.concatenate(parts, axis=1)
+    out[:, : code_bytes + size] = np.concatenate(parts, axis=1)
 
 
 def dequantize_inference(codes, bits, size, last, out):
     """fma(code, scale, bias); shapes as in the kernel."""
-    data = (out.shape[1] * bits + 7) // 8
-    header = codes[:, data : data + size] if last else codes[:, :size]
+    code_bytes = (out.shape[1] * bits + 7) // 8
+    header = codes[:, code_bytes : code_bytes + size] if last else codes[:, :size]
     scale, bias = _scales(header, size)
-    q = _unpack(codes[:, :data] if last else codes[:, size : size + data], bits, out.shape[1])
+    q = _unpack(
+        codes[:, :code_bytes] if last else codes[:, size : size + code_bytes], bits, out.shape[1]
+    )
     out[:] = fma(q.astype(np.float32), scale[:, None], bias[:, None])

@@ -26,8 +26,8 @@ def _lane_range(x):
         lanes = np.full((rows, 8), _LARGEST)
         y = sign * x
         for first in range(0, whole, 8):
-            piece = y[:, first : first + 8]
-            lanes = np.where(lanes < piece, lanes, piece)
+            columns = y[:, first : first + 8]
+            lanes = np.where(lanes < columns, lanes, columns)
         least = np.full(rows, _LARGEST)
         # in this order: which zero is the least, and what a NaN hides, depends on it
         for column in [*lanes.T, *y[:, whole:].T]:
@@ -90,11 +90,11 @@ def _pack(codes, bits):
     return np.bitwise_or.reduce(padded.reshape(codes.shape[0], count, per_byte) << shifts, axis=2)
 
 
-def _unpack(data, bits, columns):
+def _unpack(row_bytes, bits, columns):
     """Codes u8[R, columns] of bytes."""
     shifts = (np.arange(8 // bits) * bits).astype(np.uint8)
-    codes = data[:, :, None] >> shifts & np.uint8((1 << bits) - 1)
-    return codes.reshape(data.shape[0], data.shape[1] * shifts.size)[:, :columns]
+    codes = row_bytes[:, :, None] >> shifts & np.uint8((1 << bits) - 1)
+    return codes.reshape(row_bytes.shape[0], row_bytes.shape[1] * shifts.size)[:, :columns]
 
 
 def _half(x):

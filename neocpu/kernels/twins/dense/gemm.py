@@ -51,13 +51,13 @@ def weight_gradient(g, x, cuts, out, out_bias):
     """out f32[n, k] = tree over leaves of g transposed times x, out_bias f32[n] of g; see the
     kernel of this name.
     """
-    parts = [slice(a, b) for a, b in pairwise(cuts)]
-    out[:] = _tree([_chain(g[part], x[part]) for part in parts])
+    leaves = [slice(a, b) for a, b in pairwise(cuts)]
+    out[:] = _tree([_chain(g[leaf], x[leaf]) for leaf in leaves])
     sums = []
-    for part in parts:
+    for leaf in leaves:
         total = np.zeros(g.shape[1], np.float32)
         # one sample after the other: NumPy's own sum would add in pairs
-        for row in g[part]:
+        for row in g[leaf]:
             with np.errstate(all="ignore"):
                 total = total + row
         sums.append(total)

@@ -75,19 +75,19 @@ def dhen_layer(
     D].
     """
     x = np.concatenate(rows, axis=1)
-    parts = []
+    outputs = []
     for module in modules:
         if module == "dot":
-            part = dots(rows)
+            vectors = dots(rows)
         elif module == "cross":
-            part = cross(parameters, f"{name}.cross", x)
+            vectors = cross(parameters, f"{name}.cross", x)
         elif module == "attention":
-            part = attention(parameters, f"{name}.attention", rows)
+            vectors = attention(parameters, f"{name}.attention", rows)
         else:
-            part = x
+            vectors = x
         weight = parameters[f"{name}.{module}.out.weight"]
-        parts.append(part @ weight.T + parameters[f"{name}.{module}.out.bias"])
-    y = np.concatenate(parts, axis=1) if concat else sum(parts[1:], parts[0])
+        outputs.append(vectors @ weight.T + parameters[f"{name}.{module}.out.bias"])
+    y = np.concatenate(outputs, axis=1) if concat else sum(outputs[1:], outputs[0])
     if f"{name}.residual.weight" in parameters:
         x = x @ parameters[f"{name}.residual.weight"].T + parameters[f"{name}.residual.bias"]
     return layer_norm(y + x, rows[0].shape[1])

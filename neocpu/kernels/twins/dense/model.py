@@ -42,10 +42,10 @@ def tower_vectors(
     for name, keys in towers.items():
         inputs = [("joint", np.concatenate([pooled[key] for key in keys], axis=1))]
         inputs += [("feature", pooled[key]) for key in keys]
-        for part, x in inputs:
-            if f"towers.{name}.{part}.weight" in parameters:
-                weight = parameters[f"towers.{name}.{part}.weight"]
-                y = x @ weight.T + parameters[f"towers.{name}.{part}.bias"]
+        for layer, x in inputs:
+            if f"towers.{name}.{layer}.weight" in parameters:
+                weight = parameters[f"towers.{name}.{layer}.weight"]
+                y = x @ weight.T + parameters[f"towers.{name}.{layer}.bias"]
                 vectors += np.split(y, len(weight) // width, axis=1)
     return vectors
 

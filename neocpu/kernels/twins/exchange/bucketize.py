@@ -65,11 +65,11 @@ def _bucket(number, size, count, bounds, ranks):
     """(rank, row there) of a row as an unsigned whole number; uneven boundaries, or none."""
     if bounds:
         below = number % count * bounds[-1] // count if size == 0 else number
-        part = sum(end <= below for end in bounds) - 1
-        rank = part if part < ranks else number % ranks
+        bucket = sum(end <= below for end in bounds) - 1
+        rank = bucket if bucket < ranks else number % ranks
         if size == 0:
             return rank, number // count
-        return rank, number - bounds[part] if part < ranks else number // ranks
+        return rank, number - bounds[bucket] if bucket < ranks else number // ranks
     if number < size * count:
         return divmod(number, size * (count // ranks))
     return number % count // (count // ranks), number // count

@@ -79,9 +79,9 @@ def _codes(x, code):
         small = np.empty(x.shape, np.uint16)
         encode_rows(clamped, LAYOUTS[_FLOATS[form]], 0, small)
         return small.view(np.uint8).reshape(len(x), 2 * x.shape[1])
-    lefts = range(0, x.shape[1], block)
-    parts = [_block_codes(np.ascontiguousarray(x[:, a : a + block]), form) for a in lefts]
-    return np.concatenate([np.empty((len(x), 0), np.uint8), *parts], axis=1)
+    firsts = range(0, x.shape[1], block)
+    blocks = [_block_codes(np.ascontiguousarray(x[:, a : a + block]), form) for a in firsts]
+    return np.concatenate([np.empty((len(x), 0), np.uint8), *blocks], axis=1)
 
 
 def _numbers(codes, width, code):
@@ -92,11 +92,11 @@ def _numbers(codes, width, code):
         decode_rows(np.ascontiguousarray(codes).view(np.uint16), LAYOUTS[_FLOATS[form]], out)
     else:
         at = 0
-        for left in range(0, width, block):
-            n = min(block, width - left)
+        for first in range(0, width, block):
+            n = min(block, width - first)
             size = _size(form, n)
-            part = np.ascontiguousarray(codes[:, at : at + size])
-            out[:, left : left + n] = _block_numbers(part, form, n)
+            block_codes = np.ascontiguousarray(codes[:, at : at + size])
+            out[:, first : first + n] = _block_numbers(block_codes, form, n)
             at += size
     with np.errstate(all="ignore"):
         return out / scale

@@ -27,13 +27,13 @@ def _half(words):
     return out
 
 
-def _scaled(data, form, width):
+def _scaled(rows, form, width):
     """f32[m, width] of rows u8[m, bytes] of row-scaled integers."""
     size = form.header_bytes
     header, codes = (
-        (data[:, :size], data[:, size:])
+        (rows[:, :size], rows[:, size:])
         if form.header_first
-        else (data[:, -size:], data[:, :-size])
+        else (rows[:, -size:], rows[:, :-size])
     )
     word = form.header[0][1]
     # contiguous, to be seen as words: a header stands behind any number of bytes
@@ -73,8 +73,8 @@ def _bags(entries, offsets, lines, out):
     """(entry, first lookup, last, line of `out`) of every bag."""
     for k, (begin, end) in enumerate(pairwise(entries.first.tolist())):
         for b in range(begin, end):
-            place = lines.place[k] + (b - begin) * lines.pitch[k]
-            yield k, offsets[b], offsets[b + 1], out[place : place + entries.width[k]]
+            start = lines.place[k] + (b - begin) * lines.pitch[k]
+            yield k, offsets[b], offsets[b + 1], out[start : start + entries.width[k]]
 
 
 def _rows_of(table, entries, k, rows):

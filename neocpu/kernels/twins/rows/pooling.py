@@ -85,13 +85,13 @@ def pooled_words(table, entries, bags, lines, out, used):
     for k, (begin, end) in enumerate(pairwise(entries.first)):
         width = entries.width[k]
         for b in range(begin, end):
-            place = lines.place[k] + (b - begin) * lines.pitch[k]
+            start = lines.place[k] + (b - begin) * lines.pitch[k]
             lo = bags.offsets[b]
             hi = bags.offsets[b + 1]
             words = words_of_terms(
                 terms_of_bag(terms, lo, hi, entries.base[k], entries.stride[k], width)
             )
-            out[place : place + width] = words[0]
+            out[start : start + width] = words[0]
             used[b] = len(words)
 
 
