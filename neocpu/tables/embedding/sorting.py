@@ -168,7 +168,7 @@ def _radix_sort(
     segments.sort_groups(keys, spare, groups, id_bits, unique_counts[1:])
     first = np.cumsum(unique_counts)
     unique_rows = int(first[-1])
-    result = Segments(
+    sorted_lookups = Segments(
         shards=chunks.shards,
         first=first[np.append(0, np.cumsum(group_counts))],
         unique=scratch.take("unique", unique_rows),
@@ -176,8 +176,8 @@ def _radix_sort(
         place=scratch.take("place", valid),
         weights=scratch.take("weights", valid if weights.size else 0, np.float32),
     )
-    segments.write_segments(keys, groups, first, id_bits, place_of, weights, result)
-    return result
+    segments.write_segments(keys, groups, first, id_bits, place_of, weights, sorted_lookups)
+    return sorted_lookups
 
 
 def _split_rows(chunks: Chunks, heights: Ints) -> tuple[Ints, Ints]:

@@ -216,9 +216,9 @@ def _cache_format(table: TableSpec, form: str, placement: str) -> str:
             f"is {table.format}; {hint}"
         )
     if not form and table.row_format.row_scaled:
-        place = f"tables.*.format: {table.name}:" if table.maps else f"tables.{table.name}.format:"
+        key = f"tables.*.format: {table.name}:" if table.maps else f"tables.{table.name}.format:"
         raise ConfigError(
-            f"{place} {table.format} rows train below a cache of wider "
+            f"{key} {table.format} rows train below a cache of wider "
             f"numbers: set memory.cache_format to {' or '.join(CACHES)}, and memory.placement to "
             f"one with a cache (now {placement}), such as hbm_over_ddr"
         )
