@@ -22,7 +22,7 @@ from neocpu.tables.embedding.borders import Narrowed
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.embedding.shard_rows import PIECE
-from neocpu.tables.embedding.sorting import index, placed
+from neocpu.tables.embedding.sorting import sort_lookups, with_gradient_places
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec
@@ -235,8 +235,8 @@ class TieredEmbedding(TableBatchedEmbedding):
                     self._tiers[h].plan(visit)
 
     def _find(self, layout: EntryLayout, lookups: Lookups) -> "_Batch":
-        segments = index(layout, lookups, self.heights, self._scratch)
-        # the arrays of `index` are scratch, and the batch may wait for its turn
+        segments = sort_lookups(layout, lookups, self.heights, self._scratch)
+        # the arrays are scratch, and the batch may wait for its turn
         segments = segments._replace(
             unique=segments.unique.copy(),
             starts=segments.starts.copy(),
@@ -269,7 +269,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         if batch is None or batch.lookups is not lookups:
             return super()._sort(layout, lookups, stride)
         # they were sorted when their rows were brought
-        return placed(batch.segments, layout, lookups, stride)
+        return with_gradient_places(batch.segments, layout, lookups, stride)
 
     def _located(self, segments: Segments) -> Segments:
         if not any(h in self._tiers for h in segments.shards.tolist()):
