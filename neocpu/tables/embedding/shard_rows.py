@@ -37,8 +37,6 @@ PIECE = 1 << 16  # rows whose initial values are made at a time, where they must
 class ShardRows:
     """The rows of some shards, with their optimizer state.
 
-    Parameters
-    ----------
     tables, shards : specs, and rectangles of them; shard i of every method is shards[i].
     optimizer, seed : update rule; the seed of initial values.
     budget : bytes that rows and states may take (0: no limit). Raises TrainingError where they do

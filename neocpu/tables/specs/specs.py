@@ -144,7 +144,6 @@ class TableSpec:
             del header["maps"]
         if self.start is None:
             del header["start"]
-        # keys that came later are left out at their defaults, so that old digests stay
         if not self.same_codes:
             del header["same_codes"]
         return header

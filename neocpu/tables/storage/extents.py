@@ -314,9 +314,9 @@ def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, i
     """
     size = os.fstat(handle).st_size
     growing = [e for e in layout.all() if extent_counts.get(e.name, 0) > e.origin.size]
-    # PAGE for each extent: HDF5 aligns them to pages
     need = 1 << 16  # for HDF5's own metadata
     for extents in growing:
+        # HDF5 aligns extents to pages
         need += (extent_counts[extents.name] - extents.origin.size) * (extents.size + PAGE)
     try:
         # A full disk must be noticed here: in the middle of HDF5's writes it is harder to undo.
