@@ -203,7 +203,7 @@ class File:
             raise self.damaged(error) from error
         if file_seal is None:
             size = self._status.st_size
-            # told without a process: a file that was cut
+            # a file that was cut is told without starting a process
             if size < (end := _end_of_hdf5(self._handle)):
                 raise self.damaged(f"truncated: it has {size:,} of {end:,} bytes")
             if trouble := probe.trouble(self.path):

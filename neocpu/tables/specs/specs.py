@@ -277,7 +277,7 @@ class BatchKey:
     """One key of the batch's KJT: the bags of one feature, as row numbers of one table.
 
     row_map : from rows of the logical table that it is a part of (None: it is a table itself).
-    codes : the feature whose hash or vocabulary says which code has which row.
+    codes : the feature whose hash or vocabulary says which code has which logical row.
     """
 
     key: str
