@@ -104,10 +104,10 @@ class InverseKJT:
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
         """Lookups of each bag of all keys and samples: int32[F, b]."""
-        place = {key: i for i, key in enumerate(self.keys)}
+        index_of = {key: i for i, key in enumerate(self.keys)}
         lengths = np.zeros((len(self.keys), self.samples), np.int32)
-        lengths[[place[key] for key in self.plain.keys]] = self.plain.lengths
+        lengths[[index_of[key] for key in self.plain.keys]] = self.plain.lengths
         for group in self.groups:
-            chosen = [place[key] for key in group.kjt.keys]
-            lengths[chosen] = group.kjt.lengths[:, group.inverse]
+            group_rows = [index_of[key] for key in group.kjt.keys]
+            lengths[group_rows] = group.kjt.lengths[:, group.inverse]
         return lengths

@@ -117,8 +117,8 @@ def absolute_paths(tree: Tree, placed: Tree) -> tuple[str, ...]:
         written = section[name]
         items = written if isinstance(written, list) else [written]
         if any(_is_path(item, key) and not os.path.isabs(item) for item in items):
-            part, _, _ = key.partition(".")
-            value = toml_text(values[part][name])
+            section_name, _, _ = key.partition(".")
+            value = toml_text(values[section_name][name])
             overrides.append(f"{key}={value}")
     return tuple(overrides)
 

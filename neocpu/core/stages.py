@@ -105,10 +105,10 @@ def pipelined(
         return tuple(moved)
     serial = [stage for stage in moved if not early.get(stage.name)]
     chained: dict[str, Stage] = {}
-    for place, stage in enumerate(serial):
+    for position, stage in enumerate(serial):
         # the first waits for the last of the step before
-        before = (serial[place - 1].name,) if place else ()
-        previous = () if place else ((serial[-1].name, 1),)
+        before = (serial[position - 1].name,) if position else ()
+        previous = () if position else ((serial[-1].name, 1),)
         chained[stage.name] = stage._replace(
             needs=tuple(dict.fromkeys((*stage.needs, *before))),
             earlier=(*stage.earlier, *previous),

@@ -61,15 +61,15 @@ def ticks(most: float, count: int = 5) -> list[float]:
     if not most > 0:
         return [0.0, 1.0]
     size = 10.0 ** math.floor(math.log10(most / count))
-    step = next(size * part for part in (1, 2, 2.5, 5, 10) if most / (size * part) <= count)
+    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if most / (size * factor) <= count)
     # a quotient that should be whole may come out a little above
     return [number * step for number in range(math.ceil(most / step - 1e-9) + 1)]
 
 
-def shade(part: float, low: str = "#f3f7fb", high: str = "#0b3c6f") -> str:
+def shade(share: float, low: str = "#f3f7fb", high: str = "#0b3c6f") -> str:
     """A colour between two, for a part from 0 to 1."""
     ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (low, high)]
-    mixed = [round(a + (b - a) * min(max(part, 0.0), 1.0)) for a, b in zip(*ends)]
+    mixed = [round(a + (b - a) * min(max(share, 0.0), 1.0)) for a, b in zip(*ends)]
     return "#" + "".join(f"{value:02x}" for value in mixed)
 
 
@@ -77,5 +77,5 @@ def label_step(count: int, spacing: float) -> int:
     """Every how many of so many places, `spacing` apart, a number is written below an axis."""
     digits = len(str(count - 1))
     least = (10.0 + 7.0 * digits) / spacing
-    sizes = (part * 10**power for power in range(9) for part in (1, 2, 5))
+    sizes = (factor * 10**power for power in range(9) for factor in (1, 2, 5))
     return next(size for size in sizes if size >= least)

@@ -113,28 +113,28 @@ def bounds_check(
     if mode not in MODES:
         raise ValueError(f"bounds_check {mode!r}: it is one of {', '.join(MODES)}")
     heights, table = (np.ascontiguousarray(a, np.int64) for a in (rows, feature_table))
-    index, ends = (np.ascontiguousarray(a, np.int64).reshape(-1) for a in (indices, offsets))
+    lookup_rows, ends = (np.ascontiguousarray(a, np.int64).reshape(-1) for a in (indices, offsets))
     cuts = bag_cuts(table.size, ends, batch_sizes)
     malformed = 0
     # offsets come first: a lookup is named by its bag, which they define
-    bag = kernels.first_malformed(ends, index.size)
+    bag = kernels.first_malformed(ends, lookup_rows.size)
     if bag >= 0:
         if mode == "fatal":
-            raise _malformed_error(int(bag), cuts, ends, index.size, table)
+            raise _malformed_error(int(bag), cuts, ends, lookup_rows.size, table)
         ends = ends.copy()
-        malformed = int(kernels.mend_offsets(ends, index.size))
+        malformed = int(kernels.mend_offsets(ends, lookup_rows.size))
     first = ends[cuts]
     limit = heights[table]
     feature_outside, feature_pruned = np.zeros((2, table.size), np.int64)
-    j = int(kernels.count_outside(first, index, limit, feature_outside, feature_pruned))
+    j = int(kernels.count_outside(first, lookup_rows, limit, feature_outside, feature_pruned))
     if j >= 0:
         if mode == "fatal":
-            raise _outside_error(j, cuts, ends, index, table, heights)
+            raise _outside_error(j, cuts, ends, lookup_rows, table, heights)
         # faults are repaired in copies: the caller may look at what it asked for
-        index = index.copy()
-        kernels.mend_rows(first, index, limit, outside)
+        lookup_rows = lookup_rows.copy()
+        kernels.mend_rows(first, lookup_rows, limit, outside)
     table_outside, table_pruned = np.zeros((2, heights.size), np.int64)
     # features may share a table, whose counts then add up; a plain index would keep the last one
     np.add.at(table_outside, table, feature_outside)
     np.add.at(table_pruned, table, feature_pruned)
-    return Bounds(index, ends, table_outside, table_pruned, malformed)
+    return Bounds(lookup_rows, ends, table_outside, table_pruned, malformed)

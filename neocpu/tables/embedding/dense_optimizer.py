@@ -53,31 +53,31 @@ class DenseOptimizer:
             self.state[AVERAGE] = parameters.copy()
         self._scratch = np.empty(parameters.size, np.float32)
 
-    def step(self, gradient: Floats, step: int, part: slice = slice(None)) -> None:
+    def step(self, gradient: Floats, step: int, span: slice = slice(None)) -> None:
         """One update of a part of the parameters from its gradient (not modified); `step` counts
         from 1.
         """
-        first, end, _ = part.indices(self.parameters.size)
+        first, end, _ = span.indices(self.parameters.size)
         for run in self._runs:
             lo = max(first, run.first)
             hi = min(end, run.end)
             if lo < hi:
                 self._update(gradient[lo - first : hi - first], run.optimizer, step, slice(lo, hi))
 
-    def _update(self, gradient: Floats, optimizer: SparseOptimizer, step: int, part: slice) -> None:
+    def _update(self, gradient: Floats, optimizer: SparseOptimizer, step: int, span: slice) -> None:
         """One update of parameters that have one optimizer."""
         # compiled code is only needed once training starts
         from neocpu.kernels.rows.update import elementwise
 
-        scratch = self._scratch[part]
-        parameters = self.parameters[part]
+        scratch = self._scratch[span]
+        parameters = self.parameters[span]
         # rules write into the gradient, which is the caller's
         np.copyto(scratch, gradient)
         rule = self.optimizer.rule
-        states = rule.element_record(*(self.state[name][part] for name in rule.element_state))
+        states = rule.element_record(*(self.state[name][span] for name in rule.element_state))
         elementwise(rule)(parameters, states, scratch, optimizer.hyper(step))
         if self._ema:
-            average = self.state[AVERAGE][part]
+            average = self.state[AVERAGE][span]
             # three rounded operations in this order (docs/arithmetic.md §5): a fused one has other
             # bits
             np.multiply(parameters, self._rest, out=scratch)

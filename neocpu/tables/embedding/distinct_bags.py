@@ -58,7 +58,7 @@ def _samples_of(kjt: KJT, keys: tuple[int, ...], samples: Ints) -> KJT:
 
 def expand(batch: InverseKJT) -> KJT:
     """The batch with all bags of all samples."""
-    place = {key: i for i, key in enumerate(batch.keys)}
+    index_of = {key: i for i, key in enumerate(batch.keys)}
     lengths = batch.lengths.reshape(-1)
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     values = np.empty(int(lengths.sum()), np.int64)
@@ -68,7 +68,7 @@ def expand(batch: InverseKJT) -> KJT:
     parts = [(batch.plain, everyone)]
     parts += [(group.kjt, group.inverse.astype(np.int64)) for group in batch.groups]
     for kjt, samples in parts:
-        keys = np.array([place[key] for key in kjt.keys], np.int64)[:, None]
+        keys = np.array([index_of[key] for key in kjt.keys], np.int64)[:, None]
         chosen = np.arange(keys.size)[:, None] * kjt.samples + samples
         to = starts[(keys * batch.samples + everyone).reshape(-1)]
         take_bags(_bags_of(kjt), chosen.reshape(-1), to, values, weights)

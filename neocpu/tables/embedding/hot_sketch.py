@@ -87,8 +87,8 @@ class HotSketch:
         """Take in the lookups of some batches."""
         means = np.empty(seen.batches.size - 1)
         self.lookups += kernels.batch_means(seen, means)
-        parts = min(thread_count(), PARTS, self.sizes.buckets)
-        kernels.observe(seen, means, parts, self._views)
+        threads = min(thread_count(), PARTS, self.sizes.buckets)
+        kernels.observe(seen, means, threads, self._views)
 
     def decide(self) -> Promotions:
         """Let scores decay, take hot rows from logical rows, and give free ones to others.

@@ -113,10 +113,10 @@ def copy_segments(
     return out
 
 
-def _total(offsets: Ints, values: Elements, what: str) -> None:
+def _total(offsets: Ints, values: Elements, noun: str) -> None:
     if offsets[-1] != len(values):
         raise IndexRangeError(
-            f"lengths add up to {int(offsets[-1])}, but there are {len(values)} {what}"
+            f"lengths add up to {int(offsets[-1])}, but there are {len(values)} {noun}"
         )
 
 

@@ -47,7 +47,9 @@ class Lookups:
     """Bags of K entries by S samples: bag k*S + s holds rows[offsets[k*S+s] : offsets[k*S+s+1]],
     local to the shard.
 
-    offsets i64[K*S+1]; rows i64[n], -1 reads nothing; weights f32[n], or f32[0]: none.
+    offsets : i64[K*S+1].
+    rows : i64[n], -1 reads nothing.
+    weights : f32[n], or f32[0]: none.
     """
 
     offsets: Ints
@@ -82,9 +84,12 @@ class ExtraWords:
 class Merged:
     """Unique rows and merged, regularised gradients of some shards.
 
-    first, last : shard i has rows[first[i] : last[i]]. rows i64[U] : local. start i64[U+1] : row u
-    has gradient[start[u] : start[u+1]]. weights f32, like the gradient : the decoded numbers of
-    rows that are kept as codes; f32[0] if there are none. counts i64[U] : lookups of each row.
+    first, last : shard i has rows[first[i] : last[i]].
+    rows : i64[U], local.
+    start : i64[U+1], row u has gradient[start[u] : start[u+1]].
+    weights : f32, like the gradient, the decoded numbers of rows that are kept as codes; f32[0] if
+        there are none.
+    counts : i64[U], lookups of each row.
     """
 
     first: dict[int, int]

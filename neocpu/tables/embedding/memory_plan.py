@@ -9,8 +9,7 @@ from pathlib import Path
 from neocpu.core.policies import DEFAULT
 from neocpu.tables.embedding.lookups import Rectangle
 from neocpu.tables.specs.specs import TableSpec
-from neocpu.tables.tiers import placement
-from neocpu.tables.tiers.placement import PLACEMENTS, Room, make_room
+from neocpu.tables.tiers.placement import PLACEMENTS, PlacedShard, Room, make_room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ class MemoryPlan:
             table = tables[shard.table]
             width = shard.cols[1] - shard.cols[0]
             placed_shards.append(
-                placement.PlacedShard(
+                PlacedShard(
                     table=table.name,
                     rows=shard.rows[1] - shard.rows[0],
                     # budgets count lines, which may hold wider rows than there are at home

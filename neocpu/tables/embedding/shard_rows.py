@@ -37,8 +37,6 @@ PIECE = 1 << 16  # rows whose initial values are made at a time, where they must
 class ShardRows:
     """The rows of some shards, with their optimizer state.
 
-    Parameters
-    ----------
     tables, shards : specs, and rectangles of them; shard i of every method is shards[i].
     optimizer, seed : update rule; the seed of initial values.
     budget : bytes that rows and states may take (0: no limit). Raises TrainingError where they do
@@ -107,9 +105,9 @@ class ShardRows:
         per_element = len(self.rule.element_state)
         per_row = len(self.rule.row_state)
         # the states of a row side by side; a byte for each row that says whether it exists
-        others = [(rows * per_row, "f4"), (rows, "u1")]
+        row_arrays = [(rows * per_row, "f4"), (rows, "u1")]
         self._stores, (self._row_state, self._touched) = allocate(
-            kinds, elements, per_element, others, budget, huge
+            kinds, elements, per_element, row_arrays, budget, huge
         )
 
     def _state_starts(self, names: Sequence[str]) -> Floats:
@@ -161,11 +159,11 @@ class ShardRows:
         fresh = np.sort(fresh, kind="stable")
         bounds = np.append(self._places.row_base, self._touched.size)
         first = np.searchsorted(fresh, bounds).tolist()
-        for number, lo, hi in runs(self._store_of):
+        for shelf, lo, hi in runs(self._store_of):
             rows = fresh[first[lo] : first[hi]]
             if not rows.size:
                 continue
-            store = self._stores[number]
+            store = self._stores[shelf]
             if not store.coded:
                 states = self.rule.element_record(*store.element_states)
                 touch.make_rows(

@@ -48,30 +48,30 @@ def allocate(
     specs: Sequence[TableSpec],
     elements: Sequence[int],
     per_element: int,
-    other: Sequence[tuple[int, str]],
+    row_arrays: Sequence[tuple[int, str]],
     budget: int,
     huge: bool = True,
 ) -> tuple[list[RowStore], list[Elements]]:
     """Stores in the formats of `specs`, with room for so many elements and `per_element` states;
-    and `other` arrays, (size, dtype) each.
+    and `row_arrays`, (size, dtype) each.
 
     All are zeros in one mapping, of huge pages if `huge`. Raises TrainingError where they do not
     fit `budget` bytes (0: any number fits).
     """
-    parts = [spec.row_format.arrays for spec in specs]
+    code_dtypes = [spec.row_format.arrays for spec in specs]
     state_parts = ["f4"] * per_element
     sizes = [
         (count, dtype)
-        for count, dtypes in zip(elements, parts)
+        for count, dtypes in zip(elements, code_dtypes)
         for dtype in (*dtypes, *state_parts)
     ]
-    arena = Arena(sum(Arena.space(*size) for size in (*sizes, *other)), budget, huge)
+    arena = Arena(sum(Arena.space(*size) for size in (*sizes, *row_arrays)), budget, huge)
     stores = []
-    for spec, count, dtypes in zip(specs, elements, parts):
+    for spec, count, dtypes in zip(specs, elements, code_dtypes):
         arrays = [arena.take(count, dtype) for dtype in dtypes]
         states = [arena.take(count, dtype) for dtype in state_parts]
         stores.append(_store(spec, arrays, states))
-    return stores, [arena.take(n, kind) for n, kind in other]
+    return stores, [arena.take(n, kind) for n, kind in row_arrays]
 
 
 def _store(spec: TableSpec, arrays: Sequence[Elements], states: Sequence[Elements]) -> RowStore:

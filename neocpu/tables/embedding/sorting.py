@@ -80,7 +80,9 @@ def sort(
     return _sort(layout, lookups, heights, by_bag, place_of, lookups.weights, scratch)
 
 
-def index(layout: EntryLayout, lookups: Lookups, heights: Ints, scratch: Scratch) -> Segments:
+def sort_lookups(
+    layout: EntryLayout, lookups: Lookups, heights: Ints, scratch: Scratch
+) -> Segments:
     """As `sort`, but `place` has the numbers of the lookups, and there are no weights."""
     place_of = np.arange(lookups.rows.size, dtype=np.int64)
     none = np.empty(0, np.float32)
@@ -93,10 +95,10 @@ def _places(layout: EntryLayout, samples: int, stride: int | Ints) -> Ints:
     return places
 
 
-def placed(
+def with_gradient_places(
     segments: Segments, layout: EntryLayout, lookups: Lookups, stride: int | Ints
 ) -> Segments:
-    """What `sort` gives, from the result of `index` for the same lookups."""
+    """What `sort` gives, from the result of `sort_lookups` for the same lookups."""
     bags = layout.shard.size * lookups.samples
     bag_of = np.repeat(np.arange(bags), np.diff(lookups.offsets[: bags + 1]))
     place = _places(layout, lookups.samples, stride)[bag_of[segments.place]]
@@ -168,7 +170,7 @@ def _radix_sort(
     segments.sort_groups(keys, spare, groups, id_bits, unique_counts[1:])
     first = np.cumsum(unique_counts)
     unique_rows = int(first[-1])
-    result = Segments(
+    sorted_lookups = Segments(
         shards=chunks.shards,
         first=first[np.append(0, np.cumsum(group_counts))],
         unique=scratch.take("unique", unique_rows),
@@ -176,8 +178,8 @@ def _radix_sort(
         place=scratch.take("place", valid),
         weights=scratch.take("weights", valid if weights.size else 0, np.float32),
     )
-    segments.write_segments(keys, groups, first, id_bits, place_of, weights, result)
-    return result
+    segments.write_segments(keys, groups, first, id_bits, place_of, weights, sorted_lookups)
+    return sorted_lookups
 
 
 def _split_rows(chunks: Chunks, heights: Ints) -> tuple[Ints, Ints]:

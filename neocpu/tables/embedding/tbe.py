@@ -58,8 +58,8 @@ class TableBatchedEmbedding(ShardRows):
         store.
         """
         samples = lookups.samples
-        for store, lo, hi in runs(self._store_of[layout.shard]):
-            yield self._stores[store], slice(lo, hi), slice(lo * samples, hi * samples + 1)
+        for shelf, lo, hi in runs(self._store_of[layout.shard]):
+            yield self._stores[shelf], slice(lo, hi), slice(lo * samples, hi * samples + 1)
 
     def forward_words(self, layout: EntryLayout, lookups: Lookups, out: Words) -> ExtraWords:
         """Pool row-split shards: first words of the exact sums into out f64[S, C], the rare further
@@ -111,8 +111,8 @@ class TableBatchedEmbedding(ShardRows):
         """Let shard i learn with the numbers of optimizers[i], which are of one rule."""
         # shards with equal numbers share a call of a kernel; a rank without shards keeps its own
         self._optimizers = tuple(dict.fromkeys(optimizers)) or self._optimizers
-        numbers = {optimizer: number for number, optimizer in enumerate(self._optimizers)}
-        self._group_of = np.array([numbers[optimizer] for optimizer in optimizers], np.int64)
+        group_of = {optimizer: group for group, optimizer in enumerate(self._optimizers)}
+        self._group_of = np.array([group_of[optimizer] for optimizer in optimizers], np.int64)
         self._hyper_step = None
 
     def _hyper(self, step: int, group: int = 0) -> HyperParameters:
@@ -125,8 +125,8 @@ class TableBatchedEmbedding(ShardRows):
     def _kernel_calls(self, shards: Ints) -> Iterator[tuple[int, int, int, int]]:
         """(store, group, first, last): runs of shards that one call of a kernel updates."""
         groups = len(self._optimizers)
-        for number, lo, hi in runs(self._store_of[shards] * groups + self._group_of[shards]):
-            yield *divmod(number, groups), lo, hi
+        for shelf, lo, hi in runs(self._store_of[shards] * groups + self._group_of[shards]):
+            yield *divmod(shelf, groups), lo, hi
 
     def _update(self, segments: Segments, gradient: Floats, step: int) -> None:
         rule = self.rule
@@ -139,8 +139,8 @@ class TableBatchedEmbedding(ShardRows):
         self.changes.note(segments)
         # changes are noted by row, so before slots take the place of rows
         located = self._located(segments)
-        for number, group, lo, hi in self._kernel_calls(segments.shards):
-            self._stores[number].update(
+        for shelf, group, lo, hi in self._kernel_calls(segments.shards):
+            self._stores[shelf].update(
                 StepRule(rule, limited, self._hyper(step, group), step),
                 self._row_state,
                 self._places,
@@ -216,20 +216,20 @@ class TableBatchedEmbedding(ShardRows):
         gradient = np.empty(int(start[-1]), np.float32)
         clipped = self._clipped(grad)
         stores = self._store_of[segments.shards]
-        decode = rule.updates and any(self._stores[number].coded for number in stores)
+        decode = rule.updates and any(self._stores[shelf].coded for shelf in stores)
         weights = np.empty(gradient.size if decode else 0, np.float32)
-        for number, group, lo, hi in self._kernel_calls(segments.shards):
-            store = self._stores[number]
-            part = segments.part(lo, hi)
+        for shelf, group, lo, hi in self._kernel_calls(segments.shards):
+            store = self._stores[shelf]
+            located = segments.part(lo, hi)
             offsets = start[segments.first[lo] : segments.first[hi]]
             opened = store.coded and decode
             table = NONE  # nothing reads it where codes are not decoded
             if opened or not store.coded:
-                table = store.open(self._places, part, offsets, weights)
+                table = store.open(self._places, located, offsets, weights)
             # the rule `none` has fewer states than the store has
             states = rule.element_record(*store.element_states[: len(rule.element_state)])
             update.merged(rule, opened)(
-                table, states, self._places, part, clipped, hyper_of(group), offsets, gradient
+                table, states, self._places, located, clipped, hyper_of(group), offsets, gradient
             )
         spans = segments.spans()
         return Merged(
@@ -267,9 +267,11 @@ class TableBatchedEmbedding(ShardRows):
             nodes[node] = np.ascontiguousarray(sums.T)
         return nodes
 
-    def apply(self, merged: Merged, shard: int, number: int, scalars: Floats, step: int) -> None:
-        """Round `number` of the update of a merged shard, given its row scalars f32[U,
-        len(rounds[number].of)]; the lookups of its rows are known here.
+    def apply(
+        self, merged: Merged, shard: int, round_number: int, scalars: Floats, step: int
+    ) -> None:
+        """A round of the update of a merged shard, given its row scalars f32[U,
+        len(rounds[round_number].of)]; the lookups of its rows are known here.
         """
         first = merged.first[shard]
         last = merged.last[shard]
@@ -277,9 +279,9 @@ class TableBatchedEmbedding(ShardRows):
         offsets = merged.start[first:last]
         rows = merged.rows[first:last]
         segments = one_by_one(shard, self._slots_of(shard, rows), offsets)
-        if self.rounds[number].counts:
+        if self.rounds[round_number].counts:
             scalars = np.column_stack([scalars, merged.counts[first:last].astype(np.float32)])
-        stepped = update.stepped(self.rule, self.rounds[number].phase, store.coded)
+        stepped = update.stepped(self.rule, self.rounds[round_number].phase, store.coded)
         stepped(
             merged.weights if store.coded else store.table,
             self.rule.element_record(*store.element_states),
@@ -292,7 +294,7 @@ class TableBatchedEmbedding(ShardRows):
             self._hyper(step, int(self._group_of[shard])),
         )
         # codes are rounded once, after the last phase
-        if number == len(self.rounds) - 1:
+        if round_number == len(self.rounds) - 1:
             store.close(self._places, segments, offsets, merged.weights, step, rows)
 
     def merge_words(

@@ -22,7 +22,7 @@ from neocpu.tables.embedding.borders import Narrowed
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.embedding.shard_rows import PIECE
-from neocpu.tables.embedding.sorting import index, placed
+from neocpu.tables.embedding.sorting import sort_lookups, with_gradient_places
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec
@@ -30,11 +30,10 @@ from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.extents import RowTable
 from neocpu.tables.storage.row_file import RowFile
 from neocpu.tables.storage.row_tools import remove
-from neocpu.tables.tiers import placement
 from neocpu.tables.tiers.homes import Border, FileRecords, Memory, MemoryRecords, RecordHome
 from neocpu.tables.tiers.levels import Home, Level, Slots, Stats
 from neocpu.tables.tiers.mover import Mover
-from neocpu.tables.tiers.placement import PLACEMENTS, Room
+from neocpu.tables.tiers.placement import PLACEMENTS, Placement, Room
 from neocpu.tables.tiers.tier import Tier, Visit
 
 __all__ = ["MemoryPlan", "TieredEmbedding"]
@@ -69,7 +68,7 @@ class TieredEmbedding(TableBatchedEmbedding):
     ) -> None:
         shards = tuple(shards)
         self.rooms = rooms = memory.rooms(tables, shards, optimizer.state_floats)
-        places = [PLACEMENTS[memory.placements[shard.table]] for shard in shards]
+        placements = [PLACEMENTS[memory.placements[shard.table]] for shard in shards]
         slots = np.array([room.slots for room in rooms], np.int64)
         super().__init__(
             # kernels see rows as the caches hold them, perhaps wider than at home
@@ -89,7 +88,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             if tables[shard.table].cache_format
         }
         for h in self._narrow:
-            if not places[h].caches:
+            if not placements[h].caches:
                 table = tables[shards[h].table]
                 raise TrainingError(
                     f"table {table.name}: has a cache_format, but no cache; give it another "
@@ -103,13 +102,15 @@ class TieredEmbedding(TableBatchedEmbedding):
         self._present: dict[bytes, _Batch] = {}
         self._known: dict[int, Ints] = {}  # rows of each shard that existed at the last flush
         self._file, file_tables = self._open(
-            memory, file, [h for h, place in enumerate(places) if place.ssd]
+            memory, file, [h for h, placement in enumerate(placements) if placement.ssd]
         )
-        for h, (room, place) in enumerate(zip(rooms, places)):
-            if place.caches:
+        for h, (room, placement) in enumerate(zip(rooms, placements)):
+            if placement.caches:
                 # a slot passes from row to row, so a mark on it would say nothing
                 self.changes.marks[h] = None
-                self._tiers[h] = self._tier(h, room, place, memory.policy, file_tables.get(h, -1))
+                self._tiers[h] = self._tier(
+                    h, room, placement, memory.policy, file_tables.get(h, -1)
+                )
                 self._row_counts[h] = room.slots  # slots are made by their homes
 
     def _open(
@@ -169,9 +170,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         ]
         return Slots([*arrays, self._row_state[row * per_row : (row + slots) * per_row]], slots)
 
-    def _tier(
-        self, h: int, room: Room, place: placement.Placement, policy: str, file_table: int
-    ) -> Tier:
+    def _tier(self, h: int, room: Room, placement: Placement, policy: str, file_table: int) -> Tier:
         slots = self._slots(h)
         whole = self.slots[h] - room.whole
 
@@ -185,23 +184,23 @@ class TieredEmbedding(TableBatchedEmbedding):
 
         home: Home
         border = self._border(h) if h in self._narrow else Border(slots)
-        if place.ssd:
+        if placement.ssd:
             assert self._file is not None
             home = RecordHome(FileRecords(self._file, file_table), border, create)
         elif h in self._narrow:
             home = RecordHome(
-                MemoryRecords(place.whole, int(self.heights[h]), border.record, self._huge),
+                MemoryRecords(placement.whole, int(self.heights[h]), border.record, self._huge),
                 border,
                 create,
                 self._ddr,
             )
         else:
-            home = Memory(place.whole, slots, int(whole), room.whole, create, self._ddr)
+            home = Memory(placement.whole, slots, int(whole), room.whole, create, self._ddr)
         # one region: lines of the first cache, scratch, lines of the second, rows kept whole
         first = [0, room.lines[0] + room.scratch]
-        for i in reversed(range(len(place.caches))):
+        for i in reversed(range(len(placement.caches))):
             home = Level(
-                place.caches[i],
+                placement.caches[i],
                 slots,
                 first[i],
                 room.lines[i],
@@ -236,8 +235,8 @@ class TieredEmbedding(TableBatchedEmbedding):
                     self._tiers[h].plan(visit)
 
     def _find(self, layout: EntryLayout, lookups: Lookups) -> "_Batch":
-        segments = index(layout, lookups, self.heights, self._scratch)
-        # the arrays of `index` are scratch, and the batch may wait for its turn
+        segments = sort_lookups(layout, lookups, self.heights, self._scratch)
+        # the arrays are scratch, and the batch may wait for its turn
         segments = segments._replace(
             unique=segments.unique.copy(),
             starts=segments.starts.copy(),
@@ -270,7 +269,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         if batch is None or batch.lookups is not lookups:
             return super()._sort(layout, lookups, stride)
         # they were sorted when their rows were brought
-        return placed(batch.segments, layout, lookups, stride)
+        return with_gradient_places(batch.segments, layout, lookups, stride)
 
     def _located(self, segments: Segments) -> Segments:
         if not any(h in self._tiers for h in segments.shards.tolist()):

@@ -194,21 +194,21 @@ class File:
     def _check_seal(self) -> bool:
         """Whether the file has a seal, which must hold; else HDF5 is tried in another process."""
         try:
-            found = seal.find(self._handle)
-            if found is not None and not seal.holds(self._handle, found):
+            file_seal = seal.find(self._handle)
+            if file_seal is not None and not seal.holds(self._handle, file_seal):
                 raise self.damaged("it has other bytes than were written")
         except seal.BrokenSeal as error:
             raise self.damaged(error) from error
         except OSError as error:
             raise self.damaged(error) from error
-        if found is None:
+        if file_seal is None:
             size = self._status.st_size
-            # told without a process: a file that was cut
+            # a file that was cut is told without starting a process
             if size < (end := _end_of_hdf5(self._handle)):
                 raise self.damaged(f"truncated: it has {size:,} of {end:,} bytes")
             if trouble := probe.trouble(self.path):
                 raise self.damaged(trouble)
-        return found is not None
+        return file_seal is not None
 
     def _walk(self) -> dict[str, Object]:
         """All objects of the file."""
@@ -354,11 +354,11 @@ def _end_of_hdf5(handle: int) -> int:
     # padded: a file may be shorter than a superblock
     head = os.pread(handle, 52, 0).ljust(52, b"\0")
     # version of the superblock -> where it notes the size of addresses, and the end of the file
-    places = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
-    size, place = places.get(head[8], (0, 0))
+    fields = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
+    size, end = fields.get(head[8], (0, 0))
     if head[size] != 8:
         return 0
-    return int.from_bytes(head[place : place + 8], "little")
+    return int.from_bytes(head[end : end + 8], "little")
 
 
 def _needs_hdf5(item: Object) -> bool:

@@ -262,7 +262,7 @@ def _space(shape: tuple[int, ...]) -> h5py.h5s.SpaceID:
 def fixed_text(text: str) -> Elements:
     """A text as HDF5's text of fixed length in UTF-8."""
     content = text.encode()
-    # HDF5 has no text of no bytes
+    # HDF5 has no text of length 0
     return np.array(content, h5py.string_dtype("utf-8", max(len(content), 1)))
 
 

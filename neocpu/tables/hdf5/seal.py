@@ -47,15 +47,15 @@ def size_of(ranges: int) -> int:
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
     """The same bytes in as few ranges as possible, ascending."""
-    result: list[Range] = []
+    merged: list[Range] = []
     for first, count in sorted(ranges):
         if not count:
             continue
-        if result and result[-1][0] + result[-1][1] == first:
-            result[-1] = (result[-1][0], result[-1][1] + count)
+        if merged and merged[-1][0] + merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], merged[-1][1] + count)
         else:
-            result.append((first, count))
-    return result
+            merged.append((first, count))
+    return merged
 
 
 def write(path: Path, size: int, left_out: Iterable[Range]) -> None:

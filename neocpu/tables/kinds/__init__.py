@@ -78,7 +78,7 @@ def _with_signs(spec: TableSpec, part: TableSpec) -> TableSpec:
 
     Weights of the log count beside the signs if the logical table, `spec`, has them.
     """
-    # only signs make weights of a table that has none in the log
+    # without signs, lookups have weights where the log has them
     if not any(row_map.signed for row_map in part.maps):
         return part
     maps = tuple(

@@ -91,10 +91,10 @@ def _expand(table: LogicalTable) -> Expanded:
     return Expanded((part,), Composition(spec.name, terms, operation))
 
 
-def _row_map(spec: TableSpec, keys: HashKeys, rows: int, number: int) -> RowMap:
+def _row_map(spec: TableSpec, keys: HashKeys, rows: int, hash_number: int) -> RowMap:
     rule = "digit" if keys.hash == MOD else "salted"
     # of the table's name: rows that collide in one table need not in the next
-    salt = f"{spec.name}:{number}"
+    salt = f"{spec.name}:{hash_number}"
     return RowMap(rule, spec.rows, modulus=rows, salt=salt, signed=keys.signed)
 
 

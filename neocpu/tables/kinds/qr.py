@@ -162,13 +162,13 @@ def _radices(spec: TableSpec, keys: QrKeys) -> tuple[int, ...]:
     return radices
 
 
-def _start(spec: TableSpec, operation: str, number: int, count: int) -> Start:
+def _start(spec: TableSpec, operation: str, digit: int, count: int) -> Start:
     bound = 1.0 / math.sqrt(spec.rows)
     if operation == "add":
         return Start(0.0, bound / math.sqrt(count))
     if operation == "concat":
         return Start(0.0, bound)
-    if number:
+    if digit:
         return Start(FACTOR_MEAN, FACTOR_BOUND)
     square = FACTOR_MEAN**2 + FACTOR_BOUND**2 / 3  # mean of a factor's square
     return Start(0.0, bound / math.sqrt(square ** (count - 1)))

@@ -161,50 +161,50 @@ def _divisors(number: int) -> list[int]:
 
 def shape_of(spec: TableSpec, keys: TtKeys) -> TrainShape:
     """The tensor train of a table. Raises ConfigError for keys that do not fit it."""
-    place = f"tables.{spec.name}"
-    rows = _three(keys.row_factors, f"{place}.row_factors") or cube_factors(spec.rows)
+    key = f"tables.{spec.name}"
+    rows = _three(keys.row_factors, f"{key}.row_factors") or cube_factors(spec.rows)
     if math.prod(rows) < spec.rows:
         raise ConfigError(
-            f"{place}.row_factors: {' * '.join(map(str, rows))} is {math.prod(rows)}, but the "
+            f"{key}.row_factors: {' * '.join(map(str, rows))} is {math.prod(rows)}, but the "
             f"table has {spec.rows} rows"
         )
-    dims = _three(keys.dim_factors, f"{place}.dim_factors") or even_factors(spec.dim)
+    dims = _three(keys.dim_factors, f"{key}.dim_factors") or even_factors(spec.dim)
     if math.prod(dims) != spec.dim:
         raise ConfigError(
-            f"{place}.dim_factors: {' * '.join(map(str, dims))} is {math.prod(dims)}, but the "
+            f"{key}.dim_factors: {' * '.join(map(str, dims))} is {math.prod(dims)}, but the "
             f"table has {spec.dim} columns"
         )
     if not 0 <= keys.cache_rows <= spec.rows:
-        raise ConfigError(f"{place}.cache_rows: {keys.cache_rows} is not in 0 ... {spec.rows}")
+        raise ConfigError(f"{key}.cache_rows: {keys.cache_rows} is not in 0 ... {spec.rows}")
     if keys.rank < 1:
-        raise ConfigError(f"{place}.rank: {keys.rank} is too small; it is 1 at least")
+        raise ConfigError(f"{key}.rank: {keys.rank} is too small; it is 1 at least")
     check_compression(spec.name, keys.compression)
     shape = TrainShape(rows, dims, keys.rank)
     if max(shape.widths) > MOST_COLUMNS:
         raise ConfigError(
-            f"{place}.rank: with {keys.rank} a row of a core has {max(shape.widths):,} numbers; at "
+            f"{key}.rank: with {keys.rank} a row of a core has {max(shape.widths):,} numbers; at "
             f"most {MOST_COLUMNS:,} are possible"
         )
     if keys.compression:
         budget = spec.rows * spec.dim / keys.compression - keys.cache_rows * spec.dim
-        return _compressed(f"{place}.compression", shape, budget)
+        return _compressed(f"{key}.compression", shape, budget)
     return shape
 
 
-def _three(factors: Sequence[int], place: str) -> tuple[int, int, int] | None:
+def _three(factors: Sequence[int], key: str) -> tuple[int, int, int] | None:
     if not factors:
         return None
     if len(factors) != 3 or min(factors) < 1:
-        raise ConfigError(f"{place}: {list(factors)} is not three whole numbers from 1")
+        raise ConfigError(f"{key}: {list(factors)} is not three whole numbers from 1")
     first, second, third = factors
     return first, second, third
 
 
-def _compressed(place: str, shape: TrainShape, budget: float) -> TrainShape:
+def _compressed(key: str, shape: TrainShape, budget: float) -> TrainShape:
     """The shape with the largest rank whose cores have `budget` parameters or fewer."""
     if replace(shape, rank=1).parameters > budget:
         raise ConfigError(
-            f"{place}: it leaves {max(budget, 0):.0f} parameters for the cores, but with rank 1 "
+            f"{key}: it leaves {max(budget, 0):.0f} parameters for the cores, but with rank 1 "
             f"they have {replace(shape, rank=1).parameters}"
         )
     low = 1

@@ -161,11 +161,14 @@ def _check(tables: Sequence[LogicalTable]) -> None:
 
 def _shared_facts(table: LogicalTable, first: LogicalTable) -> list[tuple[str, object, object]]:
     """(name, of a table, of the first) of all that must agree."""
-    facts = []
-    for name in ("pooling", "weighted", "format", "rounding"):
-        facts.append((name, getattr(table.spec, name), getattr(first.spec, name)))
-    for name in ("shared_rows", "shared_tables", "compression"):
-        facts.append((name, getattr(table.keys, name), getattr(first.keys, name)))
+    facts = [
+        (name, getattr(table.spec, name), getattr(first.spec, name))
+        for name in ("pooling", "weighted", "format", "rounding")
+    ]
+    facts += [
+        (name, getattr(table.keys, name), getattr(first.keys, name))
+        for name in ("shared_rows", "shared_tables", "compression")
+    ]
     widths = [member.spec.dim // member.keys.chunks for member in (table, first)]
     return [*facts, ("chunks", _columns_text(widths[0]), _columns_text(widths[1]))]
 

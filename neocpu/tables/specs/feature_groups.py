@@ -46,7 +46,7 @@ def key_groups(tables: Sequence[TableSpec], patterns: Sequence[Sequence[str]]) -
         groups = {group_of.get(name, -1) for name in table.features}
         if len(groups) > 1:
             parts = ", ".join(
-                f"{name!r} in {'no group' if name not in group_of else _place(group_of[name])}"
+                f"{name!r} in {'no group' if name not in group_of else _group_text(group_of[name])}"
                 for name in table.features
             )
             raise ConfigError(
@@ -59,5 +59,5 @@ def key_groups(tables: Sequence[TableSpec], patterns: Sequence[Sequence[str]]) -
     )
 
 
-def _place(number: int) -> str:
+def _group_text(number: int) -> str:
     return f"group {number + 1}"

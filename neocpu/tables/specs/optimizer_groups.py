@@ -65,24 +65,24 @@ class ParameterRun(NamedTuple):
 
 
 def group_names(
-    aliases: Mapping[str, Sequence[str]], patterns: Mapping[str, Sequence[str]], what: str
+    aliases: Mapping[str, Sequence[str]], patterns: Mapping[str, Sequence[str]], kind: str
 ) -> dict[str, str]:
     """The group of each name that is in one.
 
     aliases : what each name goes by.
     patterns : of each group.
-    what : they are names of.
+    kind : of what they are names, the key that has them.
 
     Raises ConfigError for a pattern that matches nothing, and a name that two groups match.
     """
     group_of: dict[str, str] = {}
     for group, group_patterns in patterns.items():
-        key = f"optimizer.groups.{group}.{what}"
+        key = f"optimizer.groups.{group}.{kind}"
         for pattern in group_patterns:
             matches = [
                 name
-                for name, others in aliases.items()
-                if any(fnmatchcase(other, pattern) for other in others)
+                for name, spellings in aliases.items()
+                if any(fnmatchcase(spelling, pattern) for spelling in spellings)
             ]
             if not matches:
                 raise ConfigError(f"{key}: nothing matches {pattern!r} of {', '.join(aliases)}")

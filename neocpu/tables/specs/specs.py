@@ -145,7 +145,6 @@ class TableSpec:
             del header["maps"]
         if self.start is None:
             del header["start"]
-        # keys that came later are left out at their defaults, so that old digests stay
         if not self.same_codes:
             del header["same_codes"]
         return header
@@ -217,9 +216,9 @@ def _cache_format(table: TableSpec, form: str, placement: str) -> str:
             f"is {table.format}; {hint}"
         )
     if not form and table.row_format.row_scaled:
-        place = f"tables.*.format: {table.name}:" if table.maps else f"tables.{table.name}.format:"
+        key = f"tables.*.format: {table.name}:" if table.maps else f"tables.{table.name}.format:"
         raise ConfigError(
-            f"{place} {table.format} rows train below a cache of wider "
+            f"{key} {table.format} rows train below a cache of wider "
             f"numbers: set memory.cache_format to {' or '.join(CACHES)}, and memory.placement to "
             f"one with a cache (now {placement}), such as hbm_over_ddr"
         )
@@ -279,7 +278,7 @@ class BatchKey:
     """One key of the batch's KJT: the bags of one feature, as row numbers of one table.
 
     row_map : from rows of the logical table that it is a part of (None: it is a table itself).
-    codes : the feature whose hash or vocabulary says which code has which row.
+    codes : the feature whose hash or vocabulary says which code has which logical row.
     """
 
     key: str

@@ -283,18 +283,18 @@ def _checked(table: RowTable) -> RowTable:
 
 def _extents(file: h5py.File, name: str, size: int) -> Extents:
     """Where the items of a dataset are in a file of `size` bytes. Raises one of PROBLEMS."""
-    data = file[name]
-    per = data.chunks[0]
-    stride = data.dtype.itemsize * math.prod(data.shape[1:])
+    dataset = file[name]
+    per = dataset.chunks[0]
+    stride = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
     # checked first: a damaged shape could ask for all memory
-    if data.shape[0] * stride > size or not stride:
+    if dataset.shape[0] * stride > size or not stride:
         raise ValueError(f"/{name} has more items than the file has bytes")
-    origin = np.full(data.shape[0] // per, -1, np.int64)
+    origin = np.full(dataset.shape[0] // per, -1, np.int64)
 
     def note(chunk: h5py.h5d.StoreInfo) -> None:
         origin[chunk.chunk_offset[0] // per] = chunk.byte_offset
 
-    each_chunk(data.id, note)
+    each_chunk(dataset.id, note)
     # two extents in one place would let rows overwrite each other
     if origin.size and (origin.min() <= 0 or np.unique(origin).size != origin.size):
         raise ValueError(f"/{name} lacks extents")
@@ -314,9 +314,9 @@ def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, i
     """
     size = os.fstat(handle).st_size
     growing = [e for e in layout.all() if extent_counts.get(e.name, 0) > e.origin.size]
-    # PAGE for each extent: HDF5 aligns them to pages
     need = 1 << 16  # for HDF5's own metadata
     for extents in growing:
+        # HDF5 aligns extents to pages
         need += (extent_counts[extents.name] - extents.origin.size) * (extents.size + PAGE)
     try:
         # A full disk must be noticed here: in the middle of HDF5's writes it is harder to undo.
@@ -329,8 +329,8 @@ def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, i
     try:
         with _opened(path, "r+") as file:
             for extents in growing:
-                data = file[extents.name]
-                data.resize(extent_counts[extents.name] * data.chunks[0], axis=0)
+                dataset = file[extents.name]
+                dataset.resize(extent_counts[extents.name] * dataset.chunks[0], axis=0)
             file.flush()
             grown = [_extents(file, extents.name, size + need) for extents in growing]
         os.fsync(handle)

@@ -25,8 +25,8 @@ def remove_parts(path: Path) -> None:
     prefix = _prefix(path)
     for part in path.parent.glob(f"{glob.escape(prefix)}*"):
         # a name of another host that begins alike ends in no number
-        number = part.name[len(prefix) :]
-        if number.isascii() and number.isdigit() and not _is_running(int(number)):
+        process = part.name[len(prefix) :]
+        if process.isascii() and process.isdigit() and not _is_running(int(process)):
             if part.is_dir():
                 shutil.rmtree(part, ignore_errors=True)
                 continue

@@ -47,7 +47,7 @@ class RowCodec:
     def encode(self, numbers: Floats, streams: Ints | None = None) -> Bytes:
         """Bytes u8[n, bytes] of rows f32[n, columns], rounded.
 
-        streams i64[n] : of the random words; None: to nearest, whatever `rounding` is.
+        streams : i64[n], of the random words; None: to nearest, whatever `rounding` is.
         """
         codec = CODECS[self.name]
         form = self.form

@@ -161,13 +161,13 @@ class RowSlots:
         most = max(PIECE, self.count // 16)
         low = 0
         total = 0
-        for number, count in enumerate([*counts.tolist(), most + 1]):
+        for end, count in enumerate([*counts.tolist(), most + 1]):
             if total and total + count > most:
                 piece = np.empty(total, np.int64)
-                kernels.rows_between(self._words, self._shift, low << wide, number << wide, piece)
+                kernels.rows_between(self._words, self._shift, low << wide, end << wide, piece)
                 piece.sort()
                 yield piece
                 total = 0
             if not total:
-                low = number
+                low = end
             total += count

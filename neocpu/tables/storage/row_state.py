@@ -51,9 +51,9 @@ def load(path: Path, layout: FileLayout, io: RawFile) -> CommitState:
         if None in pair and (committed or any(page))
     ]
     # A kill may have cut off the newer page while it was written: then the older one counts.
-    number = max(range(2), key=lambda i: getattr(newest[i], "epoch", -1))
-    header = newest[number]
-    before = newest[1 - number]
+    newest_page = max(range(2), key=lambda i: getattr(newest[i], "epoch", -1))
+    header = newest[newest_page]
+    before = newest[1 - newest_page]
     if header is None:
         raise damaged(path, "no header in /commits is whole")
     if header.identity != layout.identity():
@@ -69,7 +69,7 @@ def load(path: Path, layout: FileLayout, io: RawFile) -> CommitState:
     except (Damage, OSError) as error:
         raise damaged(path, str(error)) from error
     return CommitState(
-        page=number,
+        page=newest_page,
         header=header,
         kept=kept,
         slots=slots,
@@ -84,37 +84,37 @@ def _replay(
     """The index of each table after all segments of the log."""
     live = [np.zeros(extents.items, np.uint8) for extents in layout.records]
     for segment in segments:
-        for number, change in enumerate(segment.changes):
+        for table, change in enumerate(segment.changes):
             # a slot is a place in the file only while its extents are where they were
-            _check_places(layout, number, change)
+            _check_places(layout, table, change)
             if change.live is not None:  # a full segment replaces all before it
-                live[number][: change.live.size] = change.live
+                live[table][: change.live.size] = change.live
             else:
-                live[number][change.born] = 1
-                live[number][change.died] = 0
+                live[table][change.born] = 1
+                live[table][change.died] = 0
     if segments:
         last = segments[-1]
         rows = sum(change.rows for change in last.changes)
         if last.epoch != header.epoch or rows != header.rows:
             raise Damage("/commits and /index do not belong together")
     indices = []
-    for number, table in enumerate(layout.tables):
-        slots = RowSlots(table.name, table.rows)
-        slots.extend(layout.records[number].items)
+    for table, spec in enumerate(layout.tables):
+        slots = RowSlots(spec.name, spec.rows)
+        slots.extend(layout.records[table].items)
         # slots that died in the last commit belong to the header before it
-        held = segments[-1].changes[number].died if segments else np.zeros(0, np.int64)
-        slots.restore(live[number], held)
-        _enter_rows(layout, number, table, io, slots)
-        if slots.count != (segments[-1].changes[number].rows if segments else 0):
-            raise Damage(f"table {table.name} has another number of rows than noted")
+        held = segments[-1].changes[table].died if segments else np.zeros(0, np.int64)
+        slots.restore(live[table], held)
+        _enter_rows(layout, table, io, slots)
+        if slots.count != (segments[-1].changes[table].rows if segments else 0):
+            raise Damage(f"table {spec.name} has another number of rows than noted")
         indices.append(slots)
     return indices
 
 
-def _check_places(layout: FileLayout, number: int, change: Change) -> None:
-    records = layout.records[number]
-    tags = layout.tags[number]
-    name = layout.tables[number].name
+def _check_places(layout: FileLayout, table: int, change: Change) -> None:
+    records = layout.records[table]
+    tags = layout.tags[table]
+    name = layout.tables[table].name
     known = change.extents <= min(records.origin.size, tags.origin.size)
     if (
         not known
@@ -126,11 +126,9 @@ def _check_places(layout: FileLayout, number: int, change: Change) -> None:
         raise Damage(f"table {name} has slots beyond its extents")
 
 
-def _enter_rows(
-    layout: FileLayout, number: int, table: RowTable, io: RawFile, slots: RowSlots
-) -> None:
+def _enter_rows(layout: FileLayout, table: int, io: RawFile, slots: RowSlots) -> None:
     """Enter the rows that the tags of live slots name."""
-    extents = layout.tags[number]
+    extents = layout.tags[table]
     for first in range(0, extents.items, extents.per):
         live = slots.live(first, first + extents.per)
         if not live.size:
@@ -139,12 +137,12 @@ def _enter_rows(
         data = np.frombuffer(io.get(extents, first * TAG.itemsize, extents.size), np.uint8)
         tags = np.ascontiguousarray(data.reshape(-1, TAG.itemsize)[live - first]).reshape(-1)
         rows = np.empty(live.size, np.int64)
-        bad = row_records.rows_of_tags(tags, live, number, rows)
+        bad = row_records.rows_of_tags(tags, live, table, rows)
         if bad >= 0:
             raise Damage(
                 f"/{extents.name}: the tag of slot {live[bad]} is not the one that was written"
             )
-        if rows.max() >= table.rows or rows.min() < 0 or slots.load(rows, live) >= 0:
+        if rows.max() >= layout.tables[table].rows or rows.min() < 0 or slots.load(rows, live) >= 0:
             raise Damage(f"/{extents.name}: names a row twice, or one that its table does not have")
 
 

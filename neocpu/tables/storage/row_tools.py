@@ -47,7 +47,7 @@ def card(file: RowFile) -> Iterator[str]:
     )
     for number, table in enumerate(file.tables):
         count = sum(rows.size for rows in file.rows(number))
-        place = (
+        origin = (
             f", from row {table.first_row:,} and column {table.first_column:,}"
             if table.columns
             else ""
@@ -55,7 +55,7 @@ def card(file: RowFile) -> Iterator[str]:
         layout = f": {table.layout}" if table.layout else ""
         yield (
             f"  {table.name.ljust(24)} {count:,} of {table.rows:,} rows of {table.record:,} "
-            f"bytes{place}{layout}"
+            f"bytes{origin}{layout}"
         )
 
 

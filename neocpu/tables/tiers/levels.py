@@ -121,7 +121,7 @@ class Level:
         fill : false if the caller overwrites the new ones anyway.
         """
         dirty = moves.evicted_dirty
-        # all that leave first: a row may be on its way down and wanted again
+        # evictions first, so that a row that leaves and returns in one call is not lost
         self._home_write(moves.evicted_rows[dirty], moves.evicted_lines[dirty] + self.first)
         if fill:
             self.home.read(moves.filled_rows, moves.filled_lines + self.first)

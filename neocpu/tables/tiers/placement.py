@@ -165,10 +165,10 @@ def _share(
     shares = []
     left = room
     order = sorted(cached, key=lambda i: (-(-shards[i].rows // WAYS), i))
-    for place, i in enumerate(order):
+    for done, i in enumerate(order):
         if room:
             # what one set in every cache that is still to come takes
-            set_of_each = sum(_bytes(shards[j], memory, WAYS) for j in order[place:])
+            set_of_each = sum(_bytes(shards[j], memory, WAYS) for j in order[done:])
             sets = left // set_of_each
         else:
             sets = sets_for(shards[i].rows)
