@@ -137,9 +137,10 @@ def test_cases_are_the_same_for_ever() -> None:
     again = {case.name: digest(case) for case in drawing.all_cases(["lookup", "trajectory"])}
     digests = {name: digest(case) for name, case in CASES.items()}
     assert again == {name: digests[name] for name in again}
-    assert hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()[:16] == "319a88ef97323894", (
-        "the options or numbers of the cases changed: a suite of one seed must never change"
-    )
+    assert (
+        hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()[:16]
+        == "319a88ef97323894"
+    ), "the options or numbers of the cases changed: a suite of one seed must never change"
 
 
 def shapes(inputs: Arrays) -> dict[str, tuple[str, int]]:
