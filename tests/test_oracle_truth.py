@@ -270,6 +270,13 @@ def test_lookup_means_what_it_says() -> None:
     np.testing.assert_array_equal(merged["values"].reference, [2, 20, 1 + 3, 10])
 
 
+def test_rows_one_by_one_keep_the_sign_of_their_zeros() -> None:
+    inputs = table([[-0.0, 2], [0.0, -3]], [[1, 0], [0]])
+    rows = LOOKUP.truth(inputs, {"pooling": "none"})["out"].reference
+    np.testing.assert_array_equal(rows, [[0, -3], [0, 2], [0, 2]])
+    assert np.signbit(rows[:, 0]).tolist() == [False, True, True]
+
+
 def test_a_row_number_out_of_range_is_named() -> None:
     with pytest.raises(ValueError, match="lookup 1 asks for row 7 of a table with 2 rows"):
         LOOKUP.truth(table([[1], [2]], [[0, 7]]))
