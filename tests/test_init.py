@@ -141,7 +141,7 @@ def test_dense_columns_have_the_kind_and_transform_of_their_numbers(tmp_path):
     normal = draw.normal(size=ROWS)
     table = {
         "y": draw.integers(0, 2, ROWS),
-        "tenths": normal.round(1),
+        "halves": (2 * normal).round() / 2,
         "whole": draw.integers(-5, 6, ROWS).astype(float),
         "wide": np.abs(normal) * 1e6,
         "signed": normal * 1e6,
@@ -151,7 +151,7 @@ def test_dense_columns_have_the_kind_and_transform_of_their_numbers(tmp_path):
     roles = Roles(label="y", dense=tuple(table)[1:])
     dense = by_role(columns_of(look([path]), roles))["dense"]
     assert [(column.name, column.kind, column.transform) for column in dense] == [
-        ("tenths", "float", "none"),
+        ("halves", "float", "none"),
         ("whole", "int", "none"),
         ("wide", "float", "log1p"),
         ("signed", "float", "standard"),
