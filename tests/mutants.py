@@ -85,14 +85,15 @@ class TestMap:
             alike = 4 * len(words & told) + len(told & set(path.parts))
             alike += 2 * (path.stem in self._words[test])
             far = near.get(test, 0) + (test in START_MPI)
-            return test not in named, far, -alike, -self._common(test, path), test
+            return test not in named, far, -alike, self._common(test, path), test
 
         return sorted({*near, *named} - LEFT_OUT, key=order)[:MOST_FILES]
 
-    def _common(self, test: str, path: Path) -> int:
-        """How many files a file of tests imports from the wing of a file."""
-        wing = "/".join(path.parts[:2])
-        return sum(other.startswith(wing) for other in self._imports[test])
+    def _common(self, test: str, path: Path) -> tuple[int, int]:
+        """How many files a file of tests imports from the folder of a file, and from its wing."""
+        rooms = (f"{path.parent}/", "/".join(path.parts[:2]))
+        folder, wing = (sum(o.startswith(r) for o in self._imports[test]) for r in rooms)
+        return -folder, -wing
 
     def _distances(self, file: str) -> dict[str, int]:
         """Imports that lead from each file of tests to a file."""

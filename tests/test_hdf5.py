@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocpu.core.errors import DataError
-from neocpu.tables.hdf5 import seal
+from neocpu.tables.hdf5 import seal, walk
 from neocpu.tables.hdf5.disk import allocate
 from neocpu.tables.hdf5.door import File, Kind
 from neocpu.tables.hdf5.draft import Draft, Image
@@ -226,6 +226,21 @@ def test_what_we_never_write_is_refused(
         edit(file)
     seal.write(path, path.stat().st_size, [])  # so that the door looks at it by itself
     assert why in refused(path)
+
+
+def test_a_chunk_of_the_largest_size_is_read_and_no_larger_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="v110") as file:
+        file.attrs.update({"version": 1})
+        file.attrs.create("format", np.bytes_("neocpu-test"))
+        file.create_dataset("x", data=np.zeros(2048), chunks=(1024,), compression="gzip")
+    seal.write(path, path.stat().st_size, [])
+    monkeypatch.setattr(walk, "MOST_CHUNK", 8 * 1024)
+    File(path, KIND).close()
+    monkeypatch.setattr(walk, "MOST_CHUNK", 8 * 1024 - 1)
+    assert "has chunks of more than" in refused(path)
 
 
 def test_a_file_that_was_edited_lacks_its_seal(tmp_path: Path) -> None:

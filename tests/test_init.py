@@ -136,6 +136,28 @@ def test_the_label_is_asked_for_where_nothing_shows_it(tmp_path):
         roles_of(path, Roles(label="c"))
 
 
+def test_dense_columns_have_the_kind_and_transform_of_their_numbers(tmp_path):
+    draw = np.random.default_rng(2)
+    normal = draw.normal(size=ROWS)
+    table = {
+        "y": draw.integers(0, 2, ROWS),
+        "halves": (2 * normal).round() / 2,
+        "whole": draw.integers(-5, 6, ROWS).astype(float),
+        "wide": np.abs(normal) * 1e6,
+        "signed": normal * 1e6,
+    }
+    path = tmp_path / "log.parquet"
+    pl.DataFrame(table).write_parquet(path)
+    roles = Roles(label="y", dense=tuple(table)[1:])
+    dense = by_role(columns_of(look([path]), roles))["dense"]
+    assert [(column.name, column.kind, column.transform) for column in dense] == [
+        ("halves", "float", "none"),
+        ("whole", "int", "none"),
+        ("wide", "float", "log1p"),
+        ("signed", "float", "standard"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("lines", "dialect"),
     [

@@ -24,6 +24,7 @@ from neocpu.oracle.suite import Question, ask
 from neocpu.oracle.verdicts import stochastic
 from neocpu.oracle.verdicts.compare import compare
 from neocpu.oracle.verdicts.stochastic import draws_of, limit, mistake_of, scores, untested
+from neocpu.oracle.verdicts.stochastic_mistakes import SIZES
 from tests.oracle_cases import all_cases
 
 Bools = NDArray[np.bool_]
@@ -219,6 +220,10 @@ def test_what_an_answer_is_too_small_for_is_said() -> None:
         np.ones(3), np.zeros(3), np.ones(3), np.ones(3), np.full(3, np.nan), format="bf16"
     )
     assert "only bounds were judged" in untested(draws_of(case, nothing, np.ones(3)))
+
+
+def test_every_bias_that_is_called_visible_is_one_of_the_mistakes() -> None:
+    assert set(stochastic.BIASES) <= set(SIZES)
 
 
 def test_answers_that_are_wrong_otherwise_are_not_called_unfair() -> None:

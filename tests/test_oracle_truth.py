@@ -170,6 +170,24 @@ def test_bounded_roots_contain_fp32_roots_of_perturbed_numbers() -> None:
     assert Bounded.exactly(0.0).sqrt().error == 0
 
 
+def test_products_that_cannot_underflow_leave_exact_sums_exact() -> None:
+    rows = np.array([[1.0, 2.0], [3.0, 5.0]])
+    tiny = np.full((2, 1), TINY)
+    for terms, products in ((rows, 1), (rows, 0), (tiny, 0)):
+        starts = np.array([0, len(terms)])
+        bounded = segment_sums(Bounded.exactly(terms), terms, starts, products, np.zeros(1, int))
+        assert (bounded.value == terms.sum(0)).all() and not bounded.error.any()
+    halved = Bounded.exactly(tiny / 2)
+    assert segment_sums(halved, tiny / 2, np.array([0, 2]), 1, np.zeros(1, int)).error.all()
+
+
+def test_the_square_of_one_number_is_rounded_once() -> None:
+    x = RNG.normal(size=(1000, 1)).astype(F)
+    bounded = square_sum(Bounded.exactly(x))
+    away = np.abs((x * x)[:, 0] - bounded.value)
+    assert (away <= bounded.error).all() and (bounded.error <= 4 * U * bounded.value).all()
+
+
 def test_square_sums_contain_every_order() -> None:
     x = RNG.standard_normal((50, 129)).astype(F)
     bounded = square_sum(Bounded.exactly(x))
@@ -263,6 +281,13 @@ def test_lookup_means_what_it_says() -> None:
     merged = UNIQUE_GRADIENT.truth(inputs)
     np.testing.assert_array_equal(merged["rows"].reference, [0, 1])
     np.testing.assert_array_equal(merged["values"].reference, [2, 20, 1 + 3, 10])
+
+
+def test_rows_one_by_one_keep_the_sign_of_their_zeros() -> None:
+    inputs = table([[-0.0, 2], [0.0, -3]], [[1, 0], [0]])
+    rows = LOOKUP.truth(inputs, {"pooling": "none"})["out"].reference
+    np.testing.assert_array_equal(rows, [[0, -3], [0, 2], [0, 2]])
+    assert np.signbit(rows[:, 0]).tolist() == [False, True, True]
 
 
 def test_a_row_number_out_of_range_is_named() -> None:

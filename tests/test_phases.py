@@ -10,6 +10,7 @@ from benchmarks.prediction_job import Run
 from benchmarks.prediction_models import MODELS, draw_plan
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import (
@@ -140,6 +141,31 @@ def test_every_phase_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(cost.ranks == 2 for cost in costs)
     assert len(phase_costs.as_values(costs)) == len(costs)
     assert set(PHASES) - {"prefetch"} <= set(MEASURED_PHASES)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "phases"),
+    [
+        ("table_wise", {"input", "lookup", "output", "gradient", "update"}),
+        ("row_wise", {"input", "lookup_words", "output_words", "gradient_words", "update"}),
+        ("column_wise", {"input", "lookup", "output", "gradient", "update_columns"}),
+        ("data_parallel", {"input", "lookup", "replicas"}),
+    ],
+)
+def test_phases_of_rows_and_columns_are_measured_apart(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, phases: set[str]
+) -> None:
+    monkeypatch.setattr(measure_phases, "STEPS", 2)
+    monkeypatch.setattr(measure_phases, "ELSEWHERE", 1 << 10)
+    design = measure_phases.Design(scheme, tables=2, rows=50, dim=16, length=1, batch=32)
+
+    def body(comm: Comm) -> set[str]:
+        bench = measure_phases.Workbench(design, comm, MACHINE)
+        seconds = bench.measure()
+        bench.close()
+        return set(seconds)
+
+    assert run_threads(2, body) == [phases] * 2
 
 
 def test_the_prediction_benchmark_times_a_step_and_its_phases() -> None:

@@ -16,6 +16,7 @@ import pytest
 from neocpu.core.rules import HYPER, RULES
 from neocpu.kernels.rows import rules
 from neocpu.kernels.twins.rows import rules as twin
+from neocpu.kernels.twins.rows.row_counters import missed_decay
 from neocpu.tables.specs.optimizers import DENSE_NAMES, SparseOptimizer
 from tests.cases import assert_same, floats
 
@@ -178,3 +179,12 @@ def test_adam_by_hand():
         rules.adam(w, g, states, RULES["adam"].row_record(), w, w[0], hyper)
         hand = scalar_adam(hand[0], g[0], *hand[1:], step, 0.1, 0.25)
         assert (w[0], m[0], v[0]) == hand
+
+
+def test_rows_decay_for_the_steps_that_they_missed():
+    keep = f32(0.75)
+    last = np.float32([0, 6, 5, 4, 2, 9])  # never, in the step before, ..., in a later one
+    decay = missed_decay(last, 7, keep, 0.4)
+    assert decay.dtype == np.float32
+    assert decay.tolist() == [1, 1, 0.75, 0.75**2, f32(0.4), 1]
+    assert missed_decay(last, 7, keep, 0.0)[4] == f32(0.75**4)
