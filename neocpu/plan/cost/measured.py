@@ -45,8 +45,9 @@ class Amounts(NamedTuple):
 class MeasuredPhases:
     """Costs of phases on so many ranks of a node, of `all_ranks`.
 
-    Attributes: any, whether the machine has them for this number of ranks or fewer; crowding, ranks
-    for each rank that has a core of its own.
+    Attributes
+    ----------
+    any : has the machine any costs of phases? crowding : ranks for each core that ranks have.
     """
 
     def __init__(self, machine: Machine, ranks: int, all_ranks: int) -> None:

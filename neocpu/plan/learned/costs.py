@@ -202,7 +202,7 @@ class LearnedCosts:
     def loads(
         self, pieces: Sequence[int] | Ints, ranks: Ints, everywhere: Sequence[int] = ()
     ) -> Loads:
-        """What ranks have when piece i is on ranks[i]; `everywhere`: pieces that all ranks have."""
+        """What ranks have when piece i is on ranks[i]; everywhere : pieces that all ranks have."""
         count = self.layout.ranks
         chosen = np.asarray(pieces, np.int64)
         hidden = np.zeros((count, HIDDEN), np.float32)

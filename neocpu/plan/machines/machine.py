@@ -217,7 +217,7 @@ COLUMNS: dict[type, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine; `origin`: where its numbers are from, in a sentence."""
+    """A machine; origin : where its numbers are from, in a sentence."""
 
     name: str = ""
     origin: str = ""

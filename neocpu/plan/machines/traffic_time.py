@@ -76,7 +76,7 @@ def traffic_time(
 def _seconds(
     machine: Machine, verb: str, link: str, calls: int, size: int, ranks: int, ranks_per_node: int
 ) -> float:
-    """Seconds of all calls over one class of links; `size`: bytes of all of them."""
+    """Seconds of all calls over one class of links; size : bytes of all of them."""
     if not size:
         return 0.0
     if link == "same_rank":
