@@ -8,15 +8,13 @@ costs, they take the place of what bandwidths alone would say.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload, touched
+from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload, touched
 from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
 from neocpu.plan.machines.measure.dense import dense_amounts, parameter_amounts, product_curves
 
 # phases of a step that are measured, in the order of `MeasuredPhases.phases`
 MEASURED = ("input", "lookup", "output", "gradient", "update", "replicas")
-Flags = NDArray[np.bool_]
 
 
 class Kinds(NamedTuple):

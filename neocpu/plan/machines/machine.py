@@ -243,6 +243,17 @@ class Machine:
         """All ranks."""
         return self.nodes * self.ranks_per_node
 
+    @property
+    def fast(self) -> str:
+        """Name of the memory that holds tables: "hbm", or "ddr" on a machine without any."""
+        return "hbm" if self.hbm.capacity_bytes else "ddr"
+
+    @property
+    def fast_bytes_per_s(self) -> float:
+        """Bandwidth of that memory for a rank while all ranks use it."""
+        memory: MemoryPeak = getattr(self, self.fast)
+        return self.share(memory.bandwidth_bytes_per_s, memory)
+
     # ---- achieved rates ----
 
     def phase_costs(self, phase: str, ranks: int) -> PhaseCosts | None:
@@ -316,8 +327,7 @@ class Machine:
         ]
         if speeds:
             return Curve(*zip(*speeds))
-        memory = self.hbm if self.hbm.capacity_bytes else self.ddr
-        rate = self.share(memory.bandwidth_bytes_per_s, memory) / (1 if work == "lookup" else 2)
+        rate = self.fast_bytes_per_s / (1 if work == "lookup" else 2)
         # a curve has rates above 0; the least float stands for a memory without bandwidth
         return Curve((1.0,), (rate or sys.float_info.min,))
 

@@ -81,8 +81,7 @@ def _seconds(
         return 0.0
     if link == "same_rank":
         # messages of a rank to itself never leave its memory
-        memory = machine.hbm if machine.hbm.capacity_bytes else machine.ddr
-        bandwidth = machine.share(memory.bandwidth_bytes_per_s, memory)
+        bandwidth = machine.fast_bytes_per_s
         return 2 * size / bandwidth if bandwidth else float("inf")
     inside = link == "same_node"
     return calls * machine.transfer_seconds(

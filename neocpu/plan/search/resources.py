@@ -51,7 +51,7 @@ def limiting_link(model: StepSeconds) -> str:
 
 def _by_part(model: StepSeconds, by_phase: dict[str, float]) -> dict[str, float]:
     link = limiting_link(model)
-    memory = "hbm" if model.machine.hbm.capacity_bytes else "ddr"
+    memory = model.machine.fast
     far = "between_nodes" if model.layout.nodes > 1 else "inside_node"
     fixed = model.fixed
     seconds = dict.fromkeys(NAMES, 0.0)

@@ -14,7 +14,8 @@ import numpy as np
 
 from neocpu.parallel.exchange.wire_formats import WireSpec
 from neocpu.plan.cost.traffic.collectives import Collective
-from neocpu.plan.cost.traffic.shard_columns import Flags, Ints, ShardColumns
+from neocpu.plan.cost.traffic.shard_columns import ShardColumns
+from neocpu.plan.cost.work import Flags, Ints
 
 WORD = 8  # bytes of an fp64 word
 
