@@ -152,6 +152,6 @@ class MeasuredPhases:
         # copies send nothing but sums of touched rows
         return np.where(copies[:, None], np.stack(copied, axis=1), np.stack(travelling, axis=1))
 
-    def _either(self, phase: str, other: str, amounts: Amounts, where: Flags) -> Floats:
+    def _either(self, phase: str, other: str, amounts: Amounts, chosen: Flags) -> Floats:
         """Seconds of rectangles in a phase, or in another where they are of that kind."""
-        return np.where(where, self.seconds(other, amounts), self.seconds(phase, amounts))
+        return np.where(chosen, self.seconds(other, amounts), self.seconds(phase, amounts))

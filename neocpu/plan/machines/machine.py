@@ -279,8 +279,8 @@ class Machine:
         )
         for rates in measured:
             # curves that differ in ranks alone are of one thing, and are interpolated between
-            beside = ("ranks", *COLUMNS[type(rates)])
-            names = [spec.name for spec in fields(rates) if spec.name not in beside]
+            varying = ("ranks", *COLUMNS[type(rates)])
+            names = [spec.name for spec in fields(rates) if spec.name not in varying]
             key = (type(rates), *(getattr(rates, name) for name in names))
             curves.setdefault(key, []).append((float(rates.ranks), rates.curve))
         return curves

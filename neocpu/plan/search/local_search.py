@@ -56,14 +56,14 @@ def improve(draft: PlanDraft, work: float) -> PlanDraft:
         recuts = Budget(work / len(LEVELS) * RECUTS)
         for _ in range(PASSES):
             norm = Norm(current, doublings)
-            before = norm.now
+            start = norm.now
             _trade_all(norm, trades)
             _recut_all(norm, recuts)
             current.recount()
             if current.value < best_value:
                 best = current.copy()
                 best_value = best.value
-            if norm.now > before * (1.0 - ENOUGH):
+            if norm.now > start * (1.0 - ENOUGH):
                 break
     return best
 

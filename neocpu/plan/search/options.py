@@ -173,15 +173,15 @@ def _priced(
         crowding = getattr(model, "crowding", 1.0)
         occasional = getattr(model, "occasional_seconds", np.zeros(len(model.phases)))[active]
     size_bytes = bytes_of(tables, rectangles, variants, variant, work)
-    first = np.searchsorted(owner, np.arange(columns["table"].size + 1))
-    heads = first[:-1]
+    first_piece = np.searchsorted(owner, np.arange(columns["table"].size + 1))
+    heads = first_piece[:-1]
     copies = pieces["copies"]
     return Options(
         table_rows=np.array([table.rows for table in tables], np.int64),
         table_dim=np.array([table.dim for table in tables], np.int64),
         start=np.searchsorted(columns["table"], np.arange(len(tables) + 1)),
         variants=variants,
-        piece=first,
+        piece=first_piece,
         rows=rectangles.rows,
         width=rectangles.width,
         copies=copies,
