@@ -15,8 +15,8 @@ from neocpu.core.trees import aligned_nodes, rank_leaves
 from neocpu.parallel.exchange.two_level import Places
 from neocpu.plan.cost.traffic.collectives import Collective
 from neocpu.plan.cost.traffic.demand import Numbers
-from neocpu.plan.cost.traffic.shard_columns import Ints
 from neocpu.plan.cost.traffic.step import StepShape
+from neocpu.plan.cost.work import Ints
 
 COUNT = 8  # bytes of a count
 NUMBER = 4  # of an fp32 number

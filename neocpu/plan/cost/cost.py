@@ -56,7 +56,7 @@ def lookups_of(
 
 
 def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work: Workload) -> Cost:
-    """Cost of one rectangle of a table on its rank; `replicated`: the table is data_parallel."""
+    """Cost of one rectangle of a table on its rank; replicated : is the table data_parallel?"""
     rows, width = shard.shape
     samples = work.batch / ranks if replicated else work.batch
     bags = samples * len(spec.features)

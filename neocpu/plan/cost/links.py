@@ -63,15 +63,15 @@ class LinkSeconds:
             if link == "inside_node":
                 group = min(self.layout.ranks_per_node, group)
             # two sizes around the usual one give the slope there, which stands for seconds per byte
-            near = self.machine.transfer_seconds("alltoallv", link, group, size / 2)
-            far = self.machine.transfer_seconds("alltoallv", link, group, 2 * size)
-            if far == float("inf"):
+            small_seconds = self.machine.transfer_seconds("alltoallv", link, group, size / 2)
+            large_seconds = self.machine.transfer_seconds("alltoallv", link, group, 2 * size)
+            if large_seconds == float("inf"):
                 raise _no_link(self.machine, link, self.layout)
             # A curve may be flat where latency rules: then nothing of it hangs on bytes.
-            slope = max(0.0, (far - near) / (1.5 * size))
+            slope = max(0.0, (large_seconds - small_seconds) / (1.5 * size))
             # what is left at size 0 is the latency; a curve that bends upwards would make it
             # negative
-            link_seconds[link] = (max(0.0, near - slope * size / 2), slope)
+            link_seconds[link] = (max(0.0, small_seconds - slope * size / 2), slope)
         return link_seconds
 
     @cached_property

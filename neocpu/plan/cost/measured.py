@@ -8,15 +8,13 @@ costs, they take the place of what bandwidths alone would say.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload, touched
+from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload, touched
 from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
 from neocpu.plan.machines.measure.dense import dense_amounts, parameter_amounts, product_curves
 
 # phases of a step that are measured, in the order of `MeasuredPhases.phases`
 MEASURED = ("input", "lookup", "output", "gradient", "update", "replicas")
-Flags = NDArray[np.bool_]
 
 
 class Kinds(NamedTuple):
@@ -45,8 +43,9 @@ class Amounts(NamedTuple):
 class MeasuredPhases:
     """Costs of phases on so many ranks of a node, of `all_ranks`.
 
-    Attributes: any, whether the machine has them for this number of ranks or fewer; crowding, ranks
-    for each rank that has a core of its own.
+    Attributes
+    ----------
+    any : has the machine any costs of phases? crowding : ranks for each core that ranks have.
     """
 
     def __init__(self, machine: Machine, ranks: int, all_ranks: int) -> None:
@@ -153,6 +152,6 @@ class MeasuredPhases:
         # copies send nothing but sums of touched rows
         return np.where(copies[:, None], np.stack(copied, axis=1), np.stack(travelling, axis=1))
 
-    def _either(self, phase: str, other: str, amounts: Amounts, where: Flags) -> Floats:
+    def _either(self, phase: str, other: str, amounts: Amounts, chosen: Flags) -> Floats:
         """Seconds of rectangles in a phase, or in another where they are of that kind."""
-        return np.where(where, self.seconds(other, amounts), self.seconds(phase, amounts))
+        return np.where(chosen, self.seconds(other, amounts), self.seconds(phase, amounts))

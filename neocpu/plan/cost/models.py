@@ -22,18 +22,17 @@ columns, s bytes of a number of the table, 8 bytes of an index (TorchRec, BSD-3-
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import (
     COPIED,
-    HIT_POWER,
     ROW_SPLIT,
     SCHEME_NAMES,
     CostModel,
     StepSeconds,
+    missing_rows,
 )
-from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload
+from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload
 from neocpu.plan.machines.machine import LinkPeak, Machine
 from neocpu.tables.specs.specs import TableSpec
 
@@ -103,10 +102,9 @@ class _Public:
         between = _bandwidth(machine.between_nodes, machine.inside_node)
         # Within one node all goes over its links.
         self.inter = between if layout.nodes > 1 else self.intra
-        fast = machine.hbm if machine.hbm.capacity_bytes else machine.ddr
-        self.device = machine.share(fast.bandwidth_bytes_per_s, fast) or np.inf
+        self.device = machine.fast_bytes_per_s or np.inf
         # on a machine without HBM the DDR is the fast memory, and rows below are on SSD
-        slow = machine.ddr if machine.hbm.capacity_bytes else machine.ssd
+        slow = machine.ddr if machine.fast == "hbm" else machine.ssd
         self.below = machine.share(slow.bandwidth_bytes_per_s, slow) or self.device
 
     def _shapes(self, r: Rectangles) -> tuple[TableArrays, Floats, Floats]:
@@ -241,13 +239,11 @@ class TorchrecSeconds(_Public):
     def _prefetch(self, r: Rectangles, tables: TableArrays, lookups: Floats) -> Floats:
         """Seconds to fetch the rows that a cache lacks."""
         cached = (r.share > 0.0) & (r.share < 1.0)
-        distinct = np.minimum(tables.distinct * r.rows / tables.rows, lookups)
-        misses = distinct * (1.0 - np.maximum(r.share, 0.0) ** HIT_POWER)
-        size = misses * r.width * tables.lookup_bytes
+        size = missing_rows(r, tables, lookups) * r.width * tables.lookup_bytes
         return np.where(cached & ~COPIED[r.scheme], size / self._host_bandwidth(), 0.0)
 
 
-def _in_node(r: Rectangles) -> NDArray[np.bool_]:
+def _in_node(r: Rectangles) -> Flags:
     """Which rectangles are of tables whose rows are cut over the ranks of a node, bool[n]."""
     names = ("table_row_wise", "grid_shard")
     return np.array([name in names for name in SCHEME_NAMES])[r.scheme]

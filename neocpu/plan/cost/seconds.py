@@ -49,7 +49,6 @@ HIT_POWER = 0.25
 # Exchanges of a step: inputs take three (splits, lengths, indices), pooled vectors one each way.
 INPUT_CALLS = 3
 CALLS = 5
-SWAPPED = 2.0  # rows moved by a miss: one comes up, one goes down
 BELOW = ("ddr", "ssd")
 
 
@@ -120,6 +119,13 @@ def slowest_seconds(loads: Floats, crowding: float = 1.0) -> Floats:
     """
     slowest: Floats = loads.max(axis=0)
     return np.maximum(slowest / crowding, loads.mean(axis=0)) if crowding > 1 else slowest
+
+
+def missing_rows(r: Rectangles, tables: TableArrays, lookups: Floats) -> Floats:
+    """Distinct rows that a step looks up and the fast memory lacks, f64[n]."""
+    distinct = np.minimum(tables.distinct * r.rows / tables.rows, lookups)
+    # a row that is missing comes up once a step, however often it is looked up
+    return distinct * (1.0 - np.maximum(r.share, 0.0) ** HIT_POWER)
 
 
 class StepSeconds:
@@ -234,15 +240,13 @@ class StepSeconds:
         missing = r.share < 1.0
         if not missing.any():
             return seconds
-        distinct = np.minimum(tables.distinct * r.rows / tables.rows, lookups)
-        # a row that is missing comes up once a step, however often it is looked up
-        misses = distinct * (1.0 - np.maximum(r.share, 0.0) ** HIT_POWER)
+        misses = missing_rows(r, tables, lookups)
         record = (
             tables.lookup_bytes + tables.state_bytes_of_number
         ) * r.width + tables.state_bytes_of_row
         for code, memory in enumerate(BELOW):
             for i in np.flatnonzero(missing & (r.below == code)).tolist():
-                count = max(int(misses[i] * SWAPPED / 2), 1)
+                count = max(int(misses[i]), 1)
                 up = self._node.move_seconds(memory, "read", count, float(record[i]))
                 down = self._node.move_seconds(memory, "write", count, float(record[i]))
                 seconds[i] = up + down
@@ -273,8 +277,7 @@ class StepSeconds:
         # where calls were measured, they hold the latency themselves
         exchanges = CALLS if self.layout.ranks > 1 and not self._measured.any else 0
         forward, backward = self._products
-        memory = self._node.hbm if self._node.hbm.capacity_bytes else self._node.ddr
-        bandwidth = self._node.share(memory.bandwidth_bytes_per_s, memory)
+        bandwidth = self._node.fast_bytes_per_s
         parameters = self.work.dense.parameters
         fixed = {
             "latency": exchanges * self.links.latency_seconds,
@@ -311,8 +314,7 @@ class StepSeconds:
             )
         if dense.vectors:
             # Each sample's pairs are a small product, which moves more than it computes.
-            memory = machine.hbm if machine.hbm.capacity_bytes else machine.ddr
-            bandwidth = machine.share(memory.bandwidth_bytes_per_s, memory)
+            bandwidth = machine.fast_bytes_per_s
             moved = 4.0 * samples * dense.vectors * (dense.width + dense.vectors / 2)
             forward += moved / bandwidth
             backward += 2.0 * moved / bandwidth

@@ -16,6 +16,7 @@ from neocpu.tables.specs.specs import TableSpec
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 WIRE_NAMES = ("fp64", *WIRE_FORMATS)
 

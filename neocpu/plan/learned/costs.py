@@ -143,9 +143,9 @@ class LearnedCosts:
         table = np.array([piece.table for piece in fresh])
         comm, extra = self._phases(table, scheme, rows, width)
         whole_scheme = np.full(scheme.size, SCHEME_NAMES.index("table_wise"))
-        alone, _ = self._phases(table, whole_scheme, self.arrays.rows[table], width)
+        whole_comm, _ = self._phases(table, whole_scheme, self.arrays.rows[table], width)
         # Partial sums are wider than pooled vectors, and may take another route.
-        dim = width * np.divide(comm, alone, out=np.ones_like(comm), where=alone > 0)
+        dim = width * np.divide(comm, whole_comm, out=np.ones_like(comm), where=whole_comm > 0)
         state = self.work.state_floats
         size = [
             shard_bytes(self.tables[p.table], Shard(p.table, (0, int(h)), (0, p.width), 0), state)
@@ -202,7 +202,7 @@ class LearnedCosts:
     def loads(
         self, pieces: Sequence[int] | Ints, ranks: Ints, everywhere: Sequence[int] = ()
     ) -> Loads:
-        """What ranks have when piece i is on ranks[i]; `everywhere`: pieces that all ranks have."""
+        """What ranks have when piece i is on ranks[i]; everywhere : pieces that all ranks have."""
         count = self.layout.ranks
         chosen = np.asarray(pieces, np.int64)
         hidden = np.zeros((count, HIDDEN), np.float32)

@@ -99,9 +99,9 @@ class Game:
         lanes = np.arange(episodes)
         now = costs.compute(hidden)
         for step, number in enumerate(self.order.tolist()):
-            after = costs.compute(hidden + costs.hidden[number])
+            with_table = costs.compute(hidden + costs.hidden[number])
             size = facts[:, :, 0] + costs.facts[number, 0]
-            seen[:, step] = self._view(now, after, size)
+            seen[:, step] = self._view(now, with_table, size)
             legal[:, step] = size <= self.capacity
             possible = legal[:, step].any(axis=1)
             complete &= possible
@@ -118,7 +118,7 @@ class Game:
             hidden[lanes, rank] += costs.hidden[number]
             facts[lanes, rank] += costs.facts[number]
             sums[lanes, rank] += latents[step] * self.share
-            now[lanes, rank] = after[lanes, rank]
+            now[lanes, rank] = with_table[lanes, rank]
         loads = Loads(hidden, *np.moveaxis(facts, -1, 0))
         seconds = np.where(complete, costs.seconds(loads), np.inf)
         least = now.min(axis=1)

@@ -48,10 +48,10 @@ def networks_path(machine: str) -> Path:
     """The file of a machine's networks by its name, which need not exist: HOST.learned.npz for
     this machine, in the folder of its own file.
     """
-    here = this_machine_path()
+    own_path = this_machine_path()
     if machine == THIS_MACHINE:
-        return here.with_name(here.stem + SUFFIX)
-    return here.with_name(re.sub(r"[^A-Za-z0-9.-]", "-", machine).strip(".") + SUFFIX)
+        return own_path.with_name(own_path.stem + SUFFIX)
+    return own_path.with_name(re.sub(r"[^A-Za-z0-9.-]", "-", machine).strip(".") + SUFFIX)
 
 
 def pack(networks: Networks) -> bytes:

@@ -150,12 +150,12 @@ def _job(
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
-    who = f"the measurement on {ranks} rank(s)"
+    title = f"the measurement on {ranks} rank(s)"
     try:
         status = job.wait(limit)
     except subprocess.TimeoutExpired as error:
         raise EnvironmentProblem(
-            f"{who} did not end within {limit:.0f} s and was stopped; `neocpu doctor` looks for "
+            f"{title} did not end within {limit:.0f} s and was stopped; `neocpu doctor` looks for "
             "what may be wrong, and --ranks chooses other numbers of ranks"
         ) from error
     finally:
@@ -165,7 +165,7 @@ def _job(
     if status or not result.exists():
         complaints = errors.read_text(errors="replace").strip().splitlines()
         why = complaints[-1] if complaints else f"exit status {status}"
-        raise EnvironmentProblem(f"{who} failed: {why}")
+        raise EnvironmentProblem(f"{title} failed: {why}")
     measured = json.loads(result.read_text(encoding="utf-8"))
     facts = measured.pop("facts")
     return Measured(measured, facts)
@@ -218,7 +218,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
             _rounded(exchange.message_bytes[0] / exchange.bytes_per_s[0]),
         )
     products = [p for p in machine.products if p.ranks == ranks]
-    first = next(job for job in jobs if job.ranks == ranks)
+    largest = next(job for job in jobs if job.ranks == ranks)
     return replace(
         machine,
         hbm=MemoryPeak(
@@ -241,7 +241,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
         ),
         inside_node=inside,
         compute=ComputePeak(
-            launch_s=_rounded(first.facts["launch_s"]),
+            launch_s=_rounded(largest.facts["launch_s"]),
             fp32_flops_per_s=max(max(p.flops_per_s) for p in products),
         ),
     )

@@ -219,7 +219,7 @@ COLUMNS: dict[type, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine; `origin`: where its numbers are from, in a sentence."""
+    """A machine; origin : where its numbers are from, in a sentence."""
 
     name: str = ""
     origin: str = ""
@@ -244,6 +244,17 @@ class Machine:
     def ranks(self) -> int:
         """All ranks."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def fast(self) -> str:
+        """Name of the memory that holds tables: "hbm", or "ddr" on a machine without any."""
+        return "hbm" if self.hbm.capacity_bytes else "ddr"
+
+    @property
+    def fast_bytes_per_s(self) -> float:
+        """Bandwidth of that memory for a rank while all ranks use it."""
+        memory: MemoryPeak = getattr(self, self.fast)
+        return self.share(memory.bandwidth_bytes_per_s, memory)
 
     # ---- achieved rates ----
 
@@ -270,8 +281,8 @@ class Machine:
         )
         for rates in measured:
             # curves that differ in ranks alone are of one thing, and are interpolated between
-            beside = ("ranks", *COLUMNS[type(rates)])
-            names = [spec.name for spec in fields(rates) if spec.name not in beside]
+            varying = ("ranks", *COLUMNS[type(rates)])
+            names = [spec.name for spec in fields(rates) if spec.name not in varying]
             key = (type(rates), *(getattr(rates, name) for name in names))
             curves.setdefault(key, []).append((float(rates.ranks), rates.curve))
         return curves
@@ -318,8 +329,7 @@ class Machine:
         ]
         if speeds:
             return Curve(*zip(*speeds))
-        memory = self.hbm if self.hbm.capacity_bytes else self.ddr
-        rate = self.share(memory.bandwidth_bytes_per_s, memory) / (1 if work == "lookup" else 2)
+        rate = self.fast_bytes_per_s / (1 if work == "lookup" else 2)
         # a curve has rates above 0; the least float stands for a memory without bandwidth
         return Curve((1.0,), (rate or sys.float_info.min,))
 

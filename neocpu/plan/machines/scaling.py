@@ -129,7 +129,7 @@ def _scaled_curves(machine: Machine, section: str, name: str, factor: float) -> 
     if section in MEMORIES and name == "bandwidth_bytes_per_s":
         machine = _with_curves(machine, "moves", "memory", section, factor, factor)
         # lookups and updates run at the speed of the memory that holds the tables
-        if section == ("hbm" if machine.hbm.capacity_bytes else "ddr"):
+        if section == machine.fast:
             for work in EMBEDDING_WORK:
                 machine = _with_curves(machine, "embeddings", "work", work, 1.0, factor)
     return machine

@@ -76,13 +76,12 @@ def traffic_time(
 def _seconds(
     machine: Machine, verb: str, link: str, calls: int, size: int, ranks: int, ranks_per_node: int
 ) -> float:
-    """Seconds of all calls over one class of links; `size`: bytes of all of them."""
+    """Seconds of all calls over one class of links; size : bytes of all of them."""
     if not size:
         return 0.0
     if link == "same_rank":
         # messages of a rank to itself never leave its memory
-        memory = machine.hbm if machine.hbm.capacity_bytes else machine.ddr
-        bandwidth = machine.share(memory.bandwidth_bytes_per_s, memory)
+        bandwidth = machine.fast_bytes_per_s
         return 2 * size / bandwidth if bandwidth else float("inf")
     inside = link == "same_node"
     return calls * machine.transfer_seconds(

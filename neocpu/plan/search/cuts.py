@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.parallel.sharding.plan import AUTO
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, column_blocks
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.work import Ints
+from neocpu.plan.cost.work import Flags, Ints
 from neocpu.tables.specs.specs import TableSpec
 
 RANK = 0
@@ -63,7 +62,7 @@ def ways_to_cut(
     units = -(-dim // COLUMN_STEP)
     many = ranks > 1
 
-    def select(scheme: str, useful: NDArray[np.bool_]) -> Ints:
+    def select(scheme: str, useful: Flags) -> Ints:
         return np.flatnonzero((free & useful) | (named == scheme))
 
     cuts = [_whole(select("table_wise", np.ones(rows.size, bool)), rows, dim, "table_wise", 1)]
@@ -89,7 +88,7 @@ def ways_to_cut(
     return [cut for cut in cuts if cut.table.size]
 
 
-def _at_blocks(cut: Cuts, dim: Ints, free: NDArray[np.bool_], block: int) -> Cuts:
+def _at_blocks(cut: Cuts, dim: Ints, free: Flags, block: int) -> Cuts:
     """A way without the tables that it would cut inside a block of columns."""
 
     def whole(table: int, parts: int) -> bool:

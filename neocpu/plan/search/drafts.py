@@ -227,8 +227,8 @@ def items_of(options: Options, choice: Ints, tables: Ints) -> tuple[Ints, Ints]:
     kinds = options.piece[chosen + 1] - options.piece[chosen]
     # pieces of all tables at once, without a loop over thousands of tables
     owner = np.repeat(np.arange(tables.size), kinds)
-    behind = kinds.cumsum()
-    within = np.arange(owner.size) - np.repeat(behind - kinds, kinds)
+    ends = kinds.cumsum()
+    within = np.arange(owner.size) - np.repeat(ends - kinds, kinds)
     pieces = options.piece[chosen][owner] + within
     copies = options.copies[pieces]
     return np.repeat(pieces, copies), np.repeat(tables[owner], copies)

@@ -14,9 +14,8 @@ Work is counted, not timed, so the result depends on the arguments only.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.plan.cost.work import Flags, Floats, Ints
 from neocpu.plan.search.cuts import ALL, NODE, RANK
 from neocpu.plan.search.drafts import PlanDraft
 from neocpu.plan.search.insertion import Insertion, insert, without
@@ -57,14 +56,14 @@ def improve(draft: PlanDraft, work: float) -> PlanDraft:
         recuts = Budget(work / len(LEVELS) * RECUTS)
         for _ in range(PASSES):
             norm = Norm(current, doublings)
-            before = norm.now
+            start = norm.now
             _trade_all(norm, trades)
             _recut_all(norm, recuts)
             current.recount()
             if current.value < best_value:
                 best = current.copy()
                 best_value = best.value
-            if norm.now > before * (1.0 - ENOUGH):
+            if norm.now > start * (1.0 - ENOUGH):
                 break
     return best
 
@@ -156,7 +155,7 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     return True
 
 
-def _partners(draft: PlanDraft, heat: Floats) -> NDArray[np.bool_]:
+def _partners(draft: PlanDraft, heat: Floats) -> Flags:
     """The ranks to trade with, bool[ranks]: the least loaded, and those with most memory left.
 
     heat : f64[ranks], infinite for the rank that trades.
@@ -181,7 +180,7 @@ def _sample(items: Ints, most: int) -> Ints:
 # ---- other cuts ----
 
 
-def _recut(norm: Norm, rank: int, seen: NDArray[np.bool_], budget: Budget) -> None:
+def _recut(norm: Norm, rank: int, seen: Flags, budget: Budget) -> None:
     """Cut or place tables of a rank otherwise where that lowers the norm; `seen` ones are left."""
     draft = norm.draft
     options = draft.options

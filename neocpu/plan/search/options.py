@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowest_seconds
-from neocpu.plan.cost.work import Floats, Ints, Rectangles, Workload
+from neocpu.plan.cost.work import Flags, Floats, Ints, Rectangles, Workload
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.cuts import Cuts, ways_to_cut
 from neocpu.plan.tiers.placements import Capacity, Variant
@@ -115,11 +114,11 @@ def options_of(
 def _worth_trying(
     tables: Sequence[TableSpec],
     variants: Sequence[Variant],
-    allowed: NDArray[np.bool_],
+    allowed: Flags,
     layout: Layout,
     work: Workload,
     capacity: Capacity,
-) -> NDArray[np.bool_]:
+) -> Flags:
     """The variants of `allowed` bool[tables, variants] that may be of use.
 
     Where all tables together leave `ROOMY` of the fast memory free, those that leave as much of a
@@ -143,7 +142,7 @@ def _priced(
     tables: Sequence[TableSpec],
     cuts: Sequence[Cuts],
     variants: tuple[Variant, ...],
-    allowed: NDArray[np.bool_],
+    allowed: Flags,
     model: CostModel,
     work: Workload,
 ) -> Options:
@@ -174,15 +173,15 @@ def _priced(
         crowding = getattr(model, "crowding", 1.0)
         occasional = getattr(model, "occasional_seconds", np.zeros(len(model.phases)))[active]
     size_bytes = bytes_of(tables, rectangles, variants, variant, work)
-    first = np.searchsorted(owner, np.arange(columns["table"].size + 1))
-    heads = first[:-1]
+    first_piece = np.searchsorted(owner, np.arange(columns["table"].size + 1))
+    heads = first_piece[:-1]
     copies = pieces["copies"]
     return Options(
         table_rows=np.array([table.rows for table in tables], np.int64),
         table_dim=np.array([table.dim for table in tables], np.int64),
         start=np.searchsorted(columns["table"], np.arange(len(tables) + 1)),
         variants=variants,
-        piece=first,
+        piece=first_piece,
         rows=rectangles.rows,
         width=rectangles.width,
         copies=copies,
@@ -200,9 +199,7 @@ def _priced(
     )
 
 
-def _side_by_side(
-    cuts: Sequence[Cuts], allowed: NDArray[np.bool_]
-) -> tuple[dict[str, Ints], dict[str, Ints]]:
+def _side_by_side(cuts: Sequence[Cuts], allowed: Flags) -> tuple[dict[str, Ints], dict[str, Ints]]:
     """(columns of candidates, columns of their pieces), in the order of tables, cuts, variants.
 
     The pieces' column "owner" has the numbers of their candidates.

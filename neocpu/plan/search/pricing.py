@@ -95,9 +95,9 @@ def answer_of_plan(
     capacity = capacity or Capacity()
     variants, allowed = capacity.variants([table.name for table in plan.tables])
     # variants stand fastest first
-    first = allowed.argmax(axis=1)
+    variant_of_table = allowed.argmax(axis=1)
     rectangles = rectangles_of(plan)
-    variant = first[rectangles.table]
+    variant = variant_of_table[rectangles.table]
     rectangles = with_variants(rectangles, variants, variant)
     loads = loads_of(model, rectangles, layout.ranks)
     each = bytes_of(plan.tables, rectangles, variants, variant, work)
@@ -107,7 +107,7 @@ def answer_of_plan(
     options = options_of(plan.tables, schemes, layout, model, work, capacity)
     return Answer(
         plan=plan,
-        placements=tuple(variants[v].name for v in first.tolist()),
+        placements=tuple(variants[v].name for v in variant_of_table.tolist()),
         model=model,
         work=work,
         layout=layout,

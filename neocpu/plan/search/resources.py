@@ -51,15 +51,15 @@ def limiting_link(model: StepSeconds) -> str:
 
 def _by_part(model: StepSeconds, by_phase: dict[str, float]) -> dict[str, float]:
     link = limiting_link(model)
-    memory = "hbm" if model.machine.hbm.capacity_bytes else "ddr"
-    far = "between_nodes" if model.layout.nodes > 1 else "inside_node"
+    memory = model.machine.fast
+    dense_link = "between_nodes" if model.layout.nodes > 1 else "inside_node"
     fixed = model.fixed
     seconds = dict.fromkeys(NAMES, 0.0)
     seconds[link] += sum(by_phase[phase] for phase in EXCHANGES)
     seconds[memory] += sum(by_phase[phase] for phase in MEMORY_WORK)
     seconds["below"] += by_phase["prefetch"]
     seconds["compute"] += fixed["dense_forward"] + fixed["dense_backward"]
-    seconds[far] += fixed["dense_exchange"]
+    seconds[dense_link] += fixed["dense_exchange"]
     seconds[memory] += fixed["dense_update"]
     seconds["latency"] += fixed["latency"]
     # of a machine on which our own step was measured

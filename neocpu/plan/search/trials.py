@@ -269,8 +269,8 @@ def of_answer(trials: Trials, table: int) -> Trial:
 
 def is_same(trial: Trial, kept: Trial) -> bool:
     """Is it the way in which the answer keeps the table, wherever it is?"""
-    first = replace(trial.alternative, home=0, seconds=0.0, missing_bytes=0)
-    return first == replace(kept.alternative, home=0, seconds=0.0, missing_bytes=0)
+    kind = replace(trial.alternative, home=0, seconds=0.0, missing_bytes=0)
+    return kind == replace(kept.alternative, home=0, seconds=0.0, missing_bytes=0)
 
 
 def _cheapest_first(trial: Trial) -> tuple[bool, int, float, float]:

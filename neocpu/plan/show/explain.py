@@ -58,7 +58,7 @@ class Explainer:
         self.trials = Trials(answer, question.capacity)
 
     def overview(self, verbose: bool = False) -> Iterator[str]:
-        """The plan as a whole; verbose: all ranks and tables."""
+        """The plan as a whole; verbose : with all ranks and tables."""
         yield from self._summary()
         yield ""
         yield from self._phases()

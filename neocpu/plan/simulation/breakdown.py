@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.core.stages import QUEUES
-from neocpu.plan.simulation.engine import Floats, Task, Timeline
+from neocpu.plan.cost.work import Floats
+from neocpu.plan.simulation.engine import Task, Timeline
 
 # Phases of the breakdown, as the paper has them, and their stages.
 PHASES = {

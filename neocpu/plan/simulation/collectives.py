@@ -45,13 +45,13 @@ class LinkCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Rounds:
-    """So many rounds, in each of which parts of the buffer go over links at the same time.
+    """So many rounds, in each of which shares of the buffer go over links at the same time.
 
     spread : between nodes, do ranks send to all others alike? Else to a neighbour.
     """
 
     count: int
-    parts: Mapping[str, float]
+    shares: Mapping[str, float]
     spread: bool = True
 
 
@@ -102,12 +102,12 @@ class Network:
         uses: dict[str, float] = {}
         for group in rounds:
             busy = {
-                name: share * self.links[name].byte_seconds for name, share in group.parts.items()
+                name: share * self.links[name].byte_seconds for name, share in group.shares.items()
             }
-            start = max((self.links[name].latency_s for name in group.parts), default=0.0)
-            if group.parts.get(BETWEEN):
+            start = max((self.links[name].latency_s for name in group.shares), default=0.0)
+            if group.shares.get(BETWEEN):
                 uplinks = self.spread if group.spread else self.neighbour
-                busy |= {name: group.parts[BETWEEN] * cost for name, cost in uplinks.items()}
+                busy |= {name: group.shares[BETWEEN] * cost for name, cost in uplinks.items()}
                 # a round takes as long as its farthest message
                 start += self.uplink_latency
             latency += group.count * start
@@ -143,11 +143,11 @@ def _rings(net: Network, count: int, share: float) -> list[Rounds]:
     """Rounds in which a share of the buffer moves on along rings through all ranks."""
     if net.nodes == 1:
         return _kept(Rounds(count, {INSIDE: share}))
-    parts = {BETWEEN: share / net.per_node}
+    shares = {BETWEEN: share / net.per_node}
     # of L rings one step in L leaves the node
     if net.per_node > 1:
-        parts[INSIDE] = share * (net.per_node - 1) / net.per_node
-    return _kept(Rounds(count, parts, spread=False))
+        shares[INSIDE] = share * (net.per_node - 1) / net.per_node
+    return _kept(Rounds(count, shares, spread=False))
 
 
 def _ring_alltoall(net: Network) -> list[Rounds]:

@@ -19,11 +19,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.stages import EXCHANGE, Stage
-
-Floats = NDArray[np.float64]
+from neocpu.plan.cost.work import Floats
 
 
 class Work(NamedTuple):

@@ -130,7 +130,7 @@ class Simulated:
 def simulate(
     scenario: Scenario, placed: Placed, schedule: Sequence[Stage] | None = None
 ) -> Simulated:
-    """Run the steps of a scenario; `schedule`: instead of that of its pipeline.
+    """Run the steps of a scenario; schedule : instead of that of its pipeline.
 
     Raises ConfigError where the machine lacks what the step needs.
     """

@@ -49,8 +49,8 @@ def smallest(
     def reached(nodes: int) -> Simulated | None:
         outcomes, _ = sweep(scenario, planner, [nodes * per_node])
         tried.extend(outcomes)
-        enough = outcomes and outcomes[0].samples_per_s >= target
-        return outcomes[0] if enough else None
+        reaches = outcomes and outcomes[0].samples_per_s >= target
+        return outcomes[0] if reaches else None
 
     low = 0
     nodes = 1

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.plan.cost.work import Ints
+from neocpu.plan.cost.work import Flags, Floats, Ints
 from neocpu.plan.machines.machine import MEMORIES, Machine
 from neocpu.tables.tiers.placement import AUTO, LOAD_FACTOR, PLACEMENTS
 
@@ -66,7 +65,7 @@ class Capacity:
         return cls(**sizes, memories=memories, placements=placements)
 
     @property
-    def limits(self) -> NDArray[np.float64]:
+    def limits(self) -> Floats:
         """f64[4]: bytes of a rank in hbm, ddr, ssd and all together; infinite without a limit."""
         sizes = (self.hbm, self.ddr, self.ssd, self.total)
         return np.array([float(size) if size else np.inf for size in sizes])
@@ -76,7 +75,7 @@ class Capacity:
         """i64[3]: as `limits`, 0 without a limit."""
         return np.array([self.hbm, self.ddr, self.ssd], np.int64)
 
-    def variants(self, names: Sequence[str]) -> tuple[tuple[Variant, ...], NDArray[np.bool_]]:
+    def variants(self, names: Sequence[str]) -> tuple[tuple[Variant, ...], Flags]:
         """(variants, which each table may have bool[tables, variants]).
 
         names : of the tables. Where the fast memory has no limit only whole tables are offered.

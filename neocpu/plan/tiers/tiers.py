@@ -37,19 +37,16 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import TrainingError
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.cost import lookups_of
-from neocpu.plan.cost.work import Workload
+from neocpu.plan.cost.work import Flags, Floats, Ints, Workload
 from neocpu.tables.tiers.placement import AUTO, LINE_BYTES, LOAD_FACTOR, PLACEMENTS, SCRATCH, WAYS
 
-Floats = NDArray[np.float64]
-Masks = NDArray[np.bool_]
 # Placement codes [n, tables] of n alternatives: an index into KINDS for each table.
-Codes = NDArray[np.int64]
+Codes = Ints
 
 # Bytes per second of one GPU: an A100's HBM, its share of a node's 320 GB/s, a fast disk.
 SPEEDS = {"hbm": 1555e9, "ddr": 40e9, "ssd": 2e9}
@@ -134,7 +131,7 @@ class Shards(NamedTuple):
     Ranks with fewer shards are filled up with shards of no bytes and no lookups.
     """
 
-    table: NDArray[np.int64]
+    table: Ints
     rows: Floats
     row_bytes: Floats
     lookups: Floats
@@ -208,7 +205,7 @@ class StepModel:
         return total
 
     def _cache_lines(
-        self, whole: Masks, cached: Masks, budget: int, scratch: bool
+        self, whole: Flags, cached: Flags, budget: int, scratch: bool
     ) -> tuple[Floats, Floats]:
         """(lines f64[n, ranks, shards] of each cache in one memory, excess f64[n]).
 
@@ -270,14 +267,14 @@ def _codes(names: Sequence[str]) -> Codes:
     return np.array([[CODE[name] for name in names]], np.int64)
 
 
-def _demand_order(plan: Plan, free: Sequence[int], work: Workload) -> NDArray[np.int64]:
+def _demand_order(plan: Plan, free: Sequence[int], work: Workload) -> Ints:
     """The tables to place, most demanded per byte first; small ones first among equals."""
     demand = demands(plan, work)
     numbers = [table.rows * table.dim for table in plan.tables]
     return np.array(sorted(free, key=lambda t: (-demand[t], numbers[t], t)), np.int64)
 
 
-def _greedy(model: StepModel, frugal: Sequence[str], order: NDArray[np.int64]) -> Codes:
+def _greedy(model: StepModel, frugal: Sequence[str], order: Ints) -> Codes:
     """The cuts of the demand order, codes i64[n, tables], cheapest first.
 
     frugal : placements of all tables; the first of the cuts, which leaves them as they are.
@@ -304,7 +301,7 @@ def _greedy(model: StepModel, frugal: Sequence[str], order: NDArray[np.int64]) -
     return codes[cheapest_first]
 
 
-def _improve(model: StepModel, starts: Codes, order: NDArray[np.int64]) -> tuple[Codes, float]:
+def _improve(model: StepModel, starts: Codes, order: Ints) -> tuple[Codes, float]:
     """(codes i64[tables], seconds) of the best placement that the moves reach from some starts.
 
     starts : codes i64[n, tables], best first. A sweep from all STARTS of a large model would take
@@ -329,7 +326,7 @@ def _improve(model: StepModel, starts: Codes, order: NDArray[np.int64]) -> tuple
 
 
 def _descend(
-    model: StepModel, starts: Codes, blocks: Sequence[NDArray[np.int64]], kinds: NDArray[np.int64]
+    model: StepModel, starts: Codes, blocks: Sequence[Ints], kinds: Ints
 ) -> tuple[Codes, float]:
     """Coordinate descent from all starts at once; (codes i64[tables], seconds) of the best end.
 
@@ -359,9 +356,7 @@ def _descend(
     return codes[best], float(seconds[best])
 
 
-def _pair_moves(
-    model: StepModel, codes: Codes, order: NDArray[np.int64], kinds: NDArray[np.int64]
-) -> Codes:
+def _pair_moves(model: StepModel, codes: Codes, order: Ints, kinds: Ints) -> Codes:
     """Codes i64[n, tables] with other placements of two tables.
 
     All pairs of few tables; of many, those that are close in the order.
@@ -378,7 +373,7 @@ def _pair_moves(
     return moved
 
 
-def _kinds(model: StepModel) -> NDArray[np.int64]:
+def _kinds(model: StepModel) -> Ints:
     """Codes that the budgets allow."""
     names = [
         name

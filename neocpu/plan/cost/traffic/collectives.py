@@ -12,7 +12,7 @@ import numpy as np
 
 from neocpu.parallel.transport.throttle import LINKS
 from neocpu.plan.cost.traffic.demand import Numbers
-from neocpu.plan.cost.traffic.shard_columns import Ints
+from neocpu.plan.cost.work import Ints
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 
 from neocpu.parallel.exchange.wire_formats import WireSpec
 from neocpu.plan.cost.traffic.collectives import Collective
-from neocpu.plan.cost.traffic.shard_columns import Flags, Ints, ShardColumns
+from neocpu.plan.cost.traffic.shard_columns import ShardColumns
+from neocpu.plan.cost.work import Flags, Ints
 
 WORD = 8  # bytes of an fp64 word
 
@@ -46,13 +47,13 @@ class Groups:
         return np.arange(self.ranks, dtype=np.int64) // self.ranks_per_node
 
     @cached_property
-    def around(self) -> Ints:
+    def ring_columns(self) -> Ints:
         """Columns that the next h ranks after d hold, each once: i64[ranks, ranks + 1], [d, h]."""
         ranks = self.ranks
         # the ring twice in a row, so that the next holder of any rank stands behind it
         positions = np.arange(2 * ranks)
-        twice = np.concatenate([self.holders, self.holders], axis=1)
-        position = np.where(twice, positions, 2 * ranks)
+        ring = np.concatenate([self.holders, self.holders], axis=1)
+        position = np.where(ring, positions, 2 * ranks)
         following = np.minimum.accumulate(position[:, ::-1], axis=1)[:, ::-1]
         # hops from rank d to the first holder after it, 1 .. ranks
         hops = following[:, 1 : ranks + 1] - positions[:ranks]
@@ -152,7 +153,7 @@ def _ring_words(groups: Groups) -> list[Collective]:
     home = np.arange(ranks)
     calls = []
     for hop in range(1, ranks):
-        size = WORD * groups.samples * groups.around[:, hop]
+        size = WORD * groups.samples * groups.ring_columns[:, hop]
         source = (home + hop) % ranks
         calls.append(Collective("words", "alltoallv", size, source, (source + 1) % ranks, hop))
     return calls
@@ -164,7 +165,7 @@ def _ring_gradients(groups: Groups) -> list[Collective]:
     calls = []
     for hop in range(1, ranks):
         # the ring backwards: a rank passes on what those before it hold
-        size = groups.samples * groups.around[:, ranks - hop]
+        size = groups.samples * groups.ring_columns[:, ranks - hop]
         source = (home - hop + 1) % ranks
         target = (source - 1) % ranks
         calls.append(Collective("word gradients", "alltoallv", size, source, target, hop))

@@ -10,13 +10,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.parallel.exchange.wire_formats import WireSpec
 from neocpu.parallel.sharding.plan import Plan
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from neocpu.plan.cost.work import Flags, Ints
 
 
 @dataclass(frozen=True)

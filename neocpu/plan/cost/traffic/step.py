@@ -48,7 +48,8 @@ from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.traffic.collectives import Collective
 from neocpu.plan.cost.traffic.demand import Demand, Numbers, sample_cuts
 from neocpu.plan.cost.traffic.routes import ROUTE_CALLS, groups_of
-from neocpu.plan.cost.traffic.shard_columns import Ints, ShardColumns
+from neocpu.plan.cost.traffic.shard_columns import ShardColumns
+from neocpu.plan.cost.work import Ints
 
 INDEX = 8  # bytes of a row index, and of a count
 LENGTH = 4  # of a bag's length

@@ -109,7 +109,7 @@ def _ssd_seconds(watch: Stopwatch, effort: Effort, path: Path, size: int) -> dic
 def _curves(
     memory: str, effort: Effort, ranks: int, measured: list[dict[str, float]]
 ) -> list[MoveRates]:
-    """The curves of reading and of writing; `measured`: seconds for each size of a record."""
+    """The curves of reading and of writing; measured : seconds for each size of a record."""
     sizes = tuple(float(size) for size in effort.records)
     work = [effort.record_count * size for size in sizes]
     return [
