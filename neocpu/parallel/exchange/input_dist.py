@@ -66,7 +66,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Sent:
+class BucketizedLookups:
     """Lookups by destination: lengths i32[K*b] of the bags [entry, my sample] of all ranks, lookups
     for each rank i64[W], local rows and weights (or none) one after the other; and the lookups that
     stay, of replicated tables.
@@ -210,7 +210,12 @@ class InputDist:
         )
 
     def _lookups(
-        self, sent: Sent, shape: Shape, offsets: Ints, notes: list[Heads], buffers: Buffers
+        self,
+        sent: BucketizedLookups,
+        shape: Shape,
+        offsets: Ints,
+        notes: list[Heads],
+        buffers: Buffers,
     ) -> Generator[Request, None, tuple[Ints, Floats]]:
         """Rows and weights of my entries' bags, which stand at `offsets`.
 
@@ -253,7 +258,7 @@ class InputDist:
         copy_blocks(weights, ordered_weights, jobs)
         return ordered_rows, ordered_weights
 
-    def _bucketize(self, kjt: KJT, shape: Shape, buffers: Buffers) -> Sent:
+    def _bucketize(self, kjt: KJT, shape: Shape, buffers: Buffers) -> BucketizedLookups:
         """My lookups for the entries of every rank, rank after rank, then for the replicated
         tables.
         """
@@ -277,7 +282,7 @@ class InputDist:
         notes = None
         if self.unique is not None:
             message, words, notes = self.unique.pack(rows, offsets, samples, buffers)
-        return Sent(
+        return BucketizedLookups(
             lengths=lengths,
             counts=counts,
             weights=weights,

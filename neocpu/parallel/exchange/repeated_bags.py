@@ -11,7 +11,7 @@ U of each rank:
     pooled output   of U samples; E[s] = P[inverse[s]] at home
 
 Gradients are not shared: those of all b samples travel, and before an update the lookups of the
-distinct bags are repeated for every sample that has them (`RepeatedBags.whole`). So each row's
+distinct bags are repeated for every sample that has them (`RepeatedBags.expanded`). So each row's
 gradient is the exact sum of the same terms, one for each lookup of the batch, as without groups.
 """
 
@@ -230,7 +230,7 @@ class RepeatedBags:
 
     # ---- the backward pass ----
 
-    def whole(self, batch_input: Input) -> Input:
+    def expanded(self, batch_input: Input) -> Input:
         """The same lookups with all bags of all samples; it lasts until the next call."""
         shape = batch_input.shape
         entries = self.my_entries
