@@ -78,7 +78,7 @@ class Run:
         self._tables = ShardedEmbedding(env)
         sgd = SparseOptimizer(name="exact_sgd", learning_rate=0.01)
         self._dense = DenseOptimizer(sgd, self._model.flat)
-        self._step = TrainStep(self._model, self._tables, self._dense, comm, LEAVES)
+        self._step = TrainStep(self._model, self._tables, self._dense)
         lo, hi = rank_samples(comm.rank, comm.size, model.batch, LEAVES)
         rng = np.random.default_rng(comm.rank)
         self._batches = [

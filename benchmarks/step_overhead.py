@@ -98,7 +98,7 @@ def measure(ranks: int, plan_name: str, steps: int, profile: bool) -> list[float
         env = ShardingEnv(plan, comm, rule, 1, leaves, model.first_column, huge=False)
         embedding = ShardedEmbedding(env)
         dense = DenseOptimizer(SparseOptimizer("exact_sgd", learning_rate=0.01), model.flat)
-        step = TrainStep(model, embedding, dense, comm, leaves)
+        step = TrainStep(model, embedding, dense)
         batch = Batch(comm, samples, leaves)
         # a run makes its schedule once; versions without one take steps one by one
         if hasattr(step, "over"):

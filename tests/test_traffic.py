@@ -157,7 +157,7 @@ def train(
     embedding = ShardedEmbedding(env)
     dense = DenseOptimizer(SGD, model.flat)
     wire = Wire.of(case.wires.dense, backward=True)
-    step = TrainStep(model, embedding, dense, comm, case.leaves, StepOptions(pipeline, wire=wire))
+    step = TrainStep(model, embedding, dense, StepOptions(pipeline, wire=wire))
     step(rank_batch(comm, case), 1)
     log = list(comm.sent.log)
     return log, direct.traffic()

@@ -23,7 +23,6 @@ from neocpu.parallel.dense.two_level_reduction import dense_reduction
 from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Started, Waitable
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.train.model.dlrm import Dlrm
@@ -46,7 +45,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """What a step may do in one way or another.
+    """How a step is pipelined, and what its dense gradients go through.
 
     pipeline : a name of `core.stages.PIPELINES`. bucket_bytes : of dense gradients, fewer are not
     worth sums of their own. wire : of the dense gradients (None: fp32). clip_norm : of the gradient
@@ -73,8 +72,6 @@ class TrainStep:
         model: Dlrm,
         embedding: Embedding[Any],
         optimizer: DenseOptimizer,
-        comm: Comm,
-        leaves: int,
         options: StepOptions = StepOptions(),
         towers: TowerGradients | None = None,
         dynamic: DynamicKinds | None = None,
@@ -82,8 +79,9 @@ class TrainStep:
         self.model = model
         self.embedding = embedding
         self.optimizer = optimizer
+        comm = embedding.env.comm
         self.comm = comm
-        self.leaves = leaves
+        self.leaves = embedding.env.leaves
         self.pipeline = options.pipeline
         self.towers = towers
         self.dynamic = dynamic

@@ -108,16 +108,7 @@ def build(
         model=model,
         embedding=embedding,
         dense=dense,
-        step=TrainStep(
-            model,
-            embedding,
-            dense,
-            comm,
-            training.leaves,
-            _step_options(config),
-            towers,
-            dynamic,
-        ),
+        step=TrainStep(model, embedding, dense, _step_options(config), towers, dynamic),
         towers=towers,
         dynamic=dynamic,
     )
