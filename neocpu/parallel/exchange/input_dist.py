@@ -11,7 +11,7 @@ agreeing on an error.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -26,7 +26,7 @@ from neocpu.kernels.exchange.bucketize import (
     lengths_to_offsets,
 )
 from neocpu.kernels.operands import Bags
-from neocpu.parallel.exchange.checks import find_refusal
+from neocpu.parallel.exchange.checks import find_refusal, wide_rows
 from neocpu.parallel.exchange.shapes import Shape, lookups_between
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.unique_rows import Heads, UniqueRows
@@ -132,8 +132,7 @@ class InputDist:
         IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another
             number of samples.
         """
-        if kjt.values.dtype != np.int64:
-            kjt = replace(kjt, values=kjt.values.astype(np.int64))
+        kjt = wide_rows(kjt)
         first_sample = int(shape.cuts[self.comm.rank])
         keys = bags(self.plan.tables)
         error = find_refusal(kjt, self.plan.tables, keys, shape.samples, first_sample)

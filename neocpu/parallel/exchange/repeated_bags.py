@@ -26,7 +26,7 @@ from neocpu.core.errors import IndexRangeError
 from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.kernels.exchange.distinct import expand_columns, take_bags
 from neocpu.kernels.operands import Bags
-from neocpu.parallel.exchange.checks import find_refusal
+from neocpu.parallel.exchange.checks import find_refusal, wide_rows
 from neocpu.parallel.exchange.input_dist import NO_LOOKUPS, Input
 from neocpu.parallel.exchange.key_set import KeySet
 from neocpu.parallel.exchange.shapes import Shape
@@ -106,8 +106,7 @@ class RepeatedBags:
         """
         error = None
         if isinstance(batch, KJT):
-            if batch.values.dtype != np.int64:
-                batch = replace(batch, values=batch.values.astype(np.int64))
+            batch = wide_rows(batch)
             first_sample = int(shape.cuts[self.comm.rank])
             tables = self.plan.tables
             error = find_refusal(batch, tables, self.keys, shape.samples, first_sample)
