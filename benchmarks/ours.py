@@ -157,8 +157,8 @@ class NeocpuDlrm:
         )
         self.tables = tables = ShardedEmbedding(env)
         dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
-        options = StepOptions(leaves, pipeline, TrainingConfig.bucket_bytes)
-        step = TrainStep(dlrm, tables, dense, comm, options)
+        options = StepOptions(pipeline, TrainingConfig.bucket_bytes)
+        step = TrainStep(dlrm, tables, dense, options)
         prepared = [self._batch(sample, tables.keys, comm, leaves) for sample in batches]
         early = ahead(0 if memory is None else memory.prefetch, 0)
         self._steps = step.over(cycle(prepared), 1, early)

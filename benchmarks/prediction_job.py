@@ -62,7 +62,7 @@ class Run:
         from neocpu.tables.specs.optimizers import SparseOptimizer
         from neocpu.train.model.dlrm import Dlrm
         from neocpu.train.model.layout import ModelLayout
-        from neocpu.train.step.step import StepOptions, TrainStep
+        from neocpu.train.step.step import TrainStep
 
         self._comm = comm
         layout = ModelLayout(
@@ -80,8 +80,7 @@ class Run:
         self._tables = ShardedEmbedding(env)
         sgd = SparseOptimizer(name="exact_sgd", learning_rate=0.01)
         self._dense = DenseOptimizer(sgd, self._model.flat)
-        options = StepOptions(LEAVES)
-        self._step = TrainStep(self._model, self._tables, self._dense, comm, options)
+        self._step = TrainStep(self._model, self._tables, self._dense)
         lo, hi = rank_samples(comm.rank, comm.size, model.batch, LEAVES)
         rng = np.random.default_rng(comm.rank)
         self._batches = [

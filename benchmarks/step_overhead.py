@@ -29,7 +29,7 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layout import ModelLayout
-from neocpu.train.step.step import StepOptions, TrainStep
+from neocpu.train.step.step import TrainStep
 
 TABLES = 26
 ROWS = 1000
@@ -99,7 +99,7 @@ def measure(ranks: int, plan_name: str, steps: int, profile: bool) -> list[float
         env = ShardingEnv(plan, comm, rule, 1, leaves, model.first_column, huge=False)
         embedding = ShardedEmbedding(env)
         dense = DenseOptimizer(SparseOptimizer("exact_sgd", learning_rate=0.01), model.flat)
-        step = TrainStep(model, embedding, dense, comm, StepOptions(leaves))
+        step = TrainStep(model, embedding, dense)
         batch = Batch(comm, samples, leaves)
         # a run makes its schedule once; versions without one take steps one by one
         if hasattr(step, "over"):

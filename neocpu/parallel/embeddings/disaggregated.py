@@ -24,7 +24,7 @@ from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.embeddings.protocol import Embedding, LookupUnderWay
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
-from neocpu.parallel.exchange.checks import find_refusal
+from neocpu.parallel.exchange.checks import find_refusal, wide_rows
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.peers import Floats, Ints, PeerLookups, Peers, PeerVectors
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
@@ -142,14 +142,12 @@ class DisaggregatedEmbedding(Embedding[Input]):
 
     def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[Input]:
         """Repeated bags travel as often as they are looked up."""
-        kjt = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
+        kjt = wide_rows(expand(kjt) if isinstance(kjt, InverseKJT) else kjt)
         return Started(self._input(kjt, batch))
 
     def _input(self, kjt: KJT, batch: int) -> Generator[Request, None, Input]:
         peers = self._peers
         lo, hi = rank_samples(peers.comm.rank, peers.comm.size, batch, peers.leaves)
-        if kjt.values.dtype != np.int64:
-            kjt = replace(kjt, values=kjt.values.astype(np.int64))
         error = find_refusal(kjt, self.env.plan.tables, self.bags, hi - lo, lo)
         node_kjt = yield from self._lookups.gather(kjt if error is None else None, batch)
         shape = self._inside.exchange.shape(batch)

@@ -19,7 +19,7 @@ from neocpu.core.trees import leaf_cuts, rank_leaves, rank_samples
 from neocpu.parallel.embeddings.protocol import Embedding, LookupUnderWay, UpdateUnderWay
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.embeddings.unpooled import RowsInput, StartedRows, UnpooledEmbedding
-from neocpu.parallel.exchange.checks import find_refusal
+from neocpu.parallel.exchange.checks import find_refusal, wide_rows
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.repeated_bags import together
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
@@ -90,9 +90,7 @@ class MixedEmbedding(Embedding[MixedInput]):
 
     def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[MixedInput]:
         """Repeated bags travel as often as they are looked up."""
-        kjt = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
-        if kjt.values.dtype != np.int64:
-            kjt = replace(kjt, values=kjt.values.astype(np.int64))
+        kjt = wide_rows(expand(kjt) if isinstance(kjt, InverseKJT) else kjt)
         comm = self.env.comm
         lo, hi = rank_samples(comm.rank, comm.size, batch, self.env.leaves)
         error = find_refusal(kjt, self.env.plan.tables, self.bags, hi - lo, lo)

@@ -26,7 +26,7 @@ Terms = Mapping[Node, NDArray[np.float32]]
 Rows = NDArray[np.int64]
 
 
-class Pair(NamedTuple):
+class ScalarMessage(NamedTuple):
     """Shard `source` of rank `sender` informs shard `target` of rank `receiver` (positions in
     `plan.local`).
 
@@ -59,29 +59,26 @@ class ScalarPeers:
         local = [plan.local(rank) for rank in range(comm.size)]
         self._local = local[comm.rank]
         waiting = set(positions)
-        self._out = [p for p in self._pairs(local) if p.sender == comm.rank and p.source in waiting]
-        self._in = [
-            p for p in self._pairs(local) if p.receiver == comm.rank and p.target in waiting
-        ]
+        both_ways = list(self._messages_of(local))
+        self._out = [m for m in both_ways if m.sender == comm.rank and m.source in waiting]
+        self._in = [m for m in both_ways if m.receiver == comm.rank and m.target in waiting]
 
-    def _pairs(self, local: Sequence[Sequence[Shard]]) -> Iterator[Pair]:
-        """Pairs from or to this rank, in the order that both ends agree on."""
+    def _messages_of(self, local: Sequence[Sequence[Shard]]) -> Iterator[ScalarMessage]:
+        """Messages from or to this rank, in the order that both ends agree on."""
         for sender, sources in enumerate(local):
             for receiver, targets in enumerate(local):
                 if self.comm.rank not in (sender, receiver):
                     continue
                 for i, source in enumerate(sources):
+                    nodes = tuple(self._nodes(source))
                     for j, target in enumerate(targets):
                         rows = (
                             max(source.rows[0], target.rows[0]),
                             min(source.rows[1], target.rows[1]),
                         )
-                        if (
-                            source.table == target.table
-                            and source.cols != target.cols
-                            and rows[0] < rows[1]
-                        ):
-                            yield Pair(sender, i, receiver, j, tuple(self._nodes(source)), rows)
+                        same_table = source.table == target.table
+                        if same_table and source.cols != target.cols and rows[0] < rows[1]:
+                            yield ScalarMessage(sender, i, receiver, j, nodes, rows)
 
     def _root(self, shard: Shard) -> int:
         return 1 << (self._dims[shard.table] - 1).bit_length()
@@ -109,29 +106,29 @@ class ScalarPeers:
         """
         sends = np.zeros(self.comm.size, np.int64)
         recvs = np.zeros(self.comm.size, np.int64)
-        messages: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
-        for pair in self._out:
-            span = self._span(pair.source, rows[pair.source], pair.rows)
-            for node in pair.nodes:
-                messages.append(terms[pair.source][node][span].reshape(-1))
-                sends[pair.receiver] += messages[-1].size
-        spans = [self._span(pair.target, rows[pair.target], pair.rows) for pair in self._in]
-        for pair, span in zip(self._in, spans):
-            recvs[pair.sender] += len(pair.nodes) * (span.stop - span.start) * scalars
+        blocks: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
+        for message in self._out:
+            span = self._span(message.source, rows[message.source], message.rows)
+            for node in message.nodes:
+                blocks.append(terms[message.source][node][span].reshape(-1))
+                sends[message.receiver] += blocks[-1].size
+        spans = [self._span(m.target, rows[m.target], m.rows) for m in self._in]
+        for message, span in zip(self._in, spans):
+            recvs[message.sender] += len(message.nodes) * (span.stop - span.start) * scalars
         arrived = np.empty(int(recvs.sum()), np.float32)
         yield self.comm.start_alltoallv(
-            np.concatenate(messages), sends, arrived, recvs, what="row scalars"
+            np.concatenate(blocks), sends, arrived, recvs, what="row scalars"
         )
         pieces = {
             i: [NodeTerms(node, slice(0, rows[i].size), term) for node, term in nodes.items()]
             for i, nodes in terms.items()
         }
         at = 0
-        for pair, span in zip(self._in, spans):
-            for node in pair.nodes:
+        for message, span in zip(self._in, spans):
+            for node in message.nodes:
                 size = (span.stop - span.start) * scalars
                 term = arrived[at : at + size].reshape(-1, scalars)
-                pieces[pair.target].append(NodeTerms(node, span, term))
+                pieces[message.target].append(NodeTerms(node, span, term))
                 at += size
         return {i: self._climb(i, rows[i].size, scalars, nodes) for i, nodes in pieces.items()}
 

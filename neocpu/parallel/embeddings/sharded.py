@@ -184,7 +184,7 @@ class ShardedEmbedding(Embedding[Input]):
         self._input = None
         prepared = self._prepared(batch_input, gradient)
         if self.exchange.repeated is not None:
-            batch_input = self.exchange.repeated.whole(batch_input)
+            batch_input = self.exchange.repeated.expanded(batch_input)
         return StartedUpdate(self, batch_input, prepared, step)
 
     def _prepared(self, batch_input: Input, gradient: Floats) -> Floats:

@@ -36,7 +36,7 @@ def run_jobs(source: Ints, target: Ints, width: Ints) -> Ints:
     no_stride = np.zeros_like(source)
     one_row = np.ones_like(source)
     columns = [source, no_stride, target, no_stride, one_row, width]
-    # kernels are compiled for C order, whatever order `stack` chooses
+    # in C order, whatever `stack` chooses: another would be another signature of the kernels
     return np.ascontiguousarray(np.stack(columns, axis=1))
 
 

@@ -3,6 +3,7 @@ names the lookup.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,13 @@ from neocpu.core.errors import IndexRangeError
 from neocpu.core.jagged import KJT
 from neocpu.kernels.exchange.bucketize import first_outside
 from neocpu.tables.specs.specs import BatchKey, TableSpec
+
+
+def wide_rows(kjt: KJT) -> KJT:
+    """The batch with its row numbers in i64, as they travel."""
+    if kjt.values.dtype == np.int64:
+        return kjt
+    return replace(kjt, values=kjt.values.astype(np.int64))
 
 
 def find_refusal(

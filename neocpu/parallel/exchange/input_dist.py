@@ -11,7 +11,7 @@ agreeing on an error.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -26,7 +26,7 @@ from neocpu.kernels.exchange.bucketize import (
     lengths_to_offsets,
 )
 from neocpu.kernels.operands import Bags
-from neocpu.parallel.exchange.checks import find_refusal
+from neocpu.parallel.exchange.checks import find_refusal, wide_rows
 from neocpu.parallel.exchange.shapes import Shape, lookups_between
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.unique_rows import Heads, UniqueRows
@@ -66,7 +66,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Sent:
+class BucketizedLookups:
     """Lookups by destination: lengths i32[K*b] of the bags [entry, my sample] of all ranks, lookups
     for each rank i64[W], local rows and weights (or none) one after the other; and the lookups that
     stay, of replicated tables.
@@ -132,8 +132,7 @@ class InputDist:
         IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another
             number of samples.
         """
-        if kjt.values.dtype != np.int64:
-            kjt = replace(kjt, values=kjt.values.astype(np.int64))
+        kjt = wide_rows(kjt)
         first_sample = int(shape.cuts[self.comm.rank])
         keys = bags(self.plan.tables)
         error = find_refusal(kjt, self.plan.tables, keys, shape.samples, first_sample)
@@ -210,7 +209,12 @@ class InputDist:
         )
 
     def _lookups(
-        self, sent: Sent, shape: Shape, offsets: Ints, notes: list[Heads], buffers: Buffers
+        self,
+        sent: BucketizedLookups,
+        shape: Shape,
+        offsets: Ints,
+        notes: list[Heads],
+        buffers: Buffers,
     ) -> Generator[Request, None, tuple[Ints, Floats]]:
         """Rows and weights of my entries' bags, which stand at `offsets`.
 
@@ -253,7 +257,7 @@ class InputDist:
         copy_blocks(weights, ordered_weights, jobs)
         return ordered_rows, ordered_weights
 
-    def _bucketize(self, kjt: KJT, shape: Shape, buffers: Buffers) -> Sent:
+    def _bucketize(self, kjt: KJT, shape: Shape, buffers: Buffers) -> BucketizedLookups:
         """My lookups for the entries of every rank, rank after rank, then for the replicated
         tables.
         """
@@ -277,7 +281,7 @@ class InputDist:
         notes = None
         if self.unique is not None:
             message, words, notes = self.unique.pack(rows, offsets, samples, buffers)
-        return Sent(
+        return BucketizedLookups(
             lengths=lengths,
             counts=counts,
             weights=weights,

@@ -11,7 +11,7 @@ U of each rank:
     pooled output   of U samples; E[s] = P[inverse[s]] at home
 
 Gradients are not shared: those of all b samples travel, and before an update the lookups of the
-distinct bags are repeated for every sample that has them (`RepeatedBags.whole`). So each row's
+distinct bags are repeated for every sample that has them (`RepeatedBags.expanded`). So each row's
 gradient is the exact sum of the same terms, one for each lookup of the batch, as without groups.
 """
 
@@ -26,7 +26,7 @@ from neocpu.core.errors import IndexRangeError
 from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.kernels.exchange.distinct import expand_columns, take_bags
 from neocpu.kernels.operands import Bags
-from neocpu.parallel.exchange.checks import find_refusal
+from neocpu.parallel.exchange.checks import find_refusal, wide_rows
 from neocpu.parallel.exchange.input_dist import NO_LOOKUPS, Input
 from neocpu.parallel.exchange.key_set import KeySet
 from neocpu.parallel.exchange.shapes import Shape
@@ -106,8 +106,7 @@ class RepeatedBags:
         """
         error = None
         if isinstance(batch, KJT):
-            if batch.values.dtype != np.int64:
-                batch = replace(batch, values=batch.values.astype(np.int64))
+            batch = wide_rows(batch)
             first_sample = int(shape.cuts[self.comm.rank])
             tables = self.plan.tables
             error = find_refusal(batch, tables, self.keys, shape.samples, first_sample)
@@ -230,7 +229,7 @@ class RepeatedBags:
 
     # ---- the backward pass ----
 
-    def whole(self, batch_input: Input) -> Input:
+    def expanded(self, batch_input: Input) -> Input:
         """The same lookups with all bags of all samples; it lasts until the next call."""
         shape = batch_input.shape
         entries = self.my_entries

@@ -290,7 +290,7 @@ class MpiComm(Comm):
             np.frombuffer(cast(Any, window.Shared_query(host_rank)[0]), np.uint8, size)
             for host_rank in range(ranks)
         ]
-        # MPI allows loads, stores and `Sync` between locks only: one for the window's whole life
+        # MPI allows loads, stores and `Sync` under a lock only: one for the window's whole life
         window.Lock_all(MPI.MODE_NOCHECK)
         window.Sync()
         members = np.empty(ranks, np.int64)

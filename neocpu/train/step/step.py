@@ -23,7 +23,6 @@ from neocpu.parallel.dense.two_level_reduction import dense_reduction
 from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Started, Waitable
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.train.model.dlrm import Dlrm
@@ -48,15 +47,14 @@ class Bucket:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a training step goes.
+    """How a step is pipelined, and what its dense gradients go through.
 
-    leaves : parts of a batch whose gradients are summed in a fixed tree. pipeline : a name in
-    `stages.PIPELINES`. bucket_bytes : of dense gradients, fewer are not worth sums of their own.
-    wire : of the dense gradients (None: fp32). clip_norm : of the gradient of all dense parameters,
-    at most (0: any).
+    pipeline : a name of `core.stages.PIPELINES`.
+    bucket_bytes : of dense gradients, fewer are not worth sums of their own.
+    wire : of the dense gradients (None: fp32).
+    clip_norm : of the gradient of all dense parameters, at most (0: any).
     """
 
-    leaves: int
     pipeline: str = "off"
     bucket_bytes: int = 0
     wire: Wire | None = None
@@ -77,16 +75,16 @@ class TrainStep:
         model: Dlrm,
         embedding: Embedding[Any],
         optimizer: DenseOptimizer,
-        comm: Comm,
-        options: StepOptions,
+        options: StepOptions = StepOptions(),
         towers: "TowerGradients | None" = None,
         dynamic: "DynamicKinds | None" = None,
     ) -> None:
         self.model = model
         self.embedding = embedding
         self.optimizer = optimizer
+        comm = embedding.env.comm
         self.comm = comm
-        self.leaves = options.leaves
+        self.leaves = embedding.env.leaves
         self.pipeline = options.pipeline
         self.towers = towers
         self.dynamic = dynamic

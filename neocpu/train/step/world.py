@@ -109,15 +109,7 @@ def build(
         model=model,
         embedding=embedding,
         dense=dense,
-        step=TrainStep(
-            model,
-            embedding,
-            dense,
-            comm,
-            _step_options(config),
-            towers,
-            dynamic,
-        ),
+        step=TrainStep(model, embedding, dense, _step_options(config), towers, dynamic),
         towers=towers,
         dynamic=dynamic,
     )
@@ -139,7 +131,6 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
 
 def _step_options(config: Config) -> StepOptions:
     return StepOptions(
-        leaves=config.training.leaves,
         pipeline=config.training.pipeline,
         bucket_bytes=config.training.bucket_bytes,
         wire=Wire.of(config.wires.specs.dense, backward=True),
