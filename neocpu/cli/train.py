@@ -171,7 +171,7 @@ def run(
     log : of this rank.
     """
     from neocpu.cli.screen.progress import make_report
-    from neocpu.train.config.config_keys import flat
+    from neocpu.train.config.keys import flat
     from neocpu.train.run.trainer import Trainer
     from neocpu.train.watch.trace import RunTrace
 
@@ -220,7 +220,7 @@ def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
 
     Collective.
     """
-    from neocpu.train.run.run_folder import has_results
+    from neocpu.train.run.folder import has_results
 
     free = Path("runs") / config.stem
     last_used = free

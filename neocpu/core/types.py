@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 # what `json.loads` may return
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 # an object of JSON that this program wrote: who reads it knows its keys
 JsonObject: TypeAlias = Mapping[str, Any]
 # sections and keys of a TOML file, before records check them

@@ -37,7 +37,7 @@ class Scenario:
     """A training step to simulate.
 
     machine, ranks : where; the machine's own number of nodes does not matter. tables, work : the
-    model and its global batch. route : of partial sums. pipeline : one of `schedule.PIPELINES`.
+    model and its global batch. route : of partial sums. pipeline : one of `stages.PIPELINES`.
     options : how costs are put on stages. steps : that are measured, after a warm-up.
     cache_share : part of all rows that fast memory holds; None: as much as fits.
     """

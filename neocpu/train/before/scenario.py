@@ -21,7 +21,7 @@ DENSE_FEATURES = {"criteo": 13}
 
 @dataclass(frozen=True)
 class Course:
-    """How steps go: one of schedule.PIPELINES, algorithms as in StageOptions, steps measured."""
+    """How steps go: one of stages.PIPELINES, algorithms as in StageOptions, steps measured."""
 
     pipeline: str = "full"
     algorithm: str = MEASURED

@@ -58,8 +58,8 @@ from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.before.companion import Companion, companion
 from neocpu.train.before.plans import memory_plan
 from neocpu.train.config.config import Config
+from neocpu.train.config.search import SearchConfig
 from neocpu.train.model import composition as compositions
-from neocpu.train.model.search_settings import SearchConfig
 from neocpu.train.state.state import digest
 from neocpu.train.step.lookahead import ahead
 from neocpu.train.step.world import build

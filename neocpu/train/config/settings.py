@@ -189,5 +189,5 @@ class CheckpointConfig:
     memory: int = 128 << 20
 
     def files_until_full(self, ssd: bool) -> int:
-        """`full_every` of a run; `ssd`: does any table live over SSD?"""
+        """`full_every` of a run; ssd : does any table live over SSD?"""
         return self.full_every or (8 if ssd else 1)

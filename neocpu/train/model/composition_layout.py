@@ -44,7 +44,7 @@ class KeyVectors:
 
     attention : how the rows of a key without pooling are weighted (None: they are pooled).
     table : the logical one, which names its parameters. operation, tensors, options : of
-    `embedding.compositions.Composition`; parameters are called kinds.<table>.<tensor>.
+    `specs.compositions.Composition`; parameters are called kinds.<table>.<tensor>.
     """
 
     table: str

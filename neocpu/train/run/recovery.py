@@ -100,12 +100,12 @@ class Recovery:
         self._begun_at = self._clock.seconds
 
     def poll(self, step: int) -> None:
-        """Complete a checkpoint that all ranks have written meanwhile; `step`: steps taken."""
+        """Complete a checkpoint that all ranks have written meanwhile; step : steps taken."""
         self._saver.poll()
         self._account(step)
 
     def finish(self, step: int) -> None:
-        """Wait for the checkpoint that is being written; `step`: steps taken."""
+        """Wait for the checkpoint that is being written; step : steps taken."""
         self._saver.finish()
         self._account(step)
 

@@ -13,7 +13,7 @@ import numpy as np
 from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.cost.capacity import placed
-from neocpu.train.config.config_keys import config_record
+from neocpu.train.config.keys import config_record
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.state.state import digest
 from neocpu.train.step.world import World

@@ -28,9 +28,9 @@ from neocpu.train.before.row_files import remove_row_files, row_folder
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.config.config import Config
 from neocpu.train.run.evaluate import metrics_of, score
+from neocpu.train.run.folder import RunLock
 from neocpu.train.run.patience import Patience
 from neocpu.train.run.recovery import Recovery
-from neocpu.train.run.run_folder import RunLock
 from neocpu.train.run.summary import sent_matrix, summarise
 from neocpu.train.step.frequent import warm_caches
 from neocpu.train.step.lookahead import look_ahead

@@ -2,7 +2,7 @@
 
 Blocks of whole rows in a fixed order, and one digest of them.
 
-Every block of `state_blocks.py` has one owner: it receives the parts of its rows from the
+Every block of `blocks.py` has one owner: it receives the parts of its rows from the
 rectangles that hold them, a few megabytes at a time, and puts them together. So digest and
 checkpoint do not depend on the plan (`docs/arithmetic.md` §11).
 """
@@ -291,8 +291,8 @@ def replicated_fields(world: Any) -> dict[str, Mapping[str, F32]]:
 
 
 def state_of(world: Any, quantize: str = "") -> State:
-    """The state of a `training.world.World`; `quantize`: as for `State`. Collective where towers
-    run on their nodes.
+    """The state of a `step.world.World`; quantize : as for `State`. Collective where towers run on
+    their nodes.
     """
     if (towers := getattr(world, "towers", None)) is not None:
         towers.gather(world.dense)

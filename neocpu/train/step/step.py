@@ -164,7 +164,7 @@ class TrainStep:
     def over(
         self, batches: Iterator[BatchLike], step: int, ahead: Mapping[str, int] = NONE_AHEAD
     ) -> "Steps":
-        """Steps over batches, from this step on; ahead : of `simulation.schedule.pipelined`."""
+        """Steps over batches, from this step on; ahead : of `stages.pipelined`."""
         self._coming = []
         return Steps(self, batches, step, ahead)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from neocpu.core.errors import NeocpuError, TrainingError
 from neocpu.core.types import JsonObject
 from neocpu.train.config import config as configs
-from neocpu.train.run.run_folder import has_results
+from neocpu.train.run.folder import has_results
 from neocpu.train.sweep.trials import SweepTrial
 
 LOG = "log.txt"  # what a trial on ranks printed
