@@ -247,9 +247,10 @@ def open_paths(
     datasets: dict[str, Dataset] = {}
     try:
         label = config.data.label
-        more = more_labels(config)
+        further_labels = more_labels(config)
         datasets = {
-            name: Dataset(files, label, more) for name, files in json.loads(message).items()
+            name: Dataset(files, label, further_labels)
+            for name, files in json.loads(message).items()
         }
         _check_alike(datasets)
         if comm.rank == 0:

@@ -352,9 +352,9 @@ class Trainer:
         self._measured = (self.steps_taken, metrics)
         return metrics
 
-    def _report(self, split: str, metrics: Metrics, more: Tree | None) -> None:
-        """A line of metrics.jsonl after the steps taken; more : further keys (None: none)."""
-        self.report.metrics(self.steps_taken, self.samples, split, metrics, more)
+    def _report(self, split: str, metrics: Metrics, extra: Tree | None) -> None:
+        """A line of metrics.jsonl after the steps taken; extra : further keys (None: none)."""
+        self.report.metrics(self.steps_taken, self.samples, split, metrics, extra)
 
     # ---- after the last step ----
 

@@ -125,15 +125,15 @@ def among(values: Ints, members: Ints) -> NDArray[np.bool_]:
     """Which of `values` are in `members`, which are ascending: bool, shaped like `values`."""
     if not members.size:
         return np.zeros(values.size, np.bool_)
-    place = np.minimum(np.searchsorted(members, values), members.size - 1)
-    is_member: NDArray[np.bool_] = members[place] == values
+    positions = np.minimum(np.searchsorted(members, values), members.size - 1)
+    is_member: NDArray[np.bool_] = members[positions] == values
     return is_member
 
 
 def per_block(numbers: Ints, rows: Ints) -> Ints:
     """How many of `rows` are in each of the blocks `numbers` i64[m]: i64[m]."""
-    place = np.searchsorted(numbers, rows // BLOCK)
-    return np.bincount(place, minlength=numbers.size).astype(np.int64)
+    positions = np.searchsorted(numbers, rows // BLOCK)
+    return np.bincount(positions, minlength=numbers.size).astype(np.int64)
 
 
 def runs_of(values: Ints) -> tuple[Ints, Ints]:

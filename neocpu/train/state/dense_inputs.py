@@ -56,6 +56,6 @@ def top_inputs(config: Config) -> Names:
 
 def like_columns(before: Names, now: Names) -> tuple[list[int], list[int]]:
     """Columns of the new model that the older one has too, and where it has them."""
-    place = {name: column for column, name in enumerate(before)}
-    shared = [column for column, name in enumerate(now) if name in place]
-    return shared, [place[now[column]] for column in shared]
+    column_of = {name: column for column, name in enumerate(before)}
+    shared = [column for column, name in enumerate(now) if name in column_of]
+    return shared, [column_of[now[column]] for column in shared]

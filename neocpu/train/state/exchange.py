@@ -216,9 +216,9 @@ def joined(name: str, initial: F32, rows: Ints, pieces: Sequence[Piece]) -> F32:
         part = piece.values.get(name)
         if part is None:
             continue
-        place = np.searchsorted(rows, piece.rows)
+        positions = np.searchsorted(rows, piece.rows)
         if part.ndim == 2:
-            values[place, piece.cols[0] : piece.cols[1]] = part
+            values[positions, piece.cols[0] : piece.cols[1]] = part
         else:
-            values[place] = part
+            values[positions] = part
     return values

@@ -102,8 +102,8 @@ class State:
         all_counts = np.empty(int(sizes.sum()), np.int64)
         comm.allgatherv(local_blocks, all_blocks, sizes)
         comm.allgatherv(local_counts, all_counts, sizes)
-        blocks, place = np.unique(all_blocks, return_inverse=True)
-        return blocks, np.bincount(place, all_counts, minlength=blocks.size).astype(np.int64)
+        blocks, positions = np.unique(all_blocks, return_inverse=True)
+        return blocks, np.bincount(positions, all_counts, minlength=blocks.size).astype(np.int64)
 
     def _schedule(self, changed: Sequence[Ints] | None) -> list[list[Ints]]:
         """schedule[r][q]: blocks that rank q owns and assembles in round r, ascending.
