@@ -100,6 +100,7 @@ def scenario_of(
     readers = changes.readers_per_rank
     if changes.readers_per_node:
         share = changes.readers_per_node / min(machine.ranks_per_node, ranks)
+        # both limit it
         readers = min(readers, share) if readers else share
     return Scenario(
         machine=machine,

@@ -154,7 +154,7 @@ class Config:
         if wires := self.wires.header():
             header["wires"] = wires
         if self.search.supernet:
-            header["search"] = self.search.header(vars(self.parallel))
+            header["search"] = self.search.header(self.parallel)
         if self.compositions:
             header["kinds"] = [composition.header() for composition in self.compositions]
         as_json: dict[str, object] = json.loads(json.dumps(header))

@@ -89,6 +89,7 @@ def attention_layouts(
     }
     targets = {history.target for history in attention.values()}
     for key in keys:
+        # a candidate of pooling "none" is pooled at home, before histories read it
         if not key.pooled and key.name not in attention and key.name not in targets:
             raise ConfigError(
                 f'tables: {key.name!r} has pooling "none", but nothing makes a vector of its rows; '

@@ -114,6 +114,7 @@ class Plain:
 
     def forward(self, physical: F32, E: F32) -> None:
         """Write the columns of plain parts of E f32[b, ...], and those before the first part."""
+        # no copy where it is: kernels take rows without gaps
         contiguous = np.ascontiguousarray(physical)
         compose(self._forward, contiguous, contiguous, E)
 

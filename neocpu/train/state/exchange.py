@@ -201,6 +201,7 @@ class PieceExchange:
 def rows_of(pieces: Sequence[Piece]) -> Ints:
     """Rows of which there is a piece, ascending."""
     if len(pieces) == 1:
+        # in one piece they ascend already
         return pieces[0].rows
     return np.unique(np.concatenate([np.empty(0, np.int64), *(piece.rows for piece in pieces)]))
 
@@ -210,6 +211,7 @@ def joined(name: str, initial: F32, rows: Ints, pieces: Sequence[Piece]) -> F32:
     if len(pieces) == 1:
         only = pieces[0].values.get(name)
         if only is not None and only.shape == initial.shape:
+            # one rectangle has them all, the common case: nothing is copied
             return only
     values = initial.copy()
     for piece in pieces:

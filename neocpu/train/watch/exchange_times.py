@@ -29,6 +29,7 @@ def exchange_report(comm: Comm, times: Times, steps: int) -> dict[str, object]:
     Keys: "steps"; "set_speed", do links have one? "collectives" and "queues", each a list.
     """
     packed = [[*key, asdict(value)] for key, value in times.items()]
+    # asking for the counts must not change them
     with uncounted(comm):
         messages = comm.allgather_bytes(json.dumps(packed).encode())
     ranks: list[Times] = [
@@ -38,6 +39,7 @@ def exchange_report(comm: Comm, times: Times, steps: int) -> dict[str, object]:
         }
         for message in messages
     ]
+    # without one nobody knows when a transfer ended that was not waited for
     set_speed = comm.sent.throttle is not None
     keys = sorted({key for rank in ranks for key in rank}, key=_order)
     queues = [{(queue, ""): each for queue, each in _by_queue(rank).items()} for rank in ranks]
@@ -83,6 +85,7 @@ def _entry(
         seconds = [getattr(each, name) / steps for each in times]
         spans[name] = {"mean": sum(seconds) / len(seconds), "max": max(seconds)}
     serialised = spans["alone" if set_speed else "under_way"]["mean"]
+    # a rank also waits for those that come late, so it may wait for more than the transfer
     hidden = max(0.0, 1 - spans["exposed"]["mean"] / serialised) if serialised else 0.0
     return {
         "queue": queue,
