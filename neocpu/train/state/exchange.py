@@ -211,7 +211,7 @@ def joined(name: str, initial: F32, rows: Ints, pieces: Sequence[Piece]) -> F32:
     if len(pieces) == 1:
         only = pieces[0].values.get(name)
         if only is not None and only.shape == initial.shape:
-            # one rectangle has them all, the common case: nothing is copied
+            # one rectangle has them all: nothing is copied
             return only
     values = initial.copy()
     for piece in pieces:
