@@ -99,7 +99,7 @@ def main() -> int:
     settings = configs.load(folder / "small.toml", ["training.steps=4", "training.epochs=9"])
     comm = get_comm()
     prepare_threads(comm, 1)
-    from neocpu.train.run.run_folder import has_results
+    from neocpu.train.run.folder import has_results
     from neocpu.train.step.requests import Stopped
 
     expected = Life(settings, comm, folder / "whole", "").run()["digest"]

@@ -11,7 +11,7 @@ from test_checkpoint_chain import wholes, written
 from neocpu.core.errors import TrainingError
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.train import checkpoint
-from neocpu.train.run.run_folder import RunLock
+from neocpu.train.run.folder import RunLock
 from neocpu.train.state.state import digest
 from neocpu.train.watch.metrics import compute
 

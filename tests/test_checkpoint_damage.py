@@ -28,7 +28,7 @@ from neocpu.train.checkpoint.links import base_of
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 from neocpu.train.checkpoint.tools import merge
-from neocpu.train.run.run_folder import RunLock
+from neocpu.train.run.folder import RunLock
 from neocpu.train.state.blocks import Tensor
 from neocpu.train.state.state import digest
 

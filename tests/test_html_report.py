@@ -16,7 +16,7 @@ from neocpu.serve.report.page import page
 from neocpu.serve.report.runs import Run, differing, find_runs
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.config import config
-from neocpu.train.config.config_keys import config_record, defaults
+from neocpu.train.config.keys import config_record, defaults
 from tests.small_run import CONFIG
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}

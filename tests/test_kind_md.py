@@ -20,7 +20,7 @@ from neocpu.train.advice.kinds import kind_lines
 from neocpu.train.before import warmup
 from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
-from neocpu.train.config.config_keys import resolved
+from neocpu.train.config.keys import resolved
 from neocpu.train.model import composition as compositions
 from neocpu.train.model.composition_layout import KeyVectors, PhysicalVectors
 from neocpu.train.model.dlrm import Dlrm

@@ -14,14 +14,14 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.storage import lock as storage_lock
 from neocpu.tables.storage.leftovers import part_of, remove_parts
-from neocpu.train.run import run_folder as lock
-from neocpu.train.run.run_folder import RunLock
+from neocpu.train.run import folder as lock
+from neocpu.train.run.folder import RunLock
 
 HOLD = """
 import sys, time
 from pathlib import Path
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.train.run import run_folder as lock
+from neocpu.train.run import folder as lock
 if sys.argv[2] == "plain":
     lock.fcntl = None
 with lock.RunLock(Path(sys.argv[1]), SingleComm(), resume=True):

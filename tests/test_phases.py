@@ -155,12 +155,12 @@ def test_every_phase_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_phases_of_rows_and_columns_are_measured_apart(
     monkeypatch: pytest.MonkeyPatch, scheme: str, phases: set[str]
 ) -> None:
-    monkeypatch.setattr(measure_phases, "STEPS", 2)
-    monkeypatch.setattr(measure_phases, "ELSEWHERE", 1 << 10)
-    design = measure_phases.Design(scheme, tables=2, rows=50, dim=16, length=1, batch=32)
+    monkeypatch.setattr(phase_costs, "STEPS", 2)
+    monkeypatch.setattr(phase_costs, "ELSEWHERE", 1 << 10)
+    design = phase_costs.Design(scheme, tables=2, rows=50, dim=16, length=1, batch=32)
 
     def body(comm: Comm) -> set[str]:
-        bench = measure_phases.Workbench(design, comm, MACHINE)
+        bench = phase_costs.Workbench(design, comm, MACHINE)
         seconds = bench.measure()
         bench.close()
         return set(seconds)

@@ -19,7 +19,7 @@ from neocpu.plan.machines import machine_file
 from neocpu.train.before.dry_run import dry_run
 from neocpu.train.config import config
 from neocpu.train.config.settings import OptimizerConfig
-from neocpu.train.run.run_folder import RunLock
+from neocpu.train.run.folder import RunLock
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.turn import Outcome
 from neocpu.train.watch.clock import StepClock

@@ -188,7 +188,7 @@ def run(
     log : of this rank.
     """
     from neocpu.cli.screen.progress import make_report
-    from neocpu.train.config.config_keys import flat
+    from neocpu.train.config.keys import flat
     from neocpu.train.run.trainer import Trainer
 
     boards = () if comm.rank else shown.boards
@@ -223,7 +223,7 @@ def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
 
     Collective.
     """
-    from neocpu.train.run.run_folder import has_results
+    from neocpu.train.run.folder import has_results
 
     free = Path("runs") / config.stem
     last_used = free

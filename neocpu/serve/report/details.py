@@ -13,7 +13,7 @@ from neocpu.core.units import bytes_text
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.serve.report.runs import Run
-from neocpu.train.config.config_keys import defaults
+from neocpu.train.config.keys import defaults
 
 MOST_RANKS = 128  # of a plan, and of a matrix, that are drawn
 

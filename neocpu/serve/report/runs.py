@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from neocpu.core.errors import DataError
-from neocpu.train.config.config_keys import flatten
-from neocpu.train.run.run_folder import in_use
+from neocpu.train.config.keys import flatten
+from neocpu.train.run.folder import in_use
 
 FILES = ("run.json", "metrics.jsonl", "config.json", "plan.json")
 

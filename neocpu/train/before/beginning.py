@@ -77,6 +77,7 @@ class Beginning:
         error: NeocpuError | None = None
         try:
             with CheckpointFile(self.source) as file:
+                # noted when the run was planned; the file may have been replaced since
                 if file.digest != self.config.training.init_digest:
                     raise CheckpointError(f"{self.source}: became another file meanwhile")
                 names = splits.description()["dense"]
@@ -92,6 +93,7 @@ def grow(known: Mapping[str, Elements], new: Mapping[str, Elements]) -> Vocabula
     for name in {**known, **new}:
         old = known.get(name, np.empty(0, np.uint64)).astype(np.uint64)
         codes = new.get(name, np.empty(0, np.uint64)).astype(np.uint64)
+        # behind: a code keeps its row, which is its place here
         grown[name] = np.concatenate([old, codes[~np.isin(codes, old)]])
     return grown
 
@@ -104,9 +106,11 @@ def begin(
     Raises CheckpointError on all ranks for a source that cannot be used.
     """
     if resume:
+        # defaults may have changed since, and one follows from the size of the data
         config = _as_begun(config, out, comm)
     if not (config.training.init_from or online):
         return Beginning(config)
+    # online the files to open follow from it; else it is loaded, and verified, later
     newest = sound if online else latest
     path = newest(out, comm) if resume else None
     error: NeocpuError | None = None
@@ -166,6 +170,7 @@ def _go_on(config: Config, path: Path) -> Beginning:
 
 def _with_notes(config: Config, notes: Tree) -> Config:
     """The config with these values of keys, as further overrides."""
+    # as overrides, so that a checkpoint's config, loaded again, has them too
     overrides = (*config.overrides, *as_overrides(notes))
     for key, value in notes.items():
         config = with_key(config, key, value)
@@ -175,6 +180,7 @@ def _with_notes(config: Config, notes: Tree) -> Config:
 def _as_begun(config: Config, out: Path, comm: Comm) -> Config:
     """The config with the values that its newest checkpoint has of keys that nobody named."""
     keys = [*config.chosen, *([BATCH_SIZE] if config.batch_chosen else [])]
+    # one rank reads: the others may see an older state of a network folder
     values = comm.on_first_rank(lambda: json.dumps(_begun_values(out, keys)).encode())
     return config.with_chosen(json.loads(values))
 

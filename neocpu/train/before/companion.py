@@ -75,10 +75,12 @@ def companion(config: Config) -> Iterator[Companion]:
         env={**os.environ, QUIET: "1"},
     ) as process:
         assert process.stdout is not None
+        # `compiled` is asked while both compile, and must not wait
         os.set_blocking(process.stdout.fileno(), False)
         try:
             yield Companion(process)
         finally:
+            # what it has compiled by now is in the cache, kernel by kernel
             process.kill()
 
 

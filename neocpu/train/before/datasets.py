@@ -253,9 +253,10 @@ def open_paths(
     datasets: dict[str, Dataset] = {}
     try:
         label = config.data.label
-        more = more_labels(config)
+        further_labels = more_labels(config)
         datasets = {
-            name: Dataset(files, label, more) for name, files in json.loads(message).items()
+            name: Dataset(files, label, further_labels)
+            for name, files in json.loads(message).items()
         }
         # every rank checks for itself: the headers are small, and all raise alike
         _check_alike(datasets)

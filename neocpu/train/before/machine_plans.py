@@ -106,6 +106,7 @@ def _placements(config: Config) -> tuple[str, ...]:
     """Placement of each table; where the config leaves `memory.placement` alone, any."""
     placement = config.memory.placement
     if placement == MemoryConfig().placement:
+        # the default says nothing, so the planner may use all memories of the machine
         return (AUTO,)
     return choose_placements([table.name for table in config.tables], placement)
 

@@ -170,7 +170,7 @@ def capacity(config: Config) -> Capacity:
         ddr=memory.ddr,
         ssd=memory.ssd,
         total=config.parallel.memory,
-        memories=tuple(name for name, there in present.items() if there),
+        memories=tuple(name for name, is_present in present.items() if is_present),
         placements=choose_placements([t.name for t in config.tables], memory.placement),
     )
 

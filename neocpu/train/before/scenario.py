@@ -23,7 +23,7 @@ DENSE_FEATURES = {"criteo": 13}
 
 @dataclass(frozen=True)
 class Course:
-    """How steps go: one of schedule.PIPELINES, algorithms as in StageOptions, steps measured."""
+    """How steps go: one of stages.PIPELINES, algorithms as in StageOptions, steps measured."""
 
     pipeline: str = "full"
     algorithm: str = MEASURED
@@ -105,6 +105,7 @@ def scenario_of(
     readers = changes.readers_per_rank
     if changes.readers_per_node:
         share = changes.readers_per_node / min(machine.ranks_per_node, ranks)
+        # both limit it
         readers = min(readers, share) if readers else share
     return Scenario(
         machine=machine,

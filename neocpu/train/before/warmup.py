@@ -55,7 +55,7 @@ from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.before.plans import memory_plan
 from neocpu.train.config.config import Config
-from neocpu.train.model.search_settings import SearchConfig
+from neocpu.train.config.search import SearchConfig
 from neocpu.train.state.state import digest
 from neocpu.train.step.lookahead import ahead
 from neocpu.train.step.world import build
@@ -178,7 +178,6 @@ def _deepest(placements: Collection[str]) -> str:
 def is_warm(marker: Path) -> bool:
     """Are the kernels that a marker lists all in its folder, whole and trusted?"""
     try:
-        # a cache that this user may not trust is none
         names = json.loads(marker.read_bytes()) if marker.is_file() and not refusal() else []
     except (OSError, ValueError, RecursionError):
         return False  # damaged: the walk writes it again
@@ -304,7 +303,6 @@ def _train_miniature(config: Config, plan: Plan, helper: "Companion") -> None:
         for scheme, form in ways
     ]
     if any(table.weighted for table in plan.tables):
-        # weights are another branch of the same kernels; one table takes it
         specs[0] = replace(specs[0], weighted=True)
     mini = _mini_config(config, specs, "hbm")
     schemes = [scheme for scheme, _ in ways]
@@ -371,7 +369,6 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
         wide=(),
         attention={},
     )
-    # without budgets caches have their default share: of so few rows some stay outside
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
     parallel = replace(config.parallel, towers=False)

@@ -133,6 +133,7 @@ def differences(old: object, new: object, key: str = "") -> list[tuple[str, str,
         for name in dict.fromkeys([*old, *new]):
             inner = f"{key}.{name}" if key else name
             changes += differences(old.get(name), new.get(name), inner)
+    # tables and heads: a message names them instead of counting
     elif _has_names(old) and _has_names(new):
         old_names = [entry["name"] for entry in old]
         new_names = [entry["name"] for entry in new]

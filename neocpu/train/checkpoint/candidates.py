@@ -68,7 +68,7 @@ class Candidates:
 def latest(out: Path, comm: Comm, tell: Tell = silent) -> Path | None:
     """The newest complete checkpoint with a sound index in a folder of results.
 
-    None where there are no checkpoints. `tell`: is given a line for each that is passed over.
+    None where there are no checkpoints. tell : is given a line for each that is passed over.
     Collective.
 
     Raises CheckpointError on all ranks where none of several can be used, or the folder cannot be

@@ -297,21 +297,21 @@ class Link:
         """What is in this file of the rows of blocks [first, end)."""
         tensor = self.tensors[number]
         blocks = np.searchsorted(self.index.number[self.index.of(number)], [first, end])
-        place = self._row_ends[number][blocks].tolist()
+        span = self._row_ends[number][blocks].tolist()
         values = {
-            name: Code.of(tensor, name).decode(self._entries(tensor, name, place))
+            name: Code.of(tensor, name).decode(self._entries(tensor, name, span))
             for name, _ in tensor.fields
         }
         if not tensor.table:
-            return Read(np.arange(*place, dtype=np.int64), NOTHING, values)
+            return Read(np.arange(*span, dtype=np.int64), NOTHING, values)
         gone = NOTHING
         if self.base:
             gone = self._entries(tensor, "gone", self._gone_ends[number][blocks].tolist())
-        return Read(self._entries(tensor, "rows", place), gone, values)
+        return Read(self._entries(tensor, "rows", span), gone, values)
 
-    def _entries(self, tensor: Tensor, name: str, place: Sequence[int]) -> Elements:
+    def _entries(self, tensor: Tensor, name: str, span: Sequence[int]) -> Elements:
         """Some entries [first, end) of a dataset of a tensor."""
-        return self.file.array(f"{tensor.name}/{name}").rows(*place)
+        return self.file.array(f"{tensor.name}/{name}").rows(*span)
 
     def close(self) -> None:
         """Close the file; maps of it stay valid."""

@@ -68,6 +68,7 @@ class Code:
 
     @property
     def _codec(self) -> RowCodec:
+        # NumPy twins: checkpoints are read by programs without Numba
         return RowCodec(self.form, self.shape[0], backend="reference")
 
     def encode(self, numbers: F32) -> Elements:
@@ -111,6 +112,7 @@ class Coded:
         self.shape = (len(stored), *code.shape)
 
     def __getitem__(self, rows: Any) -> F32:
+        # only the rows asked for are decoded; the rest stays mapped
         stored = self._stored[rows]
         return self._code.decode(np.asarray(stored).reshape(-1, *self._code.entry))
 

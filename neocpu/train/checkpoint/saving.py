@@ -46,7 +46,7 @@ ROOM = 128 << 20  # bytes of rows that a rank keeps in memory until they are wri
 def save(
     out: Path, world: "World", step: int, *, keep: int = 2, data: JsonObject | None = None
 ) -> str:
-    """Write the whole state of a `training.world.World` after `step` steps; returns its digest.
+    """Write the whole state of a `step.world.World` after `step` steps; returns its digest.
 
     Collective.
 

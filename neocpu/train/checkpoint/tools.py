@@ -71,9 +71,9 @@ class FilledTensor:
             self._spec, self._config.optimizer.sparse, self._config.training.seed, rows
         )
         for part in blocks:
-            place = np.searchsorted(rows, part.rows)
+            positions = np.searchsorted(rows, part.rows)
             for name, stored in part.values.items():
-                values[name][place] = stored
+                values[name][positions] = stored
         return values
 
 

@@ -1,9 +1,9 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
 Records list all keys, their defaults and limits: those of training, memory and checkpoints in
-`settings.py`, the others beside their owners (`ingest/settings.py`, `train/model/settings.py`,
-`tables/specs/specs.py`, `tables/specs/optimizers.py`, `parallel/settings.py`,
-`parallel/exchange/wire_formats.py`).
+`settings.py`, of a search in `search.py`, the others beside their owners (`ingest/settings.py`,
+`train/model/settings.py`, `tables/specs/specs.py`, `tables/specs/optimizers.py`,
+`parallel/settings.py`, `parallel/exchange/wire_formats.py`).
 Paths in the file are relative to its folder, those of `--set` to the current one (`paths.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
@@ -39,6 +39,7 @@ from neocpu.tables.specs.specs import TableSpec, with_caches
 from neocpu.tables.specs.table_keys import ModelDefaults, tables_of
 from neocpu.tables.tiers.placement import choose_placements
 from neocpu.train.config import defaults
+from neocpu.train.config.search import SearchConfig
 from neocpu.train.config.settings import (
     CheckpointConfig,
     EvalConfig,
@@ -47,7 +48,6 @@ from neocpu.train.config.settings import (
     TrainingConfig,
 )
 from neocpu.train.model.layout import ModelLayout
-from neocpu.train.model.search_settings import SearchConfig
 from neocpu.train.model.settings import ModelConfig
 
 
@@ -153,7 +153,7 @@ class Config:
         if wires := self.wires.header():
             header["wires"] = wires
         if self.search.supernet:
-            header["search"] = self.search.header(vars(self.parallel))
+            header["search"] = self.search.header(self.parallel)
         if self.compositions:
             header["kinds"] = [composition.header() for composition in self.compositions]
         as_json: dict[str, object] = json.loads(json.dumps(header))

@@ -46,6 +46,7 @@ class OptimizerConfig:
             header["groups"] = header_of(self.groups)
         if self.scaling != BatchScaling():
             header["scaling"] = asdict(self.scaling)
+        # left out where it is not set, so that digests of older configs stay
         if self.clip_norm:
             header["clip_norm"] = self.clip_norm
         return header
@@ -92,6 +93,7 @@ class TrainingConfig:
 
     def start(self) -> dict[str, object]:
         """What the run starts from, as far as it decides the bits; {}: initial values."""
+        # the path is no part of it: the same checkpoint may lie elsewhere
         if not self.init_digest:
             return {}
         return {"digest": self.init_digest, "state": self.init_state}
@@ -161,6 +163,7 @@ class MemoryConfig:
 
     def header(self) -> dict[str, object]:
         """What decides which rows are in a cache at a time."""
+        # of keys that move rows; speeds and folders do not
         names = "placement", "hbm", "ddr", "policy", "cache_format", "prefetch", "lookahead", "warm"
         return {name: getattr(self, name) for name in names}
 
@@ -189,5 +192,5 @@ class CheckpointConfig:
     memory: int = 128 << 20
 
     def files_until_full(self, ssd: bool) -> int:
-        """`full_every` of a run; `ssd`: does any table live over SSD?"""
+        """`full_every` of a run; ssd : does any table live over SSD?"""
         return self.full_every or (8 if ssd else 1)

@@ -89,6 +89,7 @@ def attention_layouts(
     }
     targets = {history.target for history in attention.values()}
     for key in keys:
+        # a candidate of pooling "none" is pooled at home, before histories read it
         if not key.pooled and key.name not in attention and key.name not in targets:
             raise ConfigError(
                 f'tables: {key.name!r} has pooling "none", but nothing makes a vector of its rows; '
@@ -105,33 +106,33 @@ def _layout(
     attention: Mapping[str, AttentionKeys],
 ) -> AttentionLayout:
     candidate = settings.target
-    place = f"model.attention.{name}"
+    key = f"model.attention.{name}"
     if name not in keys:
-        raise ConfigError(f"{place}: no table looks up {name!r}; the features are {_names(keys)}")
+        raise ConfigError(f"{key}: no table looks up {name!r}; the features are {_names(keys)}")
     history = keys[name]
     if history.pooled:
         raise ConfigError(
-            f'{place}: the rows of {name!r} are pooled by its table; set its pooling to "none"'
+            f'{key}: the rows of {name!r} are pooled by its table; set its pooling to "none"'
         )
     if candidate not in keys:
         raise ConfigError(
-            f"{place}.target: no table looks up {candidate!r}; the features are {_names(keys)}"
+            f"{key}.target: no table looks up {candidate!r}; the features are {_names(keys)}"
         )
     # its vector would have to be made before it is read
     if candidate in attention:
         raise ConfigError(
-            f"{place}.target: {candidate!r} is a history itself; a candidate is a feature "
+            f"{key}.target: {candidate!r} is a history itself; a candidate is a feature "
             "that is none"
         )
     target = keys[candidate]
     if target.dim != history.dim:
         raise ConfigError(
-            f"{place}.target: {candidate!r} has {target.dim} columns and {name!r} has "
+            f"{key}.target: {candidate!r} has {target.dim} columns and {name!r} has "
             f"{history.dim}, but they are compared number by number; give both one dim"
         )
     if settings.normalise not in NORMALISE:
         raise ConfigError(
-            f"{place}.normalise: {settings.normalise!r} is unknown; choose one of "
+            f"{key}.normalise: {settings.normalise!r} is unknown; choose one of "
             f"{', '.join(NORMALISE)}"
         )
     return AttentionLayout(name, target.column, target.dim, settings.hidden, settings.normalise)

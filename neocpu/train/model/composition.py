@@ -99,7 +99,7 @@ class Compositions:
             if part.pooled and part.operation not in PLAIN
         ]
         self._rows = [RowPart(part, parameters) for part in layout.parts if not part.pooled]
-        self._place = {key: place for place, key in enumerate(layout.unpooled)}
+        self._position = {key: position for position, key in enumerate(layout.unpooled)}
         self.row_terms: list[RowTerms] = []
         self._physical = np.empty((0, 0), np.float32)  # of the batch
         self._gradient = Buffer(first_column + layout.columns)
@@ -122,7 +122,7 @@ class Compositions:
         for part, operation in self._others:
             operation.forward(self._views(physical, part), self._columns(E, part))
         for rows in self._after_candidates():
-            sources = [lookups[self._place[source.key]] for source in rows.part.sources]
+            sources = [lookups[self._position[source.key]] for source in rows.part.sources]
             rows.forward(sources, self._target(E, rows.part), self._columns(E, rows.part))
         return E
 

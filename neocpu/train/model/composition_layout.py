@@ -44,7 +44,7 @@ class KeyVectors:
 
     attention : how the rows of a key without pooling are weighted (None: they are pooled).
     table : the logical one, which names its parameters. operation, tensors, options : of
-    `embedding.compositions.Composition`; parameters are called kinds.<table>.<tensor>.
+    `specs.compositions.Composition`; parameters are called kinds.<table>.<tensor>.
     """
 
     table: str
@@ -190,12 +190,12 @@ def _sources(physical: Sequence[TableSpec]) -> Mapping[tuple[str, int], Physical
     """The source of each (table, place of a feature)."""
     sources = {}
     column = 0
-    place: dict[int, int] = {}
+    next_position: dict[int, int] = {}
     for number, key in enumerate(bags(physical)):
         spec = physical[key.table]
-        at = place.setdefault(key.table, 0)
-        sources[spec.name, at] = PhysicalVectors(number, column, spec.dim, spec.pooling)
-        place[key.table] += 1
+        position = next_position.setdefault(key.table, 0)
+        sources[spec.name, position] = PhysicalVectors(number, column, spec.dim, spec.pooling)
+        next_position[key.table] += 1
         # rows of keys without pooling come by lookup and have no columns
         column += spec.pooled_dim
     return sources

@@ -37,14 +37,14 @@ def forward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[Column
     """
     steps = [ColumnStep(COPY, 0, first_column, 0)]
     for part in parts:
-        at = first_column + part.column
+        target = first_column + part.column
         operands = [first_column + source.column for source in part.sources]
         if part.operation != "copy" and len(operands) > 1:
-            steps += _chain(PLAIN[part.operation], at, part.dim, *operands)
+            steps += _chain(PLAIN[part.operation], target, part.dim, *operands)
             continue
         for source, operand in zip(part.sources, operands):
-            steps.append(ColumnStep(COPY, at, source.width, operand))
-            at += source.width
+            steps.append(ColumnStep(COPY, target, source.width, operand))
+            target += source.width
     return list(_joined(steps))
 
 
@@ -58,16 +58,16 @@ def backward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[Colum
             numbers.reverse()  # of two factors, columns are read in ascending order: a fifth faster
         for number in numbers:
             source = part.sources[number]
-            at = first_column + source.column
+            target = first_column + source.column
             factors = [
                 first_column + factor.column
                 for other, factor in enumerate(part.sources)
                 if other != number
             ]
             if part.operation == "multiply" and factors:
-                steps += _chain(MULTIPLY, at, source.width, gradient, *factors)
+                steps += _chain(MULTIPLY, target, source.width, gradient, *factors)
             else:
-                steps.append(ColumnStep(COPY, at, source.width, gradient))
+                steps.append(ColumnStep(COPY, target, source.width, gradient))
             if part.operation == "copy":
                 gradient += source.width
     return list(_joined(steps))
@@ -114,6 +114,7 @@ class Plain:
 
     def forward(self, physical: F32, E: F32) -> None:
         """Write the columns of plain parts of E f32[b, ...], and those before the first part."""
+        # no copy where it is: kernels take rows without gaps
         contiguous = np.ascontiguousarray(physical)
         compose(self._forward, contiguous, contiguous, E)
 

@@ -51,6 +51,7 @@ class LogicalRows:
         """Rows i64[n] of the table of a key of the model, f32[n, dim]."""
         out = np.empty((rows.size, part.dim), np.float32)
         sources = [self._source(rows, *place) for place in self._mapped_keys(part, rows)]
+        # a bag of one lookup of weight 1 gives the row itself
         by_lookup = make_row_operation(part, self._parameters)
         if by_lookup is not None:
             by_lookup.forward([_bags_of_one(*source) for source in sources], out)

@@ -72,6 +72,7 @@ class ModelConfig:
 
         Raises ConfigError for what does not fit.
         """
+        # a table of several features has a vector for each
         keys = bags(tables)
         dims = tuple(tables[key.table].dim for key in keys)
         width = self.tower.width or (self.bottom[-1] if self.bottom else 0)

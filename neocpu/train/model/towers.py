@@ -48,7 +48,7 @@ class Tower:
         x = self._x.matrix(samples)
         # keys of a tower need not be neighbours in E
         self._gather(E, x)
-        at = 0
+        start = 0
         for weight, bias, rows, buffer in zip(
             self._weights, self._biases, self._rows, self._outputs
         ):
@@ -56,21 +56,21 @@ class Tower:
             chosen("dense.gemm", "layer")(
                 _with_rows(x, rows), weight, bias, False, _with_rows(outputs, rows)
             )
-            out[:, at : at + outputs.shape[1]] = outputs
-            at += outputs.shape[1]
+            out[:, start : start + outputs.shape[1]] = outputs
+            start += outputs.shape[1]
 
     def backward(self, gradient: F32, dE: F32) -> None:
         """Write the gradient of its keys' vectors into their columns of dE f32[b, columns of E].
 
         gradient : of its vectors, f32[b, columns].
         """
-        at = 0
+        start = 0
         total: F32 | None = None
         for weight, rows, buffer in zip(self._weights, self._rows, self._gradients):
             outer = buffer.matrix(self._samples)
             # kept without gaps: the weight gradients read it after this call
-            outer[:] = gradient[:, at : at + outer.shape[1]]
-            at += outer.shape[1]
+            outer[:] = gradient[:, start : start + outer.shape[1]]
+            start += outer.shape[1]
             # the joint layer's first, then fl(joint + feature), as docs/arithmetic.md has it
             inner = (self._sum if total is None else self._dx).matrix(self._samples)
             chosen("dense.gemm", "input_gradient")(
@@ -81,10 +81,10 @@ class Tower:
             else:
                 np.add(total, inner, out=total)
         assert total is not None
-        at = 0
+        start = 0
         for column, dim in zip(self._columns, self.layout.dims):
-            dE[:, column : column + dim] = total[:, at : at + dim]
-            at += dim
+            dE[:, column : column + dim] = total[:, start : start + dim]
+            start += dim
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Write the gradients of weights and biases, summed over each of the nodes."""
@@ -95,10 +95,10 @@ class Tower:
                 node.write(part, outer, _with_rows(x, rows), rows)
 
     def _gather(self, E: F32, x: F32) -> None:
-        at = 0
+        start = 0
         for column, dim in zip(self._columns, self.layout.dims):
-            x[:, at : at + dim] = E[:, column : column + dim]
-            at += dim
+            x[:, start : start + dim] = E[:, column : column + dim]
+            start += dim
 
 
 class Towers:

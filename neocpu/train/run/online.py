@@ -146,31 +146,31 @@ class OnlineSplits(Splits):
         """Which vocabulary chooses rows in which file: codes are added from file to file."""
         if self.config.data.rows_by != "vocabulary":
             return
-        now = beginning.vocabularies
+        vocabularies = beginning.vocabularies
         for file in self.files:
             if file.dataset is None:
                 continue
-            file.measuring_vocabularies = now or None
+            file.measuring_vocabularies = vocabularies or None
             if file.start >= beginning.step:
-                now = self._grown(now, file, tell)
-            file.measuring_vocabularies = file.measuring_vocabularies or now
-            file.training_vocabularies = now
+                vocabularies = self._grown(vocabularies, file, tell)
+            file.measuring_vocabularies = file.measuring_vocabularies or vocabularies
+            file.training_vocabularies = vocabularies
         first = next((file for file in self.files if file.dataset is not None), None)
-        self.use_vocabularies((first.measuring_vocabularies if first else now) or {})
+        self.use_vocabularies((first.measuring_vocabularies if first else vocabularies) or {})
 
-    def _grown(self, now: Vocabularies, file: TrainFile, tell: Tell) -> Vocabularies:
+    def _grown(self, vocabularies: Vocabularies, file: TrainFile, tell: Tell) -> Vocabularies:
         """The vocabularies with the new codes of a file, as far as tables have rows for them."""
         assert file.dataset is not None
         words: Vocabularies = dict(file.dataset.vocabularies)
         if not words and self.config.data.min_count:
             words = dict(fit_vocabularies(file.dataset, self.config.data.min_count))
-        if not now:
+        if not vocabularies:
             return dict(self.vocabularies or words)
-        grown = grow(now, words)
+        grown = grow(vocabularies, words)
         for table in self.config.model_tables:
             for feature in table.features:
                 codes = grown.get(feature, np.empty(0, np.uint64))
-                old = now[feature].size if feature in now else 0
+                old = vocabularies[feature].size if feature in vocabularies else 0
                 room = max(table.rows - 1, old)
                 if codes.size > room:
                     tell(
@@ -289,12 +289,12 @@ class OnlineTrainer(Trainer):
 
     def _before_step(self, world: World, recovery: Recovery) -> None:
         """At the start of a file: a checkpoint, the measurement, and rows for its new codes."""
-        place = next((n for n, f in enumerate(self._files) if f.start == self.steps_taken), None)
-        if place is None or self._files[place].dataset is None:
+        number = next((n for n, f in enumerate(self._files) if f.start == self.steps_taken), None)
+        if number is None or self._files[number].dataset is None:
             return
-        file = self._files[place]
+        file = self._files[number]
         every = self.config.checkpoint.every_files
-        if place and every and place % every == 0:
+        if number and every and number % every == 0:
             recovery.save(self.steps_taken)
         assert self._splits is not None and file.dataset is not None
         loader = self._splits.loader_of(file.dataset, False, file.measuring_vocabularies)

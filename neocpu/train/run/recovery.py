@@ -79,6 +79,7 @@ class Recovery:
         self._saver.resume(path, step)
         if self._patience is not None:
             with CheckpointFile(path) as file:
+                # else a run that is killed often enough would never end for want of patience
                 self._patience.resume(file.data().get(NOTE))
         self.resumed_from = path
         self._begun = step
@@ -97,15 +98,16 @@ class Recovery:
             self._saver.note(NOTE, self._patience.to_note())
         self.digest = self._saver.save(step, last)
         self._begun = step
+        # a checkpoint holds the state of this moment, whenever it is complete
         self._begun_at = self._clock.seconds
 
     def poll(self, step: int) -> None:
-        """Complete a checkpoint that all ranks have written meanwhile; `step`: steps taken."""
+        """Complete a checkpoint that all ranks have written meanwhile; step : steps taken."""
         self._saver.poll()
         self._account(step)
 
     def finish(self, step: int) -> None:
-        """Wait for the checkpoint that is being written; `step`: steps taken."""
+        """Wait for the checkpoint that is being written; step : steps taken."""
         self._saver.finish()
         self._account(step)
 
@@ -117,6 +119,7 @@ class Recovery:
         if patience and self._world.comm.rank == 0 and patience.best_at(self._saver.safe):
             patience.note_best(self._out)
         lost_steps = step - max(self._safe, 0)
+        # a crash just before this one was safe would have gone back to the one before it
         lost_seconds = self._clock.seconds - self._safe_at
         self._cost = max(self._cost, (lost_steps, lost_seconds))
         self._safe = self._saver.safe

@@ -13,7 +13,7 @@ import numpy as np
 from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.cost.capacity import placed
-from neocpu.train.config.config_keys import config_record
+from neocpu.train.config.keys import config_record
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.state.state import digest
 from neocpu.train.step.world import World
@@ -26,6 +26,7 @@ MOST_RANKS = 128  # of a matrix of traffic by rank; of more ranks it is by node
 
 def peak_memory() -> int:
     """Most bytes of memory that this process had at a time."""
+    # Linux counts KiB, macOS bytes
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
@@ -87,6 +88,7 @@ def sent_matrix(states: Sequence[JsonObject], ranks_per_node: int) -> dict[str, 
         matrix[sender, : len(received)] = received
     if ranks <= MOST_RANKS:
         return {"unit": "rank", "bytes": matrix.tolist()}
+    # n^2 numbers: a matrix of thousands of ranks is no summary
     first = np.arange(0, ranks, ranks_per_node)
     by_sender = np.add.reduceat(matrix, first, axis=0)
     return {"unit": "node", "bytes": np.add.reduceat(by_sender, first, axis=1).tolist()}

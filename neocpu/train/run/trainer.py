@@ -28,9 +28,9 @@ from neocpu.train.before.row_files import remove_row_files, row_folder
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.config.config import Config
 from neocpu.train.run.evaluate import metrics_of, score
+from neocpu.train.run.folder import RunLock
 from neocpu.train.run.patience import Patience
 from neocpu.train.run.recovery import Recovery
-from neocpu.train.run.run_folder import RunLock
 from neocpu.train.run.summary import sent_matrix, summarise
 from neocpu.train.step.lookahead import look_ahead
 from neocpu.train.step.requests import LOG_DUE, SIGNAL, STOP_ASKED, Stopped
@@ -355,9 +355,9 @@ class Trainer:
         self._measured = (self.steps_taken, metrics)
         return metrics
 
-    def _report(self, split: str, metrics: Metrics, more: Tree | None) -> None:
-        """A line of metrics.jsonl after the steps taken; more : further keys (None: none)."""
-        self.report.metrics(self.steps_taken, self.samples, split, metrics, more)
+    def _report(self, split: str, metrics: Metrics, extra: Tree | None) -> None:
+        """A line of metrics.jsonl after the steps taken; extra : further keys (None: none)."""
+        self.report.metrics(self.steps_taken, self.samples, split, metrics, extra)
 
     # ---- after the last step ----
 

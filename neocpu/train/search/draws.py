@@ -48,10 +48,10 @@ def theta_gradient(m: Floats, gradient: Floats, temperature: float) -> Floats:
     return m * (gradient - mean) / temperature
 
 
-def one_hot(choices: int, place: int) -> Floats:
+def one_hot(choices: int, index: int) -> Floats:
     """m f64[choices] that takes one choice."""
     m = np.zeros(choices)
-    m[place] = 1.0
+    m[index] = 1.0
     return m
 
 

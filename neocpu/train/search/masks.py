@@ -35,6 +35,7 @@ class Sums:
 
     def write(self, node: NodeGradient) -> None:
         """Write their sums over a node: a layer of one output whose gradient is 1."""
+        # the kernel of weight gradients: one order of additions for all sums over samples
         node.write(self.name, np.ones((len(self.products), 1), np.float32), self.products)
 
 
@@ -54,6 +55,7 @@ class Mask:
         """Take the mixture m f64[choices]."""
         tail = 0.0
         for k in range(len(m) - 1, 0, -1):
+            # from the largest choice down: a unit is in all models that are at least as wide
             tail += float(m[k])
             low, high = self.decision.choices[k - 1 : k + 1]
             self.values[low - self.first : high - self.first] = tail
@@ -70,6 +72,7 @@ class Mask:
         """
         masked = gradient[:, self.first :]
         if learn:
+            # before the gradient is masked in place: m's gradient has none of the mask
             np.multiply(masked, x[:, self.first :], out=self.sums.begin(len(x)))
         np.multiply(masked, self.values, out=masked)
 

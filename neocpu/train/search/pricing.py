@@ -19,7 +19,7 @@ PRECISION = "fp32"
 
 
 def cost_of(name: str, space: Space, inputs: CostInputs, comm: Comm) -> ModelCost:
-    """The cost of a name in `search_settings.COSTS`; rank 0 asks the planner. Collective."""
+    """The cost of a name in `config.search.COSTS`; rank 0 asks the planner. Collective."""
     if name == "parameters":
         return parameters(space, inputs)
     if name == "flops":

@@ -97,9 +97,12 @@ class Supernet(Dlrm):
             for decision in space.decisions
         }
         for theta in self.theta.values():
+            # no choice is preferred at first; Glorot's bounds are for weights
             theta[:] = 0
+        # theta learns by steps of its own (`decide.py`), not with the weights
         self.shared = self.flat.size - sum(theta.size for theta in self.theta.values())
         self._tables = TableChoices(space.tables, self.first_column)
+        # behind those of the layers, in the order of the sums' flat array
         self._masks |= {choice.sums.name: choice for choice in self._tables.choices}
         self.columns = self._tables.columns
         self.sums = sum(choice.sums.size for choice in self._masks.values())

@@ -69,9 +69,9 @@ class TableChoices:
         for table in tables:
             dim = table.dim.largest
             features = table.spec.features
-            for place, feature in enumerate(features):
+            for position, feature in enumerate(features):
                 parts = [
-                    self.columns + (part * len(features) + place) * dim
+                    self.columns + (part * len(features) + position) * dim
                     # E of the tables has table after table, in each the features side by side
                     for part in range(len(table.rows.choices))
                 ]

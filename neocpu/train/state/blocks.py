@@ -106,6 +106,7 @@ class Blocks:
 
         It covers the row numbers (int64), then every field in order (float32), all little-endian.
         """
+        # the same bytes on a machine of any order
         arrays = [np.ascontiguousarray(self.rows, "<i8")]
         arrays += [np.ascontiguousarray(value, "<f4") for value in self.values.values()]
         parts = [
@@ -125,15 +126,15 @@ def among(values: Ints, members: Ints) -> NDArray[np.bool_]:
     """Which of `values` are in `members`, which are ascending: bool, shaped like `values`."""
     if not members.size:
         return np.zeros(values.size, np.bool_)
-    place = np.minimum(np.searchsorted(members, values), members.size - 1)
-    is_member: NDArray[np.bool_] = members[place] == values
+    positions = np.minimum(np.searchsorted(members, values), members.size - 1)
+    is_member: NDArray[np.bool_] = members[positions] == values
     return is_member
 
 
 def per_block(numbers: Ints, rows: Ints) -> Ints:
     """How many of `rows` are in each of the blocks `numbers` i64[m]: i64[m]."""
-    place = np.searchsorted(numbers, rows // BLOCK)
-    return np.bincount(place, minlength=numbers.size).astype(np.int64)
+    positions = np.searchsorted(numbers, rows // BLOCK)
+    return np.bincount(positions, minlength=numbers.size).astype(np.int64)
 
 
 def runs_of(values: Ints) -> tuple[Ints, Ints]:
@@ -168,6 +169,7 @@ class Index:
         order = np.lexsort((number, tensor))  # stable: the newer of two entries comes second
         differs_from_next = (np.diff(tensor[order]) != 0) | (np.diff(number[order]) != 0)
         newest = order[np.append(differs_from_next, True)[: order.size]]
+        # all rows of a block may have gone back to their initial values
         newest = newest[rows[newest] > 0]
         return Index(tensor[newest], number[newest], rows[newest], sha[newest])
 
@@ -181,6 +183,7 @@ def by_tensor(starts: Ints, blocks: Ints) -> Iterator[tuple[int, Ints]]:
 
     Tensor t begins at starts[t].
     """
+    # right: an empty tensor begins where the next one does
     tensors, counts = runs_of(np.searchsorted(starts, blocks, side="right").astype(np.int64) - 1)
     first = 0
     for tensor, count in zip(tensors.tolist(), counts.tolist()):
@@ -191,6 +194,7 @@ def by_tensor(starts: Ints, blocks: Ints) -> Iterator[tuple[int, Ints]]:
 def canonical(values: F32) -> F32:
     """A copy in which every NaN has the bits 0x7fc00000."""
     copied = np.array(values, np.float32, order="C")
+    # a copy: states of the run stay as they are
     copied.view(np.uint32)[np.isnan(copied)] = CANONICAL_NAN
     return copied
 

@@ -36,6 +36,7 @@ def top_inputs(config: Config) -> Names:
         layout = config.layout(1)
         header = model.header()
         parts = {key: header.get(key) for key in ("interaction", "cross", "dhen", "wide", "tower")}
+        # equal models have equal columns; of others nothing is known
         whole = repr((sorted(model.towers.items()), parts, [key.key for key in keys]))
         rest = layout.interaction_width - len(names)
         return [*names, *((whole, column) for column in range(rest))]
@@ -48,6 +49,7 @@ def top_inputs(config: Config) -> Names:
         return names
     vectors = ["", *(key.key for key in keys)]  # "": the bottom MLP's output
     for i in range(len(vectors)):
+        # a pair is the same in either order, and tables may have been reordered
         names += [frozenset((vectors[i], vectors[j])) for j in range(i)]
         if model.diagonal:
             names.append(frozenset((vectors[i],)))
@@ -56,6 +58,6 @@ def top_inputs(config: Config) -> Names:
 
 def like_columns(before: Names, now: Names) -> tuple[list[int], list[int]]:
     """Columns of the new model that the older one has too, and where it has them."""
-    place = {name: column for column, name in enumerate(before)}
-    shared = [column for column, name in enumerate(now) if name in place]
-    return shared, [place[now[column]] for column in shared]
+    column_of = {name: column for column, name in enumerate(before)}
+    shared = [column for column, name in enumerate(now) if name in column_of]
+    return shared, [column_of[now[column]] for column in shared]

@@ -201,6 +201,7 @@ class PieceExchange:
 def rows_of(pieces: Sequence[Piece]) -> Ints:
     """Rows of which there is a piece, ascending."""
     if len(pieces) == 1:
+        # in one piece they ascend already
         return pieces[0].rows
     return np.unique(np.concatenate([np.empty(0, np.int64), *(piece.rows for piece in pieces)]))
 
@@ -210,15 +211,16 @@ def joined(name: str, initial: F32, rows: Ints, pieces: Sequence[Piece]) -> F32:
     if len(pieces) == 1:
         only = pieces[0].values.get(name)
         if only is not None and only.shape == initial.shape:
+            # one rectangle has them all: nothing is copied
             return only
     values = initial.copy()
     for piece in pieces:
         part = piece.values.get(name)
         if part is None:
             continue
-        place = np.searchsorted(rows, piece.rows)
+        positions = np.searchsorted(rows, piece.rows)
         if part.ndim == 2:
-            values[place, piece.cols[0] : piece.cols[1]] = part
+            values[positions, piece.cols[0] : piece.cols[1]] = part
         else:
-            values[place] = part
+            values[positions] = part
     return values

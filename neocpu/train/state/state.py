@@ -2,7 +2,7 @@
 
 Blocks of whole rows in a fixed order, and one digest of them.
 
-Every block of `state_blocks.py` has one owner: it receives the parts of its rows from the
+Every block of `blocks.py` has one owner: it receives the parts of its rows from the
 rectangles that hold them, a few megabytes at a time, and puts them together. So digest and
 checkpoint do not depend on the plan (`docs/arithmetic.md` §11).
 """
@@ -102,8 +102,8 @@ class State:
         all_counts = np.empty(int(sizes.sum()), np.int64)
         comm.allgatherv(local_blocks, all_blocks, sizes)
         comm.allgatherv(local_counts, all_counts, sizes)
-        blocks, place = np.unique(all_blocks, return_inverse=True)
-        return blocks, np.bincount(place, all_counts, minlength=blocks.size).astype(np.int64)
+        blocks, positions = np.unique(all_blocks, return_inverse=True)
+        return blocks, np.bincount(positions, all_counts, minlength=blocks.size).astype(np.int64)
 
     def _schedule(self, changed: Sequence[Ints] | None) -> list[list[Ints]]:
         """schedule[r][q]: blocks that rank q owns and assembles in round r, ascending.
@@ -291,8 +291,8 @@ def replicated_fields(world: Any) -> dict[str, Mapping[str, F32]]:
 
 
 def state_of(world: Any, quantize: str = "") -> State:
-    """The state of a `training.world.World`; `quantize`: as for `State`. Collective where towers
-    run on their nodes.
+    """The state of a `step.world.World`; quantize : as for `State`. Collective where towers run on
+    their nodes.
     """
     if (towers := getattr(world, "towers", None)) is not None:
         towers.gather(world.dense)

@@ -31,6 +31,7 @@ def with_schema(config: Config, data: JsonObject, overrides: Sequence[str]) -> C
     ):
         return config
     tree = data.get("schema")
+    # a description without a schema: written by neocpu 0.1.0
     if tree is None and data and isinstance(config.data.schema, str):
         with suppress(ConfigError):
             tree = {"version": 1, **read_tree(config.data.schema)}
@@ -64,6 +65,7 @@ def other_codes(before: Tree, now: Tree) -> str:
     old = table_schema(before)
     new = table_schema(now)
     for old_fields, new_fields in ((old.dense, new.dense), (old.categories, new.categories)):
+        # by name: columns may stand in another order
         known = {field.name: field.description for field in new_fields}
         for field in old_fields:
             if known.get(field.name, field.description) != field.description:

@@ -135,25 +135,27 @@ class DynamicKinds:
         """A batch with rows of physical tables in place of those of logical ones."""
         if isinstance(batch, KJT):
             return self._translate(batch, range(len(batch.keys)))
-        place = {key: number for number, key in enumerate(batch.keys)}
+        position = {key: number for number, key in enumerate(batch.keys)}
         groups = tuple(
-            replace(group, kjt=self._translate(group.kjt, [place[key] for key in group.kjt.keys]))
+            replace(
+                group, kjt=self._translate(group.kjt, [position[key] for key in group.kjt.keys])
+            )
             for group in batch.groups
         )
-        plain = self._translate(batch.plain, [place[key] for key in batch.plain.keys])
+        plain = self._translate(batch.plain, [position[key] for key in batch.plain.keys])
         return replace(batch, plain=plain, groups=groups)
 
     def _translate(self, kjt: KJT, keys: Sequence[int]) -> KJT:
         """The same for a KJT of keys with these numbers in the model."""
         if self._keys.isdisjoint(keys):
             return kjt
-        place = {key: i for i, key in enumerate(keys)}
+        position = {key: i for i, key in enumerate(keys)}
         values = kjt.values.astype(np.int64)  # a copy
         for member in self._members:
             for part in member.parts:
-                if part.sources[0].key not in place:
+                if part.sources[0].key not in position:
                     continue
-                runs = [_run(kjt, place[source.key]) for source in part.sources]
+                runs = [_run(kjt, position[source.key]) for source in part.sources]
                 rows = np.ascontiguousarray(kjt.values[runs[0]], np.int64)
                 member.rows.map(rows, [values[run] for run in runs])
         return replace(kjt, values=values)

@@ -36,9 +36,9 @@ def frequent_rows(loader: Loader, table: int) -> Ints:
             row_parts.append(loader.rows_of(bag, codes))
             count_parts.append(counts)
     # several codes and features may share a row
-    rows, place = np.unique(np.concatenate(row_parts), return_inverse=True)
+    rows, positions = np.unique(np.concatenate(row_parts), return_inverse=True)
     total = np.zeros(rows.size, np.int64)
-    np.add.at(total, place, np.concatenate(count_parts))
+    np.add.at(total, positions, np.concatenate(count_parts))
     # equal counts by row number, so that any rank warms the same rows
     return rows[np.lexsort((rows, -total))]
 

@@ -43,9 +43,9 @@ class HotRows:
         for first in range(0, promoted.logical_rows.size, PIECE):
             piece = slice(first, first + PIECE)
             # ids may share a row
-            sources, place = np.unique(promoted.shared_rows[piece], return_inverse=True)
+            sources, positions = np.unique(promoted.shared_rows[piece], return_inverse=True)
             values = rows.read(self._shared, sources)
-            copies = {field: value[place] for field, value in values.items()}
+            copies = {field: value[positions] for field, value in values.items()}
             rows.write(self._hot, promoted.hot_rows[piece], copies)
 
     def numbers(self) -> F32:

@@ -16,7 +16,7 @@ from neocpu.train.config.settings import MemoryConfig
 
 
 def ahead(prefetch: int, known: int) -> Mapping[str, int]:
-    """Stages of `simulation.schedule.STEP` and by how many batches they run ahead.
+    """Stages of `stages.STEP` and by how many batches they run ahead.
 
     prefetch : batches whose rows are brought up before their turn. known : batches whose lookups
     have arrived by then.

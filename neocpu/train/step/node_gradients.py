@@ -35,6 +35,7 @@ class RoundedNodeGradient(NodeGradient):
         def leaf(number: int, out: F32) -> None:
             leaf_weight = out[: weight.size].reshape(weight.shape)
             leaf_bias = out[weight.size :]
+            # one leaf: its sum is rounded before it is added to the next
             leaf_cuts = cuts[number : number + 2]
             chosen("dense.gemm", "weight_gradient")(
                 outer, inputs, leaf_cuts, leaf_weight, leaf_bias

@@ -72,7 +72,7 @@ class Pipeline(Generic[T]):
 
     Parameters
     ----------
-    stages : the schedule, as `simulation.schedule.pipelined` makes it for `ahead`.
+    stages : the schedule, as `stages.pipelined` makes it for `ahead`.
     work : what a stage does; stages without work take no time.
     items : the batches, taken one by one by the first stage, which has no work of its own.
     ahead : batches by which stages run ahead of their step; others do not.

@@ -166,7 +166,7 @@ class TrainStep:
     def over(
         self, batches: Iterator[BatchLike], step: int, ahead: Mapping[str, int] = NONE_AHEAD
     ) -> "Steps":
-        """Steps over batches, from this step on; ahead : of `simulation.schedule.pipelined`."""
+        """Steps over batches, from this step on; ahead : of `core.stages.pipelined`."""
         # what an earlier pipeline had under way was dropped with it
         self._coming = []
         return Steps(self, batches, step, ahead)

@@ -108,18 +108,18 @@ class TableRows:
         all_ints = self._gathered(np.concatenate(ints))
         all_floats = self._gathered(np.concatenate(floats))
         gathered = []
-        at = 0
-        float_at = 0
-        while at < all_ints.size:
-            count, left, right = all_ints[at : at + HEAD].tolist()
-            rows = all_ints[at + HEAD : at + HEAD + count]
-            at += HEAD + count
+        position = 0
+        float_position = 0
+        while position < all_ints.size:
+            count, left, right = all_ints[position : position + HEAD].tolist()
+            rows = all_ints[position + HEAD : position + HEAD + count]
+            position += HEAD + count
             values = {}
             for name, columns in self._fields(table, left).items():
                 width = right - left if columns else 1
-                part = all_floats[float_at : float_at + count * width]
+                part = all_floats[float_position : float_position + count * width]
                 values[name] = part.reshape(count, width) if columns else part
-                float_at += count * width
+                float_position += count * width
             gathered.append(Piece(rows, (left, right), values, np.zeros(count, np.bool_)))
         return gathered
 

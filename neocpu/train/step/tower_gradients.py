@@ -49,13 +49,13 @@ class TowerGradients:
             [part for part, place in zip(slices, node_of) if place == node]
             for node in range(peers.nodes)
         ]
-        self._mine = self._slices[peers.node]
+        self._node_slices = self._slices[peers.node]
         # a rank works for those of its place on all nodes, so its leaves are not neighbours
         tree_nodes = [
             [node for rank in peers.ranks(place) for node in peers.tree_nodes(rank)]
             for place in range(peers.per_node)
         ]
-        parameters = sum(part.stop - part.start for part in self._mine)
+        parameters = sum(part.stop - part.start for part in self._node_slices)
         self._reduction = DenseReduction(
             peers.inside.queue("dense"), parameters, peers.leaves, wire, tree_nodes
         )
@@ -77,7 +77,7 @@ class TowerGradients:
         total = self._reduction.reduce(self._tree_nodes(batch))
         gradients = []
         first = 0
-        for part in self._mine:
+        for part in self._node_slices:
             end = first + part.stop - part.start
             gradients.append(DenseGradient(part.start, total[first:end]))
             first = end
@@ -112,7 +112,7 @@ class TowerGradients:
                 node_cuts = np.array(cuts[lo : lo + leaves + 1], np.int64) - first + start
                 node = node_gradient(node_cuts, into, self._wire, self._buffers)
                 self._towers.weight_gradients([node])
-                sums[lo, leaves] = np.concatenate([self._sum[part] for part in self._mine])
+                sums[lo, leaves] = np.concatenate([self._sum[part] for part in self._node_slices])
             start += size
         return sums
 
@@ -122,8 +122,8 @@ class TowerGradients:
         # states as well: digest and checkpoint hold them, and any rank may write these
         for array in (dense.parameters, *dense.state.values()):
             arrived = np.empty(sum(sizes), np.float32)
-            mine = np.concatenate([array[part] for part in self._mine])
-            self._peers.across.allgatherv(mine, arrived, sizes, what="tower parameters")
+            sent = np.concatenate([array[part] for part in self._node_slices])
+            self._peers.across.allgatherv(sent, arrived, sizes, what="tower parameters")
             first = 0
             for part in (part for parts in self._slices for part in parts):
                 end = first + part.stop - part.start

@@ -15,7 +15,7 @@ from pathlib import Path
 from neocpu.core.errors import NeocpuError, TrainingError
 from neocpu.core.types import JsonObject
 from neocpu.train.config import config as configs
-from neocpu.train.run.run_folder import has_results
+from neocpu.train.run.folder import has_results
 from neocpu.train.sweep.trials import SweepTrial
 
 LOG = "log.txt"  # what a trial on ranks printed
@@ -71,9 +71,9 @@ def run_on_ranks(
         raise Interrupted(trial, status if status > 0 else 128 - status)
     else:
         lines = (out / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
-        said = [text for text in lines if text.strip()]
+        printed = [text for text in lines if text.strip()]
         # a command ends with its error, on one line
-        last = said[-1] if said else f"exit status {status}"
+        last = printed[-1] if printed else f"exit status {status}"
         trial.error = last.removeprefix("neocpu: ").removeprefix("error: ")
 
 

@@ -38,6 +38,7 @@ class Axis:
 
     def draw(self, seed: int, number: int) -> object:
         """The value of draw `number`."""
+        # of the key too, so that another axis changes no draw of this one
         words = hashlib.sha256(f"{seed} {number} {self.key}".encode()).digest()
         random = np.random.default_rng(int.from_bytes(words[:8], "little"))
         if not self.kind:
@@ -47,6 +48,7 @@ class Axis:
         share = float(random.random())
         if self.kind == "uniform":
             return _short(self.low + share * (self.high - self.low))
+        # evenly by logarithm: rates differ by factors, not by differences
         return _short(math.exp(math.log(self.low) + share * math.log(self.high / self.low)))
 
 
@@ -129,6 +131,7 @@ def points(grid: Sequence[Axis], random: Sequence[Axis], trials: int, seed: int)
         fixed = {axis.key: value for axis, value in zip(grid, values)}
         for number in range(max(trials, 1)):
             point = fixed | {axis.key: axis.draw(seed, number) for axis in random}
+            # a draw may come twice from a short list
             if point not in chosen:
                 chosen.append(point)
     return chosen

@@ -29,21 +29,26 @@ def exchange_report(comm: Comm, times: Times, steps: int) -> dict[str, object]:
     Keys: "steps"; "set_speed", do links have one? "collectives" and "queues", each a list.
     """
     packed = [[*key, asdict(value)] for key, value in times.items()]
+    # asking for the counts must not change them
     with uncounted(comm):
         messages = comm.allgather_bytes(json.dumps(packed).encode())
     ranks: list[Times] = [
-        {(queue, what): ExchangeTimes(**fields) for queue, what, fields in json.loads(message)}
+        {
+            (queue, collective): ExchangeTimes(**fields)
+            for queue, collective, fields in json.loads(message)
+        }
         for message in messages
     ]
+    # without one nobody knows when a transfer ended that was not waited for
     set_speed = comm.sent.throttle is not None
-    keys = sorted({key for rank in ranks for key in rank}, key=_place)
+    keys = sorted({key for rank in ranks for key in rank}, key=_order)
     queues = [{(queue, ""): each for queue, each in _by_queue(rank).items()} for rank in ranks]
     return {
         "steps": steps,
         "set_speed": set_speed,
         "collectives": [
-            {"name": what or UNNAMED} | _entry((queue, what), ranks, steps, set_speed)
-            for queue, what in keys
+            {"name": collective or UNNAMED} | _entry((queue, collective), ranks, steps, set_speed)
+            for queue, collective in keys
         ],
         "queues": [
             _entry((queue, ""), queues, steps, set_speed)
@@ -52,11 +57,11 @@ def exchange_report(comm: Comm, times: Times, steps: int) -> dict[str, object]:
     }
 
 
-def _place(key: tuple[str, str]) -> tuple[int, str]:
+def _order(key: tuple[str, str]) -> tuple[int, str]:
     """Queues in the order of the step, collectives of one queue by name."""
-    queue, what = key
+    queue, collective = key
     order = list(QUEUES)
-    return (order.index(queue) if queue in order else len(order), what)
+    return (order.index(queue) if queue in order else len(order), collective)
 
 
 def _by_queue(times: Times) -> dict[str, ExchangeTimes]:
@@ -80,6 +85,7 @@ def _entry(
         seconds = [getattr(each, name) / steps for each in times]
         spans[name] = {"mean": sum(seconds) / len(seconds), "max": max(seconds)}
     serialised = spans["alone" if set_speed else "under_way"]["mean"]
+    # a rank also waits for those that come late, so it may wait for more than the transfer
     hidden = max(0.0, 1 - spans["exposed"]["mean"] / serialised) if serialised else 0.0
     return {
         "queue": queue,

@@ -239,7 +239,7 @@ def _bounds(keys: Ints, comm: Comm) -> Ints:
 
 
 def _exchange(histogram: _Histogram, bounds: Ints, comm: Comm) -> _Histogram:
-    """Histogram of all ranks' scores in this rank's range; `bounds`: between the ranges."""
+    """Histogram of all ranks' scores in this rank's range; bounds : between the ranges."""
     keys = histogram.keys
     cuts = np.concatenate([[0], np.searchsorted(keys, bounds), [keys.size]])
     sends = np.diff(cuts)

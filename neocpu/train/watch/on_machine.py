@@ -45,6 +45,7 @@ def report_on_machine(
     times = traffic_time(machine, [state["sent"] for state in states], ranks_per_node)
     collectives = {}
     for verb, time in times.items():
+        # the machine's time is that of its slowest rank
         waited = max(state["waited"].get(verb, 0.0) for state in states)
         collectives[verb] = {**time.to_dict(), "waited_seconds": waited}
     return {

@@ -29,7 +29,7 @@ from neocpu.core.types import Tree
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.train.advice.complaints import ValidWatch
 from neocpu.train.config.config import Config
-from neocpu.train.config.config_keys import config_record
+from neocpu.train.config.keys import config_record
 from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.rank_log import RankLog
 
@@ -252,7 +252,7 @@ def write_json(path: Path, data: object) -> None:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file under another name, then give it its own."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # `run_folder.UNFINISHED`
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # `run/folder.py`
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)

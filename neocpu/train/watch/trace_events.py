@@ -85,10 +85,10 @@ def trace_pieces(spans: RankSpans) -> tuple[list[str], list[TrackPiece]]:
             title = QUEUES.get(queue, f"network: {queue}") + (f" ({lane + 1})" if lane else "")
             if title not in tracks:
                 tracks.append(title)
-            place = tracks.index(title)
-            what = _arguments(exchange, number)
+            track = tracks.index(title)
+            details = _arguments(exchange, number)
             pieces.append(
-                TrackPiece(_name(exchange), rank, place, exchange.start, exchange.over, what)
+                TrackPiece(_name(exchange), rank, track, exchange.start, exchange.over, details)
             )
     return tracks, pieces
 

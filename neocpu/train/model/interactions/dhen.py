@@ -202,9 +202,11 @@ class DhenLayer(Interaction):
         names = layout.shape.modules
         self._modules = [module.build(parameters) for module in layout.modules().values()]
         self._projections = [Linear(f"{layout.name}.{name}.out", parameters) for name in names]
-        places = range(0, part * len(names), part)
+        starts = range(0, part * len(names), part)
         concat = layout.shape.ensemble == "concat"
-        self._places = [slice(at, at + part) if concat else slice(0, part) for at in places]
+        self._slices = [
+            slice(start, start + part) if concat else slice(0, part) for start in starts
+        ]
         self._residual = (
             Linear(f"{layout.name}.residual", parameters) if layout.projects_residual else None
         )
@@ -221,8 +223,8 @@ class DhenLayer(Interaction):
         total = self._sum.matrix(len(x))
         # sums from +0 in the order of the modules, as docs/arithmetic.md has them
         total[:] = 0
-        for module, projection, place in zip(self._modules, self._projections, self._places):
-            total[:, place] += projection.forward(module.forward(x))
+        for module, projection, columns in zip(self._modules, self._projections, self._slices):
+            total[:, columns] += projection.forward(module.forward(x))
         if self.layout.shape.residual:
             total += x if self._residual is None else self._residual.forward(x)
         return self._normalised(total) if self.layout.shape.norm else total
@@ -232,11 +234,11 @@ class DhenLayer(Interaction):
         outer = self._unnormalised(dy) if self.layout.shape.norm else dy
         dx = self._dx.matrix(len(dy))
         dx[:] = 0
-        places = zip(self._modules, self._projections, self._places, self._parts)
-        for module, projection, place, buffer in places:
+        modules = zip(self._modules, self._projections, self._slices, self._parts)
+        for module, projection, columns, buffer in modules:
             part = buffer.matrix(len(dy))
             # under "concat" a slice of columns, and products want rows without gaps
-            part[:] = outer[:, place]
+            part[:] = outer[:, columns]
             dx += module.backward(projection.backward(part), dlogit)
         if self.layout.shape.residual:
             dx += outer if self._residual is None else self._residual.backward(outer)

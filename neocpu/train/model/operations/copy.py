@@ -14,10 +14,10 @@ class Copy:
 
     def forward(self, sources: Sequence[F32], out: F32) -> None:
         """out f32[b, sum of widths] of sources f32[b, width] each."""
-        at = 0
+        column = 0
         for source in sources:
-            out[:, at : at + source.shape[1]] = source
-            at += source.shape[1]
+            out[:, column : column + source.shape[1]] = source
+            column += source.shape[1]
 
     def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
         """Each source has the gradient of its columns."""

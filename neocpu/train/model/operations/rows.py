@@ -30,7 +30,7 @@ class BagSums:
         included; empty bags give zeros.
         """
         self._lengths = np.diff(offsets)
-        # one lookup a bag is the common case, and needs no exact sum
+        # the sum of one row is the row: no exact sum is needed
         if (self._lengths == 1).all():
             np.add(rows, np.float32(0), out=out)  # of -0, too, the sum is +0
             return

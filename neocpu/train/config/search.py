@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 from neocpu.core.records import Limits
-from neocpu.core.types import Tree
+from neocpu.parallel.settings import ParallelConfig
 
 COSTS = ("parameters", "flops", "seconds")
 PICKS = ("argmax", "sample")
@@ -52,11 +52,10 @@ class SearchConfig:
     pick: Annotated[str, Limits(PICKS)] = "argmax"
     supernet: bool = False
 
-    def header(self, parallel: Tree) -> dict[str, object]:
-        """The keys that decide the bits of a search; parallel : that section's, of which the
-        planner reads some.
-        """
+    def header(self, parallel: ParallelConfig) -> dict[str, object]:
+        """The keys that decide the bits of a search; parallel : of which the planner reads some."""
         header = asdict(self)
+        # the planner's answer enters the loss, so what it is asked decides bits
         if self.cost == "seconds":
-            header |= {name: parallel[name] for name in ("machine", "planner", "route")}
+            header |= {name: getattr(parallel, name) for name in ("machine", "planner", "route")}
         return header
