@@ -63,6 +63,8 @@ class _Entries:
         sizes = heights * stride
         dtype = _DTYPES[format]
         flat = np.ascontiguousarray(weights).reshape(-1)
+        # Codes may come as signed or unsigned numbers or as records: only their width must be
+        # right.
         if flat.dtype.itemsize != dtype.itemsize:
             raise ConfigError(
                 f"weights of dtype {flat.dtype} are no {format} codes, which take "
@@ -71,6 +73,7 @@ class _Entries:
         if flat.size != sizes.sum():
             raise ConfigError(f"{flat.size} weights; the tables need {int(sizes.sum())}")
         self.table = (
+            # A record of one field names the format, by which kernels are compiled.
             flat.view(dtype) if format == "fp32" else flat.view(np.dtype([(format, dtype)]))
         )
         self.feature_table = np.ascontiguousarray(table, np.int64)
@@ -103,12 +106,14 @@ class _Entries:
         `matrix`.
         """
         ranks = batch_sizes.shape[1]
+        # The arguments were checked when the features' own entries were made.
         entries = object.__new__(_Entries)
         entries.table = self.table
         entries.feature_table, entries.base, entries.width, entries.stride = (
             np.repeat(array, ranks)
             for array in (self.feature_table, self.base, self.width, self.stride)
         )
+        # FBGEMM's order is rank, feature, sample: what goes to a rank is one block.
         elements = (batch_sizes * self.width[:, None]).T  # [ranks, F]
         place = (np.cumsum(elements) - elements.reshape(-1)).reshape(elements.shape).T.reshape(-1)
         return entries, np.ascontiguousarray(place), entries.width, (int(elements.sum()),)

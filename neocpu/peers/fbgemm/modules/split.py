@@ -127,6 +127,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         is_qr_tbe: bool = False,
         preallocated_host_buffers: dict[str, Tensor] | None = None,
     ) -> None:
+        # Before anything else is a local variable.
         arguments = dict(locals())
         super().__init__()
         self._build(
@@ -147,6 +148,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             raise ConfigError(f"device {arguments['device']}: neocpu computes on the CPU")
         self._make_features(specs, arguments)
         self._make_options(arguments)
+        # A copy: `pop` must not change the caller's dictionary.
         buffers = dict(arguments["preallocated_host_buffers"] or {})
         dtype = of(SparseType, arguments["weights_precision"]).as_dtype()
         self._make_weights(self.form, dtype, buffers.pop("weights", None))
@@ -275,6 +277,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
     def _average(self) -> None:
         """The averages that FBGEMM takes before the lookup of a training step, once per update."""
         step = int(self.iter.item()) + 1
+        # Two lookups before one update must not average twice.
         if not self.training or step == self._averaged:
             return
         self._averaged = step
@@ -293,6 +296,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         in_force = self.decays_globally and self.optimizer_args.weight_decay > 0
         if not in_force or not self.training or step < self.gwd_start_iter:
             return None
+        # As the update rounds it, so that lookup and update decay alike.
         keep = self._optimizer().hyper(step).keep
         bound = self.gwd_lower_bound
         return global_decay.decayed_rows(self, table, rows, step, keep, bound)
@@ -318,12 +322,14 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         features : bool[F], whose weights get one; None: of none. It is computed from the rows
             before their update.
         """
+        # Before the sort, as it goes by the features of the batch.
         if self.writeback is not None:
             batch = engine.first_occurrences(batch, self.writeback)
         args = self.optimizer_args
         step = int(self.iter.item()) + 1
         table_batch = engine.sort_by_table(batch)
         gradient = self._clipped(grad)
+        # MEAN divides within; below the same gradient is divided in place.
         weight_grad = self._weight_gradient(batch, gradient, features)
         self._update_max_counter(step)
         optimizer = self._optimizer()
@@ -337,6 +343,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             decoded.write_back(step, bool(args.stochastic_rounding))
         if touched is not None:
             global_decay.note_update(self, touched, step)
+        # Last: what failed on the way has not been counted.
         self.iter.fill_(step)
         return weight_grad
 
@@ -369,6 +376,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         tables = engine.ExternalTables(*shapes, self._optimizer())
         divided = engine.divided(gradient, table_batch)
         merged = engine.unique_gradient(tables, table_batch, divided)
+        # Rows are numbered over all tables, as in `weights_host`.
         first = np.cumsum(self.rows) - self.rows
         rows = [first[t] + merged[t][0] for t in sorted(merged)]
         values = [merged[t][1] for t in sorted(merged)]

@@ -64,6 +64,7 @@ def operator(schema: str, name: str = "") -> Callable[[Callable[P, R]], Callable
             try:
                 return function(*args, **kwargs)
             except NeocpuError as error:
+                # Some of our errors are RuntimeErrors already: OutOfBounds, and Refused itself.
                 if isinstance(error, RuntimeError):
                     raise
                 raise Refused(str(error)) from error
