@@ -230,6 +230,7 @@ class _Cursor:
         size = self.number("Q")
         count = 1
         for length in shape:
+            # Python's whole numbers do not overflow, as NumPy's product of damaged sizes would.
             count *= length
         if count * dtype.itemsize != size:
             raise ValueError(f"{name} has not the bytes of its shape")

@@ -69,6 +69,7 @@ class Conclusion:
         for evidence in self._evidence:
             if not evidence.explained & remaining:
                 continue
+            # Over all cases first: an explanation with a condition says less.
             if evidence.strong(remaining):
                 strong.append(((evidence.score(remaining), 1), evidence, ""))
                 continue

@@ -286,6 +286,7 @@ def rounding_of_all(cases: Sequence[tuple[Case, Truths, Answers]]) -> Pattern | 
             largest = max(largest, float((np.abs(error) / quantum(ref, form)).max()))
             narrow &= form.precision < 24 and bool(_neighbours(truth, x, truth.format).all())
             count += error.size
+            # Without numbers before the update there is no step to go along with: signs of 0.
             step = np.zeros(1)
             before = case.inputs.get(output)
             if before is not None and before.size == x.size:
@@ -300,6 +301,7 @@ def rounding_of_all(cases: Sequence[tuple[Case, Truths, Answers]]) -> Pattern | 
             about="what is wrong is the other neighbour of the exact number",
             fix="round to nearest, ties to even",
         )
+    # Three deviations of a fair coin: beyond that errors go one way.
     if largest > MOST_ULPS or np.abs(signs).max() > 3 * math.sqrt(count):
         return None
     most = f"{largest:.3g} units in the last place"

@@ -200,9 +200,11 @@ def introsort_order(keys: Ints) -> Ints:
                 raise NoMirror("std::sort falls back on heap sort for these row numbers")
             depth -= 1
             cut = _partition(key, place, first, last)
+            # libstdc++ recurses into the right part and loops over the left.
             parts.append((cut, last, depth))
             last = cut
     partitioned = np.array(place, np.int64)
+    # The final insertion sort is stable over what partitioning left.
     return partitioned[np.argsort(keys[partitioned], kind="stable")]
 
 

@@ -92,6 +92,7 @@ def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> ND
     """
     f = np.float32
     out = np.zeros((len(x), size), np.uint8)
+    # fmin and fmax pass over NaN, as FBGEMM's comparisons do.
     low = np.fmin.reduce(x, 1, keepdims=True)
     high = np.fmax.reduce(x, 1, keepdims=True)
     with np.errstate(all="ignore"):

@@ -155,6 +155,7 @@ def compact_backward(
     inputs: Arrays, options: dict[str, Value], bends: frozenset[str] = frozenset()
 ) -> tuple[Arrays, dict[str, Value], Compact]:
     """Inputs and options of the `backward` that touches the same rows, and where they went."""
+    # A row's gradient comes from all samples, so none may be left out.
     samples = np.unique(inputs["bags"].astype(np.int64) % max(int(options["batch"]), 1))
     compact = Compact(inputs, options, bends, samples, inputs["check_rows"].astype(np.int64))
     backward_options = {name: value for name, value in options.items() if name != "batch"}

@@ -46,6 +46,7 @@ def jagged_rows(
     if "last_lookup_dropped" in switches:
         lengths = np.maximum(lengths - 1, 0)
     if "first_lookup_dropped" in switches:
+        # Empty bags have no first lookup to drop.
         first += lengths > 0
         lengths = np.maximum(lengths - 1, 0)
     count = int(offsets[-1])
