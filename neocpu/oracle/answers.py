@@ -237,6 +237,7 @@ class _Npz(_FileAnswers):
         self._check_size(key, member.file_size)
         with self._archive.open(member) as stream:
             shape, fortran, dtype = _npy_header(stream)
+            # Python's whole numbers: a damaged header may name any size.
             size = math.prod(shape) * dtype.itemsize
             if dtype.hasobject or min(shape, default=0) < 0:
                 raise OracleError(f"{self.source}: {key} is no array of numbers")

@@ -146,6 +146,7 @@ def _lookup_weights(per_sample_weights: Elements | None, lookups: int) -> Floats
     weights = np.ascontiguousarray(per_sample_weights, np.float32).reshape(-1)
     if weights.size != lookups:
         raise ConfigError(f"{lookups} indices, but {weights.size} per-sample weights")
+    # Kernels are compiled for one kind of array: an empty one means no weights.
     return weights if weights.size else NONE
 
 

@@ -173,6 +173,7 @@ class EmbeddingBagCollection(nn.Module):
             raise ConfigError(f"device {device}: neocpu computes on the CPU")
         names = Counter(table.name for table in tables)
         uses = Counter(feature for table in tables for feature in table.feature_names)
+        # Names of tables are keys of the state_dict.
         if max(names.values(), default=1) > 1:
             raise ConfigError(f"table {names.most_common(1)[0][0]!r} is there twice")
         for table in tables:

@@ -33,6 +33,7 @@ def segment_sum(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
     zero = np.zeros(1, np.int64)
     width = np.array([values.shape[1]])
     rows = np.arange(len(values))
+    # Segments are bags of a table whose rows are the values, each read once.
     entries = Entries(zero, width, width, np.array([0, len(out)]))
     bags = Bags(offsets, rows, NONE)
     lines = Lines(zero, width)

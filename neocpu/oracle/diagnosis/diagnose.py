@@ -104,6 +104,7 @@ class Investigation:
             if self._over(SINGLES_END):
                 skipped += 1
                 continue
+            # Right by the exact model: what is wrong is the choice of the preset.
             if trial.preset and agrees_exactly(trial):
                 self._note(trial, EXACT)
                 continue

@@ -78,9 +78,11 @@ def constant_factor(case: Case, output: str, truth: Truth, x: Array) -> Pattern 
         return None
     if (~judge(truth, x)[0] & ~use).any():
         return None
+    # The median: a few elements may be wrong for another reason.
     factor = _simple_factor(float(np.median(ref[use] / x[use])))
     if factor is None:
         return None
+    # The multiplication itself rounds, and what was multiplied may be at its bound.
     bound = truth.bound * 1.001 + np.abs(ref) * 2.0**-22
     if (np.abs(x[use] * factor - ref[use]) > bound[use]).any():
         return None

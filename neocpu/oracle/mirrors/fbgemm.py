@@ -86,6 +86,7 @@ def _mean(sums: Floats, feature: Feature, output_format: str) -> Floats:
     """Sums of bags as means."""
     length = np.maximum(feature.lengths, 1)[:, None]
     if output_format == "fp32":
+        # With fp32 output FBGEMM multiplies by a reciprocal in fp32.
         reciprocal = F(1) / length.astype(np.float32)
         return sums * np.where(feature.lengths[:, None] > 0, reciprocal, F(0))
     if feature.weights is not None:
@@ -119,6 +120,7 @@ def _inference(inputs: Arrays, options: dict[str, Value]) -> Floats:
         total = np.zeros((count.size, feature.rows.shape[1]), np.float32)
         for k in range(int(count.max(initial=0))):
             longer = np.flatnonzero(count > k)
+            # Pruned rows add nothing, though MEAN counts them.
             reading = longer[feature.indices[feature.offsets[longer] + k] >= 0]
             lookups = feature.offsets[reading] + k
             row = feature.indices[lookups]

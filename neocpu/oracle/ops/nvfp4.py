@@ -30,12 +30,14 @@ TILE_GROUPS = 4
 
 def quantized(x: Real) -> Real:
     """Numbers of e2m1: nearest, ties to even, saturating; NaN stays NaN."""
+    # Below 8 first, so that nothing reaches what lies beyond the format's end.
     return np.clip(nearest(np.clip(x, -8.0, 8.0), E2M1), -LARGEST, LARGEST)
 
 
 def _scales(blocks: Real, factor: float) -> tuple[Bounded, Truth]:
     """Unrounded scales [R, blocks] of blocks [R, blocks, 16], and what they are in e4m3."""
     most = np.abs(blocks).max(-1)
+    # Scales saturate: e4m3 has no infinity.
     value = np.minimum(most / LARGEST * factor, E4M3.largest)
     # a division and a product, in either order, perhaps by a reciprocal
     scale = Bounded(value, np.where(value > 0, 3 * ULP * value + 2 * TINY, 0.0))

@@ -22,10 +22,13 @@ def bent_limits(first: Ints, end: Ints, switches: frozenset[str]) -> tuple[Ints,
     """First lookup of every bag, and the one after its last, of loops that end too early."""
     longest = int((end - first).max(initial=0))
     for cap in CAPS:
+        # The lengths first: most bags are short, and a membership test would note the switch as
+        # asked.
         if longest > cap and f"bag_capped_{cap}" in switches:
             end = np.minimum(end, first + cap)
     for count in UNROLLED:
         if f"bag_tail_dropped_{count}" in switches:
+            # Bags that other switches have bent may end before they begin.
             end = first + np.maximum(end - first, 0) // count * count
     return first, end
 
@@ -40,6 +43,7 @@ def limits_by_table(
     if "offsets_by_table" not in switches or not first.size:
         return first, end
     batch = int(sample.max()) + 1
+    # With more tables than features a kernel would read beyond the offsets.
     bag = np.minimum(table * batch + sample, first.size - 1)
     return first[bag], end[bag]
 
@@ -69,6 +73,7 @@ def kept_duplicates(starts: Ints, switches: frozenset[str]) -> NDArray[np.bool_]
         lost = 1
         for k in range(LOST_PLACES):
             lost = k if f"duplicate_lost_{k}" in switches else lost
+        # A single lookup has nobody to race with.
         kept = (size < 2) | (place != np.minimum(lost, size - 1))
     return kept
 

@@ -129,9 +129,11 @@ def _codes(
         above = np.clip(above * (1 + ROUNDINGS_OF_A_CODE), 0, most)
         middle = (below + above) / 2
         if rounding == "stochastic":
+            # A code may be anything between what the ends of all intervals allow.
             lower = np.floor(below)
             upper = np.ceil(above)
             reference = middle
+            # Between two neighbours only; over a wider range no chance is certain.
             probability = np.where(upper - lower == 1, middle - lower, np.nan)
         else:
             lower, reference, upper = (ROUNDED[rounding](v) for v in (below, middle, above))

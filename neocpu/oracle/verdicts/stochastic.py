@@ -105,6 +105,7 @@ def draws_of(case: Case, truth: Truth, x: NDArray[np.float64]) -> Draws | None:
     )
     runs = x.reshape(-1, chance.size)
     with np.errstate(invalid="ignore"):
+        # Where the chance is 0 or 1 there is nothing to draw.
         between = np.isfinite(chance) & (chance > 0) & (chance < 1)
         neighbours = ((runs == low) | (runs == high)).all(0)
     if (between & ~neighbours).sum() > MOST_OUTSIDE * between.sum():

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from neocpu.peers.fbgemm.context import Context, Gradients, Inputs
 from neocpu.peers.fbgemm.modules.autograd import Flags, features_with_gradient
 
-# Modules by their handle.
+# Modules by their handle; weak, so that a graph keeps no module alive.
 _MODULES: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 _HANDLES = itertools.count(1)
 _LIBRARY = torch.library.Library("neocpu", "FRAGMENT")

@@ -128,6 +128,7 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
             self.pooling,
             batch_sizes,
         )
+        # Nothing is repaired here, and an index outside would read another table's rows.
         bounds.refuse_outside(
             self._table_shapes[1][self._feature_table], index_array, offset_array, batch.first_bag
         )

@@ -228,6 +228,7 @@ def sort_by_table(batch: FeatureBatch) -> TableBatch:
         entry_dims = dims[feature]
         offsets = np.arange(lookup_order.size + 1)
     elif batch.batch_sizes is not None:
+        # Batches of several sizes have no common matrix: each bag has a place of its own.
         column = _rank_major(dims, batch.batch_sizes)[bag_order]
         layout = EntryLayout(table[feature_of_bag], column)
         entry_dims = dims[feature_of_bag]

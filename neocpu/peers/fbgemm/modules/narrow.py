@@ -46,6 +46,7 @@ def touched_rows(module: Storage, table: Ints, lookup_rows: Ints) -> TouchedRows
     for t, weights in enumerate(module.split_embedding_weights()):
         # Pruned lookups (-1) touch no row.
         lookups = np.flatnonzero((table == t) & (lookup_rows >= 0))
+        # Each row is decoded once, however often it is looked up.
         unique, touched.renumbered[lookups] = np.unique(lookup_rows[lookups], return_inverse=True)
         row_codes = module.words(weights)[unique]
         touched.rows.append(unique)

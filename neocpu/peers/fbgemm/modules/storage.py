@@ -185,6 +185,7 @@ class Storage(Compilable):
                     weights.uniform_(min_val, max_val)
                 else:
                     values = torch.empty(weights.shape[0], dim).uniform_(min_val, max_val)
+                    # torch has no random numbers of its 8-bit types.
                     self.words(weights)[...] = codes.encode(values.numpy(), self.form)
 
     # ---- the engine ----

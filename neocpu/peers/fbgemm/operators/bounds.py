@@ -64,6 +64,7 @@ def bounds_check_indices(
     # Views of the caller's memory, which repairs are written to.
     index_array = indices.detach().numpy()
     offset_array = offsets.detach().numpy()
+    # With batches of several sizes the number of bags says nothing about features.
     if B_offsets is not None:
         if max_B < 0:
             raise OutOfBounds(f"max_B is {max_B}; with B_offsets it must be the largest batch")

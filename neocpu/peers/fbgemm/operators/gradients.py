@@ -74,6 +74,7 @@ def _source_rows(
     shape = (*values.shape[:-1], 1) if move.axes == -1 else values.shape[: move.axes]
     arguments = list(inputs)
     arguments[move.argument] = numbers.reshape(shape)
+    # Weights need not move along, and padding must be 0: it comes from no row.
     for place, option in move.options:
         arguments[place] = option
     result = operator(*arguments)

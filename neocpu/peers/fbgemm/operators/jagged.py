@@ -98,6 +98,7 @@ def _gathered(
         and bag_offsets[-1] == count
         and dense.shape[0] == bag_offsets.size - 1
     ):
+        # Whole bags in their order: a kernel copies them.
         padded_length = dense.shape[1]
 
         def source() -> Ints:

@@ -38,6 +38,7 @@ def _bags(offsets: Tensor, rows: int, longest: int) -> tuple[Ints, Ints, Ints]:
         raise Refused(f"offsets must ascend from 0 to at most {rows}, the number of rows")
     # Rows beyond max_L stay in the tensor, but take no part.
     lengths = np.minimum(np.diff(ends), max(longest, 0))
+    # Rows beyond max_L, or behind the last bag, belong to none.
     bag = np.full(rows, -1, np.int64)
     for number, (start, length) in enumerate(zip(ends.tolist(), lengths.tolist())):
         bag[start : start + length] = number
@@ -118,6 +119,7 @@ class _HeadRows:
         self.vector = np.repeat(np.arange(counts.size), counts)
         self.place = np.arange(self.vector.size) - self.starts[self.vector]
         first_row = np.repeat(self.first, self.heads)[self.vector]
+        # Vectors come bag by bag, head by head.
         head = self.vector % max(self.heads, 1)
         self.head_row = (first_row + self.place) * self.heads + head
 

@@ -71,6 +71,7 @@ def _sources(
     """Of each output, i64[samples, width]: elements of the inputs one after the other, or -1."""
     first = segment_starts(in_widths) * samples
     sample = np.arange(samples)[:, None]
+    # -1 is a column that no block fills: it stays 0.
     sources = [np.full((samples, width), -1) for width in out_widths.tolist()]
     for from_tensor, to_tensor, from_column, to_column, length, _ in blocks:
         if from_column + length > in_widths[from_tensor]:
@@ -169,6 +170,7 @@ def _link_duplicates(blocks: list[list[int]]) -> None:
     for chain in chains.values():
         if len(chain) > 1:
             for number, following in zip(chain, [*chain[1:], len(blocks)]):
+                # compare.
                 blocks[number][5] = following if number == chain[0] else -following
 
 

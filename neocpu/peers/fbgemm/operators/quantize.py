@@ -176,6 +176,7 @@ def FloatToBfloat16Quantized(input: Tensor) -> Tensor:
     """bf16 of fp32, ties away from zero, as FBGEMM (a NaN of many ones becomes -0)."""
     x = _only(torch.float32, input).detach().contiguous().numpy().reshape(1, -1)
     out = np.empty(x.shape, np.uint16)
+    # FBGEMM's bits, so that files are interchangeable.
     codecs.encode_rows(x, layout(16, 7, 127), HALF_UP, out)
     return torch.from_numpy(out.view(np.int16)).view(torch.bfloat16).view(input.shape)
 

@@ -167,6 +167,7 @@ def permute_2D_sparse_data(
         raise Refused(f"lengths have {lengths.dim()} dimensions instead of 2")
     feature_order = ints(permute)
     samples = lengths.shape[1]
+    # Bags of a feature stand together, sample after sample.
     bags = (feature_order[:, None] * samples + np.arange(samples)).reshape(-1)
     permuted_lengths, values, permuted_weights = _permuted(bags, lengths, values, weights)
     return (
