@@ -141,6 +141,7 @@ def _repair_indices(indices: Ints, offsets: Ints, first_bag: Ints, rows: Ints, m
     if mode == "fatal":
         raise OutOfBounds(message)
     if mode == "warning":
+        # FBGEMM logs the first one only, too, and counts the others.
         LOG.warning("%s; it becomes 0 (%d in all)", message, int(wrong.sum()))
     indices[wrong] = 0
     return int(wrong.sum())

@@ -64,6 +64,7 @@ def _reordered(
     batch_ends = ints(batch_offsets)
     bag_starts = ints(offsets)
     reordered_starts = ints(reordered_offsets)
+    # The caller's offsets have `samples` bags of every table, padding included.
     tables = (reordered_starts.size - 1) // max(samples, 1)
     bags = layouts.reordered_bags(batch_ends, tables, broadcast)
     # Bags of a table lie `samples` apart, more than the batches have where they are padded.

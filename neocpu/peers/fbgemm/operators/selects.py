@@ -63,6 +63,7 @@ def _batch_source(
         # Otherwise the output would be no table of samples by matrices.
         if counts.size and (counts != counts[0]).any():
             raise Refused("permute_output_dim_0_1: give as many indices for every input")
+        # Index by index instead of matrix by matrix.
         order = order.reshape(counts.size, -1).T.reshape(-1)
     rows = np.array(input_rows, np.int64).reshape(-1)
     columns = np.array(input_columns, np.int64).reshape(-1)
