@@ -169,9 +169,9 @@ def divided(inputs: Arrays, options: dict[str, Value], bags: JaggedBatch) -> Flo
     """grad_output f32, clipped, and for MEAN divided by the lengths of the bags."""
     # A copy: MEAN divides in place, and inputs are not modified.
     gradient = np.array(inputs["grad_output"], np.float32)
-    most = np.float32(options.get("max_gradient", 0.0))
-    if most:
-        gradient = np.clip(gradient, -most, most)
+    limit = np.float32(options.get("max_gradient", 0.0))
+    if limit:
+        gradient = np.clip(gradient, -limit, limit)
     if options["pooling"] != "mean":
         return gradient
     flat = gradient.reshape(-1)

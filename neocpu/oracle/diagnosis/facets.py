@@ -102,9 +102,9 @@ def _lookups(inputs: Mapping[str, Array]) -> dict[str, bool]:
             "indices of 32 bits": indices.dtype.itemsize == 4,
             "per-sample weights": f"{step}per_sample_weights" in inputs,
         }
-        most = int(np.unique(kept, return_counts=True)[1].max(initial=0))
+        duplicates = int(np.unique(kept, return_counts=True)[1].max(initial=0))
         for count in COUNTS:
-            facts[f"rows with more than {count:,} lookups"] = most > count
+            facts[f"rows with more than {count:,} lookups"] = duplicates > count
         if f"{step}offsets" in inputs:
             lengths = np.diff(inputs[f"{step}offsets"])
             facts["empty bags"] = bool((lengths == 0).any())

@@ -306,9 +306,9 @@ def rounding_of_all(cases: Sequence[tuple[Case, Truths, Answers]]) -> Pattern | 
     # Three deviations of a fair coin: beyond that errors go one way.
     if largest > MOST_ULPS or np.abs(signs).max() > 3 * math.sqrt(count):
         return None
-    most = f"{largest:.3g} units in the last place"
+    size = f"{largest:.3g} units in the last place"
     return Pattern(
         name="rounding",
-        about=f"all errors are at most {most}, up and down: rounding, not logic",
+        about=f"all errors are at most {size}, up and down: rounding, not logic",
         fix="sum in a wider type, or in fewer roundings",
     )

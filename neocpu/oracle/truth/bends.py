@@ -62,14 +62,14 @@ def kept_duplicates(starts: Ints, switches: frozenset[str]) -> NDArray[np.bool_]
         kept = place < size - 1
     if "segment_starts_late" in switches:
         kept = place > 0
-    most = int(count.max(initial=0))
+    longest = int(count.max(initial=0))
     for cap in CAPS:
-        if most > cap and f"duplicates_capped_{cap}" in switches:
+        if longest > cap and f"duplicates_capped_{cap}" in switches:
             kept = place < cap
     for number in UNROLLED:
         if f"duplicate_tail_dropped_{number}" in switches:
             kept = place < size // number * number
-    if most > 1 and "duplicate_lost" in switches:
+    if longest > 1 and "duplicate_lost" in switches:
         lost = 1
         for k in range(LOST_PLACES):
             lost = k if f"duplicate_lost_{k}" in switches else lost

@@ -73,16 +73,16 @@ def _residues(rows: Real, largest: Real) -> Real:
     …, whichever gives most. A residue of half a unit may always be rounded the same way.
     """
     unit = np.ldexp(1.0, np.frexp(largest)[1] - 24)
-    most = np.zeros(largest.shape)
+    worst = np.zeros(largest.shape)
     for _ in range(UNITS):
         # What a term lacks to a multiple of the unit is lost when it is added.
         residue = rows - unit * np.rint(rows / unit)
         tie = np.abs(residue) == unit / 2
         running = np.cumsum(np.where(tie, 0.0, residue), axis=0)
         stretch = np.fmax(running.max(axis=0), 0.0) - np.fmin(running.min(axis=0), 0.0)
-        most = np.maximum(most, stretch + np.count_nonzero(tie, axis=0) * unit / 2)
+        worst = np.maximum(worst, stretch + np.count_nonzero(tie, axis=0) * unit / 2)
         unit = unit / 2
-    return most
+    return worst
 
 
 def _mean_square_at_random(rows: Real) -> Real:

@@ -108,8 +108,8 @@ def rate_and_keep(
             if halflife == -1:
                 rate = plain * counter.sqrt()
             if halflife == -2:
-                most = Bounded.constant(float(options["adjustment_ub"]))
-                rate = smaller(lr * counter, most) / root
+                rate_limit = Bounded.constant(float(options["adjustment_ub"]))
+                rate = smaller(lr * counter, rate_limit) / root
             base = 1 - float(options["learning_rate"]) * float(options["weight_decay"])
             steps_missed = np.minimum(gap, step - first_adjusted) - 1
             # A power by repeated products loses an ulp for each, base and product alike.

@@ -78,13 +78,13 @@ class KeyStore:
         if strategy == "timestamp_threshold":
             evicted &= self.time < time - int(self.options["ttl"])
         if strategy == "l2_weight":
-            least = float(self.options["min_norm"])
+            min_norm = float(self.options["min_norm"])
             # Kernels may decide either way there, and all that follows would differ.
-            if (self.present & (np.abs(norm - least) <= norm_error)).any():
+            if (self.present & (np.abs(norm - min_norm) <= norm_error)).any():
                 raise ValueError(
                     "min_norm is too near the norm of a row to say whether it stays: change it"
                 )
-            evicted &= norm < least
+            evicted &= norm < min_norm
         places: Ints = np.flatnonzero(evicted)
         self.present[places] = False
         self.count[places] = 0

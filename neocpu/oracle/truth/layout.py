@@ -156,11 +156,11 @@ def jagged_to_padded_dense(
     """Rows of each bag, cut off or padded to max_length (jagged_to_padded_dense)."""
     values = inputs["values"]
     ends = inputs["offsets"].tolist()
-    most = int(options["max_length"])
-    out = np.full((len(ends) - 1, most, values.shape[1]), options["padding"], values.dtype)
+    max_length = int(options["max_length"])
+    out = np.full((len(ends) - 1, max_length, values.shape[1]), options["padding"], values.dtype)
     for b, (start, end) in enumerate(pairwise(ends)):
-        first = max(end - most, start) if "padding_cuts_front" in switches else start
-        for k in range(min(end - start, most)):
+        first = max(end - max_length, start) if "padding_cuts_front" in switches else start
+        for k in range(min(end - start, max_length)):
             out[b, k] = values[first + k]
     return {"dense": out}
 

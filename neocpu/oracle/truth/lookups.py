@@ -204,9 +204,9 @@ def gradients(
 ) -> Real:
     """Gradient rows [m, D] that reach some lookups of feature f, not yet divided or weighted."""
     gradient = np.asarray(inputs["grad_output"], np.float64)
-    most = float(np.float32(options.get("max_gradient", 0.0)))
-    if most:
-        gradient = np.clip(gradient, -most, most)
+    limit = float(np.float32(options.get("max_gradient", 0.0)))
+    if limit:
+        gradient = np.clip(gradient, -limit, limit)
     columns = np.arange(bags.dims[f])
     if options["pooling"] == "none":
         rows: Real = gradient[bags.position[lookups, None], columns]
@@ -323,9 +323,9 @@ def _merged_table(
     if "duplicates_averaged" in switches:
         count = np.diff(starts)[:, None]
         total = Bounded(total.value / count, total.error / count + np.abs(total.value) * U)
-    most = float(np.float32(options.get("max_gradient", 0.0)))
-    if "clip_after_merge" in switches and most:
-        total = Bounded(np.clip(total.value, -most, most), total.error)
+    limit = float(np.float32(options.get("max_gradient", 0.0)))
+    if "clip_after_merge" in switches and limit:
+        total = Bounded(np.clip(total.value, -limit, limit), total.error)
     return MergedGradients(rows, total, single, starts)
 
 

@@ -220,8 +220,8 @@ def exact_rowwise_adagrad_with_cowclip(rows: RowUpdate, h: Hyper) -> Bounded:
     states["prev_iter"] = Bounded.exactly(np.full(counter.value.shape, float(h.step)))
     states["row_counter"] = counter
     w_norm = _square_sum(rows.w, rows, rows.rest).sqrt()
-    most = larger(h["weight_norm_coefficient"] * w_norm, h["lower_bound"])
-    clip = clipped(counter * most, _square_sum(g, rows).sqrt())
+    norm_limit = larger(h["weight_norm_coefficient"] * w_norm, h["lower_bound"])
+    clip = clipped(counter * norm_limit, _square_sum(g, rows).sqrt())
     if "cowclip_ignored" in h.bends:
         clip = Bounded.exactly(np.ones(clip.value.shape))
     step = product(clip.column(), h["learning_rate"], g, over=(_root(s, h).column(),))
@@ -296,8 +296,8 @@ def adam_with_cowclip(rows: RowUpdate, h: Hyper) -> Bounded:
     assert rows.lookups is not None
     g = _regularised(rows, h)
     w_norm = _square_sum(rows.w, rows, rows.rest).sqrt()
-    most = larger(h["weight_norm_coefficient"] * w_norm, h["lower_bound"])
-    clip = clipped(Bounded.exactly(rows.lookups) * most, _square_sum(g, rows).sqrt())
+    norm_limit = larger(h["weight_norm_coefficient"] * w_norm, h["lower_bound"])
+    clip = clipped(Bounded.exactly(rows.lookups) * norm_limit, _square_sum(g, rows).sqrt())
     if "cowclip_ignored" in h.bends:
         return _adam(rows, h, g, rowwise=False)
     return _adam(rows, h, clip.column() * g, rowwise=False)
@@ -337,10 +337,10 @@ def limited(w: Bounded, h: Hyper, rest: float = 0.0) -> Bounded:
     if not h.options.get("max_norm") or "max_norm_ignored" in h.bends:
         return w
     norm = _of_table(square_sum(w), h.bends, rest).sqrt()
-    most = h["max_norm"]
+    limit = h["max_norm"]
     # Surely short rows are not multiplied at all.
-    inside = norm.value + norm.error <= most.value - most.error
-    factor = smaller(most / norm, ONE)
+    inside = norm.value + norm.error <= limit.value - limit.error
+    factor = smaller(limit / norm, ONE)
     return where(np.broadcast_to(inside[:, None], w.value.shape), w, w * factor.column())
 
 

@@ -159,8 +159,8 @@ def with_indices(inputs: Arrays, row: Row) -> Arrays:
         indices[::3] = -1
     if row["indices"] == "out of range":
         # Beyond every table, whichever the lookup is of.
-        most = int(inputs["rows"].max())
-        indices[::3] = np.resize([most, -2, 1 << 30, -(1 << 31)], indices[::3].size)
+        tallest = int(inputs["rows"].max())
+        indices[::3] = np.resize([tallest, -2, 1 << 30, -(1 << 31)], indices[::3].size)
     kind = np.dtype(row["index_type"])
     offsets = inputs["offsets"].astype(kind)
     return {**inputs, "indices": indices.astype(kind), "offsets": offsets}
