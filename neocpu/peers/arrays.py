@@ -63,8 +63,7 @@ class _Entries:
         sizes = heights * stride
         dtype = _DTYPES[format]
         flat = np.ascontiguousarray(weights).reshape(-1)
-        # Codes may come as signed or unsigned numbers or as records: only their width must be
-        # right.
+        # Codes may come as numbers of either sign or as records: only their width must be right.
         if flat.dtype.itemsize != dtype.itemsize:
             raise ConfigError(
                 f"weights of dtype {flat.dtype} are no {format} codes, which take "

@@ -22,8 +22,7 @@ def bent_limits(first: Ints, end: Ints, switches: frozenset[str]) -> tuple[Ints,
     """First lookup of every bag, and the one after its last, of loops that end too early."""
     longest = int((end - first).max(initial=0))
     for cap in CAPS:
-        # The lengths first: most bags are short, and a membership test would note the switch as
-        # asked.
+        # Lengths first: whoever asks for a switch notes that it may matter here.
         if longest > cap and f"bag_capped_{cap}" in switches:
             end = np.minimum(end, first + cap)
     for count in UNROLLED:

@@ -274,7 +274,7 @@ def square_sum(x: Bounded) -> Bounded:
         nonzero = np.count_nonzero((x.value != 0) | (x.error != 0), axis=-1)
         error = (2 * _times(np.abs(x.value), x.error) + np.square(x.error)).sum(-1)
         error = np.where(unknown, np.inf, error + TINY * nonzero)
-        # D products and D - 1 additions in any order: one more rounding than additions.
+        # A term is rounded as a product, and in at most D - 1 additions, in any order.
         result = rounded(value, error, ulps=float(gamma(columns + 1)) / ULP)
         return unsure(result, overflow & ~_beyond(result))
 

@@ -89,8 +89,7 @@ class SparseType(enum.Enum):
         # MX4 rows are bytes like int8 ones: their dtype does not tell.
         if is_mx:
             return SparseType.MX4
-        # By name, as this file imports no torch; fp8 types that end in "uz" are those of AMD's
-        # GPUs.
+        # By name, as this file imports no torch; fp8 types of AMD's GPUs end in "uz".
         name = str(dtype).removeprefix("torch.").removesuffix("uz")
         formats = {
             "float32": "fp32",

@@ -170,7 +170,6 @@ def _link_duplicates(blocks: list[list[int]]) -> None:
     for chain in chains.values():
         if len(chain) > 1:
             for number, following in zip(chain, [*chain[1:], len(blocks)]):
-                # compare.
                 blocks[number][5] = following if number == chain[0] else -following
 
 

@@ -103,7 +103,7 @@ def batch_index_select_dim0_forward_cpu_impl(
     counts = torch.tensor([int(count) for count in input_num_indices])
     rows = torch.tensor([int(height) for height in input_rows])
     columns = torch.tensor([int(width) for width in input_columns])
-    # Only the first is used; the places of the others are FBGEMM's.
+    # FBGEMM's own autograd hands the others on to its backward.
     return [output, counts, rows, columns, counts.clone(), torch.tensor([output.numel()])]
 
 

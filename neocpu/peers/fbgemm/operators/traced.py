@@ -233,7 +233,7 @@ def _multiplied_backward(
     return _multiplied(grad, offsets, y), dense_gradient
 
 
-# These return an argument or a list of results, and so cannot be one operator with a gradient.
+# torch traces these, and differentiates them, through the operators that they call.
 COMPOSITES: dict[str, Callable[..., object]] = {
     "regroup_keyed_tensor": _regrouped,
     "group_index_select_dim0": lambda group, indices: [
