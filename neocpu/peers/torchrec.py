@@ -234,6 +234,7 @@ class EmbeddingBagCollection(nn.Module):
         tables = {
             name: bag.__dict__["table"] for name, bag in self.embedding_bags.items() if bag.fused
         }
+        # Of a rule without states the list of tables is empty.
         return {name: (table.get_optimizer_state() or [{}])[0] for name, table in tables.items()}
 
     def set_learning_rate(self, learning_rate: float) -> None:

@@ -386,6 +386,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             torch.from_numpy(row_numbers)[None],
             torch.from_numpy(row_gradients).to(self.weights_host.dtype),
             self.weights_host.shape,
+            # Rows are unique and ascend already: torch need not sort them again.
             is_coalesced=True,
             check_invariants=False,
         )
