@@ -91,6 +91,7 @@ def _from_torch(tensor: object) -> Array:
             f"a {type(tensor).__name__} is no tensor: give a tensor, e.g. `.data` or `.weight` of "
             "it"
         )
+    # NumPy cannot see lazy conjugates and signs, nor memory of a device.
     host = tensor.detach().resolve_conj().resolve_neg().to("cpu")
     if host.layout is not torch.strided:
         host = host.to_dense()
@@ -116,6 +117,7 @@ def _named(array: Array, name: str) -> Array:
         )
     if array.dtype.kind not in "fiub" and not array.dtype.names:
         raise OracleError(f"{name}: elements of type {array.dtype} are not numbers")
+    # Files may be of machines of the other byte order; arithmetic wants our own.
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

@@ -112,6 +112,7 @@ def read_answers(path: str | Path) -> Answers:
         return _HDF5(path)
     if head.startswith(ZIP_MAGIC):
         return _Npz(path)
+    # safetensors has no magic number: a plausible length, and JSON behind it.
     if len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") <= LONGEST_HEADER:
         return _Safetensors(path)
     if head.startswith(b"\x93NUMPY"):
@@ -146,6 +147,7 @@ def _keys(source: str, names: Iterable[str]) -> dict[str, str]:
         key = name.strip("/")
         if key in keys:
             raise OracleError(f"{source}: has {key!r} twice; write the answers again")
+        # Names come from a file that may be damaged, and go to the terminal.
         if not name.isprintable():
             raise OracleError(f"{source}: has a name that is no text: {name!r}")
         keys[key] = name
@@ -235,6 +237,7 @@ class _Npz(_FileAnswers):
         self._check_size(key, member.file_size)
         with self._archive.open(member) as stream:
             shape, fortran, dtype = _npy_header(stream)
+            # Python's whole numbers: a damaged header may name any size.
             size = math.prod(shape) * dtype.itemsize
             if dtype.hasobject or min(shape, default=0) < 0:
                 raise OracleError(f"{self.source}: {key} is no array of numbers")

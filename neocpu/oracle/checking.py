@@ -176,6 +176,7 @@ def _judged(
     op = find_operator(case.op)
     switches = find_preset(preset)
     note = ""
+    # A peer's bits are its mirror's; neocpu's come with the suite.
     if bits and not is_canonical(preset):
         canonical, note = _mirrored(case, str(preset))
     if switches:
@@ -203,6 +204,7 @@ def _judged(
         by_output = {name.removesuffix(REPEATS): answers[name] for name in order}
     else:
         by_output = {name: array for name, array in answers.items() if name in truths}
+    # Explanations look at one run: a switch is no explanation of differences between runs.
     runs = one_run(truths, by_output)
     return outcome, CaseTrial(op, case, truths, runs, outcome.status == "failed", switches)
 

@@ -76,6 +76,7 @@ class _Directory:
     def option(self, name: str, value: Value) -> None:
         """An option with its kind."""
         self.text(name)
+        # By exact type: a bool is an int, too.
         kind = {bool: "b", int: "i", float: "f", str: "s"}[type(value)]
         self.bytes += kind.encode()
         if isinstance(value, str):
@@ -93,6 +94,7 @@ class _Directory:
         self.number("I", np.ndim(array))
         for length in np.shape(array):
             self.number("Q", length)
+        # Where arrays begin depends on the size of this directory.
         self.holes.append(len(self.bytes))
         self.number("Q", 0)
         self.number("Q", codes.nbytes)
@@ -230,6 +232,7 @@ class _Cursor:
         size = self.number("Q")
         count = 1
         for length in shape:
+            # Python's whole numbers do not overflow, as NumPy's product of damaged sizes would.
             count *= length
         if count * dtype.itemsize != size:
             raise ValueError(f"{name} has not the bytes of its shape")

@@ -55,6 +55,7 @@ class CheckOutcome:
     @property
     def passed(self) -> bool:
         """All answers are right, and there was one."""
+        # Nothing answered is no success: a misspelt key would pass.
         right = not self.unknown and bool(self.count("passed")) and not self.count("failed")
         return right and not (self.strict and self.warned)
 

@@ -158,6 +158,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     option = config.getoption
     answers_file = option("--oracle-answers")
+    # Workers of pytest-xdist have memory of their own, so no process would have all answers.
     if answers_file is not None and option("numprocesses", None):
         raise pytest.UsageError("--oracle-answers keeps the answers of one process: use -n 0")
     config.stash[SETTINGS] = Settings(
@@ -213,6 +214,7 @@ def oracle_case(request: pytest.FixtureRequest) -> Iterator[OracleCase]:
     question = OracleCase(request.param, request.config.stash[SETTINGS])
     yield question
     if question.outcomes:
+        # Properties are what pytest-xdist carries from a worker.
         request.node.user_properties.append((PROPERTY, json.dumps(question.outcomes)))
 
 

@@ -48,6 +48,7 @@ def check_repeatedly(
     answers = []
     for run in range(runs):
         call = {**complete, "seed": int(complete["seed"]) + run} if seeds else dict(complete)
+        # A kernel that updates in place must not answer another question the second time.
         copies = {name: _copy(array) for name, array in inputs.items()}
         answers.append(_arrays(kernel(copies, call)))
     return check(

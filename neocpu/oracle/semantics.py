@@ -70,6 +70,7 @@ def _switch(row: dict[str, str]) -> Switch:
     return Switch(row["name"], row["about"], row["fix"], tuple(ops))
 
 
+# Explanations are tried in this order, mistakes before quirks.
 SWITCHES = _switches()
 
 # What a peer does by default, according to its sources and to measurements (docs/semantics.md names

@@ -102,8 +102,10 @@ def parts_of(expected: Expected) -> dict[str, Array]:
 
 def _hash(digest: "hashlib._Hash", name: str, array: Array) -> None:
     codes = np.ascontiguousarray(codes_of(array))
+    # The hash is the same on machines of either byte order.
     codes = codes.astype(codes.dtype.newbyteorder("<"))
     if codes.dtype.kind == "f":
+        # NaN has many bit patterns, which machines choose freely.
         codes = np.where(np.isnan(codes), np.array(np.nan, codes.dtype), codes).astype(codes.dtype)
     digest.update(_line([name, codes.dtype.str, list(np.shape(array)), format_of(array)]))
     digest.update(codes.tobytes())
@@ -150,6 +152,7 @@ def _rounded_up(bound: Array) -> Array:
     """The next numbers of BOUND_BITS bits, no smaller."""
     fraction, exponent = np.frexp(bound)
     unit = float(1 << BOUND_BITS)
+    # Upward, so that a bound stays a bound.
     return np.where(np.isfinite(bound), np.ldexp(np.ceil(fraction * unit) / unit, exponent), bound)
 
 
@@ -159,6 +162,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     Raises OracleError where it cannot be written; nothing is left of it then.
     """
+    # Beside the target: only within a file system is a rename atomic.
     partial = path.with_name(path.name + ".partial")
     try:
         yield partial

@@ -62,6 +62,7 @@ class _Entries:
         sizes = heights * stride
         dtype = _DTYPES[format]
         flat = np.ascontiguousarray(weights).reshape(-1)
+        # Codes may come as numbers of either sign or as records: only their width must be right.
         if flat.dtype.itemsize != dtype.itemsize:
             raise ConfigError(
                 f"weights of dtype {flat.dtype} are no {format} codes, which take "
@@ -70,6 +71,7 @@ class _Entries:
         if flat.size != sizes.sum():
             raise ConfigError(f"{flat.size} weights; the tables need {int(sizes.sum())}")
         self.table = (
+            # A record of one field names the format, by which kernels are compiled.
             flat.view(dtype) if format == "fp32" else flat.view(np.dtype([(format, dtype)]))
         )
         self.feature_table = np.ascontiguousarray(table, np.int64)
@@ -102,12 +104,14 @@ class _Entries:
         `matrix`.
         """
         ranks = batch_sizes.shape[1]
+        # The arguments were checked when the features' own entries were made.
         entries = object.__new__(_Entries)
         entries.table = self.table
         entries.feature_table, entries.base, entries.width, entries.stride = (
             np.repeat(array, ranks)
             for array in (self.feature_table, self.base, self.width, self.stride)
         )
+        # FBGEMM's order is rank, feature, sample: what goes to a rank is one block.
         elements = (batch_sizes * self.width[:, None]).T  # [ranks, F]
         place = (np.cumsum(elements) - elements.reshape(-1)).reshape(elements.shape).T.reshape(-1)
         return entries, np.ascontiguousarray(place), entries.width, (int(elements.sum()),)
@@ -140,6 +144,7 @@ def _lookup_weights(per_sample_weights: Elements | None, lookups: int) -> Floats
     weights = np.ascontiguousarray(per_sample_weights, np.float32).reshape(-1)
     if weights.size != lookups:
         raise ConfigError(f"{lookups} indices, but {weights.size} per-sample weights")
+    # Kernels are compiled for one kind of array: an empty one means no weights.
     return weights if weights.size else NONE
 
 

@@ -103,13 +103,16 @@ class _Bag(nn.Module):
         rows = config.num_embeddings
         columns = config.embedding_dim
         features = len(config.feature_names)
+        # TorchRec's PoolingType is an enum whose value is the name; ours is the name.
         pooling = str(getattr(config.pooling, "value", config.pooling)).lower()
         low = config.weight_init_min
         high = config.weight_init_max
+        # TorchRec's default: uniform within 1 / sqrt(rows).
         bound = 1 / np.sqrt(rows)
         initial_rows = torch.empty(rows, columns).uniform_(
             -bound if low is None else low, bound if high is None else high
         )
+        # Fused rows are updated in the backward itself and have no gradient.
         self.weight = nn.Parameter(initial_rows, requires_grad=fused is None)
         shared: dict[str, Any] = {"feature_table_map": [0] * features, "pooling_mode": pooling}
         if fused is None:
@@ -137,6 +140,7 @@ class _Bag(nn.Module):
         table.weights.data = self.weight.data.view(-1)
         batch = table.feature_batch(indices, offsets, weights, None)
         trained_features = features_with_gradient(None, batch.table.size)
+        # The parameter itself is the input, so that its gradient arrives at `weight`.
         dense_pooled: Tensor = DenseLookup.apply(
             self.weight.view(-1), weights, table, batch, trained_features
         )
@@ -169,9 +173,11 @@ class EmbeddingBagCollection(nn.Module):
             raise ConfigError(f"device {device}: neocpu computes on the CPU")
         names = Counter(table.name for table in tables)
         uses = Counter(feature for table in tables for feature in table.feature_names)
+        # Names of tables are keys of the state_dict.
         if max(names.values(), default=1) > 1:
             raise ConfigError(f"table {names.most_common(1)[0][0]!r} is there twice")
         for table in tables:
+            # Our record has no data_type; TorchRec's is an enum that prints as DataType.FP32.
             kind = str(getattr(table, "data_type", "FP32")).rsplit(".", 1)[-1].upper()
             if kind != "FP32":
                 raise ConfigError(f"table {table.name!r}: data_type {kind}; only FP32 here")
@@ -210,6 +216,7 @@ class EmbeddingBagCollection(nn.Module):
                     f"the batch lacks feature {missing[0]!r} of table {config.name!r}; it has "
                     f"{', '.join(keys)}"
                 )
+            # A batch may hold features of other tables, too, in any order.
             feature_order = torch.tensor([keys.index(name) for name in config.feature_names])
             table_lengths, indices, table_weights = permute_2D_sparse_data(
                 feature_order, lengths, values, weights
@@ -227,6 +234,7 @@ class EmbeddingBagCollection(nn.Module):
         tables = {
             name: bag.__dict__["table"] for name, bag in self.embedding_bags.items() if bag.fused
         }
+        # Of a rule without states the list of tables is empty.
         return {name: (table.get_optimizer_state() or [{}])[0] for name, table in tables.items()}
 
     def set_learning_rate(self, learning_rate: float) -> None:

@@ -72,6 +72,7 @@ class LookupArguments:
         self.table = np.ascontiguousarray(inputs["weights"]).reshape(-1)
         if name != "fp32":
             code = "u1" if name in SCALED else FORMATS[name].dtype
+            # A record of one field names the format, by which kernels are compiled.
             self.table = self.table.view([(name, code)])
         self.base = (np.cumsum(table_sizes) - table_sizes)[feature_table]
         self.stride = stride[feature_table]
@@ -108,6 +109,7 @@ def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
         if options["pooling"] == "none":
             width = int(bags.dims[0]) if bags.dims.size else 0
             first_lookup = offsets[arguments.first_bag]
+            # Zeros: lookups that read nothing leave their line alone.
             out = np.zeros((rows.size, width), np.float32)
             lines = Lines(first_lookup[:-1] * width, bags.dims)
             kernels.gathered_rows(
@@ -165,10 +167,11 @@ def gradient_start(inputs: Arrays, bags: JaggedBatch) -> Ints:
 
 def divided(inputs: Arrays, options: dict[str, Value], bags: JaggedBatch) -> Floats:
     """grad_output f32, clipped, and for MEAN divided by the lengths of the bags."""
+    # A copy: MEAN divides in place, and inputs are not modified.
     gradient = np.array(inputs["grad_output"], np.float32)
-    most = np.float32(options.get("max_gradient", 0.0))
-    if most:
-        gradient = np.clip(gradient, -most, most)
+    limit = np.float32(options.get("max_gradient", 0.0))
+    if limit:
+        gradient = np.clip(gradient, -limit, limit)
     if options["pooling"] != "mean":
         return gradient
     flat = gradient.reshape(-1)

@@ -29,6 +29,7 @@ def averaged_bits(
         row_format = str(options["weights_format"])
         weights = encoded(decoded(shadow, form), row_format, backend)
     if due_now.clear:
+        # The caller's outputs of earlier steps share this array.
         shadow = shadow.copy()
         codes_of(shadow)[...] = 0
     return weights, shadow
@@ -37,6 +38,7 @@ def averaged_bits(
 def _interpolated(shadow: Floats, weights: Floats, coefficient: float) -> Floats:
     share = np.float32(1.0 - coefficient)
     distance = weights - shadow
+    # torch's lerp starts from the nearer end.
     if share < np.float32(0.5):
         return shadow + share * distance
     return weights - distance * (np.float32(1.0) - share)

@@ -47,11 +47,13 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     prev_iter = np.array(inputs.get("prev_iter", np.zeros(rows)), np.float32).reshape(-1)
     weights = _numbers(inputs, options)
     touched = _touched_rows(inputs, options)
+    # Only these: rows that rest are not even decoded and encoded again.
     elements = np.repeat(_touched_mask(rows, touched), _row_widths(inputs))
     if is_active(options):
         decay = _by_element(inputs, options)
         weights[elements] = decay[elements] * weights[elements]
         prev_iter[touched] = np.float32(int(options["step"]))
+    # One rounding to the format, after decay and step.
     fp32_options = {**_decoupled(options), "weights_format": "fp32"}
     outputs = plain_update.backward_bits({**inputs, "weights": weights}, fp32_options, backend)
     if form != "fp32":

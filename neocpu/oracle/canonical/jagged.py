@@ -37,6 +37,7 @@ def _exact_sums(columns: np.ndarray) -> np.ndarray:
     """Sums over the first axis, f64[D], exact and rounded once where all terms are finite."""
     return np.array(
         [
+            # fsum raises for infinities of both signs, where IEEE has NaN.
             math.fsum(column) if all(map(math.isfinite, column)) else sum(column)
             for column in columns.T.tolist()
         ],
@@ -53,6 +54,7 @@ def softmax_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arr
     ends = inputs["offsets"].astype(np.int64).tolist()
     for start, end in pairwise(ends):
         if start < end:
+            # Our own exponential: libraries differ in the last place.
             power = exp(x[start:end] - x[start:end].max(0))
             out[start:end] = power / _exact_sums(power)
     return {"out": out}

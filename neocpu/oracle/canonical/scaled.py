@@ -39,8 +39,10 @@ class ScaledTables:
         start = 0
         for t, (rows, columns) in enumerate(zip(tables.rows.tolist(), tables.dims.tolist())):
             size = row_bytes(self.name, columns)
+            # A copy: rows without a gradient keep their bytes, all others are written here.
             self.data.append(flat[start : start + rows * size].reshape(rows, size).copy())
             start += rows * size
+            # The step is part of the key, so that every update draws other numbers.
             key = tensor_key(int(options["seed"]), STOCHASTIC_ROUNDING, f"{stream}{t}")
             self.codecs.append(
                 RowCodec(self.name, columns, self.rounding, int(key), backend=backend)

@@ -94,6 +94,7 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     name = str(options["weights_format"])
     fused_name = "rows.update" if name == "fp32" or name in SCALED else "rows.narrow"
     fused = backend_module(fused_name, backend).fused(rule, bool(optimizer.max_norm))
+    # Copies, as the kernels of training update in place.
     weights = np.array(inputs["weights"]).reshape(-1)
     halves = np.array(inputs.get("weights_low", ()), np.uint16).reshape(-1)
     places = places_of(tables, int(options["seed"]))

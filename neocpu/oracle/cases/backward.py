@@ -53,6 +53,7 @@ def _rules(recipe: Recipe) -> Iterator[Case]:
             )
     for rule in ("adam", "partial_rowwise_adam", "lamb", "partial_rowwise_lamb"):
         inputs = plain(recipe, f"{rule}-first", rule)
+        # The first step: no state yet.
         inputs |= states(Draw(recipe.seed, "fresh"), rule, inputs, fresh=True)
         yield _case(
             f"{rule}-first-step",
@@ -251,6 +252,7 @@ def _numbers(recipe: Recipe) -> Iterator[Case]:
         learning_rate=0.5,
     )
     huge = plain(recipe, "huge", "exact_adagrad")
+    # Squares near 2^140, beyond fp32's 2^128.
     huge["grad_output"] *= np.float32(2.0**70)
     yield _case(
         "overflowing-squares",
@@ -300,6 +302,7 @@ def _formats(recipe: Recipe) -> Iterator[Case]:
         )
         yield _case(f"split-{rule}", split, about, rule, weights_format="bf16")
     half = plain(recipe, "ties", "exact_sgd")
+    # 1 + 2^-8 lies halfway between two bf16 numbers.
     half["weights"] = coded(np.ones_like(half["weights"]), "bf16")
     half["grad_output"][:] = 2.0**-8
     yield _case(

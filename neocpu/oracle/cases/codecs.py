@@ -84,6 +84,7 @@ def _rounding(recipe: Recipe) -> Iterator[Case]:
 def _pair(name: str, suffix: str, x: Floats, about: str) -> Iterator[Case]:
     """Rows x f32[R, D] to bytes of a format, and these bytes back to numbers."""
     yield Case(f"quantize-{name}{suffix}", "quantize", {"x": x}, {"format": name}, about)
+    # By the twin: cases must not depend on compiled code.
     codes = QUANTIZE.run({"x": x}, {"format": name}, "reference")["codes"]
     options: dict[str, Value] = {"format": name, "columns": x.shape[1]}
     about = f"bytes of {name} back to numbers: {about}"

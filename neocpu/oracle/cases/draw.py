@@ -72,18 +72,21 @@ class Draw:
         """`count` words of 32 bits."""
         out = np.empty((1, max(count, 1)), np.uint32)
         random_words(self._key, self._row, 0, 0, out)
+        # A row of its own for each call, so that one drawn longer leaves the others as they are.
         self._row += 1
         return out[0, :count]
 
     def whole(self, shape: int | tuple[int, ...], low: int, high: int) -> Ints:
         """Whole numbers in [low, high)."""
         count = int(np.prod(shape))
+        # A multiplication instead of a remainder, in whole numbers: the same on every machine.
         return (low + (self.words(count).astype(np.int64) * (high - low) >> 32)).reshape(shape)
 
     def floats(self, shape: int | tuple[int, ...], low: int = -3, high: int = 2) -> Floats:
         """fp32 numbers of either sign with all 24 bits, exponents in [low, high)."""
         count = int(np.prod(shape))
         words = self.words(count)
+        # All 24 bits at random: numbers with short fractions would add up without rounding.
         fraction = 1.0 + (words & 0x7FFFFF).astype(np.float64) / (1 << 23)
         sign = np.where(words >> 31, -1.0, 1.0)
         numbers: Floats = np.ldexp(sign * fraction, self.whole(count, low, high)).astype(np.float32)
@@ -95,6 +98,7 @@ class Draw:
         Sums of thousands of them are exact in any order.
         """
         words = self.words(int(np.prod(shape)))
+        # Never 0: a lost 0 would not show.
         units = 1 + (words >> 1) % ((1 << bits) - 1)
         sign = np.where(words & 1, -1.0, 1.0)
         numbers: Floats = np.ldexp(sign * units, unit).astype(np.float32)

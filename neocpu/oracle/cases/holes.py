@@ -41,6 +41,7 @@ def _backward(
 def _wide(recipe: Recipe, name: str, rule: str) -> Arrays:
     """One table of rows beyond two turns of a warp."""
     draw = Draw(recipe.seed, f"backward-{name}")
+    # A warp takes 32 columns at once; a third turn has one vector left.
     inputs = tables(draw, (5,), (recipe.tail(64),))
     inputs |= bags(draw, inputs, [[2, 1, 3]])
     return {**inputs, **states(draw, rule, inputs), "grad_output": gradient(draw, inputs)}
@@ -75,6 +76,7 @@ def _ends(recipe: Recipe) -> Iterator[Case]:
     for mode in ("increase", "decrease"):
         name = f"tail-rate-{mode}-at-threshold"
         inputs = plain(recipe, name, COUNTER)
+        # Every count from 0 to 5: the update adds 1 before the comparison.
         inputs["row_counter"] = (np.arange(inputs["row_counter"].size) % 6).astype(np.float32)
         yield _backward(
             name,
@@ -117,6 +119,7 @@ def _codes(recipe: Recipe) -> Iterator[Case]:
     for name in ("fp8_row_forward", "fp8_row_backward"):
         x = Draw(recipe.seed, f"codes-{name}").floats((2, BYTE // 2))
         codes = QUANTIZE.run({"x": x}, {"format": name}, "reference")["codes"]
+        # Codes that no quantisation of ordinary numbers would write.
         codes[:, : BYTE // 2] = np.arange(BYTE, dtype=np.uint8).reshape(2, -1)
         options = {"format": name, "columns": BYTE // 2}
         about = f"all codes of {name}, subnormal ones among them"

@@ -46,6 +46,7 @@ def _ids(draw: Draw, count: int) -> Ints:
     low = draw.words(count).astype(np.int64)
     high = draw.words(count).astype(np.int64) & 0x7FFFFFFF
     ids = high << 32 | low
+    # A hash of the lower 32 bits alone would take both for one.
     ids[1] = ids[0] ^ (1 << 40)
     return np.unique(np.concatenate([ids, [0, (1 << 63) - 1]]))
 

@@ -171,6 +171,7 @@ def _dense(recipe: Recipe) -> Iterator[Case]:
     offsets = np.array([0, 3, 3, 10, 11])
     values = draw.floats((11, 3))
     values[4, 1] = np.nan
+    # Copies keep NaN and -0 as they are.
     values[9, 2] = -0.0
     inputs: Arrays = {"values": values, "offsets": offsets}
     yield _case(

@@ -28,6 +28,7 @@ def _ordinary(draw: Draw, shape: int | tuple[int, ...]) -> Floats:
     """Numbers of mean 0 with all 24 bits, near a normal distribution of variance 1."""
     count = int(np.prod(shape))
     uniform = draw.words(12 * count).astype(np.float64).reshape(12, count) / 2.0**32
+    # Twelve uniform numbers have the variance 1, without a function of libm.
     return (uniform.sum(axis=0) - 6.0).astype(np.float32).reshape(shape)
 
 

@@ -54,6 +54,7 @@ def _ftrl(recipe: Recipe) -> Iterator[Case]:
         beta=0.0,
     )
     near = _inputs(recipe, "ftrl-threshold", "ftrl", fresh=True)
+    # Then z is the sum of whole gradients, with no sigma*w.
     near["weights"][:] = 0
     near["grad_output"][:] = np.sign(near["grad_output"])
     near["indices"][:] = np.arange(near["indices"].size) % 6
@@ -129,6 +130,7 @@ def _global_decay(recipe: Recipe) -> Iterator[Case]:
         ("-bf16", {"weights_format": "bf16"}, "bf16 rows decay as fp32 numbers, rounded once"),
     ):
         inputs = _inputs(recipe, f"global-decay{name}", "exact_rowwise_adagrad")
+        # Ages from 0 (never updated) to 5 steps.
         inputs["prev_iter"] = np.arange(17, dtype=np.float32) % 6
         inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
         yield _backward(f"global-decay{name}", inputs, about, step=6, **decay, **options)

@@ -170,6 +170,7 @@ def _backward(seed: int, shape: ScaleShape, optimizer: str) -> Case:
         for candidate in near
         if ((candidate >= 0) & (candidate < inputs["rows"][table])).all()
     ]
+    # The ends of all tables, where wrapped offsets often land.
     rows += [first_row[:-1], first_row[1:] - 1]
     inputs["check_rows"] = np.unique(np.concatenate(rows))
     options: dict[str, Value] = {

@@ -22,6 +22,7 @@ def _batch(
     draw: Draw, multiple: int, weighted: bool = False, exact: bool = False, varied: bool = False
 ) -> Arrays:
     """Two tables of one width, three features, many duplicates, some lookups pruned."""
+    # One width: without pooling the output is a matrix.
     inputs = tables(draw, (7, 5), (multiple, multiple), (1, 0, 1), exact=exact)
     lengths = [[2, 0, 5], [], [3, 9, 0, 0, 4]] if varied else ragged(draw, 3, 5)
     inputs |= bags(draw, inputs, lengths, weighted=weighted)

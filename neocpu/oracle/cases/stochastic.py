@@ -56,6 +56,7 @@ def _numbers(seed: int, label: str, name: str) -> tuple[Floats, Floats]:
     order = np.argsort(draw.words(count), kind="stable")
     fraction = ((2 * (order % LEVELS) + 1) / (2.0 * LEVELS)).reshape(shape)
     steps = 2 ** (form.precision - 1)
+    # Normal numbers only, so that all steps of an exponent are alike.
     mantissa = steps + draw.whole(shape, 0, steps)
     unit = np.ldexp(1.0, draw.whole(shape, -2, 2) - form.precision + 1)
     sign = np.where(draw.whole(shape, 0, 2) == 0, -1.0, 1.0)
@@ -103,6 +104,7 @@ def _backward(seed: int, name: str, rounding: str) -> Case:
     options: dict[str, Value] = {
         **EXACT,
         "optimizer": "exact_sgd",
+        # The row becomes w + g, exactly the number that was meant.
         "learning_rate": -1.0,
         "weights_format": name,
         "rounding": rounding,

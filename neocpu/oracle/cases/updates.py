@@ -1,7 +1,7 @@
 """What do the cases of updates share? Hyper-parameters, states, and tables with a gradient.
 
 Hyper-parameters are fp32 numbers (1 - 2^-10, not 0.999), so that a kernel's rounding of them cannot
-explain an error; `update_cover.py` has others.
+explain an error; `covers/update.py` has others.
 """
 
 import numpy as np
@@ -29,9 +29,9 @@ EXACT: dict[str, Value] = {
     "beta1": 0.875,
     "beta2": 1 - 2.0**-10,
 }
-# Options of single rules, beside EXACT.
 # Of trajectories, whose learning rates are an input.
 SCHEDULED = {key: value for key, value in EXACT.items() if key != "learning_rate"}
+# Options of single rules, beside EXACT.
 OPTIONS_OF_RULE: dict[str, dict[str, Value]] = {
     "momentum_sgd": {"momentum": 0.625},
     "lars_sgd": {"momentum": 0.625, "eta": 0.125},
@@ -70,6 +70,7 @@ def states(draw: Draw, rule: str, inputs: Arrays, fresh: bool = False) -> Arrays
         elif name in ("momentum_buffer", "exp_avg", "linear"):
             value = draw.floats(size, -4, 0)
         else:
+            # Sums of squares are not negative.
             value = np.abs(draw.floats(size, -4, 1))
         arrays[name] = value
     return arrays

@@ -38,6 +38,7 @@ class Conclusion:
             if finding is None:
                 break
             self.findings.append(finding)
+            # The best explains first; the next has to explain what is left.
             remaining -= set(finding.cases)
         remaining -= self._mirrors(remaining)
         remaining -= self._shown(remaining)
@@ -52,6 +53,7 @@ class Conclusion:
                 self._patterns.setdefault(diagnosis.names, diagnosis)
                 gathered = evidence.setdefault(diagnosis.names, Evidence(diagnosis.names))
                 gathered.explained.add(name)
+                # As sure as a model that gives every number.
                 gathered.equal[name] = 1.0
         return list(evidence.values())
 
@@ -69,6 +71,7 @@ class Conclusion:
         for evidence in self._evidence:
             if not evidence.explained & remaining:
                 continue
+            # Over all cases first: an explanation with a condition says less.
             if evidence.strong(remaining):
                 strong.append(((evidence.score(remaining), 1), evidence, ""))
                 continue

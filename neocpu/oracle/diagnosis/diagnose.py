@@ -59,6 +59,7 @@ class Investigation:
         self._progress = progress
         self._untried: list[str] = []
         self._ops: dict[str, list[CaseTrial]] = {}
+        # Small cases first: they say as much, and a budget lasts longer.
         for trial in sorted(trials, key=lambda trial: trial.size):
             self._ops.setdefault(trial.op.name, []).append(trial)
         # explanations of each operator that explain a failed case, the best known first
@@ -103,10 +104,12 @@ class Investigation:
             if self._over(SINGLES_END):
                 skipped += 1
                 continue
+            # Right by the exact model: what is wrong is the choice of the preset.
             if trial.preset and agrees_exactly(trial):
                 self._note(trial, EXACT)
                 continue
             before = list(self._evidence[trial.op.name])
+            # What explained one failure mostly explains the next: then no other switch is tried.
             explained = [names for names in before if self._note(trial, names)]
             if explained:
                 continue
@@ -136,6 +139,7 @@ class Investigation:
             for number, evidence in enumerate(ranked):
                 self._progress(f"evidence in {op}", number, len(ranked))
                 for trial in failed_first:
+                    # No further case could save it.
                     if len(evidence.refuting) > max(HOPELESS, len(evidence.explained)):
                         break
                     if self._over(until):
@@ -184,10 +188,12 @@ class Investigation:
             if self._over(PAIRS_END):
                 raise _BudgetSpentError
             effect = None if switch.name in trial.preset else trial.effect((switch.name,))
+            # A switch that changes nothing here can explain nothing, alone or in a pair.
             if effect is not None and effect.apart:
                 active.append((effect.predicted, switch.name))
         active.sort(key=lambda pair: -pair[0])
         for i, (predicted, first) in enumerate(active):
+            # They are sorted: from here on neither of a pair makes anything right.
             if not predicted:
                 return
             for _, second in active[i + 1 :]:

@@ -97,6 +97,7 @@ class CaseTrial:
 
     def _effect(self, names: tuple[str, ...]) -> Effect | None:
         exact = names == EXACT
+        # Truths take long: a switch that nobody asks for is not tried.
         if not exact and not self.asked() & set(names):
             return None
         bent = self.truth_under(frozenset()) if exact else self._bent(names)
@@ -222,6 +223,7 @@ def _compared(plain: Truth, bent: Truth, answer: Array) -> _Comparison:
     apart = np.broadcast_to(_apart(plain, bent), x.shape)
     reference = bent.reference
     if not bent.exact:
+        # Answers are numbers of the format, so an equal one is the reference rounded.
         reference = nearest(bent.reference, FORMATS[bent.format])
     with np.errstate(invalid="ignore"):
         equal = (x == reference) | ((x != x) & (reference != reference))

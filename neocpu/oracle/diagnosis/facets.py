@@ -102,9 +102,9 @@ def _lookups(inputs: Mapping[str, Array]) -> dict[str, bool]:
             "indices of 32 bits": indices.dtype.itemsize == 4,
             "per-sample weights": f"{step}per_sample_weights" in inputs,
         }
-        most = int(np.unique(kept, return_counts=True)[1].max(initial=0))
+        duplicates = int(np.unique(kept, return_counts=True)[1].max(initial=0))
         for count in COUNTS:
-            facts[f"rows with more than {count:,} lookups"] = most > count
+            facts[f"rows with more than {count:,} lookups"] = duplicates > count
         if f"{step}offsets" in inputs:
             lengths = np.diff(inputs[f"{step}offsets"])
             facts["empty bags"] = bool((lengths == 0).any())
@@ -118,6 +118,7 @@ def _lookups(inputs: Mapping[str, Array]) -> dict[str, bool]:
             facts["one bag for each feature"] = (
                 lengths.size <= inputs.get("feature_table", np.ones(1)).size
             )
+        # One step that has it is enough for a trajectory to have it.
         facets |= {name: facets.get(name, False) or value for name, value in facts.items()}
     return facets
 
@@ -167,6 +168,7 @@ def telling_cases(cases: Iterable[Case], complete: Completed) -> list[Case]:
 
 def _told(case: Case, options: Mapping[str, object]) -> set[str]:
     """What a case tells; of options that are fractions, only whether they are 0."""
+    # Fractions have too many values for a small suite to have each.
     kinds = {k: v != 0 if isinstance(v, float) else v for k, v in options.items()}
     return {facet for facet, has in facets_of(case, kinds).items() if has}
 
@@ -211,9 +213,11 @@ def separated(failed: set[str], passed: set[str], facts: Facts) -> Separation | 
     tried = len(facts)
     if exceptions:
         for (first, a), (second, b) in combinations(common.items(), 2):
+            # The first pair without exceptions: there is no better one.
             if not a & b & passed:
                 exceptions = 0
                 best = (first, second)
+                # Who looks at more facts finds one by chance more often.
                 tried = len(facts) ** 2 // 2
                 break
     if exceptions > MOST_EXCEPTIONS * len(failed) or not best:

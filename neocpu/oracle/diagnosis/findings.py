@@ -77,6 +77,7 @@ class Evidence:
         explained = self.explained & remaining
         equal = sum(self.equal[case] for case in explained) / max(len(explained), 1)
         against = len(self.refuting) + len(self.unexplained & remaining)
+        # Rounded, as sums of floats in another order must not change the ranking.
         return (len(explained) - against, -len(self.names), round(equal, 6))
 
     def strong(self, remaining: set[str]) -> bool:

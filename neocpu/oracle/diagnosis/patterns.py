@@ -78,9 +78,11 @@ def constant_factor(case: Case, output: str, truth: Truth, x: Array) -> Pattern 
         return None
     if (~judge(truth, x)[0] & ~use).any():
         return None
+    # The median: a few elements may be wrong for another reason.
     factor = _simple_factor(float(np.median(ref[use] / x[use])))
     if factor is None:
         return None
+    # The multiplication itself rounds, and what was multiplied may be at its bound.
     bound = truth.bound * 1.001 + np.abs(ref) * 2.0**-22
     if (np.abs(x[use] * factor - ref[use]) > bound[use]).any():
         return None
@@ -286,6 +288,7 @@ def rounding_of_all(cases: Sequence[tuple[Case, Truths, Answers]]) -> Pattern | 
             largest = max(largest, float((np.abs(error) / quantum(ref, form)).max()))
             narrow &= form.precision < 24 and bool(_neighbours(truth, x, truth.format).all())
             count += error.size
+            # Without numbers before the update there is no step to go along with: signs of 0.
             step = np.zeros(1)
             before = case.inputs.get(output)
             if before is not None and before.size == x.size:
@@ -300,11 +303,12 @@ def rounding_of_all(cases: Sequence[tuple[Case, Truths, Answers]]) -> Pattern | 
             about="what is wrong is the other neighbour of the exact number",
             fix="round to nearest, ties to even",
         )
+    # Three deviations of a fair coin: beyond that errors go one way.
     if largest > MOST_ULPS or np.abs(signs).max() > 3 * math.sqrt(count):
         return None
-    most = f"{largest:.3g} units in the last place"
+    size = f"{largest:.3g} units in the last place"
     return Pattern(
         name="rounding",
-        about=f"all errors are at most {most}, up and down: rounding, not logic",
+        about=f"all errors are at most {size}, up and down: rounding, not logic",
         fix="sum in a wider type, or in fewer roundings",
     )

@@ -79,8 +79,10 @@ def _together(a: Draws | None, b: Draws | None) -> Draws | None:
     """The roundings of two answers as those of two runs; None if they are of other elements."""
     if a is None or b is None or not np.array_equal(a.element, b.element):
         return None
+    # Other chances: another question after all.
     if not np.array_equal(a.chance, b.chance):
         return None
+    # One run of each: more would be compared among themselves again.
     return replace(a, up=np.concatenate([a.up[:1], b.up[:1]]))
 
 

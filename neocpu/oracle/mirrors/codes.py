@@ -44,6 +44,7 @@ def fbgemm_dequantize(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     if name not in FBGEMM_ROWS or (name != "int8" and columns % (8 if name == "int2" else 4)):
         raise NoMirror(f"FBGEMM's CPU library reads no {name} rows of {columns} columns")
     outputs = DEQUANTIZE.run(inputs, options, "reference")
+    # A vector of AVX2 has 8 columns.
     whole = columns // 8 * 8
     if name == "int8" and whole < columns:
         header = np.ascontiguousarray(inputs["codes"][:, -8:]).view(np.float32).astype(np.float64)

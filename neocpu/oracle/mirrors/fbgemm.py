@@ -86,6 +86,7 @@ def _mean(sums: Floats, feature: Feature, output_format: str) -> Floats:
     """Sums of bags as means."""
     length = np.maximum(feature.lengths, 1)[:, None]
     if output_format == "fp32":
+        # With fp32 output FBGEMM multiplies by a reciprocal in fp32.
         reciprocal = F(1) / length.astype(np.float32)
         return sums * np.where(feature.lengths[:, None] > 0, reciprocal, F(0))
     if feature.weights is not None:
@@ -119,6 +120,7 @@ def _inference(inputs: Arrays, options: dict[str, Value]) -> Floats:
         total = np.zeros((count.size, feature.rows.shape[1]), np.float32)
         for k in range(int(count.max(initial=0))):
             longer = np.flatnonzero(count > k)
+            # Pruned rows add nothing, though MEAN counts them.
             reading = longer[feature.indices[feature.offsets[longer] + k] >= 0]
             lookups = feature.offsets[reading] + k
             row = feature.indices[lookups]
@@ -211,6 +213,7 @@ def _factors(table_features: list[Feature], options: dict[str, Value]) -> Floats
         return np.concatenate(weights)
     if options["pooling"] != "mean":
         return None
+    # In double, rounded once, as FBGEMM's scale factors are.
     reciprocals = [1.0 / feature.lengths[feature.bag] for feature in table_features]
     return np.concatenate(reciprocals).astype(np.float32)
 
@@ -231,11 +234,13 @@ def _generated(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[st
         square = g[:, 0] * g[:, 0]
     else:
         lanes = np.zeros((len(g), 8), np.float32)
+        # A masked load: missing columns are 0, and add nothing.
         padded = np.zeros((len(g), -(-width // 8) * 8), np.float32)
         padded[:, :width] = g
         for k in range(0, padded.shape[1], 8):
             lanes = lanes + padded[:, k : k + 8] * padded[:, k : k + 8]
         pairs = lanes[:, 0::2] + lanes[:, 1::2]
+        # The order of the horizontal additions in the generated code.
         square = ((pairs[:, 2] + pairs[:, 3]) + (pairs[:, 0] + pairs[:, 1])) / F(width)
     state[rows] = state[rows] + square
     step = F(-float(options["learning_rate"])) / (np.sqrt(state[rows]) + F(float(options["eps"])))
@@ -258,6 +263,7 @@ def _compiled(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str
     if mode == 1 and options["weights_format"] == "fp16":
         whole = 0  # GCC made no vectors of this loop
     for d in range(width):
+        # GCC contracts the scalar remainder to a fused operation, the vectors it does not.
         total = total + x[:, d] * x[:, d] if d < whole else fused(x[:, d], x[:, d], total)
     state[rows] = state[rows] + total / F(width)
     step = rate / (np.sqrt(state[rows]) + F(float(options["eps"])))

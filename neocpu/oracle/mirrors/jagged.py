@@ -35,6 +35,7 @@ def group_index_select_backward(inputs: Arrays, options: dict[str, Value]) -> Ar
     move = moves.group_index_select(inputs, options, NONE)
     out = np.zeros(move.shape, np.float32)
     gradient = np.asarray(inputs["grad_output"], np.float32).reshape(-1)
+    # One by one in the order given, which `bincount` or a sum of groups would not keep.
     np.add.at(out, move.source.reshape(-1), gradient)
     return {"values_grad": out}
 
@@ -53,6 +54,7 @@ def permute_multi_embedding_backward(inputs: Arrays, options: dict[str, Value]) 
     for to_tensor, from_tensor, to_column, from_column, length, _ in blocks:
         source = sources[from_tensor].reshape(samples, -1)[:, from_column : from_column + length]
         columns = slice(to_column, to_column + length)
+        # FBGEMM stores or adds whole blocks, which its links chain.
         if written[to_tensor][columns].all():
             parts[to_tensor][:, columns] += source
         else:

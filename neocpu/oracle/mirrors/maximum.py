@@ -20,6 +20,7 @@ def _winning_lookups(feature: Feature) -> Ints:
             continue
         winner[bag] = start
         for lookup in range(start + 1, start + length):
+            # Not >=: of equal numbers torch keeps the first.
             larger = x[lookup] > x[winner[bag], columns]
             winner[bag, larger] = lookup
     return winner
@@ -52,6 +53,7 @@ def lookup_max_backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     gradients = [np.zeros(matrix.shape, np.float32) for matrix in matrices]
     for table, sharing in by_table(inputs, matrices).items():
         total: Floats | None = None
+        # torch walks its graph backwards, so the last use of a table comes first.
         for feature in reversed(sharing):
             gradient = _feature_gradient(feature, inputs)
             total = gradient if total is None else total + gradient

@@ -145,9 +145,9 @@ def by_table(inputs: Arrays, matrices: list[Floats]) -> dict[int, list[Feature]]
 def gradient_of(feature: Feature, inputs: Arrays, options: dict[str, Value]) -> Floats:
     """grad_output of each lookup of a feature, f32[n, D], clipped; not yet divided or weighted."""
     gradient = np.asarray(inputs["grad_output"], np.float32)
-    most = F(float(options.get("max_gradient", 0.0)))
-    if most:
-        gradient = np.clip(gradient, -most, most)
+    limit = F(float(options.get("max_gradient", 0.0)))
+    if limit:
+        gradient = np.clip(gradient, -limit, limit)
     if options["pooling"] == "none":
         return gradient[feature.first : feature.first + feature.indices.size]
     columns = slice(feature.column, feature.column + feature.rows.shape[1])
@@ -200,9 +200,11 @@ def introsort_order(keys: Ints) -> Ints:
                 raise NoMirror("std::sort falls back on heap sort for these row numbers")
             depth -= 1
             cut = _partition(key, place, first, last)
+            # libstdc++ recurses into the right part and loops over the left.
             parts.append((cut, last, depth))
             last = cut
     partitioned = np.array(place, np.int64)
+    # The final insertion sort is stable over what partitioning left.
     return partitioned[np.argsort(keys[partitioned], kind="stable")]
 
 

@@ -160,6 +160,7 @@ def mkl_root(x: Floats) -> Floats:
     """sqrt(x), f32 of any shape, with the bits of MKL's vsSqrt."""
     plain = np.isfinite(x) & (x > 0)
     fraction, exponent = np.frexp(np.where(plain, x, 1).astype(np.float64))
+    # frexp's fractions begin at 1/2; significands at 1.
     exponent -= 1
     # in [1, 4): everything else is a power of four
     scaled = np.ldexp(2 * fraction, exponent & 1).astype(np.float32)
@@ -168,4 +169,5 @@ def mkl_root(x: Floats) -> Floats:
     half = np.float32(0.5) * guess
     root = np.ldexp(fused(fused(-low, low, scaled), half, low), exponent >> 1)
     with np.errstate(invalid="ignore"):
+        # 0, infinity, NaN and negative numbers have one answer by IEEE.
         return np.where(plain, root, np.sqrt(x)).astype(np.float32)

@@ -65,10 +65,12 @@ def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
             continue
         if feature.weights is not None and options["pooling"] == "mean":
             raise NoMirror("torch refuses weights with a MEAN")
+        # torch takes weights in the table's type only.
         weights = None if feature.weights is None else _rounded(feature.weights, form)
         sums = running_sums(x, feature.offsets[:-1], feature.lengths, weights)
         total = encoded(sums, form, half_up=True)
         if options["pooling"] == "mean":
+            # The sum is divided in the output's type, so the length is rounded to it.
             length = _rounded(np.maximum(feature.lengths, 1).astype(np.float32), form)
             total = encoded(decoded(total, form) / length[:, None], form)
         outputs.append(total)
@@ -168,6 +170,7 @@ def dense_gradient(
 
 def _factors(feature: Feature, options: dict[str, Value]) -> Floats:
     """What the gradient of each lookup is multiplied by: its weight, over L for MEAN."""
+    # In fp64: torch divides in double and rounds the factor once.
     weights = np.ones(feature.indices.size)
     if feature.weights is not None:
         weights = feature.weights.astype(np.float64)
@@ -193,6 +196,7 @@ def _sgd(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
 def _momentum(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
     g = _decayed(w, g, options)
     m = state["momentum_buffer"]
+    # torch's first step copies the gradient; dampening is not applied to it.
     m[:] = g if np.isnan(m).all() else m * F(float(options["momentum"])) + g
     w[:] = fused(F(-_rate(options)), m, w)
 
@@ -246,6 +250,7 @@ def reduced(x: Floats) -> Floats:
     the columns beyond the last vector, then the lanes.
     """
     width = x.shape[1]
+    # Too few columns for a vector of AVX2.
     if width < 8:
         return _interleaved([x[:, d] for d in range(width)])
     if width >= WIDEST:
@@ -307,6 +312,7 @@ def _added_sparse(a: Ints, x: Floats, b: Ints, y: Floats) -> tuple[Ints, Floats]
         right = i >= a.size or (j < b.size and b[j] <= a[i])
         keys.append(a[i] if left else b[j])
         value = x[i] + y[j] if left and right else x[i] if left else y[j]
+        # torch adds to an output of zeros, so -0 becomes +0.
         values.append(F(0) + value)
         i = i + left
         j = j + right
@@ -340,6 +346,7 @@ def _sparse_step(
     if name == "exact_sgd":
         order = stable_order(keys)
         rows, first, count = segments(keys, order)
+        # A step for each duplicate: torch's sparse add does not merge them.
         for k in range(int(count.max(initial=0))):
             longer = np.flatnonzero(count > k)
             gradient = x[order[first[longer] + k]]
@@ -347,6 +354,7 @@ def _sparse_step(
         return
     rows, g = _coalesced(keys, x)
     if name == "exact_adagrad":
+        # Here square and sum are operations of their own, and not fused.
         state["sum"][rows] = state["sum"][rows] + g * g
         root = mkl_root(state["sum"][rows]) + ADAGRAD_EPS
         w[rows] = fused(F(-rate), g / root, w[rows])
@@ -358,6 +366,7 @@ def _sparse_step(
     v = state["exp_avg_sq"]
     m[rows] = m[rows] + (g - m[rows]) * F(1 - beta1)
     v[rows] = v[rows] + (g * g - v[rows]) * F(1 - beta2)
+    # SparseAdam folds both bias corrections into the step, in double.
     factor = F(-(rate * math.sqrt(1 - beta2**step) / (1 - beta1**step)))
     w[rows] = w[rows] + factor * (m[rows] / (mkl_root(v[rows]) + F(float(options["eps"]))))
 

@@ -22,6 +22,7 @@ def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
         raise NoMirror("TorchRec's EmbeddingBagCollection pools")
     outputs = []
     for feature in features(inputs, tables(inputs, "fp32")):
+        # TorchRec's blocks: all of one size but the last.
         block = -(-len(feature.rows) // RANKS)
         total: Floats | None = None
         for rank in range(RANKS):

@@ -93,6 +93,7 @@ class BoundedTables:
         value = rows.value
         if "weights_low" in inputs and "low_half_ignored" not in bends:
             value = decode(joined_halves(inputs["weights"], inputs["weights_low"]), "fp32")
+        # Copies: steps write to these arrays.
         self.weights = Bounded(value.copy(), rows.error.copy())
         self.layout = layout_of(options)
         sizes = {name: int(self.geometry.first_element[-1]) for name in self.layout.element}
@@ -147,6 +148,7 @@ class BoundedTables:
     ) -> None:
         """One optimizer step on the rows of one table."""
         if "weight_decay_shared_only" in bends and not self.decays_on_cpu[table]:
+            # A new set: the caller's is frozen and goes on to other tables.
             bends |= {"weight_decay_ignored"}
         elements = self.elements(table, merged_gradients.rows)
         rows = self.geometry.first_row[table] + merged_gradients.rows
@@ -178,12 +180,14 @@ class BoundedTables:
         else:
             w = limited(RULES[str(options["optimizer"])](update, hyper), hyper, update.rest)
         w = flushed_bounded(w, bends)
+        # Several updates of a row in one step round in between, as kernels do.
         w = stored(w, str(options["weights_format"]), rounding_of(options, bends))
         if self.states and "states_not_stored" in bends:
             update.states = states
         for name, state in update.states.items():
             state = flushed_bounded(state, bends)
             places = rows if name in self.layout.row else elements
+            # fp32 here; `round_states` narrows them once their truths were taken.
             self.states[name].put(places, stored(state, "fp32"))
         self.weights.put(elements, w)
 
@@ -272,6 +276,7 @@ def _backward_truth(
     tables = BoundedTables(inputs, options, switches)
     # narrow rows: the truth wants the numbers before they are rounded
     step(tables, inputs, {**options, "weights_format": "fp32"}, switches)
+    # The upper half of a split weight is its bits cut off.
     rounding = "toward_zero" if "weights_low" in inputs else rounding_of(options, switches)
     outputs = _weight_truths(tables, inputs, options, rounding)
     if "weights_low" in inputs:

@@ -80,6 +80,7 @@ def _quantize_truth(
     if name in ("int8", "int8_gpu"):
         gpu = (name == "int8_gpu") != ("int8_epsilon_swapped" in switches)
         rounding = rounding_of({}, switches)
+        # Without switches the twins' bytes are the definition; the model is for mistakes alone.
         if switches:
             out = int8_rows(np.asarray(inputs["x"], np.float32), gpu, rounding, out.shape[1])
     return {"codes": Truth(out, np.zeros(out.shape), exact=True, format="uint8")}
@@ -92,6 +93,7 @@ def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> ND
     """
     f = np.float32
     out = np.zeros((len(x), size), np.uint8)
+    # fmin and fmax pass over NaN, as FBGEMM's comparisons do.
     low = np.fmin.reduce(x, 1, keepdims=True)
     high = np.fmax.reduce(x, 1, keepdims=True)
     with np.errstate(all="ignore"):

@@ -29,6 +29,7 @@ def _scales(x: Real, limit: float, switches: frozenset[str]) -> Bounded:
     """limit / (1e-20 + largest |x| of the row): [R]; NaN is skipped."""
     with np.errstate(invalid="ignore"):
         size = x if "fp8_largest_signed" in switches else np.abs(x)
+        # fmax skips NaN, as FBGEMM's comparisons do.
         largest = np.fmax.reduce(size, axis=1, initial=0.0)
     if "fp8_scale_of_tensor" in switches:
         largest = np.full(largest.shape, largest.max(initial=0.0))
@@ -76,6 +77,7 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     rows.quantize_fp8_row(x, backward, codes)
     scale = np.ascontiguousarray(codes[:, -8:-4]).view(np.float32)[:, 0]
     unscaled = codes.copy()
+    # A scale of 1, so that decoding gives what the codes mean by themselves.
     unscaled[:, -8:-4] = np.full((len(x), 1), 1, np.float32).view(np.uint8)
     numbers = np.empty(x.shape, np.float32)
     rows.dequantize_fp8_row(unscaled, backward, numbers)

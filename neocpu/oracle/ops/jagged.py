@@ -33,15 +33,15 @@ def _products(
     products_of = getattr(jagged, name)
 
     def truth(
-        arrays: Arrays, chosen: dict[str, Value], switches: frozenset[str]
+        arrays: Arrays, settings: dict[str, Value], switches: frozenset[str]
     ) -> dict[str, Truth]:
         truths = {}
-        for output, (description, shape) in products_of(arrays, chosen, switches).items():
+        for output, (description, shape) in products_of(arrays, settings, switches).items():
             truths[output] = in_format(sums(description).reshape(*shape), "fp32")
         return truths
 
-    def run(arrays: Arrays, chosen: dict[str, Value], backend: str) -> Arrays:
-        return canonical.product_bits(products_of, arrays, chosen, backend)
+    def run(arrays: Arrays, settings: dict[str, Value], backend: str) -> Arrays:
+        return canonical.product_bits(products_of, arrays, settings, backend)
 
     return Operator(name, about, inputs, options, outputs, run, truth)
 

@@ -88,6 +88,7 @@ class _Numbers:
         self.options = BACKWARD.complete(_table_options(options))
         self.bends = bends
         self.tables = BoundedTables(first, self.options, bends)
+        # Updates write to the rows themselves.
         self.initial = self.tables.weights.copy()
         self.row_states = RULES[str(self.options["optimizer"])].row_state
 
@@ -170,6 +171,7 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
             weights = updated["weights"].reshape(-1, dim)
             states = {name: updated[name].reshape(keys.size, -1) for name in states}
         if evicts:
+            # In fp64, whose error is far below the least distance that the model asks for.
             norm = np.sqrt(np.square(weights.astype(np.float64)).sum(1))
             evicted = store.evict(time, norm, np.zeros(keys.size))
             weights[evicted] = initial[evicted]

@@ -47,6 +47,7 @@ POOLING: dict[str, Value] = {"pooling": "sum", "weights_format": "fp32", "bounds
 def joined(bags: JaggedBatch, features: list[Bounded], variable: bool) -> Bounded:
     """Pooled features side by side [B, ΣD]; or flat one after the other, where batches vary."""
     if variable:
+        # `concatenate` wants at least one array.
         none = np.empty(0)
         return Bounded(
             np.concatenate([none, *(pooled_rows.value.reshape(-1) for pooled_rows in features)]),

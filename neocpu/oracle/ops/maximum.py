@@ -33,6 +33,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
 
 
 def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+    # A maximum is one of the numbers: the model has its bits already.
     return {"out": _largest(inputs, options, NONE).value.astype(np.float32)}
 
 

@@ -61,6 +61,7 @@ def _pair(
 
     def copy(arrays: Arrays, settings: dict[str, Value], switches: frozenset[str]) -> Arrays:
         source = move_of(arrays, settings, switches).source
+        # Source -1 takes the +0 at the end.
         flat = np.append(np.asarray(arrays[values], np.float32).reshape(-1), np.float32(0))
         return {"out": flat[source]}
 

@@ -30,21 +30,23 @@ TILE_GROUPS = 4
 
 def quantized(x: Real) -> Real:
     """Numbers of e2m1: nearest, ties to even, saturating; NaN stays NaN."""
+    # Below 8 first, so that nothing reaches what lies beyond the format's end.
     return np.clip(nearest(np.clip(x, -8.0, 8.0), E2M1), -LARGEST, LARGEST)
 
 
 def _scales(blocks: Real, factor: float) -> tuple[Bounded, Truth]:
     """Unrounded scales [R, blocks] of blocks [R, blocks, 16], and what they are in e4m3."""
-    most = np.abs(blocks).max(-1)
-    value = np.minimum(most / LARGEST * factor, E4M3.largest)
+    largest = np.abs(blocks).max(-1)
+    # Scales saturate: e4m3 has no infinity.
+    value = np.minimum(largest / LARGEST * factor, E4M3.largest)
     # a division and a product, in either order, perhaps by a reciprocal
     scale = Bounded(value, np.where(value > 0, 3 * ULP * value + 2 * TINY, 0.0))
     truth = in_format(scale, "fp8_e4m3")
     # a block of zeros is zeros, whatever its scale
-    bound = np.where(most == 0, np.inf, truth.bound)
+    bound = np.where(largest == 0, np.inf, truth.bound)
     assert truth.lower is not None and truth.upper is not None
-    lower = np.where(most == 0, 0.0, truth.lower)
-    upper = np.where(most == 0, E4M3.largest, truth.upper)
+    lower = np.where(largest == 0, 0.0, truth.lower)
+    upper = np.where(largest == 0, E4M3.largest, truth.upper)
     return scale, Truth(truth.reference, bound, lower, upper, format="fp8_e4m3")
 
 
@@ -87,8 +89,8 @@ def _quantize_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     x = np.asarray(inputs["x"], np.float32)
     factor = np.float32(options["factor"])
     blocks = x.reshape(len(x), -1, BLOCK)
-    most = np.abs(blocks).max(-1)
-    wide = np.minimum(most / np.float32(LARGEST) * factor, np.float32(E4M3.largest))
+    largest = np.abs(blocks).max(-1)
+    wide = np.minimum(largest / np.float32(LARGEST) * factor, np.float32(E4M3.largest))
     scale = nearest(wide.astype(np.float64), E4M3).astype(np.float32)
     unit = (scale / factor)[..., None]
     units = np.where(unit > 0, blocks / np.where(unit > 0, unit, np.float32(1)), np.float32(0))

@@ -76,6 +76,7 @@ class Compact:
         for table in range(self.geometry.rows.size):
             read = self.row[self.features[self.feature] == table]
             checked = checked_row[checked_table == table]
+            # Row 0 too: no table may be empty.
             self.rows_of_table.append(np.unique(np.concatenate([[0], read, checked])))
         self.checked_table = checked_table
         self.checked_row = checked_row
@@ -84,6 +85,7 @@ class Compact:
         """Row numbers in their tables, of the lookups that are kept."""
         dim = np.maximum(self.geometry.dims[self.features[self.feature]], 1)
         if "row_offset_32bit" in self.bends:
+            # Widths are powers of two, so a wrapped offset is the beginning of a row.
             row = wrapped(row * dim) // dim
         if "byte_offset_32bit" in self.bends:
             item_bytes = np.dtype(FORMATS[str(self.options["weights_format"])].dtype).itemsize
@@ -155,6 +157,7 @@ def compact_backward(
     inputs: Arrays, options: dict[str, Value], bends: frozenset[str] = frozenset()
 ) -> tuple[Arrays, dict[str, Value], Compact]:
     """Inputs and options of the `backward` that touches the same rows, and where they went."""
+    # A row's gradient comes from all samples, so none may be left out.
     samples = np.unique(inputs["bags"].astype(np.int64) % max(int(options["batch"]), 1))
     compact = Compact(inputs, options, bends, samples, inputs["check_rows"].astype(np.int64))
     backward_options = {name: value for name, value in options.items() if name != "batch"}

@@ -57,6 +57,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
         rate = rates[max(k - 1, 0)] if "rate_of_last_step" in switches else rates[k]
         step_options = {**options, "learning_rate": rate, "step": count}
         w = tables.seen_rows(step_options, switches) if training else tables.weights
+        # With the errors of all steps before: a right kernel's rows may be off by so much.
         rows = DecodedRows(w.value, w.error, np.abs(w.value))
         outputs[f"step{k}/out"] = in_format(looked_up(batch, rows, options, switches), "fp32")
         if not training:
@@ -66,6 +67,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
         step(tables, batch, step_options, switches)
         outputs[f"step{k}/weights"] = in_format(tables.weights.copy(), weights_format)
         outputs |= {f"step{k}/{name}": state for name, state in tables.state_truths().items()}
+        # After their truths: a kernel's next step starts from what was stored.
         tables.round_states()
         if shadow is not None:
             shadow_format = str(options["momentum2_format"])

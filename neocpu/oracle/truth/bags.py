@@ -141,6 +141,7 @@ def rows_of(
             product = q * scale
             value = product + bias
             magnitude = np.abs(product) + np.abs(bias)
+            # No kernel can round what is an fp32 number already, fused or not.
             exact = (product.astype(np.float32) == product) & (value.astype(np.float32) == value)
             error = np.where(exact, 0.0, (2 * U * SLACK) * magnitude + TINY)
             values.append(value.reshape(-1))
@@ -150,6 +151,7 @@ def rows_of(
             error = np.where(perhaps, np.inf, np.where(np.isfinite(value), error, 0.0))
             errors.append(error.reshape(-1))
             parts = (np.abs(product), np.abs(scale), np.abs(bias))
+            # A part that is 0 loses nothing below the normal range.
             low = [np.where(part == 0, np.inf, part) for part in parts[1:]]
             smallest.append(np.broadcast_to(np.minimum(*low), q.shape).reshape(-1))
             largest.append(np.maximum(parts[0], np.maximum(*parts[1:])).reshape(-1))
@@ -182,6 +184,7 @@ def fused_rows(
         split = size - code_bytes if header_first else code_bytes
         parts = (row[:, :split], row[:, split:])
         header, codes = parts if header_first else reversed(parts)
+        # A copy, as a view of another type needs bytes without gaps.
         scale_and_bias = header.copy().view(dtype).astype(np.float64)
         if "scale_and_bias_swapped" in switches:
             scale_and_bias = scale_and_bias[:, ::-1]
@@ -217,6 +220,7 @@ def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
         if "batch_sizes" in inputs
         else np.full(count, (offsets.size - 1) // count)
     )
+    # `count` is at least 1; without features there are no batches.
     batch_sizes = batch_sizes[: features.size]
     feature = np.repeat(np.arange(features.size), batch_sizes)
     sample = np.concatenate([np.arange(b) for b in batch_sizes] or [np.empty(0, np.int64)])
@@ -243,6 +247,7 @@ def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
         tables=tables,
         feature=feature,
         sample=sample,
+        # The true lengths: MEAN divides by them whatever a bent loop leaves out.
         length=np.diff(offsets),
         dims=dims,
         column=_columns(features, dims, switches),
@@ -277,6 +282,7 @@ def _bag_limits(offsets: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
     if "last_lookup_dropped" in switches:
         end = np.maximum(end - 1, first)
     if "bag_ends_late" in switches:
+        # The last bag has no next one to take from.
         end = np.minimum(end + 1, lookups)
     if "bag_starts_early" in switches:
         first = np.maximum(first - 1, 0)
@@ -289,6 +295,7 @@ def _checked(row: Ints, rows: Ints, options: dict[str, Value], switches: frozens
     """Row numbers; -1 where nothing is read: pruned lookups, and those out of range."""
     outside = (row < -1) | (row >= rows)
     pruned = row == -1
+    # A bent model must answer, too: it explains kernels that went on.
     if outside.any() and not switches and options.get("bounds_check", "fatal") == "fatal":
         first = int(np.flatnonzero(outside)[0])
         raise ValueError(

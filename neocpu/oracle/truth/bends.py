@@ -22,10 +22,12 @@ def bent_limits(first: Ints, end: Ints, switches: frozenset[str]) -> tuple[Ints,
     """First lookup of every bag, and the one after its last, of loops that end too early."""
     longest = int((end - first).max(initial=0))
     for cap in CAPS:
+        # Lengths first: whoever asks for a switch notes that it may matter here.
         if longest > cap and f"bag_capped_{cap}" in switches:
             end = np.minimum(end, first + cap)
     for count in UNROLLED:
         if f"bag_tail_dropped_{count}" in switches:
+            # Bags that other switches have bent may end before they begin.
             end = first + np.maximum(end - first, 0) // count * count
     return first, end
 
@@ -40,6 +42,7 @@ def limits_by_table(
     if "offsets_by_table" not in switches or not first.size:
         return first, end
     batch = int(sample.max()) + 1
+    # With more tables than features a kernel would read beyond the offsets.
     bag = np.minimum(table * batch + sample, first.size - 1)
     return first[bag], end[bag]
 
@@ -58,17 +61,18 @@ def kept_duplicates(starts: Ints, switches: frozenset[str]) -> NDArray[np.bool_]
         kept = place < size - 1
     if "segment_starts_late" in switches:
         kept = place > 0
-    most = int(count.max(initial=0))
+    longest = int(count.max(initial=0))
     for cap in CAPS:
-        if most > cap and f"duplicates_capped_{cap}" in switches:
+        if longest > cap and f"duplicates_capped_{cap}" in switches:
             kept = place < cap
     for number in UNROLLED:
         if f"duplicate_tail_dropped_{number}" in switches:
             kept = place < size // number * number
-    if most > 1 and "duplicate_lost" in switches:
+    if longest > 1 and "duplicate_lost" in switches:
         lost = 1
         for k in range(LOST_PLACES):
             lost = k if f"duplicate_lost_{k}" in switches else lost
+        # A single lookup has nobody to race with.
         kept = (size < 2) | (place != np.minimum(lost, size - 1))
     return kept
 

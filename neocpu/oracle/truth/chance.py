@@ -48,6 +48,7 @@ def _usual_error(rows: Real, additions: int) -> Real:
     """The bound [width] of one segment, rows f64[n, width] of numbers."""
     forward = np.cumsum(rows, axis=0)
     total = forward[-1]
+    # Kernels add from either end.
     backward = total - forward
     mean_square = np.maximum.reduce(
         [
@@ -57,7 +58,9 @@ def _usual_error(rows: Real, additions: int) -> Real:
         ]
     )
     largest = np.maximum(np.abs(forward).max(axis=0), np.abs(backward).max(axis=0))
+    # In a random order partial sums may pass those in order.
     largest = np.maximum(largest, np.sqrt(mean_square))
+    # By magnitude: x and -x are rounded alike, too.
     alike = _squared_multiplicities(np.abs(rows))
     random_part = DEVIATIONS * U * np.sqrt(mean_square * alike)
     return additions * _residues(rows, largest) + np.sqrt(additions) * random_part
@@ -70,15 +73,16 @@ def _residues(rows: Real, largest: Real) -> Real:
     …, whichever gives most. A residue of half a unit may always be rounded the same way.
     """
     unit = np.ldexp(1.0, np.frexp(largest)[1] - 24)
-    most = np.zeros(largest.shape)
+    worst = np.zeros(largest.shape)
     for _ in range(UNITS):
+        # What a term lacks to a multiple of the unit is lost when it is added.
         residue = rows - unit * np.rint(rows / unit)
         tie = np.abs(residue) == unit / 2
         running = np.cumsum(np.where(tie, 0.0, residue), axis=0)
         stretch = np.fmax(running.max(axis=0), 0.0) - np.fmin(running.min(axis=0), 0.0)
-        most = np.maximum(most, stretch + np.count_nonzero(tie, axis=0) * unit / 2)
+        worst = np.maximum(worst, stretch + np.count_nonzero(tie, axis=0) * unit / 2)
         unit = unit / 2
-    return most
+    return worst
 
 
 def _mean_square_at_random(rows: Real) -> Real:
@@ -89,6 +93,7 @@ def _mean_square_at_random(rows: Real) -> Real:
     count = len(rows)
     total = rows.sum(axis=0)
     variance = np.square(rows - total / count).mean(axis=0)
+    # Means of k^2/n^2 and of k*(n - k)/(n - 1) over all k.
     return np.square(total) / 3 + variance * count / 6
 
 

@@ -28,12 +28,14 @@ def counted(states: dict[str, Bounded], step: int, halflife: int) -> Bounded:
         return ONE + counter
     if halflife == 0:
         return ONE + Bounded.exactly(0.0) * counter
+    # The library's exp in fp64; kernels take one of fp32, hence 8 ulps.
     decay = np.exp(-elapsed(states["prev_iter"], step) * (math.log(2) / halflife))
     return ONE + rounded(decay, np.zeros(1), ulps=8.0) * counter
 
 
 def clipped(limit: Bounded, norm: Bounded) -> Bounded:
     """min(1, limit / norm)."""
+    # Surely inside the factor is exactly 1: there is no division to be rounded.
     inside = norm.value + norm.error <= limit.value - limit.error
     factor = smaller(limit / norm, ONE)
     return where(inside, Bounded.exactly(np.ones(inside.shape)), factor)
@@ -43,6 +45,7 @@ def _raised(x: Bounded, exponent: float) -> Bounded:
     """x^exponent of positive numbers; a relative error grows by the exponent."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         value = x.value**exponent
+        # First order, and a thousandth for the rest.
         error = np.abs(value * exponent) * (x.error / np.abs(x.value)) * 1.001
     return rounded(value, np.broadcast_to(error, value.shape), ulps=8.0)
 
@@ -58,6 +61,7 @@ def _adjusted_rate(
     threshold = float(options["tail_id_threshold"])
     max_counter = Bounded.constant(float(options["max_counter"]))
     if options["tail_id_threshold_is_ratio"]:
+        # FBGEMM compares with a whole number of updates.
         threshold = math.floor(threshold * float(options["max_counter"]))
     if mode == "counter_sgd":
         eps = Bounded.constant(float(options["eps"]))
@@ -68,6 +72,7 @@ def _adjusted_rate(
     else:
         ratio = _raised((counter + ONE) / max_counter, bound)
         rate = plain * smaller(larger(ratio, Bounded.constant(0.1)), ONE)
+    # A kernel's counter may be on the other side of the threshold.
     near = (np.abs(counter.value - threshold) <= counter.error) & (counter.error > 0)
     return unsure(where(counter.value > threshold, rate, plain), near)
 
@@ -96,16 +101,18 @@ def rate_and_keep(
     halflife = int(options["counter_halflife"])
     if first_adjusted <= 0 or step > first_adjusted:
         rate = _adjusted_rate(options, lr, plain, counter)
+        # FBGEMM's default is -1, which would make rows grow.
         signed = halflife if "counter_decay_grows" in bends else abs(halflife)
         share = Bounded.exactly(float(signed)) / counter
         if mode == "adagradw":
             if halflife == -1:
                 rate = plain * counter.sqrt()
             if halflife == -2:
-                most = Bounded.constant(float(options["adjustment_ub"]))
-                rate = smaller(lr * counter, most) / root
+                rate_limit = Bounded.constant(float(options["adjustment_ub"]))
+                rate = smaller(lr * counter, rate_limit) / root
             base = 1 - float(options["learning_rate"]) * float(options["weight_decay"])
             steps_missed = np.minimum(gap, step - first_adjusted) - 1
+            # A power by repeated products loses an ulp for each, base and product alike.
             ulps = 8.0 + 2 * float(np.max(steps_missed, initial=0))
             missed = rounded(base**steps_missed, np.zeros(steps_missed.shape), ulps=ulps)
             rate = rate * missed

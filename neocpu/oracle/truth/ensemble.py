@@ -79,11 +79,14 @@ def averaged(
     form = str(options["momentum2_format"])
     new_shadow = shadow
     if due_now.average:
+        # torch's lerp wants both operands in one dtype: the shadow's.
         narrowed = stored(weights, form)
         new_shadow = stored(_interpolated(shadow, narrowed, due_now.coefficient, bends), form)
+    # The copy takes what was averaged just now: FBGEMM averages first.
     new_weights = new_shadow if due_now.copy else weights
     if due_now.copy and "ensemble_swap_exchanges" in bends:
         new_shadow = weights
+    # Last, as the copy would take the zeros otherwise.
     if due_now.clear:
         new_shadow = Bounded.exactly(np.zeros(shadow.value.shape))
     if "ensemble_touched_rows_only" in bends:
@@ -100,5 +103,6 @@ def _interpolated(
     old = Bounded.constant(coefficient)
     new = Bounded(np.asarray(1 - coefficient), np.asarray(ULP if 0 < coefficient < 1 else 0.0))
     direct = old * shadow + new * weights
+    # torch's lerp, which may lose more where w and shadow differ much.
     by_difference = shadow + new * (weights - shadow)
     return Bounded(direct.value, np.maximum(direct.error, by_difference.error))

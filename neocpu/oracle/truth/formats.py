@@ -84,6 +84,7 @@ def toward_zero(x: Real, form: Format) -> Real:
     """Round by dropping bits."""
     with np.errstate(invalid="ignore"):
         q = quantum(x, form)
+        # Dropping bits never reaches infinity: it stops at the largest number.
         y = np.clip(np.trunc(x / q) * q, -form.largest, form.largest)
         return np.where(np.isfinite(x), y, x if form.beyond > 0 else np.nan)
 
@@ -93,11 +94,13 @@ def below(x: Real, form: Format) -> Real:
     with np.errstate(invalid="ignore"):
         q = quantum(x, form)
         y = np.floor(x / q) * q
+        # Above the range the largest number is the one below, not infinity.
         return np.where(y > form.largest, form.largest, _beyond(x, y, form))
 
 
 def above(x: Real, form: Format) -> Real:
     """The smallest number of the format that is not below x (inf, or NaN, above its range)."""
+    # Formats are symmetric.
     return -below(-x, form)
 
 
@@ -202,11 +205,13 @@ def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
     form = FORMATS[name]
     low, high = limits(x, name, rounding)
     with np.errstate(invalid="ignore", over="ignore"):
+        # Of the far end, where the format's numbers are widest apart.
         step = quantum(np.abs(x.value) + np.where(np.isfinite(x.error), x.error, 0), form)
         bound = x.error + step * (0.5 if rounding == "nearest" else 1.0)
     probability = None
     if rounding == "stochastic":
         with np.errstate(invalid="ignore", divide="ignore"):
+            # Meaningful for two neighbours only, which `one_step` sees to.
             chance = (x.value - low) / (high - low)
         one_step = (
             np.isfinite(low)

@@ -25,6 +25,7 @@ def proximal(
     if "ftrl_sigma_missing" not in h.bends:
         pull = product(grown, w, over=(h["learning_rate"],))
         z = z - pull
+        # Kernels may subtract the pull from g first; where z and g cancel, that differs.
         other_order = states["linear"] + (g - pull)
         z = Bounded(z.value, np.maximum(z.error, other_order.error))
     states["accumulator"] = n
@@ -52,13 +53,14 @@ def _surely_zero(x: Bounded) -> NDArray[np.bool_]:
 
 def _outside(z: Bounded, h: Hyper) -> Bounded:
     """z - clip(z): how far z is outside [-lambda1, lambda1]; 0 inside."""
-    most = h["lambda1"]
-    inside = np.abs(z.value) + z.error + most.error <= most.value
-    outside = z - most * Bounded.exactly(np.sign(z.value))
-    value = np.where(np.abs(z.value) <= most.value, 0.0, outside.value)
+    threshold = h["lambda1"]
+    # Surely inside the weight is exactly 0.
+    inside = np.abs(z.value) + z.error + threshold.error <= threshold.value
+    outside = z - threshold * Bounded.exactly(np.sign(z.value))
+    value = np.where(np.abs(z.value) <= threshold.value, 0.0, outside.value)
     if "ftrl_threshold_missing" in h.bends:
         return outside
     if "ftrl_threshold_hard" in h.bends:
         outside = z
-        value = np.where(np.abs(z.value) <= most.value, 0.0, z.value)
+        value = np.where(np.abs(z.value) <= threshold.value, 0.0, z.value)
     return Bounded(value, np.where(inside, 0.0, outside.error))

@@ -33,9 +33,11 @@ def factors(prev_iter: Bounded, options: dict[str, Value], bends: frozenset[str]
     missed = np.maximum(int(options["step"]) - last - counted, 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         power = keep**missed
+        # The error of c, as often as it is a factor of the power.
         error = missed * (ULP * (1 + abs(share))) * np.abs(keep) ** np.maximum(missed - 1, 0)
     bounded = rounded(power, np.broadcast_to(error, power.shape), ulps=8.0)
     factor = larger(bounded, Bounded.constant(float(options["decay_lower_bound"])))
+    # c^0 is exactly 1, by every pow.
     at_once = missed == 0
     if "global_decay_of_new_rows" not in bends:
         at_once = at_once | (last == 0)

@@ -67,6 +67,7 @@ class Hyper:
         share = self.number("weight_decay")
         if "decay_without_rate" not in self.bends:
             share *= self.number("learning_rate")
+        # From fp32 numbers or from exact ones, and fused or not: an ulp of 1 and of lr*wd.
         return Bounded(np.asarray(1 - share), np.asarray(ULP * (1 + abs(share))))
 
     def complement(self, name: str) -> Bounded:
@@ -75,6 +76,7 @@ class Hyper:
             return ONE
         beta = self[name]
         value = np.asarray(1 - beta.value)
+        # Kernels store 1 - beta as fp32.
         rounding = np.abs(value.astype(np.float32) - value)
         return Bounded(value, beta.error + rounding * SLACK)
 
@@ -86,5 +88,6 @@ class Hyper:
         beta = self[name]
         t = self.step
         power = beta.value**t
+        # The derivative of the power, and two ulps for a library's pow.
         error = t * beta.error * beta.value ** max(t - 1, 0) + (2 * ULP * power if t else 0.0)
         return Bounded(1 - power, np.asarray(error + U * abs(1 - power)))

@@ -46,6 +46,7 @@ def jagged_rows(
     if "last_lookup_dropped" in switches:
         lengths = np.maximum(lengths - 1, 0)
     if "first_lookup_dropped" in switches:
+        # Empty bags have no first lookup to drop.
         first += lengths > 0
         lengths = np.maximum(lengths - 1, 0)
     count = int(offsets[-1])
@@ -239,12 +240,14 @@ def _softmax_of_bag(x: Real, padding: int, of_row: bool) -> Bounded:
         transposed = _softmax_of_bag(x.T, 0, False)
         return Bounded(transposed.value.T, transposed.error.T)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        # Padding counts as zeros, in the maximum too.
         largest = x.max(0, initial=0.0 if padding else -np.inf)
         shifted = x - largest
         power = np.exp(shifted)
         # a kernel may subtract the largest number or not: the longer argument has the larger error
         plain = np.where((np.abs(largest) <= OVERFLOW) & np.isfinite(x), np.abs(x), 0.0)
         argument = np.maximum(np.where(np.isfinite(shifted), np.abs(shifted), 0.0), plain)
+        # e^(x + d) is e^x times about 1 + d: the error of the argument is relative.
         power_error = power * (EXP_ULPS + 2 * argument) * ULP + np.where(power > 0, TINY, 0.0)
         total = power.sum(0) + (padding * np.exp(-largest) if padding else 0.0)
         total_error = power_error.sum(0) + gamma(len(x) + padding) * total
@@ -274,6 +277,7 @@ def softmax_gradient(
         # y*g - y*dot is the same formula
         split = np.abs(y[counted]) * (np.abs(g[counted]) + np.abs(dot.value)) * ULP
         finite = np.isfinite(inner.value) & np.isfinite(split)
+        # With a dot product of 0 both forms are one product.
         exact = (inner.error == 0) & (dot.error == 0) & (dot.value == 0)
         inner = replace(inner, error=inner.error + np.where(finite & ~exact, split + TINY, 0.0))
     out = Bounded.exactly(np.zeros(y.shape))

@@ -78,12 +78,13 @@ class KeyStore:
         if strategy == "timestamp_threshold":
             evicted &= self.time < time - int(self.options["ttl"])
         if strategy == "l2_weight":
-            least = float(self.options["min_norm"])
-            if (self.present & (np.abs(norm - least) <= norm_error)).any():
+            min_norm = float(self.options["min_norm"])
+            # Kernels may decide either way there, and all that follows would differ.
+            if (self.present & (np.abs(norm - min_norm) <= norm_error)).any():
                 raise ValueError(
                     "min_norm is too near the norm of a row to say whether it stays: change it"
                 )
-            evicted &= norm < least
+            evicted &= norm < min_norm
         places: Ints = np.flatnonzero(evicted)
         self.present[places] = False
         self.count[places] = 0
@@ -101,6 +102,7 @@ class KeyStore:
         """Ids whose count, which fades now, is below min_count."""
         before = self.count
         rate = float(self.options["decay_rate"])
+        # Counts are whole numbers: a single occurrence fades to 0 at once.
         self.count = np.floor(self.count * rate).astype(np.int64)
         compared = before if "kv_decay_after_check" in self.bends else self.count
         rare: NDArray[np.bool_] = compared < int(self.options["min_count"])

@@ -109,6 +109,7 @@ def block_bucketize(inputs: Arrays, options: dict[str, Value], switches: frozens
     blocks = inputs["block_sizes"].tolist()
 
     def owner(key: int, row: int) -> tuple[int, int]:
+        # FBGEMM spreads rows beyond the last block over all ranks.
         if row >= blocks[key] * ranks or "bucket_by_modulo" in switches:
             local_row, rank = divmod(row, ranks)
         else:
@@ -128,6 +129,7 @@ def bucketize_uneven(inputs: Arrays, options: dict[str, Value], switches: frozen
     ends = inputs["boundaries"].tolist()
 
     def owner(key: int, row: int) -> tuple[int, int]:
+        # As beyond even blocks.
         if row >= ends[key][-1]:
             return row % ranks, row // ranks
         rank = next(r for r in range(ranks) if row < ends[key][r + 1])
@@ -154,11 +156,11 @@ def jagged_to_padded_dense(
     """Rows of each bag, cut off or padded to max_length (jagged_to_padded_dense)."""
     values = inputs["values"]
     ends = inputs["offsets"].tolist()
-    most = int(options["max_length"])
-    out = np.full((len(ends) - 1, most, values.shape[1]), options["padding"], values.dtype)
+    max_length = int(options["max_length"])
+    out = np.full((len(ends) - 1, max_length, values.shape[1]), options["padding"], values.dtype)
     for b, (start, end) in enumerate(pairwise(ends)):
-        first = max(end - most, start) if "padding_cuts_front" in switches else start
-        for k in range(min(end - start, most)):
+        first = max(end - max_length, start) if "padding_cuts_front" in switches else start
+        for k in range(min(end - start, max_length)):
             out[b, k] = values[first + k]
     return {"dense": out}
 
@@ -220,6 +222,7 @@ def linear_index(inputs: Arrays, options: dict[str, Value], switches: frozenset[
         for row in inputs["indices"][start:end].tolist():
             offset = row * dims[t]
             if "row_offset_32bit" in switches:
+                # Two's complement of 32 bits.
                 offset = (offset + 2**31) % 2**32 - 2**31
             elements.append(-1 if row < 0 else first_element + offset)
             global_rows.append(-1 if row < 0 else first_row + row)
@@ -237,6 +240,7 @@ def bounds_check(inputs: Arrays, options: dict[str, Value], switches: frozenset[
     for bag, (start, end) in enumerate(pairwise(ends)):
         t = features[bag // samples]
         for j in range(start, end):
+            # -1 is a pruned row, and inside.
             if -1 <= checked[j] < rows[t]:
                 continue
             count[t] += 1

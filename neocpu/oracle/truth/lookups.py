@@ -37,6 +37,7 @@ def divisor(bags: JaggedBatch, options: dict[str, Value], switches: frozenset[st
     """What the sum of each bag is divided by: f64[bags], or None where nothing is divided."""
     if options["pooling"] != "mean" or "mean_not_divided" in switches:
         return None
+    # Empty bags are 0, and divided by nothing.
     length: Real = np.maximum(bags.length, 1).astype(np.float64)
     if "mean_counts_kept" in switches:
         length = np.maximum(np.bincount(bags.bag, minlength=length.size), 1).astype(np.float64)
@@ -76,6 +77,7 @@ def _terms(
     elements = elements_of(bags, lookups, width)
     weight = None if bags.weight is None else bags.weight[lookups]
     size = None if weight is None else np.abs(weight)
+    # A factor may go to scale and bias first, so that rows are no longer decoded exactly.
     factored = (divisions[bags.bag[lookups]] > 0) | (weight is not None)
     error = np.where(factored[:, None], rows.factored_error(elements), rows.error[elements])
     # a row of which nothing is known may be NaN: not even a weight of 0 makes it 0
@@ -101,6 +103,7 @@ def _underflow(
         with np.errstate(invalid="ignore", over="ignore"):
             small = smallest * weight < SMALL * (1.0 if by is None else np.abs(by))
             lost = np.maximum(lost, np.where(small & (weight != 0), SCALED_LOSS, 0.0))
+            # A part may overflow where the decoded number would not.
             lost = np.where(largest * weight > LARGEST / 2, np.inf, lost)
     return lost if by is None else lost * np.abs(by)
 
@@ -130,6 +133,7 @@ def pooled(
     features = []
     for f, first_bag in enumerate(bag_limits[:-1]):
         end_bag = bag_limits[f + 1]
+        # Lookups are sorted by bag, and bags by feature.
         lookups = np.arange(*np.searchsorted(bags.bag, (first_bag, end_bag)))
         width = int(bags.dims[f])
         terms, magnitude = _terms(bags, rows, lookups, width, divisions)
@@ -183,6 +187,7 @@ def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
             underflow=_underflow(bags, rows, in_feature, width, None),
         )
         single = sums_of(terms, magnitude, starts, by)
+        # A copied row keeps its -0, which a sum would lose.
         minus_zero = (terms.value == 0) & np.signbit(terms.value)
         value[position] = np.where(minus_zero, -0.0, single.value)
         error[position] = single.error
@@ -199,9 +204,9 @@ def gradients(
 ) -> Real:
     """Gradient rows [m, D] that reach some lookups of feature f, not yet divided or weighted."""
     gradient = np.asarray(inputs["grad_output"], np.float64)
-    most = float(np.float32(options.get("max_gradient", 0.0)))
-    if most:
-        gradient = np.clip(gradient, -most, most)
+    limit = float(np.float32(options.get("max_gradient", 0.0)))
+    if limit:
+        gradient = np.clip(gradient, -limit, limit)
     columns = np.arange(bags.dims[f])
     if options["pooling"] == "none":
         rows: Real = gradient[bags.position[lookups, None], columns]
@@ -224,6 +229,7 @@ def merged(
     tables = {}
     for table in np.unique(bags.table).tolist():
         in_table = np.flatnonzero(bags.table == table)
+        # Stable: switches that drop the first or last duplicate go by the batch's order.
         by_row = in_table[np.argsort(bags.row[in_table], kind="stable")]
         tables[table] = _merged_table(bags, inputs, options, by_row, switches)
     return tables
@@ -287,9 +293,11 @@ def _merged_table(
     roundings = np.broadcast_to(roundings_of_division(divisors), bags.length.shape)
     roundings = roundings[bags.bag[lookups]]
     inexact = (roundings[:, None] > 0) & np.isfinite(terms)
+    # The quotient itself is rounded in fp64.
     error = np.where(inexact, np.abs(terms) * FP64_ERROR, 0.0)
     rows, first = np.unique(bags.row[lookups], return_index=True)
     starts = np.append(first, lookups.size)
+    # A row's lookups are in bags of several lengths: the worst counts for all.
     divisions = np.maximum.reduceat(roundings, first)
     kept = kept_duplicates(starts, switches)
     if kept is not None:
@@ -315,9 +323,9 @@ def _merged_table(
     if "duplicates_averaged" in switches:
         count = np.diff(starts)[:, None]
         total = Bounded(total.value / count, total.error / count + np.abs(total.value) * U)
-    most = float(np.float32(options.get("max_gradient", 0.0)))
-    if "clip_after_merge" in switches and most:
-        total = Bounded(np.clip(total.value, -most, most), total.error)
+    limit = float(np.float32(options.get("max_gradient", 0.0)))
+    if "clip_after_merge" in switches and limit:
+        total = Bounded(np.clip(total.value, -limit, limit), total.error)
     return MergedGradients(rows, total, single, starts)
 
 

@@ -57,6 +57,7 @@ def elements_of_maxima(
 
 def maxima(bags: JaggedBatch, rows: DecodedRows, switches: frozenset[str]) -> list[Bounded]:
     """The largest numbers of every feature's bags, [B_f, D_f] each; 0 for empty bags."""
+    # Element -1 (an empty bag) is the 0 at the end.
     padded = np.append(rows.value, 0.0)
     features = []
     for f, (element, _) in enumerate(elements_of_maxima(bags, rows, switches)):
@@ -78,6 +79,7 @@ def gradient_sums(
     """The terms of the gradient of each element of all tables: sums f32[elements, 1]."""
     targets = [np.empty(0, np.int64)]
     terms = [np.empty(0)]
+    # The gradient of a maximum is neither divided nor weighted.
     summed_options = {**options, "pooling": "sum"}
     for f, (element, lookup) in enumerate(elements_of_maxima(bags, rows, switches)):
         lookups = np.flatnonzero(bags.feature[bags.bag] == f)

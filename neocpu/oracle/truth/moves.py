@@ -32,6 +32,7 @@ def permute_pooled(inputs: Arrays, options: dict[str, Value], switches: frozense
     """Columns of features in another order (permute_pooled_embs)."""
     dims = inputs["dims"].astype(np.int64)
     permute = inputs["permute"].astype(np.int64)
+    # Only a permutation has an inverse: one that repeats features cannot be taken for its own.
     inverse = np.argsort(permute, kind="stable")
     if "permute_inverted" in switches and np.array_equal(permute[inverse], np.arange(dims.size)):
         permute = inverse
@@ -61,6 +62,7 @@ def permute_multi_embedding(
         columns = np.arange(length)
         to_place = output_start[to_tensor] + sample * out_widths[to_tensor] + to_column + columns
         if "regroup_reads_output_columns" in switches:
+            # A kernel with this mistake would read beyond the tensor; the model stays inside.
             from_column = min(to_column, int(widths[from_tensor]) - length)
         from_place = input_start[from_tensor] + sample * widths[from_tensor] + from_column
         source[to_place] = from_place + columns
@@ -98,6 +100,7 @@ def keyed_jagged_index_select(
     first = np.tile(select, keys) if "samples_of_first_key" in switches else bags
     count = int(starts[-1])
     source = ranges(starts[first], lengths.reshape(-1)[bags])
+    # Bent lengths may ask for more than there is.
     return CopyMap(np.minimum(source, count - 1), (count,))
 
 

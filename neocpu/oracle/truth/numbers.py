@@ -68,6 +68,7 @@ class Bounded:
     def __add__(self, other: "Bounded") -> "Bounded":
         with np.errstate(invalid="ignore"):
             total = self.value + other.value
+            # fp64 rounds, too: what it loses may be most of a sum that nearly cancels.
             error = self.error + other.error + _lost_in_fp64(self.value, other.value, total)
             result = rounded(total, error, tiny=0.0, basic=True)
             # inf - inf is NaN, whatever the difference
@@ -82,8 +83,10 @@ class Bounded:
         a = np.abs(self.value)
         b = np.abs(other.value)
         with np.errstate(invalid="ignore", over="ignore"):
+            # The last part is of second order, but all there is where both values are 0.
             error = _times(a, other.error) + _times(b, self.error) + _times(self.error, other.error)
             unknown = _sign_unknown(self, other) | _sign_unknown(other, self)
+            # An infinity times what may be 0 may be NaN, or infinite of either sign.
             error = np.where(unknown, np.inf, _unless_infinite(error, a, b))
             error = np.where(np.isinf(self.error + other.error), np.inf, error)
             result = rounded(self.value * other.value, error, basic=True)
@@ -96,10 +99,13 @@ class Bounded:
             value = self.value / other.value
             least = b - other.error  # the divisor is at least this far from 0
             numerator = self.error + _times(np.abs(value), other.error)
+            # By the least divisor: a bound must hold for all of them.
             quotient = np.where(least > 0, numerator / np.where(least > 0, least, 1), np.inf)
+            # Exact operands: x/0 is what IEEE says, and no error.
             error = np.where(numerator == 0, 0.0, quotient)
             may_be_zero = (other.error > 0) & ~(least > 0)
             error = np.where(may_be_zero, np.inf, _unless_infinite(error, a, b))
+            # A divisor that may be infinite makes 0 of a quotient.
             unknown = np.isinf(self.error + other.error) | _overflow(other)
             result = rounded(value, np.where(unknown, np.inf, error), ulps=DIVISION)
             return _known_beyond(result, self)
@@ -108,6 +114,7 @@ class Bounded:
         """Square root of sums of squares: they are at least 0, though their error may say less."""
         with np.errstate(invalid="ignore", over="ignore"):
             root = np.sqrt(self.value)
+            # The derivative is infinite at 0, so the root is taken at both ends instead.
             low = np.sqrt(np.maximum(self.value - self.error, 0))
             high = np.sqrt(self.value + self.error)
             error = np.where(self.error == 0, 0.0, np.maximum(root - low, high - root))
@@ -204,6 +211,7 @@ def rounded(
         exact = (value == 0) & (error == 0)
         if basic:
             exact = exact | ((error == 0) & (value.astype(np.float32) == value))
+        # NaN and infinities are compared by class, so they need no bound.
         total = np.where(np.isinf(error), np.inf, np.where(exact | ~finite, 0.0, total))
         return Bounded(value, total)
 
@@ -229,12 +237,16 @@ def product(*factors: Bounded, over: tuple[Bounded, ...] = ()) -> Bounded:
         overflow = np.zeros(result.value.shape, bool)
         for part in _parts(len(factors), len(over)):
             rest = [most[i] for i in range(len(most)) if i not in part]
+            # By the smallest that it may be: some kernel's intermediate is subnormal then.
             small = math.prod(least[i] for i in part) < SMALL
+            # fmax: 0 times infinity is NaN, and no loss.
             lost = np.fmax(lost, np.where(small, TINY * math.prod(rest), 0.0))
             overflow = overflow | (math.prod(most[i] for i in part) > LARGEST)
         steps = len(most) - 1
+        # Of a product with a factor 0 nothing can be lost.
         zero = np.logical_or.reduce(np.broadcast_arrays(*(high == 0 for high in most)))
         error = result.error + np.where(zero, 0.0, steps * lost * SLACK)
+        # What surely overflows does so in every order.
         overflow &= np.isfinite(result.value) & ~_beyond(result)
         error = np.where(overflow, np.inf, error)
     return Bounded(result.value, error)
@@ -262,6 +274,7 @@ def square_sum(x: Bounded) -> Bounded:
         nonzero = np.count_nonzero((x.value != 0) | (x.error != 0), axis=-1)
         error = (2 * _times(np.abs(x.value), x.error) + np.square(x.error)).sum(-1)
         error = np.where(unknown, np.inf, error + TINY * nonzero)
+        # A term is rounded as a product, and in at most D - 1 additions, in any order.
         result = rounded(value, error, ulps=float(gamma(columns + 1)) / ULP)
         return unsure(result, overflow & ~_beyond(result))
 

@@ -52,6 +52,7 @@ def _regularised(rows: RowUpdate, h: Hyper) -> Bounded:
 
 def _down(rows: RowUpdate, step: Bounded, keep: Bounded) -> Bounded:
     """keep*w - step; keep is exactly 1 where there is no decoupled decay."""
+    # Without decay kernels compute w - step alone: no product, no error.
     if keep is ONE:
         return rows.w - step
     # w - lr*wd*w is NaN for an infinite w, and infinite where lr*wd*w is
@@ -183,6 +184,7 @@ def exact_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:
 def ftrl(rows: RowUpdate, h: Hyper) -> Bounded:
     """FTRL-Proximal; decoupled weight decay comes before everything else"""
     g = _regularised(rows, h)
+    # FTRL's weights follow from z and n alone, so decay must come before sigma*w.
     w = rows.w if h.keep() is ONE else h.keep() * rows.w
     return proximal(rows.states, w, g, _square(rows, g), h)
 
@@ -198,6 +200,7 @@ def exact_rowwise_adagrad_with_counter(rows: RowUpdate, h: Hyper) -> Bounded:
     """exact_rowwise_adagrad; rate and decay depend on how often, and when, a row was updated"""
     g = _regularised(rows, h)
     states = rows.states
+    # Mode and step as the switches bend them.
     options = {**h.options, "weight_decay_mode": h.mode, "step": h.step}
     gap = elapsed(states["prev_iter"], h.step)
     counter = counted(states, h.step, int(options["counter_halflife"]))
@@ -217,8 +220,8 @@ def exact_rowwise_adagrad_with_cowclip(rows: RowUpdate, h: Hyper) -> Bounded:
     states["prev_iter"] = Bounded.exactly(np.full(counter.value.shape, float(h.step)))
     states["row_counter"] = counter
     w_norm = _square_sum(rows.w, rows, rows.rest).sqrt()
-    most = larger(h["weight_norm_coefficient"] * w_norm, h["lower_bound"])
-    clip = clipped(counter * most, _square_sum(g, rows).sqrt())
+    norm_limit = larger(h["weight_norm_coefficient"] * w_norm, h["lower_bound"])
+    clip = clipped(counter * norm_limit, _square_sum(g, rows).sqrt())
     if "cowclip_ignored" in h.bends:
         clip = Bounded.exactly(np.ones(clip.value.shape))
     step = product(clip.column(), h["learning_rate"], g, over=(_root(s, h).column(),))
@@ -265,6 +268,7 @@ def _moments(
     m = _accumulate(rows, "exp_avg", _faded(h, "beta1", rows.states["exp_avg"], g))
     square = _mean(rows, g) if rowwise else _square(rows, g)
     share = None
+    # (1 - beta2)*g*g has three orders, which differ below the normal range.
     if not rowwise and rows.squares is None:
         squared = rows.g if "decay_not_in_state" in rows.bends else g
         share = product(h.complement("beta2"), squared, squared)
@@ -292,8 +296,8 @@ def adam_with_cowclip(rows: RowUpdate, h: Hyper) -> Bounded:
     assert rows.lookups is not None
     g = _regularised(rows, h)
     w_norm = _square_sum(rows.w, rows, rows.rest).sqrt()
-    most = larger(h["weight_norm_coefficient"] * w_norm, h["lower_bound"])
-    clip = clipped(Bounded.exactly(rows.lookups) * most, _square_sum(g, rows).sqrt())
+    norm_limit = larger(h["weight_norm_coefficient"] * w_norm, h["lower_bound"])
+    clip = clipped(Bounded.exactly(rows.lookups) * norm_limit, _square_sum(g, rows).sqrt())
     if "cowclip_ignored" in h.bends:
         return _adam(rows, h, g, rowwise=False)
     return _adam(rows, h, clip.column() * g, rowwise=False)
@@ -333,9 +337,10 @@ def limited(w: Bounded, h: Hyper, rest: float = 0.0) -> Bounded:
     if not h.options.get("max_norm") or "max_norm_ignored" in h.bends:
         return w
     norm = _of_table(square_sum(w), h.bends, rest).sqrt()
-    most = h["max_norm"]
-    inside = norm.value + norm.error <= most.value - most.error
-    factor = smaller(most / norm, ONE)
+    limit = h["max_norm"]
+    # Surely short rows are not multiplied at all.
+    inside = norm.value + norm.error <= limit.value - limit.error
+    factor = smaller(limit / norm, ONE)
     return where(np.broadcast_to(inside[:, None], w.value.shape), w, w * factor.column())
 
 

@@ -96,7 +96,7 @@ def _stored_rows(x: Bounded, name: str, rounding: str) -> dict[str, Truth]:
 
     Unknown where the update is, or where a range may be 0.
     """
-    most = (1 << SCALED[name][0]) - 1
+    top_code = (1 << SCALED[name][0]) - 1
     header = header_format(name)
     low = x.value - x.error
     high = x.value + x.error
@@ -105,12 +105,12 @@ def _stored_rows(x: Bounded, name: str, rounding: str) -> dict[str, Truth]:
     bias = in_format(least.bounded, header)
     if header != "fp32":
         least = Interval(*limits(least.bounded, header))
-    scale = (greatest.bounded - least.bounded) / Bounded.exactly(float(most))
+    scale = (greatest.bounded - least.bounded) / Bounded.exactly(float(top_code))
     step = Interval(*limits(scale, header))
     epsilon = EPSILON if header == "fp32" else 0.0
     with np.errstate(invalid="ignore"):
         finite = np.isfinite(low + high).all(1) & (step.low > 0) & np.isfinite(step.high)
-    codes = _codes(Interval(low, high), least, step, epsilon, most, rounding)
+    codes = _codes(Interval(low, high), least, step, epsilon, top_code, rounding)
     return {
         "codes": _unless(finite[:, None], codes),
         "scale": _unless(finite, in_format(scale, header)),
@@ -129,9 +129,11 @@ def _codes(
         above = np.clip(above * (1 + ROUNDINGS_OF_A_CODE), 0, most)
         middle = (below + above) / 2
         if rounding == "stochastic":
+            # A code may be anything between what the ends of all intervals allow.
             lower = np.floor(below)
             upper = np.ceil(above)
             reference = middle
+            # Between two neighbours only; over a wider range no chance is certain.
             probability = np.where(upper - lower == 1, middle - lower, np.nan)
         else:
             lower, reference, upper = (ROUNDED[rounding](v) for v in (below, middle, above))

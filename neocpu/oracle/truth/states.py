@@ -41,11 +41,13 @@ def layout_of(options: Mapping[str, Value]) -> StateLayout:
     rule = RULES[str(options["optimizer"])]
     row = rule.row_state
     if options.get("weight_decay_mode") == GLOBAL:
+        # FBGEMM has kernels of it for this rule alone.
         if rule.name != GLOBAL_RULE:
             raise ValueError(f"weight_decay_mode {GLOBAL}: use {GLOBAL_RULE}, not {rule.name}")
         row = (*row, "prev_iter")
     names = (*rule.element_state, *row)
     formats = dict.fromkeys(names, "fp32")
+    # FBGEMM numbers momenta; counters are no momenta, and always fp32.
     momenta = [name for name in names if name not in COUNTERS]
     for number, name in enumerate(momenta[:2], 1):
         formats[name] = str(options.get(f"momentum{number}_format", "fp32"))

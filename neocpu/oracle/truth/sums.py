@@ -58,6 +58,7 @@ def roundings_of_division(divisors: Real | None) -> Ints:
 
 def power_of_two(x: Real) -> NDArray[np.bool_]:
     """Which numbers are whole powers of two."""
+    # 3 stands for NaN and infinity: a number that is no power of two.
     fraction = np.frexp(np.where(np.isfinite(x), x, 3.0))[0]
     return (fraction == 0.5) & (x >= 1)
 
@@ -87,11 +88,14 @@ def sums_of(
     segments = _Segments(starts, terms.value.shape[1])
     underflow = by.underflow
     if underflow is None:
+        # Only a product that is no multiple of 2^-149 loses anything, half of that at most.
         underflow = np.where((unit(terms.value) < TINY) & bool(by.products), TINY / 2, 0.0)
     divisions = by.divisions if by.divisions is not None else roundings_of_division(by.divisors)
     count = np.diff(starts)
+    # The first term is copied, not added.
     additions = by.additions * np.maximum(count - 1, 0)[:, None]
     other_roundings = np.where(count > 0, by.products + divisions, 0)[:, None]
+    # NaN and infinities are kept out of magnitudes, which must stay numbers.
     number = np.isfinite(terms.value)
     signed = np.where(number, terms.value, 0.0)
     size = segments.reduced(np.add, np.where(number, magnitude, 0.0), 0.0)
@@ -112,6 +116,7 @@ def sums_of(
             rounding = gamma(other_roundings + 1)
             usual = rounding * size + first_errors * (1 + rounding)
             usual += usual_error_of_additions(terms.value, starts, by.additions)
+            # fmin: the usual error is unknown (infinite or NaN) for short segments.
             error = np.fmin(error, usual)
         error = np.where(exact, 0.0, (error + np.abs(value) * FP64_ERROR) * SLACK)
         # one of both parts: without the other, no partial sum has the wrong infinity
@@ -119,6 +124,7 @@ def sums_of(
         one_sign = np.minimum(*of_both) < LARGEST / 4
         unsettled = (np.isinf(first_errors) | (size > LARGEST)) & ~np.isnan(value)
         unsettled = ~all_numbers & (unsettled | segments.reduced(np.logical_or, unknown, False))
+        # By magnitudes: partial sums may pass the largest number where the sum does not.
         overflow = all_numbers & (size + error > LARGEST)
         quotient, error = _over(value, error, by.divisors)
         surely = overflow & one_sign & (np.abs(quotient) - error > LARGEST * (1 + U))
@@ -139,6 +145,7 @@ def _over(value: Real, error: Real, divisors: Real | None) -> tuple[Real, Real]:
         quotient = value / by
         exact = power_of_two(by)
         own_error = np.where(exact, 0.0, np.abs(quotient) * FP64_ERROR)
+        # Near the edge too, as a kernel's quotient may be below it.
         small = (np.abs(quotient) < SMALL + error / np.abs(by)) & (np.abs(by) != 1)
         inexact = ~exact | (error > 0)
         underflow = np.where(small & inexact & (quotient != 0), np.where(exact, TINY / 2, TINY), 0)
@@ -180,6 +187,7 @@ def unit(x: Real) -> Real:
     """The largest power of two that divides x; infinite for 0, 0 for NaN and infinities."""
     with np.errstate(invalid="ignore", over="ignore"):
         fraction, exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))
+        # An fp64 number has 53 bits: as a whole number its lowest set bit is the unit.
         whole = np.ldexp(np.abs(fraction), 53).astype(np.int64)
         lowest = (whole & -whole).astype(np.float64)
         return np.where(

@@ -25,6 +25,7 @@ def losses(x: Real, y: Real | None, divisors: Real | None, coarse: float = 0.0) 
         if divisors is None:
             if y is None:
                 return np.zeros(x.shape)
+            # fp64 holds the product of two fp32 numbers exactly, so its unit is the true one.
             return np.where(unit(x * y) < TINY, np.maximum(TINY / 2, coarse), 0.0)
         of_x = np.maximum(_lost_in_quotient(x, divisors), np.where(x == 0, 0.0, coarse))
         if y is None:
@@ -34,6 +35,7 @@ def losses(x: Real, y: Real | None, divisors: Real | None, coarse: float = 0.0) 
         of_term = np.where(unit(term) < TINY, np.maximum(TINY / 2, coarse), 0.0)
         at_the_end = np.maximum(_lost_in_quotient(x * y, divisors), of_term)
         lost = of_term + np.maximum(at_the_end, np.maximum(_times(of_x, y), _times(of_y, x)))
+        # x*y first may be infinite where (x/d)*y is a number.
         overflow = np.isfinite(x) & np.isfinite(y) & (np.abs(x * y) > LARGEST) & (divisors != 1)
         return np.where(overflow | _zero_of_infinity(x, y, divisors), np.inf, lost)
 

@@ -61,6 +61,7 @@ def malformed(truth: Truth, answer: Array) -> str:
     """Why an answer cannot be compared with the truth ("" if it can)."""
     shape = answer.shape
     expected = np.shape(truth.reference)
+    # Tables may be given as matrices: only the order of elements counts.
     flat = len(expected) == 1 and answer.size == expected[0]
     if shape != expected and not has_runs(expected, shape) and not flat:
         hint = "; it is transposed" if len(expected) > 1 and shape == expected[::-1] else ""
@@ -77,6 +78,7 @@ def malformed(truth: Truth, answer: Array) -> str:
     if kind == "f" or (form and form in FORMATS):
         return ""
     code = np.dtype(FORMATS[truth.format].dtype)
+    # Bare codes, from programs that have no such dtype.
     if code.kind == "u" and answer.dtype == code:
         return ""
     return f"{answer.dtype} elements, expected {truth.format}"
@@ -215,6 +217,7 @@ def one_run(truths: Mapping[str, Truth], answers: Mapping[str, Array]) -> dict[s
     for output, x in several.items():
         runs = ~judge(truths[output], x)[0].reshape(len(x), -1).all(1)
         wrong += np.flatnonzero(runs)[:1].tolist()
+    # Of all outputs the same run, as one mistake must explain them together.
     run = min(wrong, default=0)
     return {**answers, **{output: x[min(run, len(x) - 1)] for output, x in several.items()}}
 

@@ -72,6 +72,7 @@ def differences(
     count = len(x)
     flat = x.reshape(count, -1)
     runs = _Runs(op, case, output, truth, flat, ~right.reshape(count, -1))
+    # Two NaN are alike.
     unlike = (flat != flat[:1]) & ~((flat != flat) & (flat[:1] != flat[:1]))
     differing = np.flatnonzero(unlike.any(0))
     if not differing.size:
@@ -130,6 +131,7 @@ def _listed(runs: _Runs, elements: NDArray[np.int64]) -> str:
 def _race(runs: _Runs, sometimes: NDArray[np.int64]) -> Mistake:
     """Which kind of race the elements show that are wrong in some runs only."""
     wrong_runs: Bools = np.asarray(runs.wrong[:, sometimes].any(1))
+    # Two runs alone could be so by chance.
     if len(wrong_runs) > 2 and not wrong_runs[0] and wrong_runs[1:].all():
         return Mistake(
             "kept_between_runs",
@@ -160,6 +162,7 @@ def _by_value(runs: _Runs) -> Mistake | None:
             "wait for all blocks (a barrier, a stream's event) before the output is read",
         )
     magnitudes = np.abs(truth.reference[np.isfinite(truth.reference)])
+    # At least 1, so that an output of zeros does not make garbage of ordinary numbers.
     largest = float(magnitudes.max(initial=1.0))
     garbage = ~(np.abs(value) <= GARBAGE * largest)
     if np.isfinite(reference).all() and garbage.any():

@@ -80,6 +80,7 @@ class _Levels:
     def gains(self, q: Real) -> tuple[Real, Real]:
         """Log likelihood ratios of one element that goes up, and of one that goes down."""
         q = np.clip(q, NEVER, 1 - NEVER)
+        # The best that a right kernel may claim for what was seen, so that scores err on its side.
         right_up = np.minimum(self.chance + self.slack, 1.0)
         right_down = np.minimum(1.0 - self.chance + self.slack, 1.0)
         return np.log(q / right_up), np.log((1 - q) / right_down)
@@ -104,6 +105,7 @@ def draws_of(case: Case, truth: Truth, x: NDArray[np.float64]) -> Draws | None:
     )
     runs = x.reshape(-1, chance.size)
     with np.errstate(invalid="ignore"):
+        # Where the chance is 0 or 1 there is nothing to draw.
         between = np.isfinite(chance) & (chance > 0) & (chance < 1)
         neighbours = ((runs == low) | (runs == high)).all(0)
     if (between & ~neighbours).sum() > MOST_OUTSIDE * between.sum():
@@ -148,8 +150,10 @@ def _levels(draws: Draws) -> _Levels:
         slack = slack + np.abs(chance - middle)
         chance = middle
     signed = np.where(draws.negative, -chance, chance)
+    # By sign, too: a kernel that rounds magnitudes treats them differently.
     level, inverse = np.unique(signed, return_inverse=True)
     widest = np.zeros(level.size)
+    # Of a group the widest slack, again on the kernel's side.
     np.maximum.at(widest, inverse, slack)
     ups: Real = np.bincount(inverse, draws.up.sum(0), level.size).astype(np.float64)
     downs: Real = np.bincount(inverse, (~draws.up).sum(0), level.size).astype(np.float64)
@@ -166,6 +170,7 @@ def _by_group(levels: _Levels) -> Finding:
         gain_up, gain_down = levels.gains(levels.chance + shift)
         ratio = levels.up * gain_up + levels.down * gain_down
         ratios.append(np.bincount(group, ratio, 2 * GROUPS))
+    # A mean of likelihood ratios is one, so that Markov's inequality holds for it, too.
     mixed = np.logaddexp.reduce(np.array(ratios), axis=0) - math.log(len(ratios))
     worst = int(np.argmax(mixed))
     in_group = group == worst
@@ -265,6 +270,7 @@ def _visible(draws: Draws) -> Iterator[tuple[str, float]]:
     for effect, q in effects:
         yield effect, levels.mean_score(q)
     sample = draws.sample()
+    # A fixed seed: a report must not change from run to run.
     generator = np.random.default_rng(0)
     groups = {mistake.name: group for mistake, group in sharings(sample)}
     for name, effect in (

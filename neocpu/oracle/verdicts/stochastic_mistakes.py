@@ -60,6 +60,7 @@ class Draws:
 
     def null(self) -> Real:
         """Log of the largest probability of each observation under a right kernel, [runs, n]."""
+        # The largest chance that a right kernel may give what was seen: the score errs on its side.
         up = np.log(np.minimum(self.chance + self.slack, 1.0))
         down = np.log(np.minimum(1.0 - self.chance + self.slack, 1.0))
         return np.where(self.up, up, down)
@@ -231,6 +232,7 @@ def sharings(draws: Draws) -> Iterator[tuple[Mistake, Ints]]:
     own_counter = "the counter of the generator must hold table, row and column of the element"
 
     def within_run(groups: Ints) -> Ints:
+        # Beyond all numbers of groups of a run, so that runs share none.
         return groups + runs * (2 * count + 2 * width)
 
     def sharing(name: str, about: str, fix: str = own_counter) -> Mistake:
@@ -242,11 +244,13 @@ def sharings(draws: Draws) -> Iterator[tuple[Mistake, Ints]]:
     yield sharing("one_number_per_row", "one random number serves a whole row"), within_run(rows)
     about = "every row uses the same random numbers"
     yield sharing("one_number_per_column", about), within_run(draws.column)
+    # Tables may have a generator each.
     yield sharing("one_number_per_column", about), within_run(same_column)
     about = "all tables use the same random numbers"
     yield sharing("same_numbers_in_tables", about), within_run(draws.row * width + draws.column)
     about = "elements on a diagonal share random numbers: row plus column counts them"
     yield sharing("numbers_on_diagonals", about), within_run(draws.row + draws.column)
+    # Kernels may count rows through all tables.
     through_tables = draws.element // width
     yield sharing("numbers_on_diagonals", about), within_run(through_tables + draws.column)
     values = np.unique(np.where(draws.negative, -draws.chance, draws.chance), return_inverse=True)[
@@ -274,6 +278,7 @@ def sharings_of_runs(draws: Draws) -> Iterator[tuple[Mistake, Ints]]:
     about = "a seed or step has the random numbers of the next, one element further"
     overlapping = Mistake("seeds_overlap", about, fix)
     yield overlapping, draws.element + runs
+    # Forwards or backwards; the sum keeps groups from being negative.
     yield overlapping, draws.element - runs + len(runs)
 
 
@@ -284,6 +289,7 @@ def shared_score(draws: Draws, groups: Ints) -> float:
     ordered = flat[order]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
     size = np.diff(np.append(starts, flat.size))
+    # Nothing is shared: no evidence.
     if size.max() < 2:
         return 0.0
     chance = np.broadcast_to(draws.chance, draws.up.shape)
@@ -291,7 +297,10 @@ def shared_score(draws: Draws, groups: Ints) -> float:
     above = np.maximum.reduceat(np.where(draws.up, 0.0, chance).reshape(-1)[order], starts)
     null = np.add.reduceat(draws.null().reshape(-1)[order], starts)
     with np.errstate(divide="ignore"):
+        # One u fits all of a group where it is below every p that went up, and not below the
+        # others.
         shared = np.log(np.maximum(below - above, 0.0)) - null
+    # A few groups may be unshared, so that one odd element does not acquit the mistake.
     score = np.logaddexp(np.log1p(-UNSHARED) + shared, np.log(UNSHARED))
     return float(score[size > 1].sum())
 

@@ -37,6 +37,7 @@ def with_typical(
     """
     if not _has_long_sums(inputs):
         return truths
+    # The whole model once more: rules carry the errors of their sums on.
     probable = op.truth(inputs, options, switches | {PROBABLE})
     return {name: _with_bound(truth, probable[name].bound) for name, truth in truths.items()}
 
@@ -51,6 +52,7 @@ def _has_long_sums(inputs: Arrays) -> bool:
             return True
         if kind == "indices" and np.unique(array, return_counts=True)[1].max() >= LEAST_TERMS:
             return True
+        # Norms and mean squares are sums over the columns.
         if kind == "dims" and "grad_output" in inputs and array.max() >= LEAST_TERMS:
             return True
     return False

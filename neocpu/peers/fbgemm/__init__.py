@@ -53,6 +53,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"neocpu.peers.fbgemm.{_HOMES[name]}"), name)
     if name == "OPERATORS":
         return import_module("neocpu.peers.fbgemm.operators.registry").load()
+    # Tools ask every module for private names, for which torch need not be loaded.
     if not name.startswith("_"):
         operators = import_module("neocpu.peers.fbgemm.operators.registry").load()
         if name in operators:

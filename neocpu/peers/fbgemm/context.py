@@ -20,6 +20,7 @@ class Context(Protocol):
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep tensors, so that torch notices when they are changed in between."""
 
+    # torch's own class takes any attribute, but does not say so.
     def __getattr__(self, name: str) -> Any: ...
 
     def __setattr__(self, name: str, value: object) -> None: ...

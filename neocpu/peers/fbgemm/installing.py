@@ -101,6 +101,7 @@ def uninstall() -> None:
     if _installation.stand_in is not None:
         _installation.stand_in.uninstall()
     for library in _installation.libraries:
+        # torch has no public way to take a registration back.
         library._destroy()
     _installation = None
 
@@ -119,7 +120,9 @@ def _import() -> bool:
 
 def _holders(name: str, original: object) -> Iterator[types.ModuleType]:
     """Loaded modules in which `name` is this object."""
+    # A copy: an import in another thread would change the dictionary under the loop.
     for module in list(sys.modules.values()):
+        # Not getattr, which would make lazy modules import what they only promise.
         if isinstance(module, types.ModuleType) and module.__dict__.get(name) is original:
             yield module
 

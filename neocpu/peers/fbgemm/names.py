@@ -86,8 +86,10 @@ class SparseType(enum.Enum):
     @staticmethod
     def from_dtype(dtype: "torch.dtype", is_mx: bool = False) -> "SparseType":
         """The format whose elements a torch dtype stores."""
+        # MX4 rows are bytes like int8 ones: their dtype does not tell.
         if is_mx:
             return SparseType.MX4
+        # By name, as this file imports no torch; fp8 types of AMD's GPUs end in "uz".
         name = str(dtype).removeprefix("torch.").removesuffix("uz")
         formats = {
             "float32": "fp32",
@@ -118,6 +120,7 @@ class SparseType(enum.Enum):
         return self.value in ("fp32", "fp16", "fp8", "bf16", "nfp8")
 
 
+# C++'s numbers; FBGEMM's Python counts MX4 and NFP8 one less, so that its own round trip fails.
 _NUMBERS = {
     "fp32": 0,
     "fp16": 1,
@@ -229,6 +232,7 @@ class CounterBasedRegularizationDefinition:
     """Options of `WeightDecayMode.COUNTER`."""
 
     counter_weight_decay_mode: CounterWeightDecayMode = CounterWeightDecayMode.NONE
+    # FBGEMM's default; its kernels keep the sign, so that decay makes rows grow.
     counter_halflife: int = -1
     adjustment_iter: int = -1
     adjustment_ub: float = 1.0
@@ -244,6 +248,7 @@ class CowClipDefinition:
 
     counter_weight_decay_mode: CounterWeightDecayMode = CounterWeightDecayMode.NONE
     counter_halflife: int = -1
+    # FBGEMM's defaults: both 0 clip every gradient to 0, and the table never changes.
     weight_norm_coefficient: float = 0.0
     lower_bound: float = 0.0
 
@@ -317,6 +322,7 @@ def of(kind: type[E], value: Option) -> E:
     """
     if isinstance(value, kind):
         return value
+    # FBGEMM's enums are other classes, with members of the same names.
     if isinstance(value, enum.Enum):
         value = value.name
     if isinstance(value, str):

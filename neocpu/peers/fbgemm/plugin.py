@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Replace FBGEMM's classes and operators before any test file is imported."""
+    # Before `install`, which hands out the functions as they are then.
     reach.watch(refuse=config.getoption(_RAISE))
     install()
 
@@ -60,6 +61,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note which tests passed."""
+    # Setup and teardown have reports of their own.
     if report.when == "call" and report.passed:
         _PASSED.append(report.nodeid)
 

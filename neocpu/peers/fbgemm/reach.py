@@ -42,10 +42,12 @@ def _counted(
 def watch(refuse: bool = False) -> None:
     """Count, or with `refuse` raise `Reached` at, every call; call it once, before `install`."""
     operators = load()
+    # The records are replaced in the registry itself, from which `install` takes them.
     for name, operator in list(operators.items()):
         function = _counted(name, operator.function, CALLS, refuse)
         operators[name] = replace(operator, function=function)
     classes: dict[str, Any] = CLASSES
     for name, module in classes.items():
         module.forward = _counted(name, module.forward, CALLS, refuse)
+        # A constructor is no lookup: it never raises, and is counted apart.
         module.__init__ = _counted(name, module.__init__, CONSTRUCTED, False)

@@ -71,11 +71,13 @@ class StandIn(DistributionFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Put the names that every module holds into one."""
         module.__doc__ = "neocpu in place of fbgemm_gpu, which is not installed."
+        # Callers import a name from any of FBGEMM's modules, and pickles name one of them.
         vars(module).update(self._contents)
 
     def find_distributions(self, *contexts: DistributionFinder.Context) -> Iterable[Distribution]:
         """The stand-in's metadata, unless a context names another package."""
         names = [context.name for context in contexts if context.name is not None]
+        # Names of distributions ignore case, and take "-" for "_".
         matches = all(name.replace("-", "_").lower() == PACKAGE for name in names)
         return [_Distribution()] if matches else []
 

@@ -105,6 +105,7 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
         yield Case(name, "lookup", inputs_of(recipe, name, row), options, about(row))
     for k, row in enumerate(pairwise(WEIGHT_GRADIENT, fits)):
         name = f"weight-gradient-pair-{k:02}"
+        # Only weights have a gradient here.
         inputs = inputs_of(recipe, name, {**row, "weighted": True})
         inputs["grad_output"] = gradient(Draw(recipe.seed, f"{name}-gradient"), inputs)
         yield Case(name, "weight_gradient", inputs, options_of(row), about(row))
@@ -157,8 +158,9 @@ def with_indices(inputs: Arrays, row: Row) -> Arrays:
     if row["indices"] == "pruned":
         indices[::3] = -1
     if row["indices"] == "out of range":
-        most = int(inputs["rows"].max())
-        indices[::3] = np.resize([most, -2, 1 << 30, -(1 << 31)], indices[::3].size)
+        # Beyond every table, whichever the lookup is of.
+        tallest = int(inputs["rows"].max())
+        indices[::3] = np.resize([tallest, -2, 1 << 30, -(1 << 31)], indices[::3].size)
     kind = np.dtype(row["index_type"])
     offsets = inputs["offsets"].astype(kind)
     return {**inputs, "indices": indices.astype(kind), "offsets": offsets}
@@ -179,6 +181,7 @@ def options_of(row: Row) -> dict[str, Value]:
         "weights_format": row["weights_format"],
     }
     if row["indices"] == "out of range":
+        # The default, fatal, has no answer for such rows.
         options["bounds_check"] = "ignore"
     return options
 

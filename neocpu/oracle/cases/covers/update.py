@@ -115,6 +115,7 @@ def _inputs(recipe: Recipe, name: str, row: Row) -> Arrays:
         "widest": (recipe.width(2048),),
     }[row["width"]]
     if row["pooling"] == "none":
+        # Rows that are not pooled stand below each other, so they have one width.
         dims = (max(dims),)
     order = range(len(dims))[::-1]
     inputs = tables(draw, (ROWS[row["width"]],) * len(dims), dims, [*order, len(dims) - 1])
@@ -126,6 +127,7 @@ def _inputs(recipe: Recipe, name: str, row: Row) -> Arrays:
     inputs |= states(draw, row["optimizer"], inputs, fresh=row["step"] == 1)
     inputs["grad_output"] = gradient(draw, inputs, row["pooling"], row["hyper"] == "dyadic")
     if row["decay"] == GLOBAL:
+        # Before this step: a row cannot have been updated in the future.
         inputs["prev_iter"] = draw.whole(int(inputs["rows"].sum()), 0, row["step"]).astype("<f4")
     inputs = coded_states(with_indices(inputs, row), _options(recipe, row))
     if row["weights_format"] == "split":
@@ -137,6 +139,7 @@ def _options(recipe: Recipe, row: Row) -> dict[str, Value]:
     rule = row["optimizer"]
     options = options_of(row)
     if row["weights_format"] == "split":
+        # Split rows are bf16 rows to a kernel, with their lower halves beside them.
         options["weights_format"] = "bf16"
     if row["hyper"] == "dyadic":
         options |= {**EXACT, **OPTIONS_OF_RULE.get(rule, {})}

@@ -54,6 +54,7 @@ class FusedLookup(_Lookup):
         weight_grad = ctx.module.update(
             ctx.batch, grad, ctx.features if ctx.needs_input_grad[1] else None
         )
+        # Empty, as the placeholder is: nothing is left for an optimizer of torch to do.
         placeholder_grad = torch.zeros(0) if ctx.needs_input_grad[0] else None
         return placeholder_grad, weight_grad, None, None, None
 
@@ -86,6 +87,7 @@ class DenseLookup(_Lookup):
 
 def features_with_gradient(feature_requires_grad: Tensor | None, count: int) -> Flags:
     """Which features' per-sample weights get a gradient: bool[F]."""
+    # As in FBGEMM: unless told otherwise, weights of all features may have a gradient.
     if feature_requires_grad is None:
         return np.ones(count, bool)
     flags: Flags = feature_requires_grad.detach().to(torch.bool).numpy()

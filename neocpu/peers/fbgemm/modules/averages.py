@@ -18,6 +18,7 @@ def average_halves(weights: Sequence[Tensor], options: EmainplaceModeDefinition,
 
     Raises ConfigError for an odd number of columns.
     """
+    # FBGEMM's options are floats, though they count steps.
     if step % int(options.step_ema) or step < int(options.step_start):
         return
     for table in weights:
@@ -26,6 +27,7 @@ def average_halves(weights: Sequence[Tensor], options: EmainplaceModeDefinition,
                 f"dimension {table.shape[1]}: EMAINPLACE_ROWWISE_ADAGRAD needs an even number"
             )
         half = table.shape[1] // 2
+        # torch's `lerp_`, as in FBGEMM: its bits are the definition.
         table[:, half:].lerp_(table[:, :half], options.step_ema_coef)
 
 
@@ -39,11 +41,13 @@ def average_shadows(
     """
     average = step % int(options.step_ema) == 0
     copy = step % int(options.step_swap) == 0
+    # Up to the start the shadow is a plain copy: 0 of its old numbers stays.
     old_share = float(options.step_ema_coef) if step > int(options.step_start) else 0.0
     for table, shadow in zip(weights, shadows):
         if average:
             shadow.lerp_(table.to(shadow.dtype), 1.0 - old_share)
         if copy:
             table.copy_(shadow)
+        # After the copy to the rows, which would get the zeros otherwise.
         if average and int(options.step_mode) == 0:
             shadow.zero_()

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from neocpu.peers.fbgemm.context import Context, Gradients, Inputs
 from neocpu.peers.fbgemm.modules.autograd import Flags, features_with_gradient
 
-# Modules by their handle.
+# Modules by their handle; weak, so that a graph keeps no module alive.
 _MODULES: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 _HANDLES = itertools.count(1)
 _LIBRARY = torch.library.Library("neocpu", "FRAGMENT")
@@ -43,6 +43,7 @@ class Compilable(nn.Module):
         _MODULES[self.handle] = self
 
     def __setstate__(self, state: dict[str, object]) -> None:
+        # The handle in the state is that of the module that was copied or saved.
         super().__setstate__(state)
         self._take_handle()
 
@@ -69,6 +70,7 @@ def output_shape(
 
 def _weighted_features(features: Tensor | None, weighted: bool) -> Tensor | None:
     """Which features' weights get a gradient, as an operator's argument; bool[0]: none of them."""
+    # None already means all features, so "none of them" needs a value of its own.
     return features if weighted else torch.zeros(0, dtype=torch.bool)
 
 
@@ -139,6 +141,7 @@ def _update(
     module = _MODULES[handle]
     batch = module.feature_batch(indices, offsets, weights, sizes)
     weight_gradient = module.update(batch, grad, _flags(features, len(module.feature_table_map)))
+    # An operator of torch returns tensors, never None; nobody reads this one.
     return torch.zeros(0), torch.zeros(0) if weight_gradient is None else weight_gradient
 
 
@@ -156,6 +159,7 @@ def _dense_gradients(
     module = _MODULES[handle]
     batch = module.feature_batch(indices, offsets, weights, sizes)
     gradients = module.gradients(batch, grad, rows, _flags(features, len(module.feature_table_map)))
+    # As above: a tensor stands for a gradient that nobody asked for.
     row_gradient, weight_gradient = (torch.zeros(0) if g is None else g for g in gradients)
     return row_gradient, weight_gradient
 
@@ -243,6 +247,7 @@ def _dense_gradients_fake(
 
 
 def _save(ctx: Context, inputs: Inputs, output: Tensor) -> None:
+    # Tensors are saved by torch, which notices when they are changed in between.
     rows, weights, indices, offsets, features, ctx.sizes, ctx.handle, _, _ = inputs
     ctx.save_for_backward(rows, weights, indices, offsets, features)
 

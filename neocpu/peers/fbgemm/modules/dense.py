@@ -73,6 +73,7 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
         self.register_buffer(
             "hash_size_cumsum", torch.from_numpy(np.append(base[self._feature_table], base[-1]))
         )
+        # FBGEMM draws them so.
         self.weights = nn.Parameter(torch.randn(self.weights_physical_offsets[-1]))
         self.register_buffer(
             "weights_offsets", torch.tensor([self.weights_physical_offsets[t] for t in tables])
@@ -127,6 +128,7 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
             self.pooling,
             batch_sizes,
         )
+        # Nothing is repaired here, and an index outside would read another table's rows.
         bounds.refuse_outside(
             self._table_shapes[1][self._feature_table], index_array, offset_array, batch.first_bag
         )
@@ -155,6 +157,7 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
         row_grad_needed : whether to compute the first. features : bool[F], whose per-sample weights
             get a gradient, or None.
         """
+        # The engine divides in place, so it needs a copy of its own.
         gradient = engine.clipped(grad.detach().float().numpy(), 0.0)
         weight_grad = None
         if features is not None:
@@ -165,6 +168,7 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
             return None, weight_grad
         tables = engine.ExternalTables(*self._table_shapes, PLAIN)
         table_batch = engine.sort_by_table(batch)
+        # Dense: rows without a lookup have the gradient +0.
         row_grad = torch.zeros_like(self.weights)
         for table, (rows, values) in engine.unique_gradient(
             tables, table_batch, engine.divided(gradient, table_batch)

@@ -120,6 +120,7 @@ def first_occurrences(batch: FeatureBatch, first_feature_only: bool) -> FeatureB
     feature = np.searchsorted(first_bag, bag, side="right") - 1
     sample = bag - first_bag[feature]
     keep = np.zeros(bag.size, bool)
+    # `return_index` is that of the first occurrence.
     keep[np.unique(np.stack([feature, batch.indices]), axis=1, return_index=True)[1]] = True
     if first_feature_only:
         keep = np.isin(sample, sample[keep & (feature == 0)])
@@ -153,8 +154,10 @@ class ExternalTables(TableBatchedEmbedding):
         budget: int,
         huge: bool,
     ) -> None:
+        # FBGEMM's tables have no gaps; our own are padded to whole cache lines.
         sizes = self.heights * self.width
         self.base[:] = np.cumsum(sizes) - sizes
+        # All rows exist from the beginning: none is drawn when it is first read.
         self._touched = np.ones(rows, np.uint8)
         self.bind(NONE, [], NONE)
 
@@ -220,10 +223,12 @@ def sort_by_table(batch: FeatureBatch) -> TableBatch:
     offsets = np.append(0, np.cumsum(lengths))
     samples = 1
     if batch.pooling == "none":
+        # Without pooling a lookup's gradient is the line of its number in the batch.
         layout = EntryLayout(table[feature], lookup_order * int(dims[0]))
         entry_dims = dims[feature]
         offsets = np.arange(lookup_order.size + 1)
     elif batch.batch_sizes is not None:
+        # Batches of several sizes have no common matrix: each bag has a place of its own.
         column = _rank_major(dims, batch.batch_sizes)[bag_order]
         layout = EntryLayout(table[feature_of_bag], column)
         entry_dims = dims[feature_of_bag]
@@ -233,6 +238,7 @@ def sort_by_table(batch: FeatureBatch) -> TableBatch:
         samples = (batch.offsets.size - 1) // max(table.size, 1)
     divisor = None
     if batch.pooling == "mean":
+        # Empty bags divide nothing, but a length of 0 would make NaN of their gradients.
         divisor = np.maximum(lengths, 1).astype(np.float32).reshape(layout.shard.size, -1)
     weights = batch.weights[lookup_order] if batch.weights.size else NONE
     return TableBatch(
@@ -256,6 +262,7 @@ def _rank_major(dims: Ints, batch_sizes: Ints) -> Ints:
 
 def clipped(grad: Elements, limit: float) -> Floats:
     """An fp32 copy of a gradient, each number in [-limit, limit]; limit 0 clips nothing."""
+    # A copy: clipping and dividing are done in place, and the gradient belongs to torch.
     gradient = np.array(grad, np.float32, order="C")
     if limit:
         np.clip(gradient, np.float32(-limit), np.float32(limit), out=gradient)

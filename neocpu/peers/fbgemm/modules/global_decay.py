@@ -30,6 +30,7 @@ def decayed_rows(
     ):
         last = prev_iter.numpy()[rows]
         decayed.append(missed_decay(last, step, keep, bound)[:, None] * values)
+    # New arrays: the module's own rows change in updates only.
     return touched._replace(values=decayed)
 
 

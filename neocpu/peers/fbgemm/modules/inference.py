@@ -122,8 +122,6 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
             self.initialize_weights()
             self.assign_embedding_weights(weight_lists)
 
-    # ---- construction ----
-
     def _make_tables(self, specs: Sequence[InferenceSpec], cacheline_alignment: bool) -> None:
         if not specs:
             raise ConfigError("embedding_specs: give at least one table")
@@ -151,6 +149,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
         self.uvm_size = 0
         self.weights_physical_offsets = [table.start for table in self._tables]
         self.weights_physical_placements = [EmbeddingLocation.HOST.value] * len(self._tables)
+        # FBGEMM's modules have no memory until `initialize_weights`.
         self.weight_initialized = False
         for part in ("dev", "host", "uvm"):
             setattr(self, f"weights_{part}", torch.zeros(0, dtype=torch.uint8))
@@ -249,6 +248,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
         """Random codes from torch's generator, table by table; scales and biases stay."""
         self.initialize_weights()
         for codes, _ in self.split_embedding_weights():
+            # FBGEMM draws below 255, too.
             codes.copy_(torch.randint(0, 255, codes.shape, dtype=torch.uint8))
 
     def assign_embedding_weights(
@@ -276,8 +276,6 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
         for t, rows, values in zip(update_table_indices, update_row_indices, update_weights):
             tables[t][0][torch.tensor(rows, dtype=torch.int64)] = values
 
-    # ---- pruning ----
-
     def set_index_remappings_array(self, index_remapping: Sequence[Tensor | None]) -> None:
         """Set the row that each index of a table stands for, -1: none; None: the index itself."""
         rows = [table.rows for table in self._tables]
@@ -289,6 +287,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
         arrays = [mapping.reshape(-1) for mapping in mappings if mapping is not None]
         self.index_remappings_array_offsets = offsets
         self.index_remappings_array = torch.cat(arrays).to(self.indices_dtype)
+        # A table that is not pruned is checked against its own height.
         original = [size or height for size, height in zip(sizes, rows)]
         self.original_rows_per_table = torch.tensor([original[t] for t in self.feature_table_map])
 
@@ -319,6 +318,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
     def look_up(self, indices: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
         """The output of `forward`, whose arguments these are."""
         if self.index_remappings_array.numel():
+            # Before the mapping, which would be read out of bounds.
             self._check(self.original_rows_per_table, indices, offsets, weights)
             cuts = bag_cuts(len(self.feature_table_map), bounds.as_numpy(offsets), None)
             rows = remapped(
@@ -330,6 +330,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
             )
             indices = torch.from_numpy(rows)
             offsets = offsets.to(torch.int64)
+        # The mapped rows are the caller's numbers, too, and checked again.
         self._check(self.rows_per_table, indices, offsets, weights)
         index_array = bounds.as_numpy(indices)
         ends = bounds.as_numpy(offsets)
@@ -368,6 +369,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
         if self._output == torch.uint8:
             return codes
         out = torch.empty(rows.size, tables[0].dim + 2 * HEADER, dtype=self._output)
+        # torch cannot view bytes as quint4x2, so the bytes are written to its storage.
         torch.empty(0, dtype=torch.uint8).set_(out.untyped_storage()).copy_(codes.reshape(-1))
         return out
 
@@ -388,6 +390,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
             return self.look_up(indices, offsets, per_sample_weights)
         shape: tuple[int, int] = ((offsets.shape[0] - 1) // len(self._dims), self.total_D)
         if self._pooling == "none":
+            # Scale and bias come along with the codes; a byte holds two columns of int4.
             extra = {torch.uint8: HEADER, torch.quint4x2: 2 * HEADER}.get(self._output, 0)
             shape = (indices.shape[0], self._dims[0] + extra)
         out: Tensor = torch.ops.neocpu.nbit_lookup(

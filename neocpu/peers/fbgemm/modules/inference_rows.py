@@ -103,6 +103,7 @@ def _elements(table: InferenceTable, codes: Bytes) -> Elements:
     """The codes as the elements that `arrays.lookup` wants; copied where they are not aligned."""
     size = {"fp32": 4, "fp16": 2}.get(table.form, 1)
     flat = codes.reshape(-1)
+    # Without cacheline alignment a table may begin at any byte.
     if flat.ctypes.data % size:
         flat = flat.copy()
     return flat.view({4: np.float32, 2: np.uint16, 1: np.uint8}[size])
@@ -126,7 +127,9 @@ def pooled(
     alignment = table.row_alignment
     elements = _elements(table, codes)
     if table.form == "fp8":
+        # Only the rows that are read are decoded.
         unique, renumbered = np.unique(indices, return_inverse=True)
+        # -1 sorts first: without it the rest would be numbered from 1.
         pruned = int(unique.size > 0 and unique[0] < 0)
         indices = renumbered.astype(np.int64) - pruned
         elements = fp8.decode(codes[unique[pruned:], : table.dim]).reshape(-1)
@@ -165,6 +168,7 @@ def remapped(
         mapping = mappings[starts[table] : starts[table + 1]].astype(np.int64)
         if mapping.size:
             feature_rows = rows[cuts[feature] : cuts[feature + 1]]
+            # -1 would index the mapping from its end.
             present = feature_rows >= 0
             feature_rows[present] = mapping[feature_rows[present]]
     return rows

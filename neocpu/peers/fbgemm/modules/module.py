@@ -125,6 +125,7 @@ class Module(Storage):
             if extra_config and extra_config.use_writeback_bwd_prehook
             else None
         )
+        # Kept in fp64 beside the tensor, which rounds it to fp32.
         self._rate = float(arguments["learning_rate"])
         self._averaged = 0
         self.learning_rate_tensor = torch.tensor(self._rate, dtype=torch.float32)
@@ -156,6 +157,7 @@ class Module(Storage):
                 raise ConfigError(
                     "OptimType.NONE: rows are fp32, fp16 or bf16, of one dimension in all tables"
                 )
+            # A sparse gradient needs rows as the first axis.
             self.weights_host.data = self.weights_host.data.view(-1, self.max_D)
 
     @property
@@ -180,6 +182,7 @@ class Module(Storage):
         self.register_buffer("uvm_cache_stats", torch.zeros(6, dtype=torch.int32), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Module":
+        # `half()`, `cuda()` and others end here: what they would do to a tensor tells which it is.
         probe = fn(torch.empty(0))
         if probe.dtype != torch.float32 or probe.device.type != "cpu":
             raise ConfigError(
@@ -217,6 +220,7 @@ class Module(Storage):
             and self.optimizer_args.weight_decay_mode == 3
         )
         if adagradw or self.decays_globally:
+            # FBGEMM has the step among the states of these rules.
             return [{**states, "iter": self.iter} for states in table_states]
         return table_states
 
@@ -254,6 +258,7 @@ class Module(Storage):
     def rate(self) -> float:
         """The learning rate in fp64, or the value that a caller wrote to the tensor."""
         written = self.learning_rate_tensor.item()
+        # Schedulers may write to the tensor itself.
         return self._rate if fp32(self._rate) == written else written
 
     def update_hyper_parameters(self, params_dict: dict[str, float]) -> None:

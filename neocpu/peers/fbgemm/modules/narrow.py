@@ -44,7 +44,9 @@ def touched_rows(module: Storage, table: Ints, lookup_rows: Ints) -> TouchedRows
     """The rows of lookups; table, lookup_rows : i64[n], where each lookup reads, -1 nothing."""
     touched = TouchedRows([], [], lookup_rows.copy())
     for t, weights in enumerate(module.split_embedding_weights()):
+        # Pruned lookups (-1) touch no row.
         lookups = np.flatnonzero((table == t) & (lookup_rows >= 0))
+        # Each row is decoded once, however often it is looked up.
         unique, touched.renumbered[lookups] = np.unique(lookup_rows[lookups], return_inverse=True)
         row_codes = module.words(weights)[unique]
         touched.rows.append(unique)
@@ -79,6 +81,7 @@ class NarrowRows:
         row_columns = [
             state[self._row_places].float().numpy() for state in module.rule_states(rowwise=True)
         ]
+        # The engine wants all numbers of a row side by side.
         self._row_copies = np.stack(row_columns, axis=1) if row_columns else NONE
         self.tables.bind(touched.flat, self._element_copies, self._row_copies)
 
@@ -102,7 +105,9 @@ class NarrowRows:
         for t, weights in enumerate(module.split_embedding_weights()):
             rows = self._rows[t]
             values = self.tables.state(t)["weight"]
+            # fp32 rows are stored as they are: there is nothing to round.
             if stochastic and module.form != "fp32":
+                # By the table's name: its rows round alike wherever they stand in the module.
                 words = codes.encode_randomly(values, module.form, module.names[t], rows, step)
             else:
                 words = codes.encode(values, module.form)
@@ -115,4 +120,5 @@ class NarrowRows:
 
 def _store(state: Tensor, places: Tensor, values: Floats) -> None:
     """Write fp32 numbers to places of a state, rounded to its dtype."""
+    # To nearest even, whatever the rows do: FBGEMM rounds states so, too.
     state[places] = torch.from_numpy(np.ascontiguousarray(values)).to(state.dtype)

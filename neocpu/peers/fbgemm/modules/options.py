@@ -151,6 +151,7 @@ def choose(arguments: Arguments, rows: int) -> Choice:
         lower_bound=cowclip.lower_bound,
         regularization_mode=decay.value,
     )
+    # Only COUNTER reads the largest counter, which costs a pass over all rows.
     counter_interval = counter.max_counter_update_freq if decay is WeightDecayMode.COUNTER else -1
     choice = Choice(kind, decay, args, counter_interval)
     if args.weight_decay and choice.rule in NO_DECAY:
@@ -224,6 +225,7 @@ def optimizer_of(
     The engine clips gradients, as that precedes the division of MEAN.
     """
     rule = choice.rule
+    # Adam and LAMB decay decoupled whatever the mode is called: their formulas are fixed.
     mode = FIXED_MODES.get(rule, MODES.get(args.weight_decay_mode, "none"))
     if rule in NO_DECAY or not args.weight_decay:
         mode = "none"

@@ -126,6 +126,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         is_qr_tbe: bool = False,
         preallocated_host_buffers: dict[str, Tensor] | None = None,
     ) -> None:
+        # Before anything else is a local variable.
         arguments = dict(locals())
         super().__init__()
         self._build(
@@ -146,6 +147,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             raise ConfigError(f"device {arguments['device']}: neocpu computes on the CPU")
         self._make_features(specs, arguments)
         self._make_options(arguments)
+        # A copy: `pop` must not change the caller's dictionary.
         buffers = dict(arguments["preallocated_host_buffers"] or {})
         dtype = of(SparseType, arguments["weights_precision"]).as_dtype()
         self._make_weights(self.form, dtype, buffers.pop("weights", None))
@@ -274,6 +276,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
     def _average(self) -> None:
         """The averages that FBGEMM takes before the lookup of a training step, once per update."""
         step = int(self.iter.item()) + 1
+        # Two lookups before one update must not average twice.
         if not self.training or step == self._averaged:
             return
         self._averaged = step
@@ -292,6 +295,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         in_force = self.decays_globally and self.optimizer_args.weight_decay > 0
         if not in_force or not self.training or step < self.gwd_start_iter:
             return None
+        # As the update rounds it, so that lookup and update decay alike.
         keep = self._optimizer().hyper(step).keep
         bound = self.gwd_lower_bound
         return global_decay.decayed_rows(self, table, rows, step, keep, bound)
@@ -317,12 +321,14 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         features : bool[F], whose weights get one; None: of none. It is computed from the rows
             before their update.
         """
+        # Before the sort, as it goes by the features of the batch.
         if self.writeback is not None:
             batch = engine.first_occurrences(batch, self.writeback)
         args = self.optimizer_args
         step = int(self.iter.item()) + 1
         table_batch = engine.sort_by_table(batch)
         gradient = self._clipped(grad)
+        # MEAN divides within; below the same gradient is divided in place.
         weight_grad = self._weight_gradient(batch, gradient, features)
         self._update_max_counter(step)
         optimizer = self._optimizer()
@@ -336,6 +342,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             decoded.write_back(step, bool(args.stochastic_rounding))
         if touched is not None:
             global_decay.note_update(self, touched, step)
+        # Last: what failed on the way has not been counted.
         self.iter.fill_(step)
         return weight_grad
 
@@ -368,6 +375,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         tables = engine.ExternalTables(*shapes, self._optimizer())
         divided = engine.divided(gradient, table_batch)
         merged = engine.unique_gradient(tables, table_batch, divided)
+        # Rows are numbered over all tables, as in `weights_host`.
         first = np.cumsum(self.rows) - self.rows
         rows = [first[t] + merged[t][0] for t in sorted(merged)]
         values = [merged[t][1] for t in sorted(merged)]
@@ -377,6 +385,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             torch.from_numpy(row_numbers)[None],
             torch.from_numpy(row_gradients).to(self.weights_host.dtype),
             self.weights_host.shape,
+            # Rows are unique and ascend already: torch need not sort them again.
             is_coalesced=True,
             check_invariants=False,
         )

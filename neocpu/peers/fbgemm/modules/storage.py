@@ -180,10 +180,12 @@ class Storage(Compilable):
         """Uniform rows from torch's generator, as FBGEMM draws them."""
         with torch.no_grad():
             for dim, weights in zip(self.dims, self.split_embedding_weights()):
+                # By torch itself, so that a seed draws FBGEMM's rows.
                 if self.form in TORCH_FORMATS:
                     weights.uniform_(min_val, max_val)
                 else:
                     values = torch.empty(weights.shape[0], dim).uniform_(min_val, max_val)
+                    # torch has no random numbers of its 8-bit types.
                     self.words(weights)[...] = codes.encode(values.numpy(), self.form)
 
     # ---- the engine ----
@@ -195,6 +197,7 @@ class Storage(Compilable):
         if tensor.dtype in WORDS:
             tensor = tensor.view(WORDS[tensor.dtype])
         array = tensor.numpy()
+        # Kernels take codes as unsigned numbers.
         return array.view(np.uint16) if array.dtype == np.int16 else array
 
     def codes(self) -> tuple[Elements, NDArray[np.int64], NDArray[np.int64]]:

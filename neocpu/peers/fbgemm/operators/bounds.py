@@ -61,8 +61,10 @@ def bounds_check_indices(
         offsets = offsets.to(indices.dtype)
     features = rows_per_table.numel()
     bags = offsets.numel() - 1
+    # Views of the caller's memory, which repairs are written to.
     index_array = indices.detach().numpy()
     offset_array = offsets.detach().numpy()
+    # With batches of several sizes the number of bags says nothing about features.
     if B_offsets is not None:
         if max_B < 0:
             raise OutOfBounds(f"max_B is {max_B}; with B_offsets it must be the largest batch")
@@ -80,6 +82,7 @@ def bounds_check_indices(
         )
     if mode == "warning":
         warning.zero_()
+    # Offsets first: they say which table an index belongs to.
     malformed = _repair_offsets(offset_array, index_array.size, mode) + _repair_indices(
         index_array, offset_array, first_bag, rows_per_table.numpy(), mode
     )
@@ -100,9 +103,11 @@ def _repair_offsets(offsets: Ints, count: int, mode: str) -> int:
             )
         return 0
     wrong_ends = int(offsets[-1] != count)
+    # As in FBGEMM, the last offset is set whatever the others are.
     offsets[-1] = count
     repaired = np.maximum.accumulate(np.clip(offsets, 0, count))
     starts = repaired[:-1].copy()
+    # The first bag has no bag before it: its own start is the one that may be wrong.
     starts[:1] = offsets[:1]
     wrong = (starts < 0) | (starts > offsets[1:]) | (offsets[1:] > count)
     if mode == "warning" and (wrong_ends or wrong.any()):
@@ -121,6 +126,7 @@ def _repair_indices(indices: Ints, offsets: Ints, first_bag: Ints, rows: Ints, m
     limit[offsets[first_bag[0]] :] = np.repeat(rows, np.diff(offsets[first_bag]))
     # Indices before the first bag are never looked up.
     limit[: offsets[first_bag[0]]] = np.iinfo(np.int64).max
+    # -1 is a pruned row, and right in every mode.
     wrong = (indices < -1) | (indices >= limit)
     if not wrong.any():
         return 0
@@ -135,6 +141,7 @@ def _repair_indices(indices: Ints, offsets: Ints, first_bag: Ints, rows: Ints, m
     if mode == "fatal":
         raise OutOfBounds(message)
     if mode == "warning":
+        # FBGEMM logs the first one only, too, and counts the others.
         LOG.warning("%s; it becomes 0 (%d in all)", message, int(wrong.sum()))
     indices[wrong] = 0
     return int(wrong.sum())

@@ -43,6 +43,7 @@ def _bucketized(
     if keep_orig_idx_per_feature is not None:
         keep = keep_orig_idx_per_feature.numpy()
     block_counts: list[int] = []
+    # Uneven blocks have their own boundaries, and the count of blocks no meaning.
     if total_num_blocks is not None and not block_bucketize_pos:
         block_counts = total_num_blocks.tolist()
     for feature, blocks in enumerate(block_counts):
@@ -52,6 +53,7 @@ def _bucketized(
             )
     return layouts.block_bucketize(
         ints(lengths),
+        # In their own dtype: as unsigned numbers, -1 is another one of 32 bits than of 64.
         indices.detach().contiguous().numpy().reshape(-1),
         ints(block_sizes),
         my_size,
@@ -67,6 +69,7 @@ def _moved(weights: OptionalTensor, bucketized: layouts.Bucketized) -> OptionalT
     """Weights in the order of the bucketized lookups."""
     if weights is None:
         return None
+    # `unbucketize_permute` says where each lookup went; weights need where each comes from.
     return rows(weights, layouts.invert_permute(bucketized.unbucketize_permute))
 
 
@@ -217,6 +220,7 @@ def bucketize_sparse_features(
 
     Returns (lengths, indices, weights, positions in bags).
     """
+    # A block size of 0 asks for remainders instead of blocks.
     bucketized = _bucketized(
         lengths, indices, torch.zeros(1, dtype=torch.int64), my_size, None, None, False, None, None
     )

@@ -60,9 +60,11 @@ def encode_randomly(
 ) -> Elements:
     """As `encode`, but rounded stochastically: codes of rows i64[R] of `table` at update `step`."""
     codec = CODECS[form]
+    # FBGEMM's constructor has no seed, so all modules share one.
     key = tensor_key(0, STOCHASTIC, table)
     x = np.ascontiguousarray(x)
     if codec.module == "codecs.small_floats":
+        # Small floats and row-scaled formats have encoders with other arguments.
         options = [codec.quantize_options["layout"], ROUNDINGS["stochastic"], key, rows, 0, step]
     else:
         options = [FORMATS[form].bits, key, rows, step]

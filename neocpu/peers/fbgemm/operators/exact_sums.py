@@ -32,6 +32,7 @@ def sums(description: SumsOfRows, dtype: torch.dtype) -> Tensor:
 def scattered(gradient: Tensor, source: Ints, count: int) -> Tensor:
     """Gradients [count] of elements, from those of the places source i64[n] that hold them."""
     flat = gradient.reshape(-1)
+    # The kernels of exact sums round to fp32, which would lose half of the digits.
     if gradient.dtype == torch.float64:
         places = np.flatnonzero(source >= 0)
         elements = torch.from_numpy(source[places])
@@ -47,6 +48,7 @@ class _Copied(torch.autograd.Function):
     def forward(ctx: Context, values: Tensor, source: Ints, shape: tuple[int, ...]) -> Tensor:
         ctx.source = source
         ctx.shape = values.shape
+        # By bits, so that NaN and -0 stay what they are.
         elements = layouts.select_or_fill(words(values).reshape(-1), source, 0)
         return torch.from_numpy(elements).view(values.dtype).reshape(shape)
 

@@ -231,6 +231,7 @@ def _reorder_lengths(
     broadcast_lengths: bool = False,
     max_batch_size: Size = 0,
 ) -> Tensor:
+    # A batch that is broadcast has one bag per table, which all of its samples share.
     samples = batch_offsets.numel() - 1 if broadcast_lengths else num_ads_in_batch
     tables = cat_ad_lengths.numel() // samples
     bags = max_batch_size if max_batch_size > 0 else num_ads_in_batch

@@ -29,6 +29,7 @@ def FloatToFP8RowwiseQuantized(t: Tensor, forward: bool) -> Tensor:
     """
     rows = _as_rows(t).float().numpy()
     codes = np.empty((rows.shape[0], row_bytes(rows.shape[1])), np.uint8)
+    # The kernel counts formats from 0: 4 exponent bits, then 5.
     codecs_rows.quantize_fp8_row(rows, int(not forward), codes)
     return torch.from_numpy(codes).view(*t.shape[:-1], codes.shape[1])
 

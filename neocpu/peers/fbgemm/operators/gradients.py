@@ -69,10 +69,12 @@ def _source_rows(
 ) -> Tensor:
     """For each moved row of the result, 1 + the row that it came from; 0: none. Flat, int64."""
     values = inputs[move.argument]
+    # From 1, as operators pad with 0.
     numbers = torch.arange(1, count + 1, device=values.device)
     shape = (*values.shape[:-1], 1) if move.axes == -1 else values.shape[: move.axes]
     arguments = list(inputs)
     arguments[move.argument] = numbers.reshape(shape)
+    # Weights need not move along, and padding must be 0: it comes from no row.
     for place, option in move.options:
         arguments[place] = option
     result = operator(*arguments)
@@ -90,6 +92,7 @@ def _gradient(
     count = axes.numel()
     source = _source_rows(operator, inputs, move, count)
     rows = grad.reshape(source.shape[0], *row_shape)
+    # Row 0 gathers the gradients of padding, which nobody wants.
     summed = grad.new_zeros(count + 1, *row_shape).index_add(0, source, rows)
     return summed[1:].reshape(values.shape)
 
@@ -101,11 +104,14 @@ def _moving(name: str, moves: tuple[RowMove, ...]) -> Formula:
         ctx.inputs = inputs
 
     def backward(ctx: Context, *grads: Tensor) -> Gradients:
+        # Through the dispatcher, so that torch.compile sees an operator and no Python.
         operator = getattr(torch.ops.fbgemm, name)
+        # An operator that returns a list gets the list of its gradients as one argument.
         grad_list = grads[0] if isinstance(grads[0], list) else grads
         # Trailing arguments that equal their defaults are not among the inputs.
         needed = ctx.needs_input_grad
         gradients: list[Tensor | Sequence[None] | None] = [
+            # torch wants a list for a list of tensors, even where none of them has a gradient.
             [None] * len(argument) if isinstance(flag, list) else None
             for flag, argument in zip(needed, ctx.inputs)
         ]

@@ -36,12 +36,15 @@ def jagged_to_padded_dense(
     padding_value: float = 0.0,
 ) -> Tensor:
     """Values [n] or [n, D] as [B, *max_lengths] or [B, *max_lengths, D], cut off or padded."""
+    # Kernels move bits, so the padding is given as bits of the dtype.
     filler = words(torch.full((1,), padding_value, dtype=values.dtype))[0]
+    # The common case has a kernel that copies whole bags.
     if (bag_offsets := _one_dimension(offsets, max_lengths, values.shape[0])) is not None:
         longest = int(max_lengths[0])
         last = int(bag_offsets[-1])
 
         def move(elements: Words) -> Words:
+            # Rows behind the last bag belong to none.
             return layouts.jagged_to_padded_dense(elements[:last], bag_offsets, longest, filler)
 
         return moved(values, move, lambda: _places(offsets, max_lengths))
@@ -95,9 +98,11 @@ def _gathered(
         and bag_offsets[-1] == count
         and dense.shape[0] == bag_offsets.size - 1
     ):
+        # Whole bags in their order: a kernel copies them.
         padded_length = dense.shape[1]
 
         def source() -> Ints:
+            # Rows beyond the dense tensor have no place there, and no gradient.
             position = layouts.offsets_range(bag_offsets[:-1], count)
             return np.where(
                 position < padded_length,
@@ -130,6 +135,7 @@ def dense_to_jagged_forward(
     dense: Tensor, x_offsets: Sequence[Tensor], total_L: int | None = None
 ) -> Tensor:
     """Rows [n, D] out of [B, …, D]; zeros where a bag is longer than the dense tensor."""
+    # Of several jagged dimensions the last one numbers the rows.
     count = int(x_offsets[-1].max()) if total_L is None else int(total_L)
     if count < 0:
         raise ValueError(f"total_L is {count}; it must be >= 0")

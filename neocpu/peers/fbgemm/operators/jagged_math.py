@@ -36,7 +36,9 @@ def _bags(offsets: Tensor, rows: int, longest: int) -> tuple[Ints, Ints, Ints]:
     ends = ints(offsets)
     if ends.size < 1 or ends[0] < 0 or (np.diff(ends) < 0).any() or ends[-1] > rows:
         raise Refused(f"offsets must ascend from 0 to at most {rows}, the number of rows")
+    # Rows beyond max_L stay in the tensor, but take no part.
     lengths = np.minimum(np.diff(ends), max(longest, 0))
+    # Rows beyond max_L, or behind the last bag, belong to none.
     bag = np.full(rows, -1, np.int64)
     for number, (start, length) in enumerate(zip(ends.tolist(), lengths.tolist())):
         bag[start : start + length] = number
@@ -103,6 +105,7 @@ class _HeadRows:
     """
 
     def __init__(self, vectors: Tensor, values: Tensor, offsets: Tensor) -> None:
+        # The vectors' length is that of the longest bag that they can meet.
         self.first, self.lengths, _ = _bags(offsets, values.shape[0], vectors.shape[1])
         bags = self.lengths.size
         if bags and vectors.shape[0] % bags:
@@ -116,6 +119,7 @@ class _HeadRows:
         self.vector = np.repeat(np.arange(counts.size), counts)
         self.place = np.arange(self.vector.size) - self.starts[self.vector]
         first_row = np.repeat(self.first, self.heads)[self.vector]
+        # Vectors come bag by bag, head by head.
         head = self.vector % max(self.heads, 1)
         self.head_row = (first_row + self.place) * self.heads + head
 

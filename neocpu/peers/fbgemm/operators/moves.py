@@ -64,6 +64,7 @@ class _Moved(torch.autograd.Function):
     def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor, None, None]:
         source = ctx.source()
         grad = grads[0]
+        # Padding has no source, and its gradient goes nowhere.
         row_shape = grad.shape[source.ndim :]
         places = np.flatnonzero(source.reshape(-1) >= 0)
         source_rows = torch.from_numpy(source.reshape(-1)[places])
@@ -99,6 +100,7 @@ def segments(values: Tensor, starts: Ints, lengths: Ints) -> Tensor:
 
     Raises Refused for segments that are not within the values.
     """
+    # An empty segment reads nothing, so it may begin anywhere.
     nonempty = lengths > 0
     if lengths.size and (lengths.min() < 0 or (nonempty.any() and starts[nonempty].min() < 0)):
         raise Refused("lengths and offsets may not be negative")

@@ -50,6 +50,7 @@ def permute_pooled_embs(
     if permute.size and not 0 <= permute.min() <= permute.max() < first.size - 1:
         raise Refused(f"permute_list must be numbers of the {first.size - 1} features")
     columns = runs(first[permute], np.diff(first)[permute])
+    # Element by element: features of several widths have no rows in common.
     source = np.arange(samples)[:, None] * width + columns
     return copied(pooled_embs, source, (samples, columns.size))
 
@@ -70,6 +71,7 @@ def _sources(
     """Of each output, i64[samples, width]: elements of the inputs one after the other, or -1."""
     first = segment_starts(in_widths) * samples
     sample = np.arange(samples)[:, None]
+    # -1 is a column that no block fills: it stays 0.
     sources = [np.full((samples, width), -1) for width in out_widths.tolist()]
     for from_tensor, to_tensor, from_column, to_column, length, _ in blocks:
         if from_column + length > in_widths[from_tensor]:
@@ -121,12 +123,14 @@ def permute_multi_embedding_function(
     if not reverse:
         return permute_multi_embedding(pooled_embs, permutes, in_shapes, out_shapes, out_lengths)
     samples = pooled_embs[0].shape[0]
+    # A backward runs without; here the forward is differentiated once more.
     with torch.enable_grad():
         leaves = [
             pooled_embs[0].new_zeros(samples, int(width), requires_grad=True)
             for width in out_lengths
         ]
         widths = [tensor.shape[1] for tensor in pooled_embs]
+        # The gradient of the same copies, where those of one column add up exactly.
         outputs = permute_multi_embedding(leaves, permutes, out_shapes, in_shapes, widths)
         return list(torch.autograd.grad(outputs, leaves, list(pooled_embs)))
 
@@ -138,6 +142,7 @@ def _regrouping(
     place: dict[str, tuple[int, int, int]] = {}
     for tensor, (names, widths) in enumerate(zip(keys, lengths, strict=True)):
         for name, first, width in zip(names, segment_starts(np.array(widths)).tolist(), widths):
+            # Of a key that several tensors have the first one counts.
             place.setdefault(name, (tensor, first, int(width)))
     blocks = []
     out_widths = []

@@ -23,6 +23,7 @@ OUT = "int output_dtype=0, bool scale_bias_last=True"
 
 def _rows(t: Tensor) -> Tensor:
     """[R, W] of [..., W]."""
+    # Not -1: of a tensor without elements the number of rows could not be told.
     return t.contiguous().reshape(math.prod(t.shape[:-1]), t.shape[-1])
 
 
@@ -175,6 +176,7 @@ def FloatToBfloat16Quantized(input: Tensor) -> Tensor:
     """bf16 of fp32, ties away from zero, as FBGEMM (a NaN of many ones becomes -0)."""
     x = _only(torch.float32, input).detach().contiguous().numpy().reshape(1, -1)
     out = np.empty(x.shape, np.uint16)
+    # FBGEMM's bits, so that files are interchangeable.
     codecs.encode_rows(x, layout(16, 7, 127), HALF_UP, out)
     return torch.from_numpy(out.view(np.int16)).view(torch.bfloat16).view(input.shape)
 
@@ -182,6 +184,7 @@ def FloatToBfloat16Quantized(input: Tensor) -> Tensor:
 @operator("(Tensor input) -> Tensor")
 def Bfloat16QuantizedToFloat(input: Tensor) -> Tensor:
     """fp32 of bf16, bit for bit."""
+    # A shift is exact, and keeps the bits of NaN.
     words = input.contiguous().view(torch.int16).numpy().view(np.uint16).astype(np.uint32) << 16
     return torch.from_numpy(words.view(np.float32)).view(input.shape)
 
@@ -200,5 +203,6 @@ def HFP8QuantizedToFloat(input: Tensor, ebits: int, exponent_bias: int) -> Tenso
     """fp32 of the bytes that `FloatToHFP8Quantized` writes."""
     codes = input.contiguous().numpy().reshape(1, -1)
     out = np.empty(codes.shape, np.float32)
+    # The limit of the writer is not known here; 3e38 makes every code a finite number.
     codecs.decode_rows(codes, layout(8, 7 - ebits, exponent_bias, limit=3e38), out)
     return torch.from_numpy(out).view(input.shape)

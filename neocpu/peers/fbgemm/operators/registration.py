@@ -77,6 +77,7 @@ def register(present: bool) -> torch.library.Library:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hide what torch's C++ prints on stderr about operators that are overridden on purpose."""
+    # C++ writes to the descriptor, past Python's sys.stderr: only the descriptor can be turned off.
     sys.stderr.flush()
     stderr_copy = os.dup(2)
     null = os.open(os.devnull, os.O_WRONLY)

@@ -64,6 +64,7 @@ def operator(schema: str, name: str = "") -> Callable[[Callable[P, R]], Callable
             try:
                 return function(*args, **kwargs)
             except NeocpuError as error:
+                # Some of our errors are RuntimeErrors already: OutOfBounds, and Refused itself.
                 if isinstance(error, RuntimeError):
                     raise
                 raise Refused(str(error)) from error
@@ -76,6 +77,7 @@ def operator(schema: str, name: str = "") -> Callable[[Callable[P, R]], Callable
 
 def load() -> dict[str, RegisteredOperator]:
     """All operators, by name; imports the files that define them."""
+    # Imported late, as these files load torch.
     for file in FILES:
         import_module(f"neocpu.peers.fbgemm.operators.{file}")
     return OPERATORS

@@ -64,8 +64,10 @@ def _reordered(
     batch_ends = ints(batch_offsets)
     bag_starts = ints(offsets)
     reordered_starts = ints(reordered_offsets)
+    # The caller's offsets have `samples` bags of every table, padding included.
     tables = (reordered_starts.size - 1) // max(samples, 1)
     bags = layouts.reordered_bags(batch_ends, tables, broadcast)
+    # Bags of a table lie `samples` apart, more than the batches have where they are padded.
     bag_places = (np.arange(tables)[:, None] * samples + np.arange(int(batch_ends[-1]))).reshape(-1)
     lengths = np.diff(bag_starts)[bags]
     # As in FBGEMM, only the offset of a batch's first bag in each table is read.
@@ -80,8 +82,10 @@ def _reordered(
         - moved_starts[first_of_batch][batch_of_bag]
     )
     moved = segments(values, bag_starts[bags], lengths)
+    # Mostly the rows already stand where the caller's offsets want them.
     if len(moved) == count and (row_places == moved_starts).all():
         return moved
+    # Gaps between the caller's offsets stay 0.
     out = torch.zeros((count, *values.shape[1:]), dtype=values.dtype)
     out[torch.from_numpy(runs(row_places, lengths))] = moved
     return out

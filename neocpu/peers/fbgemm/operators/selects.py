@@ -20,6 +20,7 @@ def _selected_rows(rows: Ints, columns: Ints, counts: Ints, indices: Ints, order
     if counts.sum() != indices.size:
         raise Refused(f"{indices.size} indices: input_num_indices add up to {counts.sum()}")
     matrix = np.repeat(np.arange(rows.size), counts)
+    # One matrix follows the other in memory: an index outside would read the next.
     outside = (indices < 0) | (indices >= rows[matrix])
     if outside.any():
         number = int(np.flatnonzero(outside)[0])
@@ -59,8 +60,10 @@ def _batch_source(
     counts = np.array(input_num_indices, np.int64).reshape(-1)
     order = np.arange(int(counts.sum()))
     if permute_output_dim_0_1:
+        # Otherwise the output would be no table of samples by matrices.
         if counts.size and (counts != counts[0]).any():
             raise Refused("permute_output_dim_0_1: give as many indices for every input")
+        # Index by index instead of matrix by matrix.
         order = order.reshape(counts.size, -1).T.reshape(-1)
     rows = np.array(input_rows, np.int64).reshape(-1)
     columns = np.array(input_columns, np.int64).reshape(-1)
@@ -100,6 +103,7 @@ def batch_index_select_dim0_forward_cpu_impl(
     counts = torch.tensor([int(count) for count in input_num_indices])
     rows = torch.tensor([int(height) for height in input_rows])
     columns = torch.tensor([int(width) for width in input_columns])
+    # FBGEMM's own autograd hands the others on to its backward.
     return [output, counts, rows, columns, counts.clone(), torch.tensor([output.numel()])]
 
 

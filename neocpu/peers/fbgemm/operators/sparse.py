@@ -36,6 +36,7 @@ def _complete(lengths: Tensor) -> Tensor:
         return torch.cat([lengths.new_zeros(0), *rows_of_sums]).view(*lengths.shape[:-1], size)
     count = lengths.shape[-1]
     all_sums = layouts.complete_cumsum(ints(lengths))
+    # One running sum over all rows, cut by subtraction: a kernel call instead of one for each row.
     starts = (
         np.arange(lengths.numel() // max(count, 1) if lengths.dim() == 2 else 1)[:, None] * count
     )
@@ -75,6 +76,7 @@ def asynchronous_batched_complete_cumsum(values: Tensor) -> Tensor:
 def offsets_range(offsets: Tensor, range_size: int) -> Tensor:
     """Position of every lookup in its bag, [range_size]; offsets [B], without the end."""
     starts = ints(offsets)
+    # Kernels trust their arguments: a wrong offset would write outside the result.
     if starts.size and (np.diff(starts, append=range_size).min() < 0 or starts[0] != 0):
         raise Refused(f"offsets must ascend from 0 to at most range_size, {range_size}")
     return like(layouts.offsets_range(starts, range_size if starts.size else 0), offsets)
@@ -127,6 +129,7 @@ def _permuted(
 ) -> tuple[Ints, Tensor, Tensor | None]:
     """(lengths, values, weights) of bags in another order."""
     bag_lengths = ints(lengths)
+    # A bag out of range would read lengths outside the array.
     if bags.size and not 0 <= bags.min() <= bags.max() < bag_lengths.size:
         raise Refused(f"bag {bags.max()} is asked for; there are {bag_lengths.size}")
     permuted_lengths = layouts.index_select(bag_lengths, bags)
@@ -164,6 +167,7 @@ def permute_2D_sparse_data(
         raise Refused(f"lengths have {lengths.dim()} dimensions instead of 2")
     feature_order = ints(permute)
     samples = lengths.shape[1]
+    # Bags of a feature stand together, sample after sample.
     bags = (feature_order[:, None] * samples + np.arange(samples)).reshape(-1)
     permuted_lengths, values, permuted_weights = _permuted(bags, lengths, values, weights)
     return (
@@ -248,6 +252,7 @@ def segment_sum_csr(batch_size: int, csr_seg: Tensor, values: Tensor) -> Tensor:
     where FBGEMM rounds every addition. Raises Refused for fp64, as FBGEMM does, and for segments
     outside the values.
     """
+    # Segments are of features; each has a value for every sample.
     segment_ends = ints(csr_seg) * batch_size
     flat = values.detach().reshape(-1)
     if flat.dtype == torch.float64:
@@ -259,6 +264,7 @@ def segment_sum_csr(batch_size: int, csr_seg: Tensor, values: Tensor) -> Tensor:
     ):
         raise Refused(f"segments must ascend within the {flat.numel()} values")
     if not flat.dtype.is_floating_point:
+        # Differences of running sums wrap as sums do, and are exact otherwise.
         sums = layouts.complete_cumsum(ints(flat))[segment_ends]
         return like(np.diff(sums), values)
     segment_sums = layouts.segment_sum(

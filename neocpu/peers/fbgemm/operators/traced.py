@@ -179,6 +179,7 @@ def _multi_context(ctx: Context, inputs: Inputs, output: list[Tensor]) -> None:
 
 def _multi_gradient(ctx: Context, grads: list[Tensor]) -> Gradients:
     permutes, in_shapes, out_shapes = ctx.geometry
+    # The same copies the other way round: outputs are inputs there.
     reverse = (permutes, out_shapes, in_shapes, ctx.widths, True)
     return ops.permute_multi_embedding_function(grads, *reverse), None, None, None, None
 
@@ -205,6 +206,7 @@ def _regrouped(
     columns: dict[str, Tensor] = {}
     for tensor, names, widths in zip(pooled, keys, lengths):
         for name, part in zip(names, torch.split(tensor, list(widths), dim=1)):
+            # Of a key that several tensors have the first one counts, as in `pooled.py`.
             columns.setdefault(name, part)
     return [torch.cat([columns[name] for name in names], dim=1) for names in groups]
 
@@ -231,6 +233,7 @@ def _multiplied_backward(
     return _multiplied(grad, offsets, y), dense_gradient
 
 
+# torch traces these, and differentiates them, through the operators that they call.
 COMPOSITES: dict[str, Callable[..., object]] = {
     "regroup_keyed_tensor": _regrouped,
     "group_index_select_dim0": lambda group, indices: [
