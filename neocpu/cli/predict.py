@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -101,5 +100,5 @@ def predict(
             file.discard()
 
 
-def _nowhere(_: Any) -> None:
+def _nowhere(_: object) -> None:
     """Where ranks other than the first write their predictions."""

@@ -40,7 +40,7 @@ compared with `block_offsets`.
 
 import zlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,5 +97,4 @@ def take_bags(column: BagColumn, samples: NDArray[np.int64]) -> BagColumn:
 
 def crc32_of(entries: Elements) -> int:
     """CRC-32 of the bytes of a contiguous array."""
-    content: Any = entries.reshape(-1).view(np.uint8)
-    return zlib.crc32(content)
+    return zlib.crc32(entries.reshape(-1).view(np.uint8).data)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -40,7 +40,7 @@ class LatestLoss:
     def __init__(self) -> None:
         self.text = ""
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: dict[str, object]) -> None:
         """Hear a line: a listener of `RunReport`."""
         for name in ("logloss", "mse"):
             if line["split"] == "train" and line.get(name) is not None:

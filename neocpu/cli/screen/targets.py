@@ -27,7 +27,7 @@ class LogPath(click.Path):
         return super().convert(log_path(os.fsdecode(value)), param, ctx)
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def force_option(target: str) -> Callable[[Command], Command]:

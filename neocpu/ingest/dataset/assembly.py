@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +24,7 @@ from neocpu.tables.hdf5.draft import Draft
 COPY = 1 << 20  # elements copied at a time from a part file
 
 
-def compression_options(compress: str) -> dict[str, Any]:
+def compression_options(compress: str) -> dict[str, object]:
     """h5py's keyword arguments for `--compress`. Raises DataError where zstd lacks its plugin."""
     if compress == "gzip":
         return {"compression": "gzip", "compression_opts": 4, "shuffle": True}
@@ -63,7 +63,7 @@ class Assembly:
         self._waiting: list[_Column] = []
         self._checked: list[str] = []
 
-    def set(self, name: str, attributes: Mapping[str, Any]) -> None:
+    def set(self, name: str, attributes: Mapping[str, object]) -> None:
         """Give an object ("": the root) attributes."""
         self._draft.set(name, attributes)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -60,9 +59,9 @@ class Card:
     positive_rate: float | None
     dense: list[DenseCard]
     features: list[FeatureCard]
-    attributes: dict[str, Any]
+    attributes: dict[str, object]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The card as a dict of values that JSON can hold."""
         return asdict(self)
 

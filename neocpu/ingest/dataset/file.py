@@ -300,7 +300,7 @@ class DatasetFile:
         return self.features[name].lengths(first, end)
 
 
-def _is_range(entry: Any) -> bool:
+def _is_range(entry: object) -> bool:
     """Whether an entry of the attribute labels is a name, a least and a most value."""
     match entry:
         case [str(), int() | float(), int() | float()]:
@@ -308,7 +308,7 @@ def _is_range(entry: Any) -> bool:
     return False
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """An attribute as Python: JSON where it is JSON, else text or a number."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         with contextlib.suppress(ValueError, RecursionError):

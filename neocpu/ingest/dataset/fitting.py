@@ -7,15 +7,15 @@ depend neither on the machine nor on how the sources are read.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Tree
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.schema import DenseField, Schema
 from neocpu.ingest.formats.schema_numbers import fill, with_numbers
@@ -94,7 +94,7 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
     return table_schema(with_numbers(schema.tree, fitted))
 
 
-def fitted_tree(tree: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+def fitted_tree(tree: Tree, path: Path) -> Tree:
     """A schema's tree with the numbers that a dataset was made with, where it lacks some.
 
     Raises ConfigError if the dataset does not have them.

@@ -10,7 +10,7 @@ into caches early.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +141,7 @@ def fit_vocabularies(dataset: Dataset, min_count: int) -> dict[str, NDArray[np.u
     return vocabularies
 
 
-def read_vocabularies(path: Any, features: Mapping[str, str]) -> dict[str, Elements]:
+def read_vocabularies(path: Path, features: Mapping[str, str]) -> dict[str, Elements]:
     """Vocabularies of a converted train file, for features name -> kind.
 
     Raises DataError if the file has no vocabulary, lacks a feature, or has codes of another kind.

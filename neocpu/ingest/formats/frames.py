@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Elements
 from neocpu.ingest.formats.fields import I32, Fields, Items
 from neocpu.ingest.formats.schema import TIME_KINDS, Schema
 from neocpu.ingest.formats.text import Parsed, TextParser, joined
@@ -61,7 +62,7 @@ def as_frame(data: Any) -> pl.DataFrame:
     )
 
 
-def _plain(values: Any) -> Any:
+def _plain(values: object) -> Elements | list[object] | pl.Series:
     """Values of one column of a mapping; a matrix is a column of lists."""
     array = np.asarray(values) if not isinstance(values, list | pl.Series) else values
     if isinstance(array, np.ndarray) and array.dtype.kind == "O":

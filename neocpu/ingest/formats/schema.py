@@ -2,12 +2,12 @@
 
 import csv
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Tree
 
 TRANSFORMS = ("log1p", "none")  # of --dense-transform
 DENSE_TRANSFORMS = (*TRANSFORMS, "standard")
@@ -137,7 +137,7 @@ class Schema:
     words: bool = False
     more_labels: tuple[LabelField, ...] = ()
     session: str = ""
-    tree: Mapping[str, Any] | None = None
+    tree: Tree | None = None
 
     @property
     def labels(self) -> tuple[LabelField, ...]:

@@ -5,12 +5,15 @@ of UTC), as ISO 8601 (2014-10-21, 2014-10-21T05:00:30.5Z), or in a format of str
 names its offset from UTC becomes a time of UTC; others are taken as they are written.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.ingest.formats.schema import HOURS
+
+if TYPE_CHECKING:
+    import polars as pl
 
 FIRST_HOUR = -719_162 * 24  # 0001-01-01 00:00
 LAST_HOUR = 2_932_897 * 24 - 1  # 9999-12-31 23:00
@@ -85,7 +88,7 @@ def _lacks_minutes(form: str) -> bool:
     return "%H" in form and "%M" not in form
 
 
-def _offsets(series: Any) -> Any:
+def _offsets(series: "pl.Series") -> "pl.Series":
     """The offset from UTC that ends each text, in microseconds; 0 where there is none."""
     import polars as pl
 

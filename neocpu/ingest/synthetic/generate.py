@@ -11,13 +11,15 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.types import Tree
 from neocpu.ingest.dataset.writer import DatasetWriter
+from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.synthetic.law import ABSENT, Block, SyntheticCriteo, Tally, criteo_shape
 from neocpu.kernels.logs.synthetic import format_rows
 from neocpu.kernels.numbers.elementary import log1p_array
@@ -39,7 +41,7 @@ def write_dataset(
     first: int,
     samples: int,
     *,
-    attributes: dict[str, Any] | None = None,
+    attributes: Tree | None = None,
     compress: str = "none",
     progress: Progress | None = None,
 ) -> dict[str, float]:
@@ -87,7 +89,7 @@ def write_dataset(
     return tally.score()
 
 
-def _missing(bags: Any) -> int:
+def _missing(bags: BagColumn) -> int:
     return int(((bags.codes == 0) if bags.lengths is None else (bags.lengths == 0)).sum())
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from neocpu.kernels.twins.logs.synthetic import ABSENT, VECTOR
 from neocpu.kernels.twins.numbers.elementary import exp, log
 from neocpu.kernels.twins.numbers.philox import GENERATOR, fnv1a64, random_words, tensor_key
 
+Parameters: TypeAlias = dict[str, Any]  # JSON that comes with neocpu
 SAMPLES = 16384  # drawn at once; as many others calibrate the planted model
 LOG = 0  # Philox step of the samples of the log
 CALIBRATION = 1  # Philox step of the samples that calibrate the planted model
@@ -76,18 +77,18 @@ def parse_hotness(text: str) -> dict[str, Hotness]:
     return hotness
 
 
-def criteo_shape() -> dict[str, Any]:
+def criteo_shape() -> Parameters:
     """The fitted parameters, their origin, and the sizes of the planted effects."""
     return _resource("criteo_shape.json")
 
 
-def published_reuse() -> dict[str, Any]:
+def published_reuse() -> Parameters:
     """Reuse of table rows in Meta's embedding traces, by year: published shares, fitted classes."""
     return _resource("reuse.json")
 
 
-def _resource(name: str) -> dict[str, Any]:
-    parameters: dict[str, Any] = json.loads(
+def _resource(name: str) -> Parameters:
+    parameters: Parameters = json.loads(
         files("neocpu.ingest.synthetic").joinpath(name).read_text("utf-8")
     )
     return parameters
@@ -145,10 +146,10 @@ class _Category:
     def __init__(
         self,
         seed: int,
-        entry: dict[str, Any],
+        entry: Parameters,
         cardinality: int,
         hotness: Hotness,
-        planted: dict[str, Any],
+        planted: Parameters,
         reuse: Reuse | None,
     ) -> None:
         self.cuts, self.firsts = np.empty((2, 0))
@@ -181,7 +182,7 @@ class _Integer:
     """Quantile function and planted effects of one integer field."""
 
     def __init__(
-        self, seed: int, entry: dict[str, Any], probabilities: list[float], planted: dict[str, Any]
+        self, seed: int, entry: Parameters, probabilities: list[float], planted: Parameters
     ) -> None:
         self.name = entry["name"]
         self.key = tensor_key(seed, GENERATOR, self.name)

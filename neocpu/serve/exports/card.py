@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
 
+Facts: TypeAlias = dict[str, Any]  # what becomes JSON
 FORMAT = "neocpu-scorer"
 VERSION = 1
 INTERACTIONS_VERSION = 2  # where interactions are others than those of version 1
@@ -122,7 +123,7 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
 
 
 def _schema(
-    values: ValueMap, trees: Sequence[Mapping[str, Any] | None], inputs: int
+    values: ValueMap, trees: Sequence[Mapping[str, object] | None], inputs: int
 ) -> Schema | None:
     """The schema of the run's log; None where it is not known, or the run read other data.
 
@@ -158,7 +159,7 @@ def _dataset(file: CheckpointFile, vocabulary: Path | None, features: set[str]) 
     return None
 
 
-def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
+def card_of(file: CheckpointFile, facts: DataFacts) -> Facts:
     """The card of a checkpoint; `stored` and `unlearnt` of tables are set by what writes them."""
     config = file.config()
     seed = config.training.seed
@@ -191,14 +192,14 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
     }
 
 
-def _version(model: Mapping[str, Any]) -> int:
+def _version(model: Mapping[str, object]) -> int:
     """The first version of a reader that knows all of a model."""
     if "parts" in model:
         return KINDS_VERSION
     return INTERACTIONS_VERSION if "first_order" in model else VERSION
 
 
-def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> list[dict[str, Any]]:
+def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> list[Facts]:
     """What the card says of each key of the batch, in their order."""
     features = []
     for key in bags(tables):
@@ -217,12 +218,12 @@ def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> l
     return features
 
 
-def _map_card(row_map: RowMap) -> dict[str, Any]:
+def _map_card(row_map: RowMap) -> Facts:
     """What the card says of the way from rows of a logical table to those of a physical one."""
     return {**asdict(row_map), "key": str(row_map.key)}
 
 
-def _model(config: Config, inputs: int) -> dict[str, Any]:
+def _model(config: Config, inputs: int) -> Facts:
     """Layers, interaction, loss and towers."""
     layout = config.layout(inputs)
     towers = [
@@ -235,7 +236,7 @@ def _model(config: Config, inputs: int) -> dict[str, Any]:
         }
         for tower in layout.towers
     ]
-    model: dict[str, Any] = {
+    model: Facts = {
         "bottom": list(layout.bottom),
         "top": list(layout.top),
         "interaction": layout.interaction,

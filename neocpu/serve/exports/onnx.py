@@ -12,7 +12,6 @@ whole tables; with `unlearnt="zero"` it holds the trained ones and an index, and
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ import numpy as np
 from neocpu.core.errors import ConfigError
 from neocpu.serve.exports.arrays import Entry, check_disk
 from neocpu.serve.exports.card import DataFacts, card_of
-from neocpu.serve.exports.onnx_graph import Graph
+from neocpu.serve.exports.onnx_graph import Graph, Proto
 from neocpu.serve.exports.onnx_interactions import OnnxInteractions
 from neocpu.serve.exports.onnx_kinds import WORD, OnnxKinds, mixed_rows
-from neocpu.serve.exports.raw_values import weighted_features
+from neocpu.serve.exports.raw_values import Card, weighted_features
 from neocpu.serve.exports.scorer import STORED, UNLEARNT, StoredTable, stored_tables
 from neocpu.train.before.preflight import human
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -93,7 +92,7 @@ def _bytes(table: StoredTable) -> int:
     return rows * table.row_bytes + (0 if table.whole else ENTRY * table.learnt)
 
 
-def _array(entry: Entry) -> Any:
+def _array(entry: Entry) -> Proto:
     """An array in one piece."""
     parts = [np.empty((0, *entry.shape[1:]), entry.dtype), *entry.parts()]
     return np.concatenate(parts).reshape(entry.shape)
@@ -114,7 +113,7 @@ class _Builder:
 
     # ---- the two models ----
 
-    def whole(self, tables: list[StoredTable]) -> Any:
+    def whole(self, tables: list[StoredTable]) -> Proto:
         """From codes or rows and raw numbers to predictions."""
         graph = self.graph
         weights = [self._table(table) for table in tables]
@@ -138,7 +137,7 @@ class _Builder:
             pooled.append(self._pooled(weights[feature["table"]], rows, count, factors, table))
         return self._model(self._transformed(dense), pooled)
 
-    def dense_part(self) -> Any:
+    def dense_part(self) -> Proto:
         """From pooled vectors and transformed numbers to predictions."""
         graph = self.graph
         dense = graph.input("dense", np.float32, ["batch", len(self._facts.dense)])
@@ -147,7 +146,7 @@ class _Builder:
         pooled = graph.input("pooled", np.float32, ["batch", sum(widths)])
         return self._model(dense, graph.split(pooled, widths))
 
-    def _model(self, dense: str, pooled: list[str]) -> Any:
+    def _model(self, dense: str, pooled: list[str]) -> Proto:
         """What follows pooling, and the file's metadata."""
         graph = self.graph
         layout = self._layout
@@ -207,7 +206,7 @@ class _Builder:
         count = graph.input(f"{name}.count", np.int64, ["batch"])
         return values, count, graph.input(f"{name}.weights", np.float32, shape) if weighted else ""
 
-    def _rows(self, codes: str, feature: Mapping[str, Any], table: StoredTable) -> str:
+    def _rows(self, codes: str, feature: Card, table: StoredTable) -> str:
         """Rows of codes: by vocabulary, hashed, or codes modulo rows."""
         if feature["vocabulary"]:
             words = np.ascontiguousarray(self._facts.vocabularies[feature["name"]], WORD)
@@ -234,7 +233,7 @@ class _Builder:
 
     # ---- tables ----
 
-    def _table(self, table: StoredTable) -> tuple[str, Any]:
+    def _table(self, table: StoredTable) -> tuple[str, Proto]:
         """Weights of a table; rows that are there, behind a row of zeros (None: all)."""
         *index, weight = (_array(entry) for entry in table.entries(self._file))
         kind = ONNX_TYPES[table.form]
@@ -245,7 +244,7 @@ class _Builder:
 
     def _pooled(
         self,
-        weight: tuple[str, Any],
+        weight: tuple[str, object],
         rows: str,
         count: str,
         factors: str,

@@ -17,7 +17,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from neocpu.serve.exports.arrays import (
     whole_values,
     write_arrays,
 )
-from neocpu.serve.exports.card import DataFacts, card_of, vocabulary_array
+from neocpu.serve.exports.card import DataFacts, Facts, card_of, vocabulary_array
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.storage.row_codecs import RowCodec
 from neocpu.train.checkpoint.number_codes import Code
@@ -132,7 +131,7 @@ class StoredTable:
             first += count
             yield self.encode(values)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """What the card says of it."""
         return {
             "stored": self.form,

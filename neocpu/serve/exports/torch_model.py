@@ -14,7 +14,7 @@ its matrix products have an order of their own. Differences are some 1e-6.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from os import PathLike
 
 import numpy as np
 import torch
@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 try:
-    from neocpu.serve.exports.raw_values import RawValues
+    from neocpu.serve.exports.raw_values import Card, Columns, RawValues
     from neocpu.serve.exports.torch_interactions import interact
 except ImportError:  # copied beside this file
-    from raw_values import RawValues  # type: ignore[no-redef]
+    from raw_values import Card, Columns, RawValues  # type: ignore[no-redef]
     from torch_interactions import interact  # type: ignore[no-redef]
 
 LOW = 0xFFFFFFFF
@@ -70,7 +70,7 @@ class EmbeddingTable(nn.Module):
     facts : its entry of the card. weight, rows : its tensors; rows None: all are there.
     """
 
-    def __init__(self, facts: Mapping[str, Any], weight: Tensor, rows: Tensor | None) -> None:
+    def __init__(self, facts: Card, weight: Tensor, rows: Tensor | None) -> None:
         super().__init__()
         self.facts = dict(facts)
         self.register_buffer("weight", weight)
@@ -150,7 +150,7 @@ class TorchModel(nn.Module):
     card : what the file says about itself. tensors : its arrays by name.
     """
 
-    def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, card: Card, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.card = dict(card)
         self.model = card["model"]
@@ -172,7 +172,7 @@ class TorchModel(nn.Module):
         self.values = RawValues(card, vocabularies)
 
     @classmethod
-    def load(cls, path: Any, device: str = "cpu") -> "TorchModel":
+    def load(cls, path: str | PathLike[str], device: str = "cpu") -> "TorchModel":
         """Read a file of `neocpu export`. Raises ValueError for any other."""
         try:
             with safe_open(path, framework="pt") as file:
@@ -226,7 +226,7 @@ class TorchModel(nn.Module):
             self._part(part, [pooled[key] for key in part["keys"]]) for part in self.model["parts"]
         ]
 
-    def _part(self, part: Mapping[str, Any], sources: list[Tensor]) -> Tensor:
+    def _part(self, part: Card, sources: list[Tensor]) -> Tensor:
         """One vector f32[B, dim]."""
         if part["operation"] == "copy":
             return torch.cat(sources, 1)
@@ -269,7 +269,7 @@ class TorchModel(nn.Module):
                     vectors += out.reshape(len(out), -1).split(tower["width"], 1)
         return vectors
 
-    def predict(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
+    def predict(self, columns: Columns) -> np.ndarray:
         """Predictions f32[B] of the columns of a log, B values each.
 
         Raises KeyError for a column that is missing.

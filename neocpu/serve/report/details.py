@@ -6,13 +6,12 @@ A summary of another version, or one that was edited, may lack any of it: what i
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from neocpu.core.errors import NeocpuError
 from neocpu.core.units import bytes_text
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import SCHEMES
-from neocpu.serve.report.runs import Run
+from neocpu.serve.report.runs import JsonObject, Run
 from neocpu.train.config.config_keys import defaults
 
 MOST_RANKS = 128  # of a plan, and of a matrix, that are drawn
@@ -150,7 +149,7 @@ def tables(run: Run) -> list[TextTable]:
     ]
 
 
-def _exchanges(summary: Mapping[str, Any]) -> TextTable:
+def _exchanges(summary: JsonObject) -> TextTable:
     rows = []
     exchanges = summary.get("exchanges") or {}
     for entry in exchanges.get("collectives", ()) if summary.get("ranks", 1) > 1 else ():
@@ -176,7 +175,7 @@ def _exchanges(summary: Mapping[str, Any]) -> TextTable:
     )
 
 
-def _traffic(summary: Mapping[str, Any]) -> TextTable:
+def _traffic(summary: JsonObject) -> TextTable:
     links = ("same_rank", "same_node", "other_node")
     rows = [
         [verb, f"{sent['calls']:,}", *(bytes_text(sent[link]["bytes"]) for link in links)]
@@ -187,7 +186,7 @@ def _traffic(summary: Mapping[str, Any]) -> TextTable:
     return TextTable("Sent by all ranks", "of training and evaluation", header, rows)
 
 
-def _tiers(summary: Mapping[str, Any]) -> TextTable:
+def _tiers(summary: JsonObject) -> TextTable:
     rows = []
     for tier in summary.get("tiers") or ():
         hit = ""
@@ -205,13 +204,13 @@ def _tiers(summary: Mapping[str, Any]) -> TextTable:
     )
 
 
-def _memory(summary: Mapping[str, Any]) -> TextTable:
+def _memory(summary: JsonObject) -> TextTable:
     ranks: Sequence[int] = summary.get("memory_of_ranks") or ()
     rows = [[f"rank {rank}", bytes_text(size)] for rank, size in enumerate(ranks[:MOST_RANKS])]
     return TextTable("Memory", "the most that each rank's process had", ["rank", "peak"], rows)
 
 
-def _rest(summary: Mapping[str, Any]) -> TextTable:
+def _rest(summary: JsonObject) -> TextTable:
     rows = []
     if summary.get("cold_start_seconds") is not None:
         rows.append(["first step done after", f"{summary['cold_start_seconds']:.1f} s"])
@@ -224,7 +223,7 @@ def _rest(summary: Mapping[str, Any]) -> TextTable:
     return TextTable("Start, checkpoints, versions", "", ["", ""], rows)
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A value of a key, as TOML would nearly have it."""
     if value is None:
         return "none"

@@ -54,7 +54,7 @@ class Table:
     def __len__(self) -> int:
         return self.rows
 
-    def __getitem__(self, rows: Any) -> F32:
+    def __getitem__(self, rows: object) -> F32:
         """Weights: f32[D] of one row, f32[n, D] of a slice, f32[..., D] of row numbers int[...]."""
         return self.field("weight", rows)
 

@@ -30,7 +30,7 @@ class Neighbour(NamedTuple):
 
     row: int
     score: float
-    value: Any = None
+    value: object = None
 
 
 class ValueRows(Table):
@@ -51,18 +51,18 @@ class ValueRows(Table):
         flat = np.asarray(values, object).reshape(-1).tolist()
         return self._values.rows(self._spec, self._feature(feature), flat).reshape(shape)
 
-    def vectors(self, values: Any, feature: str = "") -> F32:
+    def vectors(self, values: object, feature: str = "") -> F32:
         """Weights f32[..., D] of the rows of raw values; arguments as for `rows_of`."""
         return self[self.rows_of(values, feature)]
 
     def neighbours(
         self,
-        value: Any = None,
+        value: object = None,
         k: int = 10,
         *,
         row: int | None = None,
         metric: str = "cosine",
-        among: Sequence[Any] | None = None,
+        among: Sequence[object] | None = None,
         feature: str = "",
     ) -> list[Neighbour]:
         """The k trained rows most similar to that of a value, or to a row; most similar first.
@@ -83,7 +83,7 @@ class ValueRows(Table):
         if not np.isin(row, self.learnt):
             subject = f"row {row}" if value is None else f"row {row}, that of {value!r},"
             raise DataError(f"table {self.name}: {subject} was never trained")
-        names: Mapping[int, Any] = {}
+        names: Mapping[int, object] = {}
         candidates: Ints = self.learnt
         if among is not None:
             rows = self.rows_of(list(among), feature)
