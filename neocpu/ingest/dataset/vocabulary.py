@@ -38,6 +38,7 @@ class CodeCounter:
         """Count codes uint32[n] or uint64[n]."""
         codes = np.ascontiguousarray(codes)
         done = 0
+        # The kernel stops where its map is half full and says how far it came.
         while (done := hashing.count_codes(codes, self._keys, self._counts, done)) < codes.size:
             self._grow()
 
@@ -55,6 +56,7 @@ class CodeCounter:
     def by_count(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Distinct codes and their counts, most frequent first, equal counts by ascending code."""
         codes, counts = self._used()
+        # Ties by code: rows must not depend on the order in which a map holds its codes.
         order = np.lexsort((codes, -counts))
         return codes[order], counts[order]
 
@@ -78,6 +80,8 @@ class FrequentCodes(CodeCounter):
         if self._keys.size < SLOTS:
             return super()._grow()
         codes, counts = self._used()
+        # The median halves the map at least, so dropping is rare and its cost is spread over many
+        # codes.
         median = int(np.partition(counts, counts.size // 2)[counts.size // 2])
         kept = counts > median
         self.short += median
@@ -90,6 +94,7 @@ class FrequentCodes(CodeCounter):
 def frequent_of(counter: CodeCounter) -> Frequencies:
     """The counts that a dataset stores: the most frequent codes, of those seen more than once."""
     codes, counts = counter.by_count()
+    # A code that was seen once is no better to keep in a cache than any other.
     frequent = codes[counts > 1][:KEPT]
     return frequent, counts[: frequent.size]
 
@@ -106,6 +111,7 @@ def frequencies(dataset: Dataset, feature: str) -> Frequencies:
 
 def _merged(parts: Iterable[Frequencies]) -> Frequencies:
     codes, counts = (np.concatenate(arrays) for arrays in zip(*parts))
+    # A code may be frequent in several files; where it is not, its few uses there are unknown.
     distinct, place = np.unique(codes, return_inverse=True)
     total = np.zeros(distinct.size, np.int64)
     np.add.at(total, place, counts)
@@ -118,6 +124,8 @@ class Vocabulary:
 
     def __init__(self, codes: Codes) -> None:
         self.size = codes.size
+        # At most half full, so that probing for an unknown code ends soon; rows count from 1, as
+        # row 0 is that of all unknown codes.
         slots = 1 << max(4, (2 * codes.size).bit_length())
         self._keys = np.zeros(slots, np.uint64)
         self._rows = np.zeros(slots, np.int64)

@@ -122,6 +122,7 @@ class FrameReader:
             if field.kind == "hex" and leaves[field.column].is_integer()
         )
         categories = tuple(
+            # Dates of a frame are written out as ISO texts, whatever form the schema names.
             replace(field, time="iso")
             if leaves[field.column].is_temporal() and field.kind in TIME_KINDS
             else field
@@ -129,6 +130,7 @@ class FrameReader:
         )
         self._words = schema.words
         schema = replace(schema, columns=tuple(schema.used), categories=categories)
+        # Fields are cut already, so a delimiter or a quote inside one is text like any other.
         self.parser = TextParser(replace(schema, delimiter="", quote=""), numbers)
 
     def fields(self, frame: pl.DataFrame) -> Fields:
@@ -154,6 +156,7 @@ class FrameReader:
                 end[column] = items[column].lengths > 0
             else:
                 if series.dtype == pl.Boolean and not self._words:
+                    # Schemas of version 1 knew no true and false: booleans were numbers.
                     series = series.cast(pl.Int8)
                 begin[column], end[column] = texts.add(_text_of(series, integer))
         return Fields(texts.join(), begin, end, [], items)
@@ -225,14 +228,17 @@ class _Texts:
 
     def join(self) -> NDArray[np.uint8]:
         """All texts, u8[n], never empty."""
+        # A bytearray, as kernels are compiled for arrays that can be written.
         return np.frombuffer(bytearray(b"".join([*self._parts, b"\n"])), np.uint8)
 
 
 def _items(series: pl.Series, integer: bool, texts: _Texts) -> Items:
     """The items of a column of lists; a null is an empty list, a null in a list an empty item."""
+    # Arrays of fixed length lack the functions of lists.
     if isinstance(series.dtype, pl.Array):
         series = series.cast(pl.List(series.dtype.inner))
     lengths = series.list.len().fill_null(0).to_numpy().astype(np.int32)
+    # `explode` makes a null of an empty list, which would be an item.
     values = series.filter(series.list.len() > 0).explode()
     begin, end = texts.add(_text_of(values, integer))
     return Items(lengths, begin, end, end, end)

@@ -187,6 +187,7 @@ class _Integer:
         self.name = entry["name"]
         self.key = tensor_key(seed, GENERATOR, self.name)
         knots = np.array(probabilities)
+        # Our own logarithm: a log must have the same bytes on every machine.
         heights = log(np.array(entry["quantiles"], np.float64) + SHIFT)
         self.knots = knots[:-1].copy()
         self.starts = heights[:-1].copy()
@@ -251,6 +252,7 @@ class SyntheticCriteo:
         self._rates = np.array([group["rate"] for group in groups])
         self._categories = []
         for entry in shape["categories"]:
+            # Published rows count the missing value where a category has one.
             cardinality = entry["rows"] - (entry["name"] in self._group)
             cardinality = max(math.ceil(cardinality * cardinality_scale), min(cardinality, 3))
             cardinality = min(cardinality, max_rows or cardinality)
@@ -264,6 +266,7 @@ class SyntheticCriteo:
         self.cardinalities = {category.name: category.cardinality for category in self._categories}
         self._missing_key = tensor_key(seed, GENERATOR, "missing")
         self._click_key = tensor_key(seed, GENERATOR, "click")
+        # Of samples that no log contains, so that every part of a log is scaled alike.
         logits = self._draw(CALIBRATION, 0, SAMPLES)[2]
         self._scale, self._bias = kernels.calibrate(
             logits, planted["deviation"], planted["click_rate"]
@@ -352,6 +355,7 @@ class SyntheticCriteo:
 
         Drawn from the beginning of the first sample's session on.
         """
+        # A sample may keep the codes of any earlier one of its session, so these are drawn too.
         start = sessions.start(first)
         samples = first - start + sums.logit.size
         missing = np.zeros((samples, self._rates.size), np.uint8)
@@ -363,6 +367,8 @@ class SyntheticCriteo:
         for category in self._categories:
             group = self._group.get(category.name)
             absent = none if group is None else np.ascontiguousarray(missing[:, group])
+            # The effects of the codes that a sample draws; it may keep another sample's in their
+            # place.
             own = kernels.RowSums(np.zeros(samples), np.zeros((samples, VECTOR)), np.zeros(samples))
             drawn = self._bags(category, step, start, absent, own)
             source = sessions.sources(self.seed, category.name, step, start, samples)
@@ -429,6 +435,7 @@ class Tally:
         ]
         pairs = 0
         below = 0
+        # Most of the 2^20 bins are empty.
         occupied = np.flatnonzero(self._histogram.sum(axis=0))
         for zeros, ones in zip(*self._histogram[:, occupied].tolist()):
             pairs += ones * (2 * below + zeros)
@@ -436,6 +443,7 @@ class Tally:
         return {
             "click_rate": rate,
             "constant_logloss": -sum(share * logarithm for share, logarithm in outcomes),
+            # Losses are summed in units of 2^-30, as whole numbers.
             "best_logloss": self._loss / 2.0**30 / samples,
             "best_auc": pairs / (2 * clicks * below) if clicks and below else math.nan,
         }
