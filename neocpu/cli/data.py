@@ -118,8 +118,10 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    # stdout is for what the conversion did, which scripts read.
     console = Console(stderr=True)
     columns = (
+        # File names may have brackets, which rich would take for markup.
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[note]}", markup=False),

@@ -75,9 +75,11 @@ def predict(
     from neocpu.train.watch.results import silent
 
     checkpoint = checkpoint_of(model, comm)
+    # Before the model is built: it tells from the columns whether the logs have labels.
     values = open_values(checkpoint, overrides)
     unlabelled = unlabelled or values.lacks_label(data)
     columns = None
+    # Only the rank that writes needs them.
     if keys and comm.rank == 0:
         columns = key_columns(data, keys, values.schema, labelled=not unlabelled)
     world, loader = restore(
@@ -97,6 +99,7 @@ def predict(
             click.echo(f"{out}: {count} predictions")
     finally:
         if file:
+            # After `finish` there is nothing left to discard.
             file.discard()
 
 

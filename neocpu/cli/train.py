@@ -128,6 +128,7 @@ def train(
         use(kernels)  # also for the processes that this one starts
     if shown.trace:
         check_target(shown.trace, shown.force, [config])
+    # Before ranks start: a mistake is one line then, and costs no time on a cluster.
     settings = configs.load(config, overrides)
     if shown.trace:
         data = settings.data
@@ -136,6 +137,8 @@ def train(
         show_dry_run(settings, config, ranks, out)
         return
     if ranks is not None and ranks > 1 and not launched():
+        # mpiexec replaces this process, so that signals reach the ranks and its exit status is
+        # theirs.
         line = arguments(config, ranks, out, overrides, resume, kernels)
         tell_ranks()
         exec_mpiexec(ranks, [*line, *shown.arguments()])
@@ -143,6 +146,7 @@ def train(
         comm = get_comm(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
         )
+        # Before anything imports Numba, which reads the number of threads once.
         prepare_threads(comm, settings.training.threads or None)
         from neocpu.train.watch.rank_log import rank_log
 
@@ -192,6 +196,7 @@ def run(
     from neocpu.train.config.config_keys import flat
     from neocpu.train.run.trainer import Trainer
 
+    # One tracker for the run: others would log the same lines again.
     boards = () if comm.rank else shown.boards
     trace = None
     if shown.trace:
@@ -216,6 +221,7 @@ def forget_output() -> None:
     and give another exit status.
     """
     null = os.open(os.devnull, os.O_WRONLY)
+    # On the descriptor, so that C libraries and Python's last flush end there too.
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
 

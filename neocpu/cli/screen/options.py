@@ -23,6 +23,7 @@ def as_record(
     names = [field.name for field in fields(record)]
 
     def decorate(command: Callable[..., object]) -> Callable[..., object]:
+        # click reads the help from the docstring, which `wraps` hands on.
         @wraps(command)
         def packed(**values: object) -> object:
             chosen = {name: values.pop(name) for name in names}

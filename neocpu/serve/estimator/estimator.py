@@ -158,6 +158,7 @@ class DLRM:
         from neocpu.train.config import config as configs
 
         settings = configs.load(config, self.overrides_)
+        # Numba reads the number of threads once, when it is first imported.
         if "numba" not in sys.modules:
             prepare_threads(SingleComm(), settings.training.threads or None)
         from neocpu.train.run.trainer import Trainer
@@ -175,6 +176,7 @@ class DLRM:
     def _new_folder(self) -> Path:
         """The folder of the results of one training; a temporary one goes with the estimator."""
         if hasattr(self, "model_"):
+            # Its tables are mapped from the folder that the new training may write.
             self.model_.close()
         return _temporary_folder(self) if self.out is None else Path(self.out)
 
@@ -258,6 +260,7 @@ class DLRM:
     def save(self, folder: str | Path) -> Path:
         """Copy what a fitted estimator needs to a folder, which `DLRM.load` and `neocpu` take."""
         self._require_fit()
+        # The rows that it was trained on: large, the caller's, and not needed to predict.
         data = shutil.ignore_patterns("*.parquet", "*.converted.h5", "lock")
         try:
             return Path(shutil.copytree(self.out_, folder, ignore=data))
@@ -290,6 +293,7 @@ class DLRM:
         """Write what `load` needs besides the run."""
         from neocpu.train.watch.results import write_json
 
+        # The folder may be moved or copied, and a loaded estimator must not train into this one.
         params = self.get_params() | {"out": None}
         note = {
             "params": json.loads(json.dumps(params, default=str)),
@@ -305,5 +309,6 @@ class DLRM:
 def _temporary_folder(owner: DLRM) -> Path:
     """A folder that goes with its owner."""
     folder = Path(tempfile.mkdtemp(prefix="neocpu-dlrm-"))
+    # Not __del__: a finalizer also runs when the interpreter ends, and before its modules are gone.
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     return folder

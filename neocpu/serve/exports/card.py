@@ -131,6 +131,7 @@ def _schema(
     """
     schemas = [table_schema(tree) for tree in trees if tree]
     with contextlib.suppress(NeocpuError):
+        # The config's own comes last: its file may have changed since the training.
         schemas.append(values.schema)
     fitting = [
         schema
@@ -138,6 +139,7 @@ def _schema(
         if set(values.features) <= {each.name for each in schema.categories}
         and len(schema.dense) == inputs
     ]
+    # Guessing these numbers would give predictions that are wrong without a word.
     if fitting and all(schema.unfitted for schema in fitting):
         raise CheckpointError(
             f"{values.path}: means, deviations and edges of its data were fitted, and the converted"
@@ -151,6 +153,7 @@ def _dataset(file: CheckpointFile, vocabulary: Path | None, features: set[str]) 
     if vocabulary is not None:
         return Dataset(vocabulary)
     splits = file.data().get("splits", {})
+    # One file of each split is enough: those of a split have the same columns.
     for path in (path for split in splits.values() for path in split["files"][:1]):
         with contextlib.suppress(DataError):
             dataset = Dataset(path)
@@ -171,6 +174,7 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> Facts:
             "pooling": spec.pooling,
             "weighted": spec.weighted,
             "format": spec.format,
+            # Text: JSON readers take numbers for fp64, which has 53 bits of the 64.
             "initial_key": str(int(tensor_key(seed, INIT, spec.name))),
             **({"start": asdict(spec.start)} if spec.start else {}),
         }
@@ -244,6 +248,7 @@ def _model(config: Config, inputs: int) -> Facts:
         "loss": layout.loss,
         "towers": towers,
     }
+    # Left out where version 1 knows the model, so that older readers take the file.
     if layout.interaction not in ("dot", "cat") or layout.wide:
         model |= {"dhen": asdict(layout.dhen), "wide": list(layout.wide)}
         model["first_order"] = layout.has_first_order

@@ -62,6 +62,7 @@ def export_onnx(
     refuse_needed_files(file, target)
     tables = [_onnx_table(table) for table in stored_tables(file, file.config(), unlearnt)]
     size = sum(_bytes(table) for table in tables)
+    # A LabelEncoder holds each code and its row as attributes, which count toward protobuf's limit.
     size += sum(ENTRY * codes.size for codes in facts.vocabularies.values())
     if part == "auto":
         part = "whole" if size <= AUTO_WHOLE else "dense"
@@ -184,6 +185,7 @@ class _Builder:
         wide = graph.node("Where", missing, zero, graph.cast(dense, np.float64))
         squashed = [column.transform == "log1p" for column in columns]
         if any(squashed):
+            # ONNX has no log1p; in fp64 log(1 + x) is as good for what becomes fp32.
             above = graph.node("Add", graph.node("Relu", wide), graph.constant(1, np.float64))
             wide = graph.node(
                 "Where", graph.constant(squashed, np.bool_), graph.node("Log", above), wide
@@ -209,6 +211,7 @@ class _Builder:
     def _rows(self, codes: str, feature: Card, table: StoredTable) -> str:
         """Rows of codes: by vocabulary, hashed, or codes modulo rows."""
         if feature["vocabulary"]:
+            # ONNX's LabelEncoder has no unsigned keys: codes are told apart by their bits.
             words = np.ascontiguousarray(self._facts.vocabularies[feature["name"]], WORD)
             return self._index(codes, words.view(np.int64))
         graph = self.graph
@@ -220,6 +223,7 @@ class _Builder:
 
     def _index(self, values: str, keys: Any) -> str:
         """Place of each value among distinct keys, from 1; 0 for others."""
+        # onnx cannot tell the type of an empty attribute; times 0 is row 0 for every value.
         if not keys.size:
             return self.graph.node("Mul", values, self.graph.constant(0))
         return self.graph.node(
@@ -238,6 +242,7 @@ class _Builder:
         *index, weight = (_array(entry) for entry in table.entries(self._file))
         kind = ONNX_TYPES[table.form]
         if index:
+            # Row 0 is what the index gives for a row that is not there.
             weight = np.concatenate([np.zeros((1, *weight.shape[1:]), weight.dtype), weight])
         name = self.graph.tensor(f"tables/{table.spec.name}/weight", weight, kind)
         return name, index[0] if index else None
@@ -262,6 +267,7 @@ class _Builder:
             if not factors:
                 return vectors
             return graph.node("Mul", vectors, graph.node("Unsqueeze", factors, graph.constant([1])))
+        # The length of lists is known when the model runs, so its mask is made in the graph.
         length = graph.node("Shape", rows, start=1, end=2)
         length = graph.node("Reshape", length, graph.constant([], np.int64))
         places = graph.node("Range", graph.constant(0), length, graph.constant(1))
@@ -274,6 +280,7 @@ class _Builder:
             "ReduceSum", graph.node("Mul", vectors, factor), graph.constant([1]), keepdims=0
         )
         if table.spec.pooling == "mean":
+            # An empty bag is a vector of zeros, not 0 / 0.
             counts = graph.cast(graph.node("Max", column, graph.constant(1)), np.float32)
             pooled = graph.node("Div", pooled, counts)
         return pooled

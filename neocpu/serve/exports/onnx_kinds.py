@@ -35,13 +35,17 @@ def _mixed(graph: Graph, values: str, key: int) -> str:
 
 def _word(graph: Graph, word: int) -> str:
     """A 64-bit constant."""
+    # As the int64 of the same bits: runtimes lack Add and Mul of uint64.
     return graph.constant(np.array(word, WORD).view(np.int64))
 
 
 def _folded(graph: Graph, x: str, bits: int) -> str:
     """x ^ (x >> bits), logically."""
     shifted = graph.node(
-        "BitShift", graph.cast(x, WORD), graph.constant(bits, WORD), direction="RIGHT"
+        "BitShift",
+        graph.cast(x, WORD),
+        graph.constant(bits, WORD),
+        direction="RIGHT",
     )
     return graph.node("BitwiseXor", x, graph.cast(shifted, np.int64))
 

@@ -77,6 +77,7 @@ def part_weights(rows: np.ndarray, weights: np.ndarray, row_map: Card) -> np.nda
         weights = np.ones_like(weights)
     if not row_map["signed"]:
         return weights
+    # The complement of the key: signs must not depend on the bits that chose the row.
     words = splitmix64(rows.astype(np.uint64) ^ ~np.uint64(int(row_map["key"])))
     return np.where(words & np.uint64(1), -weights, weights)
 
@@ -142,6 +143,7 @@ def code_of(value: Value, feature: Feature) -> int:
     if kind == "hex" and isinstance(value, str):
         return int(value, 16)
     if kind in ("hex", "int"):
+        # Two's complement, as a log's negative integers are stored.
         return int(value) % 2**64
     raise ValueError(f"feature {feature['name']}: kind {kind!r} is unknown here; give rows instead")
 
@@ -157,13 +159,16 @@ class RawValues:
         self.empty = {"", *card["missing"]}
         self.vocabularies = dict(vocabularies or {})
         self._order = {
-            name: np.argsort(codes, kind="stable") for name, codes in self.vocabularies.items()
+            # Vocabularies are by count; a search needs them by code.
+            name: np.argsort(codes, kind="stable")
+            for name, codes in self.vocabularies.items()
         }
 
     def is_missing(self, value: object) -> bool:
         """Whether a field is empty: None, NaN, or a text that stands for it."""
         if isinstance(value, str):
             return value in self.empty
+        # Only NaN differs from itself, whichever library's NaN it is.
         return value is None or bool(value != value)
 
     # ---- numbers ----
@@ -188,6 +193,7 @@ class RawValues:
                 numbers[:, i] = np.log1p(np.maximum(numbers[:, i], 0))
             elif column["transform"] != "none":
                 raise ValueError(f"transform {column['transform']!r} is unknown here")
+        # After the transform, so that a missing number is the mean of a standardised column.
         return np.nan_to_num(numbers, nan=0.0).astype(np.float32)
 
     # ---- categories ----
@@ -283,6 +289,7 @@ class RawValues:
                 (name, bags.codes.view(np.int64)),
                 (f"{name}.weights", bags.weights),
             ):
+                # Padding is of code 0 and weight 0; the graph leaves out what is beyond `count`.
                 inputs[key] = np.zeros(inside.shape, values.dtype)
                 inputs[key][inside] = values
             inputs[f"{name}.count"] = bags.lengths

@@ -81,6 +81,7 @@ class EmbeddingTable(nn.Module):
         vectors = self.lookup(rows)
         if weights is not None:
             vectors = vectors * weights[:, None]
+        # One row for each sample: nothing to pool.
         if bool((lengths == 1).all()):
             return vectors
         bag = torch.repeat_interleave(torch.arange(lengths.numel(), device=rows.device), lengths)
@@ -102,7 +103,9 @@ class EmbeddingTable(nn.Module):
             known = rows >= 0
         else:
             place = torch.searchsorted(self.rows, rows).clamp(max=max(len(self.rows) - 1, 0))
+            # A table of which no row was trained is empty; -2 stands for no row at all.
             known = self.rows[place] == rows if len(self.rows) else rows < -1
+        # A row -1 is a part that has nothing for this row of the logical table: it adds zeros.
         vectors = torch.zeros(rows.numel(), self.facts["dim"], device=rows.device)
         vectors[known] = self.decode(self.weight[place[known]])
         if self.rows is not None and self.facts["unlearnt"] == "initial":
@@ -120,6 +123,7 @@ class EmbeddingTable(nn.Module):
         codes = stored[:, :-size]
         if form == "int4":
             codes = torch.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)
+        # In fp64 and rounded once, as neocpu decodes: the same bits.
         numbers = codes[:, : self.facts["dim"]].double()
         return (numbers * header[:, :1].double() + header[:, 1:].double()).float()
 
@@ -134,6 +138,7 @@ class EmbeddingTable(nn.Module):
         unit = ((words >> 8) - (1 << 23)).float() / (1 << 23)
         start = self.facts.get("start", {"mean": 0, "bound": 1 / math.sqrt(self.facts["rows"])})
         numbers = unit * np.float32(start["bound"]) + np.float32(start["mean"])
+        # bf16_split: lookups read the upper half of fp32, which cuts and does not round.
         if self.facts["truncated"]:
             return (numbers.view(torch.int32) & -0x10000).view(torch.float32)
         if self.facts["format"] in TORCH_TYPES:

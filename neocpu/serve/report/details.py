@@ -81,6 +81,7 @@ def plan_bars(run: Run) -> PlanBars | None:
         scheme = plan.schemes[shard.table]
         rows = shard.rows[1] - shard.rows[0]
         cols = shard.cols[1] - shard.cols[0]
+        # Narrow formats have fewer than 8 bits a number.
         size = math.ceil(rows * cols * spec.row_format.bits / 8)
         tip = (
             f"{spec.name}, {scheme}: rows {shard.rows[0]:,} to {shard.rows[1]:,}, columns "
@@ -115,10 +116,13 @@ def matrix(run: Run) -> Matrix | None:
     """Who sent how much to whom; None for a run of one rank."""
     sent = run.summary.get("sent")
     rows = sent.get("bytes") if isinstance(sent, Mapping) else None
+    # A picture of one rank says nothing, and that of very many cannot be read.
     if not isinstance(sent, Mapping) or not rows or len(rows) < 2 or len(rows) > MOST_RANKS:
         return None
     most = max(
-        (size for i, row in enumerate(rows) for j, size in enumerate(row) if i != j), default=0
+        # What a rank keeps is no traffic, and would make the rest look small.
+        (size for i, row in enumerate(rows) for j, size in enumerate(row) if i != j),
+        default=0,
     )
     cells = [
         [

@@ -66,9 +66,11 @@ def read_run(folder: Path, name: str) -> Run:
     """What a folder holds; nothing that is wrong with it raises."""
     run = Run(folder, name)
     run.summary = _object(run, "run.json")
+    # A run that is not over has written its config, but no summary.
     start = run.summary if "config" in run.summary else _object(run, "config.json")
     if isinstance(start.get("config"), dict):
         keys = flatten(start["config"])
+        # They follow from the tables of kinds, whose keys are shown.
         run.keys = {key: keys[key] for key in keys if not key.startswith("physical_tables.")}
     run.toml = start["toml"] if isinstance(start.get("toml"), str) else ""
     run.plan = _object(run, "plan.json")
@@ -145,6 +147,7 @@ def _object(run: Run, name: str) -> JsonObject:
 def _read_lines(run: Run) -> None:
     """Lines of metrics.jsonl that are whole."""
     try:
+        # A line that was cut inside a character must not hide the lines before it.
         text = (run.folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
@@ -156,6 +159,7 @@ def _read_lines(run: Run) -> None:
         try:
             line = json.loads(text_line)
             sound = _is_measurement(line)
+        # Any line may be damaged; deep nesting ends json in a RecursionError.
         except (ValueError, RecursionError):
             sound = False
         if sound:

@@ -48,6 +48,7 @@ class ValueRows(Table):
         does not have or must be told.
         """
         shape = np.shape(values)
+        # As objects: NumPy would make numbers and texts of one list all texts.
         flat = np.asarray(values, object).reshape(-1).tolist()
         return self._values.rows(self._spec, self._feature(feature), flat).reshape(shape)
 
@@ -80,6 +81,7 @@ class ValueRows(Table):
             raise DataError("neighbours of what? Give a value, or row=NUMBER")
         if row is None:
             row = int(self.rows_of(value, feature))
+        # Its vector is random, so its neighbours would be chance.
         if not np.isin(row, self.learnt):
             subject = f"row {row}" if value is None else f"row {row}, that of {value!r},"
             raise DataError(f"table {self.name}: {subject} was never trained")
@@ -103,10 +105,12 @@ class ValueRows(Table):
         for part, vectors in self._parts(candidates):
             part_scores = (vectors * query.astype(np.float64)).sum(axis=1)
             if metric == "cosine":
+                # The fp64 floor below keeps a vector of zeros from 0 / 0.
                 lengths = np.sqrt((vectors * vectors).sum(axis=1) * float((query * query).sum()))
                 part_scores /= np.maximum(lengths, np.finfo(np.float64).tiny)
             rows = np.concatenate([rows, part])
             scores = np.concatenate([scores, part_scores])
+            # Cut back after each part: memory does not grow with the table.
             best = np.lexsort((rows, -scores))[:k]
             rows = rows[best]
             scores = scores[best]
