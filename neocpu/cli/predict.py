@@ -59,13 +59,11 @@ def predict(
     check_target(out, force, [model, *map(Path, data)])
     if ranks is not None and ranks > 1 and not launched():
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
-        line += [word for key in keys for word in ("--with", key)]
-        line += [word for override in overrides for word in ("--set", override)]
+        line += [*_repeated("--with", keys), *_repeated("--set", overrides)]
         line += ["--head", head, *["--force"] * force, *["--unlabelled"] * unlabelled]
         exec_mpiexec(ranks, line)
     comm = get_comm(ranks)
     prepare_threads(comm)
-
     from neocpu.serve.scoring.keys import key_columns
     from neocpu.serve.scoring.score_file import ScoreFile
     from neocpu.serve.scoring.values import open_values
@@ -99,8 +97,12 @@ def predict(
             click.echo(f"{out}: {count} predictions")
     finally:
         if file:
-            # After `finish` there is nothing left to discard.
             file.discard()
+
+
+def _repeated(option: str, values: tuple[str, ...]) -> list[str]:
+    """An option on a command line, once for each value."""
+    return [word for value in values for word in (option, value)]
 
 
 def _nowhere(_: object) -> None:

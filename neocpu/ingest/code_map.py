@@ -52,7 +52,7 @@ class CodeMap:
         self._weighted = any(table.weighted for table in self.tables)
         self._by_code = rows_by == "code"
         self._vocabularies: dict[str, Vocabulary] = {}
-        self._keys = {bag.codes: feature_key(seed, bag.codes) for bag in self.bags}
+        self._hash_keys = {bag.codes: feature_key(seed, bag.codes) for bag in self.bags}
         if rows_by == "vocabulary":
             self._use_vocabularies(vocabularies or {}, source)
         elif rows_by not in ROWS_BY:
@@ -121,13 +121,13 @@ class CodeMap:
 
     def _find_rows(self, bag: BatchKey, codes: Codes, out: NDArray[np.int64]) -> None:
         """Logical rows of codes."""
-        rows = self.logical_rows(bag)
+        count = self.logical_rows(bag)
         if bag.codes in self._vocabularies:
             self._vocabularies[bag.codes].rows(codes, out)
         elif self._by_code:
-            out[:] = np.remainder(codes, np.uint64(rows))
+            out[:] = np.remainder(codes, np.uint64(count))
         else:
-            hash_rows(codes, self._keys[bag.codes], rows, out)
+            hash_rows(codes, self._hash_keys[bag.codes], count, out)
 
 
 def warm_up_rows() -> None:

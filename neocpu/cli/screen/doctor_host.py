@@ -23,7 +23,7 @@ OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report; `advice`: what to do, unless `state` is "ok"."""
+    """One line of the report; advice : what to do, unless `state` is "ok"."""
 
     topic: str
     state: str

@@ -212,7 +212,7 @@ def make_report(
     listeners: Sequence[Listener] = (),
     log: RankLog | None = None,
 ) -> RunReport:
-    """The report of a run on a command line; `listeners`, `log`: as of `RunReport`."""
+    """The report of a run on a command line; listeners, log : as of `RunReport`."""
     if rank:
         return RunReport(folder, rank, log=log)
     loss = LatestLoss()

@@ -38,7 +38,7 @@ def force_option(target: str) -> Callable[[Command], Command]:
 def check_target(target: Path, force: bool, sources: Iterable[Path] = ()) -> None:
     """Raise DataError if the target is a source; UsageError if it exists and nobody said --force.
 
-    `sources`: all files that the command reads.
+    sources : all files that the command reads.
     """
     refuse_sources(target, sources)
     if target.exists() and not force:

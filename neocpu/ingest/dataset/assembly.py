@@ -52,7 +52,7 @@ class _Column(NamedTuple):
 class Assembly:
     """A dataset file in the making at `path`; a context manager.
 
-    `compress`: none, gzip or zstd. Objects get their places in the order of the calls. All methods
+    compress : none, gzip or zstd. Objects get their places in the order of the calls. All methods
     raise OSError on a full disk.
     """
 

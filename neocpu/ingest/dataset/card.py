@@ -15,9 +15,10 @@ TOP = 10  # most frequent codes whose share is reported
 class FeatureCard:
     """One feature.
 
-    top_share, top10_share: share of the most frequent code, and of the ten most frequent, among all
-    its codes. bag_least, bag_mean, bag_most: codes per sample. once: distinct codes that occur a
-    single time. missing: samples whose field was empty in the log. vocabulary: its size or 0.
+    top_share, top10_share : share of the most frequent code, and of the ten most frequent, among
+    all its codes. bag_least, bag_mean, bag_most : codes per sample. once : distinct codes that
+    occur a single time. missing : samples whose field was empty in the log. vocabulary : its size
+    or 0.
     """
 
     name: str
@@ -50,7 +51,7 @@ class DenseCard:
 class Card:
     """A dataset at a glance.
 
-    rows: its samples, one row of the log each. positive_rate: mean of the labels, None without
+    rows : its samples, one row of the log each. positive_rate : mean of the labels, None without
     labels.
     """
 

@@ -37,13 +37,14 @@ def _dense_difference(first: DatasetFile, second: DatasetFile) -> str:
 class Dataset:
     """One or several dataset files whose samples are numbered through; read-only.
 
-    rows: N, the samples of all files (a sample is a row of a file). dense_columns: names. features:
-    name -> `FeatureColumn` (hotness 0 where any file is ragged or files differ). vocabularies: name
-    -> codes, entry i is table row i + 1 (empty when there is none). attributes: of the first file.
-    missing, missing_dense: empty fields of the log, over all files. skipped: for each file, how
-    many faulty lines of the log were left out. label_names: of the labels of a table, of which
-    `label` chooses one ("": the first); more_labels: those of the names `more` that all files have,
-    which `take` gives besides. schema: the tree of the table's schema, or None.
+    rows : N, the samples of all files (a sample is a row of a file). dense_columns : names.
+    features : name -> `FeatureColumn` (hotness 0 where any file is ragged or files differ).
+    vocabularies : name -> codes, entry i is table row i + 1 (empty when there is none).
+    attributes : of the first file. missing, missing_dense : empty fields of the log, over all
+    files. skipped : for each file, how many faulty lines of the log were left out. label_names : of
+    the labels of a table, of which `label` chooses one ("": the first); more_labels : those of the
+    names `more` that all files have, which `take` gives besides. schema : the tree of the table's
+    schema, or None.
 
     Raises DataError for a missing, foreign, truncated or damaged file, and for files with different
     columns.
@@ -143,7 +144,7 @@ class Dataset:
     def take(self, samples: NDArray[np.int64], features: Iterable[str] | None = None) -> Samples:
         """Gather samples int64[n] (0 <= sample < N, any order), with the bags of `features`.
 
-        `features`: names (default: all). Raises DataError for a feature that the files do not have.
+        features : names (default: all). Raises DataError for a feature that the files do not have.
         """
         names = list(self.features) if features is None else list(features)
         if unknown := [name for name in names if name not in self.features]:

@@ -17,7 +17,7 @@ from neocpu.tables.hdf5.door import File
 class FeatureReader:
     """The columns of one feature in one file.
 
-    block_offsets: int64[ceil(samples / 4096) + 1], checked, of a ragged feature.
+    block_offsets : int64[ceil(samples / 4096) + 1], checked, of a ragged feature.
     """
 
     def __init__(

@@ -145,7 +145,7 @@ class DatasetWriter:
     ) -> None:
         """Add n samples: labels [n], dense [n, Nd], features: codes [n] or [n, L], or `BagColumn`.
 
-        more_labels: [n] by name, of all labels but the first.
+        more_labels : [n] by name, of all labels but the first.
         missing_dense [Nd] and missing: how many fields of these samples were empty; only counted,
         for the card. Raises DataError if the columns have different numbers of samples.
         """

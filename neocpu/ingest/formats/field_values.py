@@ -48,8 +48,8 @@ FALSE_WORDS = (b"false", b"False", b"FALSE")
 class FieldKind(NamedTuple):
     """How the text of a column is read; neighbouring columns of one kind are parsed together.
 
-    name: int, float, hex, text, click (1.0, true: 1; 0.0, -1, false: 0), or time: hours since 1970,
-    by `form`.
+    name : int, float, hex, text, click (1.0, true: 1; 0.0, -1, false: 0), or time: hours since
+    1970, by `form`.
     """
 
     name: str

@@ -23,7 +23,7 @@ SHOWN = 80  # characters of the faulty text in a message
 class Fault(NamedTuple):
     """A line that cannot be used.
 
-    line: its number in the block, from 0. column: "" for the whole line. reason: what is wrong.
+    line : its number in the block, from 0. column : "" for the whole line. reason : what is wrong.
     """
 
     line: int
@@ -35,8 +35,8 @@ class Fault(NamedTuple):
 class Items(NamedTuple):
     """The items of a column of lists.
 
-    lengths: i32[rows]. begin, end: borders of each item, i32[sum of lengths]. weight_begin,
-    weight_end: those of its weight; nothing between them: it has none.
+    lengths : i32[rows]. begin, end : borders of each item, i32[sum of lengths]. weight_begin,
+    weight_end : those of its weight; nothing between them: it has none.
     """
 
     lengths: I32
@@ -49,8 +49,8 @@ class Items(NamedTuple):
 class Fields(NamedTuple):
     """The fields of a block.
 
-    text: u8[n]. begin, end: i32[columns, rows]. faults: of rows that have other columns; their
-    fields are empty. items: by column number, of lists that were lists already.
+    text : u8[n]. begin, end : i32[columns, rows]. faults : of rows that have other columns; their
+    fields are empty. items : by column number, of lists that were lists already.
     """
 
     text: NDArray[np.uint8]

@@ -34,7 +34,7 @@ POLARS_ERRORS = (
 def as_frame(data: Any) -> pl.DataFrame:
     """Data as a polars frame: rows in columns that have names.
 
-    data: a polars frame (a lazy one is collected), a pandas frame, an Arrow table or anything with
+    data : a polars frame (a lazy one is collected), a pandas frame, an Arrow table or anything with
     the Arrow C stream interface, or a mapping of column names to arrays or lists.
 
     Raises DataError for anything else, and for columns of different lengths.
@@ -73,7 +73,7 @@ def _plain(values: object) -> Elements | list[object] | pl.Series:
 def parse_frame(frame: pl.DataFrame, schema: Schema) -> Parsed:
     """The rows of a frame as columns, and the faults of rows that cannot be used.
 
-    schema: its columns are found by name, others are ignored. Labels whose column is missing are
+    schema : its columns are found by name, others are ignored. Labels whose column is missing are
     left out.
 
     Raises DataError naming all columns that are missing or of a kind that no field has.
@@ -102,7 +102,7 @@ def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
 class FrameReader:
     """Makes fields of frames with the same columns.
 
-    columns: the columns that it reads. parser: of its fields. Raises DataError naming all columns
+    columns : the columns that it reads. parser : of its fields. Raises DataError naming all columns
     that are missing or of a kind that no field has; `where` says of what.
     """
 
@@ -273,7 +273,7 @@ def _fault_of(dtype: pl.DataType, is_list: bool) -> str:
 def _text_of(series: pl.Series, integer: bool) -> pl.Series:
     """Values as the text that they have in a file; null is empty.
 
-    integer: whole numbers that are stored as floats are written without a point.
+    integer : whole numbers that are stored as floats are written without a point.
     """
     dtype = series.dtype
     if dtype.is_float():

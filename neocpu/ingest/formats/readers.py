@@ -26,7 +26,10 @@ LONGEST_LINE = 64 << 20  # bytes; bounds memory for a file that has no lines
 
 
 class TextBlock(NamedTuple):
-    """Complete lines: text uint8[n], ending with a newline; done: bytes of the file read so far."""
+    """Complete lines, the text uint8[n] of which ends with a newline.
+
+    done : bytes of the file read so far.
+    """
 
     text: NDArray[np.uint8]
     done: int

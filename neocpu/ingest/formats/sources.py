@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class RowBlock(NamedTuple):
     """Some rows of a file.
 
-    parts: their fields, piece by piece. done: bytes of the file read so far.
+    parts : their fields, piece by piece. done : bytes of the file read so far.
     """
 
     parts: Iterator[Fields]
@@ -37,8 +37,8 @@ class RowBlock(NamedTuple):
 class Source(NamedTuple):
     """How one file is read.
 
-    blocks: of its rows. lines_before: lines before its first row. unit: what its rows are called in
-    messages.
+    blocks : of its rows. lines_before : lines before its first row. unit : what its rows are called
+    in messages.
     """
 
     parser: TextParser

@@ -227,7 +227,7 @@ def table_schema(
 ) -> Schema:
     """The schema that a SCHEMA.toml, or a tree of its keys, describes (see the module's docstring).
 
-    transform: of dense columns that name none. where: what messages call a tree.
+    transform : of dense columns that name none. where : what messages call a tree.
 
     Raises ConfigError naming everything that is wrong: file, entry, key and choices.
     """

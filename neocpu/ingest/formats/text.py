@@ -44,8 +44,9 @@ from neocpu.kernels.logs import tokenize
 class Parsed:
     """The good lines of a block as columns, and its faults in line order.
 
-    labels: f32[n]. dense: f32[n, Nd]. features: by name. missing_dense, missing: how many fields
-    were empty. lines: of the block, faulty ones too. more_labels: f32[n] by name, besides `labels`.
+    labels : f32[n]. dense : f32[n, Nd]. features : by name. missing_dense, missing : how many
+    fields were empty. lines : of the block, faulty ones too. more_labels : f32[n] by name, besides
+    `labels`.
     """
 
     labels: NDArray[np.float32] | None
@@ -91,7 +92,7 @@ def joined(parts: list[Parsed]) -> Parsed:
 class TextParser:
     """Parses blocks of lines by a schema whose columns are known.
 
-    integers: columns of categories whose text is an integer whatever the schema says (Parquet
+    integers : columns of categories whose text is an integer whatever the schema says (Parquet
     columns of numbers).
     """
 

@@ -57,7 +57,7 @@ class Hotness:
 def parse_hotness(text: str) -> dict[str, Hotness]:
     """Hotness by feature name from text; the key "" is the default of all features.
 
-    text: `4`, `geometric:4`, or with single features `2,C1=8,C3=geometric:20`. Raises ConfigError
+    text : `4`, `geometric:4`, or with single features `2,C1=8,C3=geometric:20`. Raises ConfigError
     for anything else.
     """
     hotness = {"": Hotness()}
@@ -112,7 +112,7 @@ class Reuse:
     def classes(self, mean: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(end of its draws in [0, 1], first code) of each class of codes, most used first.
 
-        `mean`: codes of a sample.
+        mean : codes of a sample.
         """
         entry = published_reuse()["years"][self.year]
         classes = sorted(zip(entry["reuse"], entry["share"]), reverse=True)
@@ -129,9 +129,9 @@ class Reuse:
 class Block:
     """Some samples of a log.
 
-    labels float32[n]; integers int64[13, n] (`ABSENT` where empty); categories: name -> `BagColumn`
-    (lengths None: one code per sample, 0 where missing); probability float64[n]: of a click, which
-    the log does not contain.
+    labels float32[n]; integers int64[13, n] (`ABSENT` where empty); categories : name ->
+    `BagColumn` (lengths None: one code per sample, 0 where missing); probability float64[n]: of a
+    click, which the log does not contain.
     """
 
     labels: NDArray[np.float32]
@@ -141,7 +141,7 @@ class Block:
 
 
 class _Category:
-    """Distribution and planted effects of one category; `cardinality`: its codes."""
+    """Distribution and planted effects of one category; cardinality : its codes."""
 
     def __init__(
         self,
@@ -206,11 +206,11 @@ class SyntheticCriteo:
     """An endless log of Criteo's shape.
 
     cardinality_scale shrinks every category (to no less than 3 values), max_rows caps them;
-    hotness: `parse_hotness`; reuse: codes of all categories are used as often as those of a
-    published trace, which decides their number; sessions: samples whose categories are those of the
-    sample before, more or less often. integer_names, categories, cardinalities (values
-    that can occur, a missing one not counted): in file order. Raises ConfigError for options out of
-    range or unknown features.
+    hotness : `parse_hotness`; reuse : codes of all categories are used as often as those of a
+    published trace, which decides their number; sessions : samples whose categories are those of
+    the sample before, more or less often. integer_names, categories, cardinalities (values that can
+    occur, a missing one not counted): in file order. Raises ConfigError for options out of range or
+    unknown features.
     """
 
     def __init__(

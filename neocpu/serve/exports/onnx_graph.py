@@ -51,7 +51,7 @@ class Graph:
         return self._shared[key]
 
     def tensor(self, name: str, array: Elements, kind: str = "") -> str:
-        """A parameter; `kind`: ONNX's type of its elements, where it is not that of the dtype."""
+        """A parameter; kind : ONNX's type of its elements, where it is not that of the dtype."""
         types = self.onnx.TensorProto
         number = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         self._constants.append(

@@ -29,7 +29,7 @@ class DrawnShard:
 
 @dataclass(frozen=True)
 class PlanBars:
-    """For each rank its parts, and the bytes of their weights; `left_out`: ranks not drawn."""
+    """For each rank its parts, and the bytes of their weights; left_out : ranks not drawn."""
 
     ranks: list[tuple[int, str, list[DrawnShard]]]
     schemes: list[tuple[int, str]]
