@@ -278,6 +278,7 @@ def _print(card: "Card") -> None:
     if card.features:
         console.print(_feature_table(card))
     for key, value in card.attributes.items():
+        # The first line of the card has them.
         if key not in ("format", "rows"):
             text = value if isinstance(value, str) else json.dumps(value)
             console.print(f"{key}: {text}", highlight=False, markup=False, soft_wrap=True)

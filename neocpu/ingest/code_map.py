@@ -52,6 +52,7 @@ class CodeMap:
         self._weighted = any(table.weighted for table in self.tables)
         self._by_code = rows_by == "code"
         self._vocabularies: dict[str, Vocabulary] = {}
+        # By `bag.codes`, not by the feature: tables of same codes hash them all with one key.
         self._hash_keys = {bag.codes: feature_key(seed, bag.codes) for bag in self.bags}
         if rows_by == "vocabulary":
             self._use_vocabularies(vocabularies or {}, source)
@@ -68,6 +69,7 @@ class CodeMap:
                     "choose rows"
                 )
             codes = vocabularies[bag.codes]
+            # Row 0 is that of all codes that the vocabulary lacks.
             if rows < codes.size + 1:
                 name = self.tables[bag.table].name
                 raise DataError(

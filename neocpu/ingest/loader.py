@@ -124,6 +124,7 @@ class Loader:
         self.weight = ""
         self._check()
         vocabularies = self.reading.vocabularies
+        # Only then: data without any must stay readable by hash.
         if vocabularies is None and self.reading.rows_by == "vocabulary":
             vocabularies = self.dataset.vocabularies
         self._code_map = CodeMap(
@@ -153,6 +154,7 @@ class Loader:
 
     def over(self, dataset: Dataset, needs: Needs) -> "Loader":
         """The same loader over other data, which are checked as those of a new one."""
+        # Shallow: the maps of vocabularies take time to build, and do not depend on the data.
         loader = copy.copy(self)
         loader.dataset = dataset
         loader.needs = needs

@@ -92,10 +92,12 @@ def _numbers(dataset: Dataset) -> tuple[float | None, list[DenseCard]]:
     least = np.full(column_count, np.inf)
     most = np.full(column_count, -np.inf)
     for block in dataset.sample_blocks():
+        # In fp64: a sum of ones in fp32 ends at 2^24.
         positive += float(block.labels.sum(dtype=np.float64))
         total += block.dense.sum(axis=0, dtype=np.float64)
         least = np.minimum(least, block.dense.min(axis=0))
         most = np.maximum(most, block.dense.max(axis=0))
+    # Infinities are no JSON.
     if not dataset.rows:
         least = total
         most = total
@@ -118,9 +120,11 @@ def _feature(dataset: Dataset, name: str) -> FeatureCard:
     for block in dataset.code_blocks(name):
         counter.add(block)
         codes += block.size
+    # Exact counts of all codes: a card is read by people who choose table sizes by it.
     _, counts = counter.by_count()
     shortest = column.hotness
     longest = column.hotness
+    # Only ragged features store lengths.
     if column.hotness == 0 and dataset.rows:
         ends = [(int(block.min()), int(block.max())) for block in dataset.length_blocks(name)]
         shortest = min(low for low, _ in ends)

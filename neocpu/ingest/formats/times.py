@@ -38,7 +38,9 @@ def hours_of_digits(
         & (hour < 24)
         & (status == 0)
     )
+    # Two digits of a year are of this century: 2000 is 30 years after 1970.
     months = np.where(good, 12 * (30 + year) + month - 1, 0)
+    # NumPy's calendar knows how long months are, leap years too.
     first = months.astype("M8[M]").astype("M8[D]").astype(np.int64)
     good &= day <= (months + 1).astype("M8[M]").astype("M8[D]").astype(np.int64) - first
     status[(status == 0) & ~good] = wrong
@@ -50,6 +52,7 @@ def hours_of_seconds(
 ) -> NDArray[np.int64]:
     """Hours since 1970 of seconds since then, f64[n], in years 1 to 9999."""
     hours = np.floor(seconds / 3600.0)
+    # Compared as fp64, before numbers beyond int64 are converted.
     good = (hours >= FIRST_HOUR) & (hours <= LAST_HOUR) & (status == 0)
     status[(status == 0) & ~good] = wrong
     return np.where(good, hours, 0.0).astype(np.int64)
@@ -75,6 +78,7 @@ def hours_of_texts(
     micros = pl.Series([None] * len(texts), dtype=pl.Int64)
     for each in formats:
         moments = series.str.to_datetime(each, time_unit="us", strict=False).cast(pl.Int64)
+        # The first form that fits a text counts: later ones only fill what is still null.
         micros = micros.zip_with(micros.is_not_null(), moments)
     hours = (micros - offsets) // 3_600_000_000
     good = (hours.is_between(FIRST_HOUR, LAST_HOUR).fill_null(False)).to_numpy() & (status == 0)

@@ -129,11 +129,13 @@ def write_log(
             if packed is not None:
                 packed.close()
             file.flush()
+            # Before the rename: a name must not appear before its content is on the disk.
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
         raise _cannot_write(path, error) from error
     finally:
+        # After the rename it is gone; after an error nobody wants half a log.
         part.unlink(missing_ok=True)
     return tally.score()
 
@@ -144,6 +146,7 @@ def _write_rows(file: IO[bytes] | gzip.GzipFile, block: Block) -> None:
     )
     samples = block.labels.size
     fields = block.integers.shape[0]
+    # The longest that a row can be: label, signed 64-bit integers, 8 hexadecimal digits.
     text = np.empty(samples * (2 + 21 * fields + 9 * codes.shape[0]), np.uint8)
     file.write(text[: format_rows(block.labels, block.integers, codes, text)].data)
 

@@ -87,6 +87,7 @@ def write_run(
         if path.exists():
             raise DataError(f"{path} exists; choose another out=, or remove it")
     label = LABEL
+    # A column of X may have any name.
     while label in train.features.columns:
         label += "_"
     for path, rows in zip(paths, (train, *valid)):

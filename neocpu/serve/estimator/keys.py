@@ -67,6 +67,7 @@ def run_overrides(config: Path, keys: Mapping[str, object]) -> list[str]:
         drafted = load(config).model.bottom
         (dim,) = (value for name, value in keys.items() if name.endswith("embedding_dim"))
         overrides.append(f"model.bottom={toml_text([*drafted[:-1], _plain(dim)])}")
+    # The drafted config splits its rows; here valid rows come from eval_set.
     return ["data.split=[]", *overrides]
 
 

@@ -44,6 +44,7 @@ def open_tracker(out: Path, keys: Mapping[str, object]) -> Mlflow:
     note = out / "mlflow-run"
     if note.exists():
         run = note.read_text(encoding="ascii").strip()
+        # A run that goes on goes on in the same run of MLflow, too.
         client.update_run(run, status="RUNNING")
         return Mlflow(client, run)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
