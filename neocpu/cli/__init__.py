@@ -139,6 +139,7 @@ def run(arguments: list[str] | None = None) -> int:
             command = error.ctx.command_path
         raise ConfigError(f"{error.format_message()} (see `{command} --help`)") from error
     except click.Abort as error:
+        # click makes an Abort of every EOFError, as if the user had ended a prompt.
         if isinstance(error.__cause__, EOFError):
             raise error.__cause__ from None  # of a damaged file: nothing here asks questions
         raise KeyboardInterrupt from error

@@ -79,6 +79,7 @@ def calibrate(
         raise click.UsageError("--machine goes with --learned; calibrate measures this machine")
     path = out or machine_file.this_machine_path()
     machine_file.check_writable(path)
+    # One job on one rank, and one for each number of ranks.
     with progress(1 + len(set(ranks))) as tell:
         effort = "quick" if quick else "full"
         text = calibration.calibrate(effort, ranks, folder, tell)
@@ -103,6 +104,7 @@ def learn_costs(
             effort, ranks, folder, lambda count, topic: click.echo(f"{count} rank(s): {topic}")
         )
     else:
+        # A machine that is not here cannot be measured: its simulator answers.
         samples = learn.simulated(machine, sets=learn.SETS[effort])
     networks = learn.learn(machine, samples, learn.TRAININGS[effort], click.echo)
     machine_file.save(path, store.pack(networks))

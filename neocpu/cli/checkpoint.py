@@ -71,6 +71,7 @@ def _card(file: "CheckpointFile") -> None:
     if config.overrides:
         click.echo(f"  --set     {'  '.join(config.overrides)}")
     for number, tensor in enumerate(file.tensors):
+        # From the index: no row is read for a card.
         count = int(file.index.rows[file.index.of(number)].sum())
         fields = ", ".join(f"{name}{list(shape) if shape else ''}" for name, shape in tensor.fields)
         rows = f"{count:,} of {tensor.rows:,} rows" if tensor.table else f"{tensor.rows:,} rows"
@@ -101,6 +102,7 @@ def diff(first: Path, second: Path) -> int:
     from neocpu.train.checkpoint.tools import first_difference
 
     with CheckpointFile(first) as left, CheckpointFile(second) as right:
+        # The digest is over all rows, so equal ones need no comparison.
         if left.digest == right.digest:
             click.echo(f"equal: digest {left.digest}")
             return 0

@@ -38,6 +38,7 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     check_kernels()
     splits = converted(settings, comm)
     tell = click.echo if comm.rank == 0 else None
+    # The plan decides which kernels there are; without data it may be another one.
     if tell and splits is None and settings.parallel.plan == "auto":
         tell(
             "planned without the data, which is not converted yet: `auto` may choose other "

@@ -118,8 +118,10 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    # stdout is for what the conversion did, which scripts read.
     console = Console(stderr=True)
     columns = (
+        # File names may have brackets, which rich would take for markup.
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[note]}", markup=False),
@@ -175,7 +177,7 @@ def _convert_options(arguments: dict[str, Any], **more: Any) -> tuple[bool, "Con
 @click.argument("dst", type=FILE)
 @_options
 @click.option("--header", is_flag=True, help="The first line names the columns; skip it.")
-def criteo(src: tuple[Path, ...], dst: Path, header: bool, **arguments: Any) -> None:
+def criteo(src: tuple[Path, ...], dst: Path, header: bool, **arguments: object) -> None:
     """Criteo: label, 13 integers, 26 hexadecimal categories, tab-separated, no header."""
     force, options = _convert_options(arguments, header=header)
     _run(src, dst, "criteo", force, options)
@@ -185,7 +187,7 @@ def criteo(src: tuple[Path, ...], dst: Path, header: bool, **arguments: Any) -> 
 @click.argument("src", nargs=-1, required=True, type=LOG)
 @click.argument("dst", type=FILE)
 @_options
-def avazu(src: tuple[Path, ...], dst: Path, **arguments: Any) -> None:
+def avazu(src: tuple[Path, ...], dst: Path, **arguments: object) -> None:
     """Avazu: CSV with a header; every column is a category, the time becomes hour and weekday."""
     force, options = _convert_options(arguments)
     _run(src, dst, "avazu", force, options)
@@ -201,7 +203,7 @@ def avazu(src: tuple[Path, ...], dst: Path, **arguments: Any) -> None:
     type=FILE,
     help="Take means, deviations and edges of buckets from this dataset (the train file).",
 )
-def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: Any) -> None:
+def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: object) -> None:
     """Any log with one row a line; SCHEMA (TOML) says which columns are what.
 
     \b
@@ -276,6 +278,7 @@ def _print(card: "Card") -> None:
     if card.features:
         console.print(_feature_table(card))
     for key, value in card.attributes.items():
+        # The first line of the card has them.
         if key not in ("format", "rows"):
             text = value if isinstance(value, str) else json.dumps(value)
             console.print(f"{key}: {text}", highlight=False, markup=False, soft_wrap=True)

@@ -47,6 +47,7 @@ def doctor() -> None:
     Run it as the job would run: alone, or as `mpiexec -n 4 neocpu doctor` or `srun neocpu doctor`.
     """
     comm = get_comm()
+    # Read first: `prepare_threads` sets it.
     requested = os.environ.get("NUMBA_NUM_THREADS", "")
     threads = prepare_threads(comm)
     checks = [check for examine in CHECKS for check in examine(comm, threads)]
@@ -59,6 +60,7 @@ def doctor() -> None:
             for check in host_checks:
                 _print(check)
     states = [check["state"] for _, _, rank_checks in messages for check in rank_checks]
+    # The same on every rank: what one host lacks fails the check of all.
     sys.exit(int("bad" in states or len({versions for _, versions, _ in messages}) > 1))
 
 
@@ -74,6 +76,7 @@ def summed_up(messages: list[Any]) -> list[tuple[str, str, list[Check]]]:
         topics = hosts.setdefault(host, {})
         for check in (Check(**fields) for fields in checks):
             known = topics.get(check.topic, check)
+            # Ranks of one host look at the same things; one that finds fault is not outvoted.
             topics[check.topic] = max(known, check, key=lambda each: STATES.index(each.state))
         if text != messages[0][1]:
             advice = "install the same packages for all ranks, in one environment that hosts share"
@@ -128,7 +131,9 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
             env=environment,
             capture_output=True,
             text=True,
+            # An MPI that waits for a network it cannot reach would wait for ever.
             timeout=seconds,
+            # Some launchers read stdin, which belongs to whoever called us.
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -138,6 +143,7 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
             f"{mpiexec}: {error}",
             'try `pip install "neocpu[mpi]"`, or load another MPI module',
         )
+    # Marked by <>: launchers and MPI libraries print warnings among it.
     answer = re.search(r"<(\d+)\|([^<>]*)>", completed.stdout)
     if completed.returncode or answer is None:
         last = (
@@ -152,6 +158,7 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
             'try `pip install "neocpu[mpi]"`, or another MPI',
         )
     ranks, library = answer.groups()
+    # The launcher of another MPI starts processes that never hear of each other.
     if ranks == "1":
         advice = "use that library's mpiexec, or set MPI4PY_LIBMPI to the libmpi of this one"
         return Check(
@@ -164,6 +171,7 @@ def check_threads(comm: Comm, threads: int) -> Iterator[Check]:
     """Cores and threads of this rank, and Numba's threading layer."""
     quota = core_quota()
     host_cores = _cores_of_ranks(comm)
+    # Ranks of a host may be bound to different cores: together they have all of these.
     usable = len(set.union(*host_cores))
     ranks = len(host_cores)
     limit = f", limited to {quota:g} cores' time" if quota < usable else ""
@@ -173,6 +181,7 @@ def check_threads(comm: Comm, threads: int) -> Iterator[Check]:
     )
     room = max(int(min(usable, quota)), 1)
     idle = (os.cpu_count() or usable) - usable
+    # A rank that is bound to one core has one thread, however many cores are free.
     bound = ranks > 1 and all(len(cores) == 1 for cores in host_cores)
     if ranks * threads <= min(usable, quota) and not (bound and idle):
         yield Check("cores per rank", "ok", summary)
@@ -188,6 +197,7 @@ def check_threads(comm: Comm, threads: int) -> Iterator[Check]:
     else:
         advice = f"more threads than cores: use {max(room // ranks, 1)} thread(s) per rank"
         yield Check("cores per rank", "warn", summary, advice)
+    # Only now: `prepare_threads` must come before Numba is imported.
     from neocpu.kernels.compile.threads import threading_layer
 
     layer = threading_layer()
@@ -251,6 +261,7 @@ def check_cpu(comm: Comm, threads: int) -> Iterator[Check]:
         yield Check(
             "FMA", "ok", f"{machine}; this system does not list CPU features, FMA is assumed"
         )
+    # Without it LLVM calls a function of libm for every product.
     elif "fma" in flags and not _compiled_with_fma():
         yield Check(
             "FMA",

@@ -49,6 +49,7 @@ def evaluate(
     vocabulary = open_values(checkpoint, overrides).vocabulary_override
     world, loader = restore(checkpoint, comm, data, overrides=[*overrides, *vocabulary], tell=tell)
     scores = evaluation.score(world, loader.batches(0, 0))
+    # One pass over the data for all heads.
     by_head = evaluation.metrics_of(world, scores)
     metrics = by_head.pop("").to_dict()
     heads = {name: measured.to_dict() for name, measured in by_head.items()}

@@ -72,6 +72,7 @@ def export(
 
     check_target(target, force, [checkpoint, *([vocabulary] if vocabulary else [])])
     checkpoint = checkpoint_of(checkpoint)
+    # Told before the checkpoint is opened and verified, which may take long.
     if target.suffix not in (".safetensors", ".onnx"):
         raise ConfigError(f"{target}: a model ends in .safetensors or .onnx")
     if names and target.suffix != ".safetensors":
@@ -87,6 +88,7 @@ def export(
                 file, target, facts, part=part, inputs=inputs, unlearnt=unlearnt
             )
             click.echo(f"{target}: {written} model, {target.stat().st_size:,} bytes")
+            # Nobody asked for half a model: say why the other half is missing.
             if (part, written) == ("auto", "dense"):
                 click.echo(
                     f"its tables, {human(table_bytes)}, are not in it: --part whole writes them"

@@ -160,9 +160,11 @@ def generate(
     check_target(dst, force)
     options.check()
     log = options.law(seed, rows)
+    # A name that says nothing means the raw log, which other programs read.
     raw = form == "tsv" or (form is None and dst.suffix not in (".h5", ".hdf5"))
     if raw and compress != "none":
         raise click.UsageError("--compress is for .h5 files; name the raw file .gz to compress it")
+    # stdout is for the scores, which scripts read.
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(escape(dst.name), total=rows)

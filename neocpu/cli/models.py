@@ -43,6 +43,7 @@ def models(name: str | None, out: Path | None, force: bool) -> None:
         click.echo(config.text, nl=False)
         return
     try:
+        # Paths in a config are relative to its file.
         out.write_text(moved(config.text, config.folder, out.parent), encoding="utf-8")
     except OSError as error:
         raise click.UsageError(f"{out}: cannot be written: {error.strerror}") from error

@@ -70,6 +70,7 @@ def online(
         from neocpu.cli.screen.progress import make_report
         from neocpu.train.run.online import OnlineTrainer
 
+        # Collective: rank 0 chooses for all.
         folder = folder or default_folder(config, resume, comm)
         summary = OnlineTrainer(
             settings,

@@ -214,6 +214,7 @@ def export(
     from neocpu.oracle.ops import OPERATORS
     from neocpu.oracle.suite import ask, golden_cases, write_suite
 
+    # The repository's suite is what its tests expect, so no option may change what is in it.
     if golden == (suite is not None) or (
         golden and (ops or patterns or seed or flat or quick or dim_multiple != 4)
     ):
@@ -229,6 +230,7 @@ def export(
         chosen, "answering", console=screen, transient=True, disable=not screen.is_terminal
     )
     write = write_flat if flat else write_suite
+    # A generator: answers of all cases together may be larger than memory.
     digest = write(path, (ask(case) for case in cases), seed)
     click.echo(f"{path}: {len(chosen)} cases, {path.stat().st_size:,} bytes\nsha256 {digest}")
 
@@ -291,6 +293,7 @@ def check(
     with open_suite(suite) as questions, read_answers(answers) as answer_arrays:
         judgement = judge_suite(questions, answer_arrays, bits, preset, warnings_fail)
     report = judgement.report
+    # Verdicts come first: explanations may take as long as --budget allows.
     click.secho(report.verdicts(), fg="green" if report else None)
     if report.failures and budget and not quick:
         report = _explained(judgement, budget)

@@ -68,6 +68,7 @@ def plan(
     then count one lookup per sample and feature.
     """
     sources = [config, *([from_torchrec] if from_torchrec else [])]
+    # Each is a source of the next check, so that --out and --svg cannot name one file.
     for target in (out, options.svg):
         if target:
             check_target(target, force, sources)
@@ -110,6 +111,7 @@ def print_plan(
     state = settings.optimizer.sparse.state_floats
     splits = converted(settings, comm)
     pooling = splits.pooling_factors() if splits else {}
+    # Counting them reads samples, and a planner by bytes never asks.
     distinct = splits.distinct_rows() if splits and plans_in_seconds(settings) else None
     sharding = given or make_plan(settings, comm, pooling, ranks, distinct)
     refuse_cut_blocks(sharding, settings.wires.specs)
@@ -118,6 +120,7 @@ def print_plan(
         lines = model_lines(settings) + rank_lines(settings, sharding, memory)
     else:
         lines = [sharding.text(state), *kind_lines(settings)]
+    # With all tables in one memory there is nothing to say of placements.
     if memory.demands or not memory.plain:
         lines += ["", *placement_lines(sharding, memory, state)]
     for line in lines:

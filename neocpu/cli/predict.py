@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -60,13 +59,11 @@ def predict(
     check_target(out, force, [model, *map(Path, data)])
     if ranks is not None and ranks > 1 and not launched():
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
-        line += [word for key in keys for word in ("--with", key)]
-        line += [word for override in overrides for word in ("--set", override)]
+        line += [*_repeated("--with", keys), *_repeated("--set", overrides)]
         line += ["--head", head, *["--force"] * force, *["--unlabelled"] * unlabelled]
         exec_mpiexec(ranks, line)
     comm = get_comm(ranks)
     prepare_threads(comm)
-
     from neocpu.serve.scoring.keys import key_columns
     from neocpu.serve.scoring.score_file import ScoreFile
     from neocpu.serve.scoring.values import open_values
@@ -76,9 +73,11 @@ def predict(
     from neocpu.train.watch.results import silent
 
     checkpoint = checkpoint_of(model, comm)
+    # Before the model is built: it tells from the columns whether the logs have labels.
     values = open_values(checkpoint, overrides)
     unlabelled = unlabelled or values.lacks_label(data)
     columns = None
+    # Only the rank that writes needs them.
     if keys and comm.rank == 0:
         columns = key_columns(data, keys, values.schema, labelled=not unlabelled)
     world, loader = restore(
@@ -101,5 +100,10 @@ def predict(
             file.discard()
 
 
-def _nowhere(_: Any) -> None:
+def _repeated(option: str, values: tuple[str, ...]) -> list[str]:
+    """An option on a command line, once for each value."""
+    return [word for value in values for word in (option, value)]
+
+
+def _nowhere(_: object) -> None:
     """Where ranks other than the first write their predictions."""

@@ -33,6 +33,7 @@ def report(folders: tuple[Path, ...], out: Path, force: bool) -> None:
 
     check_target(out, force, folders)
     runs = find_runs(folders)
+    # --force replaces pages, and never what a run has left.
     refuse_sources(out, [run.folder / name for run in runs for name in FILES])
     text = page(runs)
     try:

@@ -56,6 +56,7 @@ def search(
     space_of(settings)  # refused before ranks start
     folder = folder or Path("searches") / config.stem
     if ranks is not None and ranks > 1 and not launched():
+        # With the folder that was chosen here: ranks must not choose one each.
         line = ["search", str(config), "--ranks", str(ranks), "--out", str(folder)]
         for override in overrides:
             line += ["--set", override]

@@ -101,6 +101,7 @@ def simulate(
     from neocpu.plan.simulation.what_if import changes
     from neocpu.train.before.scenario import Course
 
+    # --set has keys of three things here: the config, the machine and the simulator.
     changed = changes(overrides)
     settings = configs.load(config, changed.config)
     place = placed_with(planner, settings.parallel.plan)
@@ -146,10 +147,12 @@ def _print_smallest(step: "Scenario", place: "Planner", target: float) -> None:
     if not target > 0:
         raise ConfigError(f"--target-qps: {target:g} must be above 0")
     best, tried = smallest(step, place, target, MOST_RANKS)
+    # No size holds the tables: speed is not the question.
     if not tried:
         raise ConfigError(
             f"--target-qps: the tables do not fit {MOST_RANKS} ranks of {step.machine.name}"
         )
+    # The search tries sizes in an order of its own; people read them ascending.
     tried.sort(key=lambda outcome: outcome.scenario.ranks)
     for line in sweep_lines(tried):
         click.echo(line)

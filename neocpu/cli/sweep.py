@@ -62,9 +62,11 @@ def sweep(
         raise ConfigError("a sweep starts its trials itself: run it alone, with --ranks N")
     chosen = points([*map(grid_axis, grid)], [*map(random_axis, random)], trials, seed)
     base = configs.load(config, overrides)
+    # Trials on one rank run in this process, so its threads are set before Numba is imported.
     if ranks == 1:
         prepare_threads(SingleComm(), base.training.threads or None)
     folder = folder or Path("sweeps") / Path(config).stem
+    # It refuses a folder of another sweep: its trials could not be ranked with these.
     all_trials = SweepFolder(folder, {"config": base.text, "--set": list(overrides)})
     trials_to_run = all_trials.of(chosen)
     all_trials.save()

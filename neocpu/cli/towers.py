@@ -70,6 +70,7 @@ def towers(
     if out:
         check_target(out, force, [config])
     settings = configs.load(config, overrides)
+    # TOML has a table once: a second [model.towers] would be an error of syntax.
     if out and "towers" in toml_tree(settings.text).get("model", {}):
         raise click.UsageError(f"{config} has towers already; --out adds towers to one without")
     groups = _groups(settings, count, distance, ratio, steps, seed)
@@ -77,6 +78,7 @@ def towers(
     section = "\n".join(lines)
     click.echo(section)
     if out:
+        # Paths in a config are relative to its file, which the copy is not beside.
         text = moved(settings.text, settings.folder, out.parent)
         out.write_text(f"{text.rstrip()}\n\n{section}\n", encoding="utf-8")
         click.echo(f"the config with these towers is in {out}", err=True)
@@ -93,6 +95,7 @@ def _groups(
 
     with tempfile.TemporaryDirectory() as folder:
         tell = partial(click.echo, err=True)
+        # A probe: its checkpoints and results are of no use to anybody.
         vectors = learned_vectors(settings, steps, Path(folder), tell)
     likeness = similarity(list(vectors.values()))
     keys = list(vectors)

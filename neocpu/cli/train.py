@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from neocpu.parallel.transport.comm import Comm
     from neocpu.train.watch.rank_log import RankLog
 
+Summary: TypeAlias = dict[str, Any]  # what run.json holds
 STARTED = time.time()
 
 
@@ -127,6 +128,7 @@ def train(
         use(kernels)  # also for the processes that this one starts
     if shown.trace:
         check_target(shown.trace, shown.force, [config])
+    # Before ranks start: a mistake is one line then, and costs no time on a cluster.
     settings = configs.load(config, overrides)
     if shown.trace:
         data = settings.data
@@ -135,6 +137,8 @@ def train(
         show_dry_run(settings, config, ranks, out)
         return
     if ranks is not None and ranks > 1 and not launched():
+        # mpiexec replaces this process, so that signals reach the ranks and its exit status is
+        # theirs.
         line = arguments(config, ranks, out, overrides, resume, kernels)
         tell_ranks()
         exec_mpiexec(ranks, [*line, *shown.arguments()])
@@ -142,6 +146,7 @@ def train(
         comm = get_comm(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
         )
+        # Before anything imports Numba, which reads the number of threads once.
         prepare_threads(comm, settings.training.threads or None)
         from neocpu.train.watch.rank_log import rank_log
 
@@ -165,7 +170,7 @@ def show_dry_run(
         click.echo(line)
 
 
-def show_summary(summary: dict[str, Any], folder: Path) -> None:
+def show_summary(summary: Summary, folder: Path) -> None:
     """Print the summary where stdout can be written; else say where it is."""
     try:
         print_summary(summary, folder)
@@ -182,7 +187,7 @@ def run(
     resume: bool,
     shown: ShownOptions,
     log: "RankLog | None",
-) -> dict[str, Any]:
+) -> Summary:
     """Train, with a report for whoever looks; the summary.
 
     log : of this rank.
@@ -191,6 +196,7 @@ def run(
     from neocpu.train.config.keys import flat
     from neocpu.train.run.trainer import Trainer
 
+    # One tracker for the run: others would log the same lines again.
     boards = () if comm.rank else shown.boards
     trace = None
     if shown.trace:
@@ -214,6 +220,7 @@ def forget_output() -> None:
     and give another exit status.
     """
     null = os.open(os.devnull, os.O_WRONLY)
+    # On the descriptor, so that C libraries and Python's last flush end there too.
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
 
@@ -258,7 +265,7 @@ def arguments(
     return line
 
 
-def print_summary(summary: dict[str, Any], folder: Path) -> None:
+def print_summary(summary: Summary, folder: Path) -> None:
     """Print metrics, speed, memory and traffic, and the digest as the last line."""
     from neocpu.train.watch.exchange_times import exchange_lines
 
@@ -288,7 +295,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     click.echo(f"digest {summary['digest']}")
 
 
-def checkpoint_line(checkpoints: dict[str, Any]) -> str:
+def checkpoint_line(checkpoints: Summary) -> str:
     """What was written, and how long training waited for it."""
     of_changes = checkpoints["of_changes"]
     in_background = checkpoints["in_background"]
@@ -302,7 +309,7 @@ def checkpoint_line(checkpoints: dict[str, Any]) -> str:
     )
 
 
-def traffic_lines(traffic: dict[str, Any]) -> list[str]:
+def traffic_lines(traffic: Summary) -> list[str]:
     """What all ranks sent, by collective and link, as a small table."""
     links = ("same_rank", "same_node", "other_node")
     titles = "".join(f"{link.replace('_', ' '):>16}" for link in links)
@@ -313,7 +320,7 @@ def traffic_lines(traffic: dict[str, Any]) -> list[str]:
     return lines
 
 
-def machine_lines(machine: dict[str, Any]) -> list[str]:
+def machine_lines(machine: Summary) -> list[str]:
     """How long that traffic takes on the machine of `parallel.machine`, and here, as a table."""
     links = ("same_rank", "same_node", "other_node")
     titles = "".join(f"{link.replace('_', ' '):>16}" for link in links)
@@ -333,13 +340,13 @@ def duration(seconds: float | None) -> str:
     return f"{1e3 * seconds:,.3f} ms" if seconds < 1 else f"{seconds:,.2f} s"
 
 
-def tier_lines(summary: dict[str, Any]) -> list[str]:
+def tier_lines(summary: Summary) -> list[str]:
     """What the memories of cached tables held, all ranks together, as a small table.
 
     Then how long steps waited for rows, and what a crash would cost. Nothing for a run without
     cached tables.
     """
-    tiers: list[dict[str, Any]] = summary["tiers"]
+    tiers: list[Summary] = summary["tiers"]
     if not tiers:
         return []
     titles = (
@@ -367,7 +374,7 @@ def tier_lines(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def tier_line(tier: dict[str, Any]) -> str:
+def tier_line(tier: Summary) -> str:
     """One memory of one table; `hit`: share of the unique rows of steps that were in it."""
     hit = ""
     conflicts = ""

@@ -52,7 +52,8 @@ class CodeMap:
         self._weighted = any(table.weighted for table in self.tables)
         self._by_code = rows_by == "code"
         self._vocabularies: dict[str, Vocabulary] = {}
-        self._keys = {bag.codes: feature_key(seed, bag.codes) for bag in self.bags}
+        # By `bag.codes`, not by the feature: tables of same codes hash them all with one key.
+        self._hash_keys = {bag.codes: feature_key(seed, bag.codes) for bag in self.bags}
         if rows_by == "vocabulary":
             self._use_vocabularies(vocabularies or {}, source)
         elif rows_by not in ROWS_BY:
@@ -68,6 +69,7 @@ class CodeMap:
                     "choose rows"
                 )
             codes = vocabularies[bag.codes]
+            # Row 0 is that of all codes that the vocabulary lacks.
             if rows < codes.size + 1:
                 name = self.tables[bag.table].name
                 raise DataError(
@@ -121,13 +123,13 @@ class CodeMap:
 
     def _find_rows(self, bag: BatchKey, codes: Codes, out: NDArray[np.int64]) -> None:
         """Logical rows of codes."""
-        rows = self.logical_rows(bag)
+        count = self.logical_rows(bag)
         if bag.codes in self._vocabularies:
             self._vocabularies[bag.codes].rows(codes, out)
         elif self._by_code:
-            out[:] = np.remainder(codes, np.uint64(rows))
+            out[:] = np.remainder(codes, np.uint64(count))
         else:
-            hash_rows(codes, self._keys[bag.codes], rows, out)
+            hash_rows(codes, self._hash_keys[bag.codes], count, out)
 
 
 def warm_up_rows() -> None:

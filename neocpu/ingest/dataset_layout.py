@@ -40,7 +40,7 @@ compared with `block_offsets`.
 
 import zlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ COMPRESSIONS = ("none", "gzip", "zstd")
 class FeatureColumn:
     """One categorical feature: its name, how its codes were made, and how long its bags are.
 
-    hotness: codes of every sample; 0 where samples differ ("ragged"). A ragged feature whose bags
+    hotness : codes of every sample; 0 where samples differ ("ragged"). A ragged feature whose bags
     turn out to be equally long is stored as a fixed one.
     """
 
@@ -72,8 +72,8 @@ class FeatureColumn:
 class BagColumn(NamedTuple):
     """The bags of one feature in some samples: all codes in order, and how many each sample has.
 
-    codes: uint32[n] or uint64[n]. lengths: int32[samples], None where every sample has the same
-    number. weights: float32[n].
+    codes : uint32[n] or uint64[n]. lengths : int32[samples], None where every sample has the same
+    number. weights : float32[n].
     """
 
     codes: NDArray[np.unsignedinteger]
@@ -97,5 +97,4 @@ def take_bags(column: BagColumn, samples: NDArray[np.int64]) -> BagColumn:
 
 def crc32_of(entries: Elements) -> int:
     """CRC-32 of the bytes of a contiguous array."""
-    content: Any = entries.reshape(-1).view(np.uint8)
-    return zlib.crc32(content)
+    return zlib.crc32(entries.reshape(-1).view(np.uint8).data)

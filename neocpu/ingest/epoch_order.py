@@ -43,6 +43,7 @@ class EpochOrder:
             )
             sizes = np.minimum(samples - self._blocks * BLOCK, BLOCK)
             self._starts = np.cumsum(np.concatenate([np.zeros(1, np.int64), sizes]))[::WINDOW]
+            # The last window may be of fewer blocks; its end is that of the samples.
             if count % WINDOW or not count:
                 self._starts = np.append(self._starts, samples)
 
@@ -51,6 +52,7 @@ class EpochOrder:
         if not self._shuffle:
             return np.arange(first, last, dtype=np.int64)
         parts = [np.empty(0, np.int64)]
+        # Windows differ in size where they hold the last block, so their starts are looked up.
         window = int(np.searchsorted(self._starts, first, side="right")) - 1
         while first < last:
             begin = int(self._starts[window])
@@ -77,8 +79,10 @@ class EpochOrder:
         """Order of the samples of a window that begins at position `start`, run by run."""
         if self._run == 1:
             return sorted_by_words(self._key, start, samples.size, self._epoch)
+        # Runs are counted from the first sample of a block, so that none crosses blocks.
         first = np.flatnonzero(samples % BLOCK % self._run == 0)
         words = np.empty((samples.size, 1), np.uint32)
+        # Words of all positions, of which only those of first samples count: one call, no loop.
         random_words(self._key, start, 0, self._epoch, words)
         order = np.argsort(words[first, 0], kind="stable")
         lengths = np.diff(first, append=samples.size)[order]

@@ -31,9 +31,9 @@ from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
 class Batch:
     """One rank's share of a global batch.
 
-    dense float32[b, Nd]; sparse: KJT of b samples, keys of `embedding.specs.bags(tables)`, or its
+    dense float32[b, Nd]; sparse : KJT of b samples, keys of `embedding.specs.bags(tables)`, or its
     inverse KJT, where repeated bags of groups of keys stand once; labels float32[b] (zeros in a log
-    without labels); samples: B of the whole batch; epoch, step: its position; first: this rank's
+    without labels); samples : B of the whole batch; epoch, step : its position; first : this rank's
     first sample in the epoch. weights float32[b]: of the samples in the loss, or None: all 1.
     head_labels float32[heads, b]: labels of further heads.
     """
@@ -124,6 +124,7 @@ class Loader:
         self.weight = ""
         self._check()
         vocabularies = self.reading.vocabularies
+        # Only then: data without any must stay readable by hash.
         if vocabularies is None and self.reading.rows_by == "vocabulary":
             vocabularies = self.dataset.vocabularies
         self._code_map = CodeMap(
@@ -153,6 +154,7 @@ class Loader:
 
     def over(self, dataset: Dataset, needs: Needs) -> "Loader":
         """The same loader over other data, which are checked as those of a new one."""
+        # Shallow: the maps of vocabularies take time to build, and do not depend on the data.
         loader = copy.copy(self)
         loader.dataset = dataset
         loader.needs = needs

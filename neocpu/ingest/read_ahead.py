@@ -36,6 +36,8 @@ def read_ahead(items: Iterator[T], depth: int) -> Iterator[T]:
     def put(item: T | _End) -> bool:
         while not stop.is_set():
             try:
+                # With a limit: a consumer that is gone takes nothing, and the thread must still see
+                # `stop`.
                 line.put(item, timeout=0.05)
                 return True
             except queue.Full:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from neocpu.core.records import Limits, Paths
+from neocpu.core.types import Tree
 from neocpu.ingest.formats.schema import TRANSFORMS
 
 FORMATS = ("criteo", "avazu", "table")
@@ -66,13 +67,13 @@ class DataConfig:
     deduplicate: tuple[Paths, ...] = ()
 
     @property
-    def schema_source(self) -> Path | Mapping[str, Any] | None:
+    def schema_source(self) -> Path | Tree | None:
         """Where the schema of a table is, or its tree; None: there is none."""
         if isinstance(self.schema, str):
             return Path(self.schema) if self.schema else None
         return self.schema
 
-    def deciding(self) -> dict[str, Any]:
+    def deciding(self) -> dict[str, object]:
         """The keys that decide the bits."""
         header = asdict(self)
         for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead", "deduplicate"):
@@ -96,6 +97,6 @@ class DataConfig:
             return "it makes valid and test parts of data.train; leave data.valid and data.test out"
         return ""
 
-    def counted_once(self) -> dict[str, Any]:
+    def counted_once(self) -> dict[str, object]:
         """Features of which caches count the lookups of distinct bags only."""
         return {"deduplicate": self.deduplicate} if self.deduplicate else {}

@@ -23,7 +23,7 @@ OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report; `advice`: what to do, unless `state` is "ok"."""
+    """One line of the report; advice : what to do, unless `state` is "ok"."""
 
     topic: str
     state: str
@@ -47,6 +47,7 @@ def check_memory(comm: Comm, threads: int) -> Iterator[Check]:
     free = available_memory()
     finding = f"{human(free)} free"
     advice = "end other programs, or use smaller tables"
+    # What the job may have is less than what the host has: name the limit, not the host.
     if memory_left() <= free:
         finding += ", which a limit on this job or container sets"
         advice = "raise that limit (docker run --memory, sbatch --mem), or use smaller tables"
@@ -84,6 +85,7 @@ def check_limits(comm: Comm, threads: int) -> Iterator[Check]:
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
+        # Tables are mapped whole and touched row by row, which strict accounting refuses.
         strict = OVERCOMMIT.read_text().strip() == "2"
     except OSError:
         strict = False

@@ -70,6 +70,7 @@ def print_machine_plan(
         given = given_plan(settings, from_torchrec, question.layout.ranks)
     try:
         question, answer = _answer(settings, question, given)
+    # What would help comes before the error, which is the last line that is read.
     except PlanError:
         for line in remedy_lines(question):
             click.echo(line)
@@ -107,6 +108,7 @@ def _question(settings: "Config", ranks: int | None, options: MachineOptions) ->
         machine,
         ranks or machine.ranks,
         options.ranks_per_node,
+        # without converted data planners count one lookup per sample and feature
         LogFacts.of(splits),
         options.planner or "search",
         options.cost_model or "neo",

@@ -6,23 +6,26 @@ One place for each option, so that they mean the same.
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def as_record(argument: str, record: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def as_record(
+    argument: str, record: type
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Hand the options that are named as a dataclass's fields over as one argument, the record.
 
     It stands next to the function, below the options.
     """
     names = [field.name for field in fields(record)]
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(command: Callable[..., object]) -> Callable[..., object]:
+        # click reads the help from the docstring, which `wraps` hands on.
         @wraps(command)
-        def packed(**values: Any) -> Any:
+        def packed(**values: object) -> object:
             chosen = {name: values.pop(name) for name in names}
             return command(**values, **{argument: record(**chosen)})
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -40,7 +40,7 @@ class LatestLoss:
     def __init__(self) -> None:
         self.text = ""
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: dict[str, object]) -> None:
         """Hear a line: a listener of `RunReport`."""
         for name in ("logloss", "mse"):
             if line["split"] == "train" and line.get(name) is not None:
@@ -59,6 +59,7 @@ class Intervals:
         due = self._early[0] if self._early else REGULAR
         if now - self._start < due:
             return False
+        # A long step may pass several due times; one line answers them all.
         while self._early and now - self._start >= self._early[0]:
             self._early.pop(0)
         if not self._early:
@@ -93,6 +94,7 @@ def bar(loss: LatestLoss, total: int, done: int) -> Iterator[Advance]:
             nonlocal samples_done
             samples_done += samples
             elapsed = progress.tasks[task].elapsed or 0.0
+            # Over less than a second a rate is noise.
             rate = f"{samples_done / elapsed:,.0f} samples/s" if elapsed > 1 else ""
             progress.update(task, completed=step, speed=f"{rate}  {loss.text}")
 
@@ -119,6 +121,7 @@ def lines(
         if not intervals.due(now):
             return
         elapsed = now - start
+        # Of this process's steps only: a run that goes on did not do the others.
         left = elapsed / (step - done) * (total - step)
         parts = [
             f"step {step:,} of {total:,} ({100 * step / total:.0f} %)",
@@ -140,6 +143,7 @@ def compiling_bar(count: Callable[[], Compiled]) -> Iterator[None]:
 
     start = time.monotonic()
 
+    # A column, as rich draws the line from a thread of its own while the main thread compiles.
     class Kernels(ProgressColumn):
         """The numbers, asked for again whenever the line is drawn."""
 
@@ -167,6 +171,7 @@ def compiling_lines(
             if intervals.due(now):
                 say(compiling_text(count(), now - start))
 
+    # The main thread is in the compiler, which does not call back between kernels.
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
@@ -188,6 +193,7 @@ def compiling_text(compiled: Compiled, elapsed: float) -> str:
 
 def say(text: str) -> None:
     """A line on stderr, if it can still be written."""
+    # A closed pipe must not end a run that only wanted to say how far it is.
     with suppress(OSError, ValueError):
         click.echo(text, err=True)
 
@@ -206,7 +212,7 @@ def make_report(
     listeners: Sequence[Listener] = (),
     log: RankLog | None = None,
 ) -> RunReport:
-    """The report of a run on a command line; `listeners`, `log`: as of `RunReport`."""
+    """The report of a run on a command line; listeners, log : as of `RunReport`."""
     if rank:
         return RunReport(folder, rank, log=log)
     loss = LatestLoss()

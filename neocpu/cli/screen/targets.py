@@ -27,7 +27,7 @@ class LogPath(click.Path):
         return super().convert(log_path(os.fsdecode(value)), param, ctx)
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def force_option(target: str) -> Callable[[Command], Command]:
@@ -38,7 +38,7 @@ def force_option(target: str) -> Callable[[Command], Command]:
 def check_target(target: Path, force: bool, sources: Iterable[Path] = ()) -> None:
     """Raise DataError if the target is a source; UsageError if it exists and nobody said --force.
 
-    `sources`: all files that the command reads.
+    sources : all files that the command reads.
     """
     refuse_sources(target, sources)
     if target.exists() and not force:

@@ -45,6 +45,7 @@ def _launcher_has_terminal() -> bool:
             name, _, rest = (
                 Path(f"/proc/{process}/stat").read_text().partition("(")[2].rpartition(")")
             )
+            # mpiexec and srun relay stderr: only their own tells whether a person sees it.
             if name.startswith(LAUNCHERS):
                 target = os.readlink(f"/proc/{process}/fd/2")
                 if target.startswith(("/dev/pts/", "/dev/tty")):

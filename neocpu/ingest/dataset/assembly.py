@@ -10,12 +10,13 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset.part_file import PartFile
 from neocpu.ingest.dataset_layout import BLOCK, COMPRESSIONS, CRC, crc32_of
 from neocpu.tables.hdf5.disk import put_bytes
@@ -24,7 +25,7 @@ from neocpu.tables.hdf5.draft import Draft
 COPY = 1 << 20  # elements copied at a time from a part file
 
 
-def compression_options(compress: str) -> dict[str, Any]:
+def compression_options(compress: str) -> dict[str, object]:
     """h5py's keyword arguments for `--compress`. Raises DataError where zstd lacks its plugin."""
     if compress == "gzip":
         return {"compression": "gzip", "compression_opts": 4, "shuffle": True}
@@ -52,7 +53,7 @@ class _Column(NamedTuple):
 class Assembly:
     """A dataset file in the making at `path`; a context manager.
 
-    `compress`: none, gzip or zstd. Objects get their places in the order of the calls. All methods
+    compress : none, gzip or zstd. Objects get their places in the order of the calls. All methods
     raise OSError on a full disk.
     """
 
@@ -63,7 +64,7 @@ class Assembly:
         self._waiting: list[_Column] = []
         self._checked: list[str] = []
 
-    def set(self, name: str, attributes: Mapping[str, Any]) -> None:
+    def set(self, name: str, attributes: JsonObject) -> None:
         """Give an object ("": the root) attributes."""
         self._draft.set(name, attributes)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,9 +15,10 @@ TOP = 10  # most frequent codes whose share is reported
 class FeatureCard:
     """One feature.
 
-    top_share, top10_share: share of the most frequent code, and of the ten most frequent, among all
-    its codes. bag_least, bag_mean, bag_most: codes per sample. once: distinct codes that occur a
-    single time. missing: samples whose field was empty in the log. vocabulary: its size or 0.
+    top_share, top10_share : share of the most frequent code, and of the ten most frequent, among
+    all its codes. bag_least, bag_mean, bag_most : codes per sample. once : distinct codes that
+    occur a single time. missing : samples whose field was empty in the log. vocabulary : its size
+    or 0.
     """
 
     name: str
@@ -51,7 +51,7 @@ class DenseCard:
 class Card:
     """A dataset at a glance.
 
-    rows: its samples, one row of the log each. positive_rate: mean of the labels, None without
+    rows : its samples, one row of the log each. positive_rate : mean of the labels, None without
     labels.
     """
 
@@ -60,9 +60,9 @@ class Card:
     positive_rate: float | None
     dense: list[DenseCard]
     features: list[FeatureCard]
-    attributes: dict[str, Any]
+    attributes: dict[str, object]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The card as a dict of values that JSON can hold."""
         return asdict(self)
 
@@ -92,10 +92,12 @@ def _numbers(dataset: Dataset) -> tuple[float | None, list[DenseCard]]:
     least = np.full(column_count, np.inf)
     most = np.full(column_count, -np.inf)
     for block in dataset.sample_blocks():
+        # In fp64: a sum of ones in fp32 ends at 2^24.
         positive += float(block.labels.sum(dtype=np.float64))
         total += block.dense.sum(axis=0, dtype=np.float64)
         least = np.minimum(least, block.dense.min(axis=0))
         most = np.maximum(most, block.dense.max(axis=0))
+    # Infinities are no JSON.
     if not dataset.rows:
         least = total
         most = total
@@ -118,9 +120,11 @@ def _feature(dataset: Dataset, name: str) -> FeatureCard:
     for block in dataset.code_blocks(name):
         counter.add(block)
         codes += block.size
+    # Exact counts of all codes: a card is read by people who choose table sizes by it.
     _, counts = counter.by_count()
     shortest = column.hotness
     longest = column.hotness
+    # Only ragged features store lengths.
     if column.hotness == 0 and dataset.rows:
         ends = [(int(block.min()), int(block.max())) for block in dataset.length_blocks(name)]
         shortest = min(low for low, _ in ends)

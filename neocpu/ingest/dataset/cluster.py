@@ -40,6 +40,8 @@ class ClusteringWriter:
         self._waiting.append(parsed)
         self._count += parsed.dense.shape[0]
         if self._count >= self._rows:
+            # Only whole parts: their borders are counted from the first row of the log, not of a
+            # block.
             self._write(self._count - self._count % self._rows)
 
     def finish(self) -> None:
@@ -52,10 +54,12 @@ class ClusteringWriter:
         """Write the first rows that wait, part by part."""
         whole = joined(self._waiting)
         everything = np.arange(self._count, dtype=np.int64)
+        # Empty fields are counts of all rows that wait: they go to the writer once.
         missing_dense = whole.missing_dense
         missing = whole.missing
         for first in range(0, rows, self._rows):
             part = everything[first : min(first + self._rows, rows)]
+            # Stable, so that each session keeps the order of its rows in the log.
             order = by_session(whole.features[self._column].codes[part])
             chosen = taken(whole, part[order])
             self._writer.append(

@@ -33,9 +33,11 @@ class Column:
         blocks = -(-array.shape[0] // BLOCK)
         name = array.name + CRC
         self.checked = name in file
+        # A sealed file was written with checksums: one without them lost them.
         if file.sealed and array.size and not self.checked:
             raise file.damaged(f"/{array.name} lacks its checksums")
         if self.checked:
+            # One word in 4,096 entries: read at once, compared only when a block is touched.
             self._checksums = file.array(name, "uint32", (blocks,)).read()
             self._verified = np.zeros(blocks, bool)
 
@@ -84,6 +86,7 @@ class MappedColumn(Column):
 
     def gather(self, indices: NDArray[np.int64]) -> Elements:
         """A copy of the entries at indices i64[n]."""
+        # Indexing by an array copies, so nothing that is handed on is a view of the mapped file.
         entries: Elements = self._entries[indices]
         return entries
 
@@ -103,6 +106,8 @@ class CompressedColumn(Column):
         start = first // BLOCK * BLOCK
         if first < end <= start + BLOCK:
             return self._block(first // BLOCK)[first - start : end - start]
+        # Several blocks are read once, in order (counting, ranges): keeping them would push out
+        # those in use.
         return self._whole_blocks(start, end)[first - start : end - start]
 
     def _whole_blocks(self, start: int, end: int) -> Elements:
@@ -119,6 +124,7 @@ class CompressedColumn(Column):
         entries = np.empty((indices.size, *self.shape[1:]), self.dtype)
         blocks = indices // BLOCK
         for index in np.unique(blocks).tolist():
+            # Block by block, so that each is decompressed once, in whatever order the samples come.
             positions = np.flatnonzero(blocks == index)
             entries[positions] = self._block(index)[indices[positions] - index * BLOCK]
         return entries
@@ -130,6 +136,7 @@ class CompressedColumn(Column):
             first = index * BLOCK
             self._kept[index] = self._whole_blocks(first, first + BLOCK)
             if len(self._kept) > KEPT_BLOCKS:
+                # The least recently used: windows of shuffled samples go through the file in order.
                 self._kept.popitem(last=False)
         return self._kept[index]
 

@@ -44,8 +44,8 @@ HOW_TO_SKIP = (
 class Conversion:
     """The result of a conversion.
 
-    rows: samples written. skipped: faulty lines left out. report: the file that lists these (None
-    where there were none, or it could not be written: why says trouble).
+    rows : samples written. skipped : faulty lines left out. report : the file that lists these
+    (None where there were none, or it could not be written: why says trouble).
     """
 
     path: Path

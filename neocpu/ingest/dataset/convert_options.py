@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Tree
 from neocpu.ingest.dataset_layout import VERSION
 
 TABLES = 2  # how tables are read; another one makes new copies
@@ -40,7 +40,7 @@ class ConvertOptions:
     header: bool = False
     min_count: int = 0
     vocabulary: Path | None = None
-    schema: Path | Mapping[str, Any] | None = None
+    schema: Path | Tree | None = None
     fitted: Path | None = None
     frequencies: bool = False
     cluster_by: str = ""
@@ -62,7 +62,7 @@ class ConvertOptions:
             options["schema"] = hashlib.sha256(tree.encode()).hexdigest()
         return json.dumps([VERSION, options], sort_keys=True)
 
-    def schema_tree(self) -> Mapping[str, Any]:
+    def schema_tree(self) -> Tree:
         """The tree of the schema of kind `table`, with the numbers of `fitted`.
 
         Raises ConfigError if there is none, or it cannot be read.

@@ -37,13 +37,14 @@ def _dense_difference(first: DatasetFile, second: DatasetFile) -> str:
 class Dataset:
     """One or several dataset files whose samples are numbered through; read-only.
 
-    rows: N, the samples of all files (a sample is a row of a file). dense_columns: names. features:
-    name -> `FeatureColumn` (hotness 0 where any file is ragged or files differ). vocabularies: name
-    -> codes, entry i is table row i + 1 (empty when there is none). attributes: of the first file.
-    missing, missing_dense: empty fields of the log, over all files. skipped: for each file, how
-    many faulty lines of the log were left out. label_names: of the labels of a table, of which
-    `label` chooses one ("": the first); more_labels: those of the names `more` that all files have,
-    which `take` gives besides. schema: the tree of the table's schema, or None.
+    rows : N, the samples of all files (a sample is a row of a file). dense_columns : names.
+    features : name -> `FeatureColumn` (hotness 0 where any file is ragged or files differ).
+    vocabularies : name -> codes, entry i is table row i + 1 (empty when there is none).
+    attributes : of the first file. missing, missing_dense : empty fields of the log, over all
+    files. skipped : for each file, how many faulty lines of the log were left out. label_names : of
+    the labels of a table, of which `label` chooses one ("": the first); more_labels : those of the
+    names `more` that all files have, which `take` gives besides. schema : the tree of the table's
+    schema, or None.
 
     Raises DataError for a missing, foreign, truncated or damaged file, and for files with different
     columns.
@@ -79,6 +80,7 @@ class Dataset:
         self.features: dict[str, FeatureColumn] = {}
         for name, column in first.columns.items():
             same = all(file.columns[name].hotness == column.hotness for file in self._files)
+            # Bags of different fixed lengths are ragged ones together.
             hotness = column.hotness if same else 0
             self.features[name] = FeatureColumn(
                 name, column.dtype, hotness, column.weighted, column.kind
@@ -97,6 +99,7 @@ class Dataset:
 
         Vocabularies and counts of empty fields stay those of the whole files.
         """
+        # Shallow: the parts of a log share its mapped columns and what is verified of them.
         part = copy(self)
         part._first = self._first + first
         part.rows = last - first
@@ -141,7 +144,7 @@ class Dataset:
     def take(self, samples: NDArray[np.int64], features: Iterable[str] | None = None) -> Samples:
         """Gather samples int64[n] (0 <= sample < N, any order), with the bags of `features`.
 
-        `features`: names (default: all). Raises DataError for a feature that the files do not have.
+        features : names (default: all). Raises DataError for a feature that the files do not have.
         """
         names = list(self.features) if features is None else list(features)
         if unknown := [name for name in names if name not in self.features]:
@@ -149,9 +152,11 @@ class Dataset:
                 f"{self.paths[0]}: no feature {unknown[0]!r}; its features are "
                 f"{', '.join(self.features)}"
             )
+        # Adding 0 would copy the samples of every step.
         samples = samples + self._first if self._first else samples
         file_of = np.searchsorted(self._first_samples[1:], samples, side="right")
         file_indices = np.unique(file_of)
+        # The usual case, without a copy: most steps lie inside one file.
         if file_indices.size == 1:
             index = int(file_indices[0])
             return self._files[index].take(samples - self._first_samples[index], names)
@@ -194,6 +199,7 @@ class Dataset:
         for bag, place in zip(bags, places):
             bag_lengths = bag.lengths
             if bag_lengths is None:
+                # This file has bags of one length and stores none.
                 bag_lengths = np.full(place.size, bag.codes.size // max(place.size, 1), np.int32)
             lengths[place] = bag_lengths
             starts[place] = first + np.cumsum(bag_lengths, dtype=np.int64) - bag_lengths
@@ -203,6 +209,7 @@ class Dataset:
         if column.weighted:
             parts_weights = [bag.weights for bag in bags if bag.weights is not None]
             weights = np.concatenate([np.empty(0, np.float32), *parts_weights])[indices]
+        # One gather restores the order of the samples, whichever file their codes came from.
         return BagColumn(codes[indices], None if column.hotness else lengths, weights)
 
     def code_blocks(
@@ -216,12 +223,14 @@ class Dataset:
             return
         for file in self._files:
             shape = file.features[feature].codes.shape
+            # Rows of several codes: as many as have about so many entries together.
             step = max(1, entries // max(1, math.prod(shape[1:])))
             for first in range(0, shape[0], step):
                 yield file.codes(feature, first, min(first + step, shape[0]))
 
     def frequencies(self, feature: str) -> list[tuple[Elements, NDArray[np.int64]]]:
         """Frequent codes and their counts by file; empty if one of the files lacks them."""
+        # Counts of whole files say nothing about a part, and those of some files nothing about all.
         if self._is_part or any(feature not in file.frequencies for file in self._files):
             return []
         return [file.frequencies[feature] for file in self._files]

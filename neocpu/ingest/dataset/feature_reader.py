@@ -17,7 +17,7 @@ from neocpu.tables.hdf5.door import File
 class FeatureReader:
     """The columns of one feature in one file.
 
-    block_offsets: int64[ceil(samples / 4096) + 1], checked, of a ragged feature.
+    block_offsets : int64[ceil(samples / 4096) + 1], checked, of a ragged feature.
     """
 
     def __init__(
@@ -60,6 +60,8 @@ class FeatureReader:
         total = int(lengths.sum(dtype=np.int64))
         expected = int(self._offsets[block + 1] - self._offsets[block])
         least = int(lengths.min()) if lengths.size else 0
+        # Before anything is allocated for the bags: a damaged length could ask for any amount of
+        # memory.
         if least < 0 or total != expected:
             raise self._file.damaged(
                 f"block {block:,} of /{self._lengths.name} has {total:,} codes, the shortest bag "
@@ -80,6 +82,8 @@ class FeatureReader:
                 self._starts[block] = (
                     self._offsets[block] + np.cumsum(lengths, dtype=np.int64) - lengths
                 )
+                # As for decompressed blocks: those of two windows of shuffled samples, and some to
+                # spare.
                 if len(self._starts) > KEPT_BLOCKS:
                     self._starts.popitem(last=False)
             positions = np.flatnonzero(block_of == block)

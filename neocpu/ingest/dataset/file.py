@@ -74,6 +74,8 @@ class DatasetFile:
                 if key != SEALED
             }
             self.samples = self._count("rows")
+            # A file without columns could claim any number, by which bitmaps of blocks are
+            # allocated.
             if self.samples > BLOCK * path.stat().st_size:
                 raise self._file.damaged(f"{self.samples:,} rows are more than it can hold")
             self.skipped = self._count("skipped") if "skipped" in self.attributes else 0
@@ -82,8 +84,11 @@ class DatasetFile:
             self._read_schema()
             self._read_dense()
             self._read_features()
+            # Which blocks still need their checksums compared; all are once, so later epochs only
+            # look here.
             self._verified = self._nothing_verified()
             self._unverified = (~self._verified).sum(axis=1).tolist()
+        # The caller never gets the object, so nobody else could close the file.
         except BaseException:
             self._file.close()
             raise
@@ -104,6 +109,8 @@ class DatasetFile:
     def _check_names(self, names: Sequence[str]) -> None:
         """Refuse names of columns that are not text."""
         for name in names:
+            # HDF5 hands over bytes that are no UTF-8 as surrogates, which nothing can print or
+            # write again.
             if any("\ud800" <= character <= "\udfff" for character in name):
                 raise self._file.damaged(f"the name of the column {name!r} is not text in UTF-8")
 
@@ -151,6 +158,7 @@ class DatasetFile:
             return
         try:
             tree = json.loads(self._file.array("schema", "uint8", (None,)).read().tobytes())
+        # JSON may be nested so deep that Python's parser gives up.
         except (ValueError, RecursionError) as error:
             raise self._file.damaged("/schema is no JSON") from error
         if not isinstance(tree, dict):
@@ -194,6 +202,8 @@ class DatasetFile:
         shape: tuple[int, ...] = (self.samples, hotness) if hotness > 1 else (self.samples,)
         if hotness == 0:
             shape = codes.shape[:1]
+            # With them a bag is found by at most 4,095 lengths, instead of those of all samples
+            # before it.
             offsets = self._block_offsets(f"{group}/block_offsets", codes.size)
             columns["lengths"] = self._column(f"{group}/lengths", "int32", (self.samples,))
         columns["codes"] = self._column(codes.name, CODES, shape)
@@ -244,6 +254,8 @@ class DatasetFile:
         """Verify labels, dense columns and these features in these blocks, each once."""
         for name in ("", *names):
             row = self._rows[name]
+            # A number, not an array: the check costs nothing once all blocks of a column are
+            # verified.
             if self._unverified[row]:
                 for block in blocks[~self._verified[row, blocks]].tolist():
                     self._verify_block(name, block)
@@ -282,6 +294,7 @@ class DatasetFile:
         column = self.features[name].codes
         column.verify(first, end)
         entries = column.read(first, end).reshape(-1)
+        # A mapped column may begin at any byte of the file; kernels take aligned arrays only.
         return entries if entries.flags.aligned else entries.copy()
 
     def label_ranges(self, entries: int = 1 << 20) -> Iterator[tuple[float, float]]:
@@ -300,7 +313,7 @@ class DatasetFile:
         return self.features[name].lengths(first, end)
 
 
-def _is_range(entry: Any) -> bool:
+def _is_range(entry: object) -> bool:
     """Whether an entry of the attribute labels is a name, a least and a most value."""
     match entry:
         case [str(), int() | float(), int() | float()]:
@@ -308,7 +321,7 @@ def _is_range(entry: Any) -> bool:
     return False
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """An attribute as Python: JSON where it is JSON, else text or a number."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         with contextlib.suppress(ValueError, RecursionError):

@@ -7,15 +7,15 @@ depend neither on the machine nor on how the sources are read.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Tree
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.schema import DenseField, Schema
 from neocpu.ingest.formats.schema_numbers import fill, with_numbers
@@ -36,12 +36,16 @@ class _Sample:
 
     def add(self, numbers: NDArray[np.float64], present: NDArray[np.bool_]) -> None:
         """Take rows: numbers f64[n, columns], and which of them are not empty."""
+        # Every 2^k-th row of the log, however it is cut into blocks: the numbers depend on the log
+        # alone.
         chosen = np.arange(-self._rows % self._stride, numbers.shape[0], self._stride)
         self._rows += numbers.shape[0]
         self._parts.append((numbers[chosen], present[chosen]))
         self._kept += chosen.size
         while self._kept > MOST_ROWS:
             numbers, present = self.rows()
+            # Thinning keeps row 0, so what stays are the rows that the longer stride would have
+            # chosen.
             self._parts = [(numbers[::2], present[::2])]
             self._kept = (self._kept + 1) // 2
             self._stride *= 2
@@ -67,7 +71,9 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
         each for each in schema.dense if each.transform == "standard" and each.fitted is None
     ]
     buckets = [each for each in schema.categories if each.kind == "bucket" and each.edges is None]
+    # Without its transform, which is what is looked for.
     numbers = [DenseField(each.column, each.name, each.kind) for each in standard]
+    # Buckets cut numbers, so the column of a category is read as a dense one here.
     numbers += [DenseField(each.column, each.name, "float") for each in buckets]
     fields = replace(
         schema, label=None, more_labels=(), categories=(), dense=tuple(numbers), session=""
@@ -94,7 +100,7 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
     return table_schema(with_numbers(schema.tree, fitted))
 
 
-def fitted_tree(tree: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+def fitted_tree(tree: Tree, path: Path) -> Tree:
     """A schema's tree with the numbers that a dataset was made with, where it lacks some.
 
     Raises ConfigError if the dataset does not have them.
@@ -113,6 +119,7 @@ def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:
     """Mean and standard deviation of values f64[n]; (0, 1) of none, deviation 1 of equal ones."""
     if not values.size:
         return 0.0, 1.0
+    # fsum rounds once: NumPy's sum depends on how the machine's vector units add.
     mean = math.fsum(values.tolist()) / values.size
     squares = (values - mean) ** 2
     deviation = math.sqrt(math.fsum(squares.tolist()) / values.size)
@@ -127,4 +134,5 @@ def quantiles(values: NDArray[np.float64], buckets: int) -> list[float]:
     ordered = np.sort(values)
     places = np.arange(1, buckets) * ordered.size // buckets
     edges = np.unique(ordered[places]) if ordered.size else ordered
+    # An edge at the least value would leave the bucket below it empty.
     return edges[edges > ordered[:1]].tolist() if ordered.size else []

@@ -10,7 +10,7 @@ into caches early.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,30 +31,32 @@ class CodeCounter:
     """Counts every code of one feature; memory grows with the number of distinct codes."""
 
     def __init__(self) -> None:
-        self._keys = np.zeros(BLOCK, np.uint64)
+        self._codes = np.zeros(BLOCK, np.uint64)
         self._counts = np.zeros(BLOCK + 1, np.int64)
 
     def add(self, codes: Codes) -> None:
         """Count codes uint32[n] or uint64[n]."""
         codes = np.ascontiguousarray(codes)
         done = 0
-        while (done := hashing.count_codes(codes, self._keys, self._counts, done)) < codes.size:
+        # The kernel stops where its map is half full and says how far it came.
+        while (done := hashing.count_codes(codes, self._codes, self._counts, done)) < codes.size:
             self._grow()
 
     def _grow(self) -> None:
         codes, counts = self._used()
-        self._keys = np.zeros(2 * self._keys.size, np.uint64)
-        self._counts = np.zeros(self._keys.size + 1, np.int64)
-        hashing.fill_map(codes, counts, self._keys, self._counts[:-1])
+        self._codes = np.zeros(2 * self._codes.size, np.uint64)
+        self._counts = np.zeros(self._codes.size + 1, np.int64)
+        hashing.fill_map(codes, counts, self._codes, self._counts[:-1])
         self._counts[-1] = codes.size
 
     def _used(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         used = self._counts[:-1] > 0
-        return self._keys[used], self._counts[:-1][used]
+        return self._codes[used], self._counts[:-1][used]
 
     def by_count(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Distinct codes and their counts, most frequent first, equal counts by ascending code."""
         codes, counts = self._used()
+        # Ties by code: rows must not depend on the order in which a map holds its codes.
         order = np.lexsort((codes, -counts))
         return codes[order], counts[order]
 
@@ -75,21 +77,24 @@ class FrequentCodes(CodeCounter):
     short = 0
 
     def _grow(self) -> None:
-        if self._keys.size < SLOTS:
+        if self._codes.size < SLOTS:
             return super()._grow()
         codes, counts = self._used()
+        # The median halves the map at least, so dropping is rare and its cost is spread over many
+        # codes.
         median = int(np.partition(counts, counts.size // 2)[counts.size // 2])
         kept = counts > median
         self.short += median
-        self._keys[:] = 0
+        self._codes[:] = 0
         self._counts[:] = 0
-        hashing.fill_map(codes[kept], counts[kept] - median, self._keys, self._counts[:-1])
+        hashing.fill_map(codes[kept], counts[kept] - median, self._codes, self._counts[:-1])
         self._counts[-1] = np.count_nonzero(kept)
 
 
 def frequent_of(counter: CodeCounter) -> Frequencies:
     """The counts that a dataset stores: the most frequent codes, of those seen more than once."""
     codes, counts = counter.by_count()
+    # A code that was seen once is no better to keep in a cache than any other.
     frequent = codes[counts > 1][:KEPT]
     return frequent, counts[: frequent.size]
 
@@ -106,9 +111,10 @@ def frequencies(dataset: Dataset, feature: str) -> Frequencies:
 
 def _merged(parts: Iterable[Frequencies]) -> Frequencies:
     codes, counts = (np.concatenate(arrays) for arrays in zip(*parts))
-    distinct, place = np.unique(codes, return_inverse=True)
+    # A code may be frequent in several files; where it is not, its few uses there are unknown.
+    distinct, number = np.unique(codes, return_inverse=True)
     total = np.zeros(distinct.size, np.int64)
-    np.add.at(total, place, counts)
+    np.add.at(total, number, counts)
     order = np.lexsort((distinct, -total))
     return distinct[order].astype(np.uint64), total[order]
 
@@ -118,16 +124,18 @@ class Vocabulary:
 
     def __init__(self, codes: Codes) -> None:
         self.size = codes.size
+        # At most half full, so that probing for an unknown code ends soon; rows count from 1, as
+        # row 0 is that of all unknown codes.
         slots = 1 << max(4, (2 * codes.size).bit_length())
-        self._keys = np.zeros(slots, np.uint64)
+        self._codes = np.zeros(slots, np.uint64)
         self._rows = np.zeros(slots, np.int64)
         hashing.fill_map(
-            codes.astype(np.uint64), np.arange(1, codes.size + 1), self._keys, self._rows
+            codes.astype(np.uint64), np.arange(1, codes.size + 1), self._codes, self._rows
         )
 
     def rows(self, codes: Codes, out: NDArray[np.int64]) -> None:
         """Row of every code: codes uint32[n] or uint64[n], out int64[n]."""
-        hashing.look_up(codes, self._keys, self._rows, out)
+        hashing.look_up(codes, self._codes, self._rows, out)
 
 
 def fit_vocabularies(dataset: Dataset, min_count: int) -> dict[str, NDArray[np.uint64]]:
@@ -141,7 +149,7 @@ def fit_vocabularies(dataset: Dataset, min_count: int) -> dict[str, NDArray[np.u
     return vocabularies
 
 
-def read_vocabularies(path: Any, features: Mapping[str, str]) -> dict[str, Elements]:
+def read_vocabularies(path: Path, features: Mapping[str, str]) -> dict[str, Elements]:
     """Vocabularies of a converted train file, for features name -> kind.
 
     Raises DataError if the file has no vocabulary, lacks a feature, or has codes of another kind.

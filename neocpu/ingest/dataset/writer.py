@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,7 +57,7 @@ class DatasetWriter:
         dense: Sequence[str],
         features: Sequence[FeatureColumn],
         *,
-        attributes: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, object] | None = None,
         compress: str = "none",
         labelled: bool = True,
         labels: Sequence[str] = (),
@@ -65,7 +65,7 @@ class DatasetWriter:
         self.path = Path(path)
         self.dense = tuple(dense)
         self.features = tuple(features)
-        self.attributes: dict[str, Any] = dict(attributes or {})
+        self.attributes: dict[str, object] = dict(attributes or {})
         self.rows = 0
         self.missing_dense = np.zeros(len(self.dense), np.int64)
         self.missing: dict[str, int] = {feature.name: 0 for feature in self.features}
@@ -145,7 +145,7 @@ class DatasetWriter:
     ) -> None:
         """Add n samples: labels [n], dense [n, Nd], features: codes [n] or [n, L], or `BagColumn`.
 
-        more_labels: [n] by name, of all labels but the first.
+        more_labels : [n] by name, of all labels but the first.
         missing_dense [Nd] and missing: how many fields of these samples were empty; only counted,
         for the card. Raises DataError if the columns have different numbers of samples.
         """

@@ -27,7 +27,7 @@ TEXT = (
 def avazu_schema(*, labelled: bool = True) -> Schema:
     """Avazu's columns by the names of its header.
 
-    labelled: False for the published test file, which lacks `click`.
+    labelled : False for the published test file, which lacks `click`.
     """
     times = (CategoryField("hour", "hour", "hour"), CategoryField("hour", "weekday", "weekday"))
     return Schema(

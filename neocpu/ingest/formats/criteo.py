@@ -18,7 +18,7 @@ def criteo_schema(
 ) -> Schema:
     """Criteo's columns: label, I1..I13, C1..C26.
 
-    labelled: False for the published test file, which lacks the label. header: the first line of
+    labelled : False for the published test file, which lacks the label. header : the first line of
     the log names the columns.
     """
     integers = tuple(f"I{i}" for i in range(1, DENSE + 1))

@@ -48,8 +48,8 @@ FALSE_WORDS = (b"false", b"False", b"FALSE")
 class FieldKind(NamedTuple):
     """How the text of a column is read; neighbouring columns of one kind are parsed together.
 
-    name: int, float, hex, text, click (1.0, true: 1; 0.0, -1, false: 0), or time: hours since 1970,
-    by `form`.
+    name : int, float, hex, text, click (1.0, true: 1; 0.0, -1, false: 0), or time: hours since
+    1970, by `form`.
     """
 
     name: str
@@ -111,6 +111,7 @@ class FieldParser:
             return self._times(text, begin, end, kind.form)
         if kind.name == "click":
             numbers, status = self.parse(text, begin, end, FieldKind("float"))
+            # -1 is how some logs of binary labels write a 0.
             clicks = (numbers == 0) | (numbers == 1) | (numbers == -1)
             status[(status > EMPTY) | ~clicks] = NOT_A_CLICK
             return numbers == 1, status
@@ -118,6 +119,7 @@ class FieldParser:
             decimals = np.empty(begin.size, np.float64)
             tokenize.parse_decimals(text, begin, end, decimals, status)
             _exactly(text, begin, end, decimals, status)
+            # Dense values become fp32, in which more would be infinite.
             status[(status == 0) & (np.abs(decimals) > LARGEST)] = TOO_LARGE
             self._words(text, begin, end, decimals, status)
             return decimals, status
@@ -143,6 +145,7 @@ class FieldParser:
     ) -> None:
         """Make true and false numbers, where the schema takes them for some."""
         faulty = np.flatnonzero((status == NOT_INTEGER) | (status == NOT_NUMBER))
+        # Words are looked for among what is no number: hardly ever anything.
         if not self._schema.words or not faulty.size:
             return
         for words, number in ((TRUE_WORDS, 1), (FALSE_WORDS, 0)):
@@ -163,6 +166,7 @@ class FieldParser:
             seconds = numbers / 1000.0 if form == "unix_ms" else numbers
             return hours_of_seconds(seconds, status, NOT_A_TIME), status
         status = (begin == end).astype(np.uint8)  # EMPTY is 1
+        # Forms of dates have no kernel: polars reads them, as texts.
         content = text.tobytes()
         texts = [
             content[first:last].decode("utf-8", "replace")

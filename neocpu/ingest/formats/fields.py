@@ -23,7 +23,7 @@ SHOWN = 80  # characters of the faulty text in a message
 class Fault(NamedTuple):
     """A line that cannot be used.
 
-    line: its number in the block, from 0. column: "" for the whole line. reason: what is wrong.
+    line : its number in the block, from 0. column : "" for the whole line. reason : what is wrong.
     """
 
     line: int
@@ -35,8 +35,8 @@ class Fault(NamedTuple):
 class Items(NamedTuple):
     """The items of a column of lists.
 
-    lengths: i32[rows]. begin, end: borders of each item, i32[sum of lengths]. weight_begin,
-    weight_end: those of its weight; nothing between them: it has none.
+    lengths : i32[rows]. begin, end : borders of each item, i32[sum of lengths]. weight_begin,
+    weight_end : those of its weight; nothing between them: it has none.
     """
 
     lengths: I32
@@ -49,8 +49,8 @@ class Items(NamedTuple):
 class Fields(NamedTuple):
     """The fields of a block.
 
-    text: u8[n]. begin, end: i32[columns, rows]. faults: of rows that have other columns; their
-    fields are empty. items: by column number, of lists that were lists already.
+    text : u8[n]. begin, end : i32[columns, rows]. faults : of rows that have other columns; their
+    fields are empty. items : by column number, of lists that were lists already.
     """
 
     text: NDArray[np.uint8]
@@ -68,6 +68,7 @@ def shown(raw: bytes) -> str:
 
 def split_text(schema: Schema, text: NDArray[np.uint8]) -> Fields:
     """The fields of whole lines, u8[n] ending with a newline, in the columns of a schema."""
+    # Counted first, so that the kernel fills arrays of the right size and never grows any.
     lines = int(np.count_nonzero(text == 10))
     columns = len(schema.columns)
     begin, end = np.empty((2, columns, lines), np.int32)
@@ -78,6 +79,7 @@ def split_text(schema: Schema, text: NDArray[np.uint8]) -> Fields:
     tokenize.split_lines(text, delimiter, quote, begin, end, first, column_counts)
     faults = []
     for line in np.flatnonzero(column_counts != columns).tolist():
+        # Faulty lines only: making Python texts of all would cost more than parsing them.
         raw = text[first[line] : first[line + 1]].tobytes().rstrip(b"\r\n")
         faults.append(_miscount(line, raw, int(column_counts[line]), columns))
     return Fields(text, begin, end, faults, {})
@@ -96,6 +98,7 @@ def split_items(text: NDArray[np.uint8], begin: I32, end: I32, field: CategoryFi
     first, last = np.empty((2, int(lengths.sum(dtype=np.int64))), np.int32)
     tokenize.split_items(text, begin, end, separator, first, last)
     if not field.weight_separator:
+        # An empty span for each weight: the item has none, and counts once.
         return Items(lengths, first, last, last, last)
     stop = np.empty(last.size, np.int32)
     tokenize.find_last(text, first, last, np.uint8(ord(field.weight_separator)), stop)
@@ -123,6 +126,7 @@ def equal_to(
     text: NDArray[np.uint8], begin: I32, end: I32, word: bytes, among: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Which of some flat fields, by their numbers, are exactly this word."""
+    # By length first: hardly any field is left for the bytes to be compared.
     matches = among[(end - begin)[among] == len(word)]
     for place, byte in enumerate(word):
         matches = matches[text[begin[matches] + place] == byte]
@@ -131,6 +135,7 @@ def equal_to(
 
 def blank(text: NDArray[np.uint8], begin: I32, end: I32, words: tuple[bytes, ...]) -> I32:
     """The ends of flat fields, those that are one of these words made empty."""
+    # The borders themselves stay: messages show a faulty field as it was written.
     blanked = end.copy()
     every = np.arange(begin.size)
     for word in words:

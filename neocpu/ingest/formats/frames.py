@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Elements
 from neocpu.ingest.formats.fields import I32, Fields, Items
 from neocpu.ingest.formats.schema import TIME_KINDS, Schema
 from neocpu.ingest.formats.text import Parsed, TextParser, joined
@@ -33,7 +34,7 @@ POLARS_ERRORS = (
 def as_frame(data: Any) -> pl.DataFrame:
     """Data as a polars frame: rows in columns that have names.
 
-    data: a polars frame (a lazy one is collected), a pandas frame, an Arrow table or anything with
+    data : a polars frame (a lazy one is collected), a pandas frame, an Arrow table or anything with
     the Arrow C stream interface, or a mapping of column names to arrays or lists.
 
     Raises DataError for anything else, and for columns of different lengths.
@@ -61,7 +62,7 @@ def as_frame(data: Any) -> pl.DataFrame:
     )
 
 
-def _plain(values: Any) -> Any:
+def _plain(values: object) -> Elements | list[object] | pl.Series:
     """Values of one column of a mapping; a matrix is a column of lists."""
     array = np.asarray(values) if not isinstance(values, list | pl.Series) else values
     if isinstance(array, np.ndarray) and array.dtype.kind == "O":
@@ -72,7 +73,7 @@ def _plain(values: Any) -> Any:
 def parse_frame(frame: pl.DataFrame, schema: Schema) -> Parsed:
     """The rows of a frame as columns, and the faults of rows that cannot be used.
 
-    schema: its columns are found by name, others are ignored. Labels whose column is missing are
+    schema : its columns are found by name, others are ignored. Labels whose column is missing are
     left out.
 
     Raises DataError naming all columns that are missing or of a kind that no field has.
@@ -101,7 +102,7 @@ def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
 class FrameReader:
     """Makes fields of frames with the same columns.
 
-    columns: the columns that it reads. parser: of its fields. Raises DataError naming all columns
+    columns : the columns that it reads. parser : of its fields. Raises DataError naming all columns
     that are missing or of a kind that no field has; `where` says of what.
     """
 
@@ -121,6 +122,7 @@ class FrameReader:
             if field.kind == "hex" and leaves[field.column].is_integer()
         )
         categories = tuple(
+            # Dates of a frame are written out as ISO texts, whatever form the schema names.
             replace(field, time="iso")
             if leaves[field.column].is_temporal() and field.kind in TIME_KINDS
             else field
@@ -128,6 +130,7 @@ class FrameReader:
         )
         self._words = schema.words
         schema = replace(schema, columns=tuple(schema.used), categories=categories)
+        # Fields are cut already, so a delimiter or a quote inside one is text like any other.
         self.parser = TextParser(replace(schema, delimiter="", quote=""), numbers)
 
     def fields(self, frame: pl.DataFrame) -> Fields:
@@ -153,6 +156,7 @@ class FrameReader:
                 end[column] = items[column].lengths > 0
             else:
                 if series.dtype == pl.Boolean and not self._words:
+                    # Schemas of version 1 knew no true and false: booleans were numbers.
                     series = series.cast(pl.Int8)
                 begin[column], end[column] = texts.add(_text_of(series, integer))
         return Fields(texts.join(), begin, end, [], items)
@@ -224,14 +228,17 @@ class _Texts:
 
     def join(self) -> NDArray[np.uint8]:
         """All texts, u8[n], never empty."""
+        # A bytearray, as kernels are compiled for arrays that can be written.
         return np.frombuffer(bytearray(b"".join([*self._parts, b"\n"])), np.uint8)
 
 
 def _items(series: pl.Series, integer: bool, texts: _Texts) -> Items:
     """The items of a column of lists; a null is an empty list, a null in a list an empty item."""
+    # Arrays of fixed length lack the functions of lists.
     if isinstance(series.dtype, pl.Array):
         series = series.cast(pl.List(series.dtype.inner))
     lengths = series.list.len().fill_null(0).to_numpy().astype(np.int32)
+    # `explode` makes a null of an empty list, which would be an item.
     values = series.filter(series.list.len() > 0).explode()
     begin, end = texts.add(_text_of(values, integer))
     return Items(lengths, begin, end, end, end)
@@ -266,7 +273,7 @@ def _fault_of(dtype: pl.DataType, is_list: bool) -> str:
 def _text_of(series: pl.Series, integer: bool) -> pl.Series:
     """Values as the text that they have in a file; null is empty.
 
-    integer: whole numbers that are stored as floats are written without a point.
+    integer : whole numbers that are stored as floats are written without a point.
     """
     dtype = series.dtype
     if dtype.is_float():

@@ -11,7 +11,7 @@ import stat
 import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,10 @@ LONGEST_LINE = 64 << 20  # bytes; bounds memory for a file that has no lines
 
 
 class TextBlock(NamedTuple):
-    """Complete lines: text uint8[n], ending with a newline; done: bytes of the file read so far."""
+    """Complete lines, the text uint8[n] of which ends with a newline.
+
+    done : bytes of the file read so far.
+    """
 
     text: NDArray[np.uint8]
     done: int
@@ -85,7 +88,9 @@ def first_block(path: Path, block: int = BLOCK_BYTES) -> TextBlock | None:
     return start
 
 
-def _lines(path: Path, stream: Any, raw: io.FileIO, block: int) -> Iterator[TextBlock]:
+def _lines(
+    path: Path, stream: gzip.GzipFile | BinaryIO, raw: io.FileIO, block: int
+) -> Iterator[TextBlock]:
     carry = b""
     first = True
     while chunk := _read(path, stream, block):
@@ -106,7 +111,7 @@ def _lines(path: Path, stream: Any, raw: io.FileIO, block: int) -> Iterator[Text
         yield TextBlock(np.frombuffer(bytearray(carry + b"\n"), np.uint8), raw.tell())
 
 
-def _read(path: Path, stream: BinaryIO, block: int) -> bytes:
+def _read(path: Path, stream: gzip.GzipFile | BinaryIO, block: int) -> bytes:
     try:
         return stream.read(block)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:

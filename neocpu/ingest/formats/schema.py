@@ -2,12 +2,12 @@
 
 import csv
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Tree
 
 TRANSFORMS = ("log1p", "none")  # of --dense-transform
 DENSE_TRANSFORMS = (*TRANSFORMS, "standard")
@@ -25,8 +25,8 @@ MISSING_INTEGER = 1 << 63  # the code of an integer that is missing; -2^63 is re
 class LabelField:
     """A label's column.
 
-    kind: click (0 or 1) or number (any). threshold: numbers from it on are 1, others 0. positive:
-    texts that are 1, all others are 0.
+    kind : click (0 or 1) or number (any). threshold : numbers from it on are 1, others 0.
+    positive : texts that are 1, all others are 0.
     """
 
     column: str
@@ -40,7 +40,7 @@ class LabelField:
 class DenseField:
     """A number. An empty field is 0, before log1p and after standardisation.
 
-    kind: int or float. transform: log1p (of max(x, 0), as in the DLRM reference), none, or
+    kind : int or float. transform : log1p (of max(x, 0), as in the DLRM reference), none, or
     standard: x minus the mean, divided by the standard deviation, which are `fitted` (None: not
     yet).
     """
@@ -63,14 +63,14 @@ class DenseField:
 class CategoryField:
     """A category, or a list of them.
 
-    kind: hex (the value, at most `digits` digits), int (the value), text (FNV-1a 64 of the bytes),
+    kind : hex (the value, at most `digits` digits), int (the value), text (FNV-1a 64 of the bytes),
     bucket (of a number: 1 + how many `edges` are at most the number), or of a time: hour (plus 1),
     weekday (Monday 1 to Sunday 7), day (of the month), month, date (as the number 20141021).
-    time: one of `TIMES` or a format of strptime. separator, many: the field holds a list, as text
-    with this separator, or as lists of a frame. weight_separator: items are code, separator, weight
-    (missing: 1). weights: the column that holds a list's weights, or the field of its structs.
-    missing: the code of an empty field or item; an empty list is an empty bag. edges: None: not
-    fitted yet.
+    time : one of `TIMES` or a format of strptime. separator, many : the field holds a list, as text
+    with this separator, or as lists of a frame. weight_separator : items are code, separator,
+    weight (missing: 1). weights : the column that holds a list's weights, or the field of its
+    structs. missing : the code of an empty field or item; an empty list is an empty bag. edges :
+    None: not fitted yet.
     """
 
     column: str
@@ -117,10 +117,10 @@ class CategoryField:
 class Schema:
     """A log's form.
 
-    columns: names in file order; empty: the header (first line) says them. missing: texts that
-    stand for an empty field. words: true and false are numbers, and clicks may be 1.0 or -1.
-    more_labels: besides `label`. session: the category whose value names a sample's session. tree:
-    the schema as it is written into datasets and checkpoints.
+    columns : names in file order; empty: the header (first line) says them. missing : texts that
+    stand for an empty field. words : true and false are numbers, and clicks may be 1.0 or -1.
+    more_labels : besides `label`. session : the category whose value names a sample's session.
+    tree : the schema as it is written into datasets and checkpoints.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Schema:
     words: bool = False
     more_labels: tuple[LabelField, ...] = ()
     session: str = ""
-    tree: Mapping[str, Any] | None = None
+    tree: Tree | None = None
 
     @property
     def labels(self) -> tuple[LabelField, ...]:

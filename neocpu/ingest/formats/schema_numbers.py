@@ -4,6 +4,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from neocpu.core.types import Tree
+
 
 def fill(tree: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
     """A schema's tree with the fitted numbers of another one, where it lacks some."""
@@ -22,9 +24,7 @@ def fill(tree: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
     return with_numbers(tree, numbers)
 
 
-def with_numbers(
-    tree: Mapping[str, Any], fitted: Mapping[str, Mapping[str, list[float]]]
-) -> dict[str, Any]:
+def with_numbers(tree: Tree, fitted: Mapping[str, Mapping[str, list[float]]]) -> dict[str, Any]:
     """A tree whose entries hold the fitted numbers of their columns."""
     whole: dict[str, Any] = copy.deepcopy(dict(tree))
     for entry in whole.get("dense", []):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class RowBlock(NamedTuple):
     """Some rows of a file.
 
-    parts: their fields, piece by piece. done: bytes of the file read so far.
+    parts : their fields, piece by piece. done : bytes of the file read so far.
     """
 
     parts: Iterator[Fields]
@@ -37,8 +37,8 @@ class RowBlock(NamedTuple):
 class Source(NamedTuple):
     """How one file is read.
 
-    blocks: of its rows. lines_before: lines before its first row. unit: what its rows are called in
-    messages.
+    blocks : of its rows. lines_before : lines before its first row. unit : what its rows are called
+    in messages.
     """
 
     parser: TextParser
@@ -71,6 +71,7 @@ def _text(path: Path, schema: Schema) -> Source:
     """How a text file is read."""
     blocks: Iterator[TextBlock] = text_blocks(path)
     if len(schema.delimiter.encode()) > 1:
+        # The kernel splits at one byte; the unit separator hardly occurs in a log.
         blocks = _with_units(blocks, schema.delimiter.encode())
         schema = replace(schema, delimiter=UNIT)
     if not schema.header:
@@ -87,6 +88,7 @@ def _text(path: Path, schema: Schema) -> Source:
         )
     parser = TextParser(schema)
 
+    # The first block was read for its header; the rows behind it are still to come.
     def rest() -> Iterator[TextBlock]:
         if start.text.size > cut:
             yield TextBlock(np.ascontiguousarray(start.text[cut:]), start.done)
@@ -128,6 +130,7 @@ def _parquet(file: "Parquet", schema: Schema) -> Source:
     from neocpu.ingest.formats.frames import FrameReader
 
     types = file.types
+    # A schema may name columns that the file has under other names, in the same order.
     if schema.columns and not set(schema.used) <= set(types) and len(types) == len(schema.columns):
         types = dict(zip(schema.columns, types.values()))
     reader = FrameReader(schema, types, str(file.path))

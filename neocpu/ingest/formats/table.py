@@ -59,6 +59,7 @@ from typing import Any
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import toml_tree
+from neocpu.core.types import Tree
 from neocpu.ingest.formats.schema import (
     CATEGORY_KINDS,
     DENSE_KINDS,
@@ -109,7 +110,7 @@ _CATEGORY = {
 
 
 def _entries(
-    problems: Problems, top: SchemaEntry, key: str, allowed: Mapping[str, Any]
+    problems: Problems, top: SchemaEntry, key: str, allowed: Mapping[str, object]
 ) -> Iterator[SchemaEntry]:
     entries = top.get(key, [])
     if isinstance(entries, dict):
@@ -222,11 +223,11 @@ def read_tree(path: str | Path) -> dict[str, Any]:
 
 
 def table_schema(
-    source: str | Path | Mapping[str, Any], transform: str = "log1p", where: str = "data.schema"
+    source: str | Path | Tree, transform: str = "log1p", where: str = "data.schema"
 ) -> Schema:
     """The schema that a SCHEMA.toml, or a tree of its keys, describes (see the module's docstring).
 
-    transform: of dense columns that name none. where: what messages call a tree.
+    transform : of dense columns that name none. where : what messages call a tree.
 
     Raises ConfigError naming everything that is wrong: file, entry, key and choices.
     """
@@ -309,7 +310,7 @@ def _check(top: SchemaEntry, schema: Schema) -> None:
         top.wrong(f"session = {schema.session!r} is no category with one value a row")
 
 
-def _complete(tree: Mapping[str, Any], transform: str) -> dict[str, Any]:
+def _complete(tree: Tree, transform: str) -> dict[str, Any]:
     """A copy of a tree that says what options would add."""
     whole = copy.deepcopy(dict(tree))
     whole.setdefault("version", VERSION)

@@ -46,7 +46,7 @@ class SchemaEntry:
     """One TOML table: keys that are unknown or of a wrong type are told, and then left out."""
 
     def __init__(
-        self, problems: Problems, where: str, entries: Any, allowed: Mapping[str, Any]
+        self, problems: Problems, where: str, entries: object, allowed: Mapping[str, object]
     ) -> None:
         self.where = where
         self._problems = problems
@@ -70,7 +70,7 @@ class SchemaEntry:
     def __contains__(self, key: str) -> bool:
         return key in self._entries
 
-    def get(self, key: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
+    def get(self, key: str, default: object, choices: tuple[str, ...] = ()) -> Any:
         value = self._entries.get(key, default)
         if choices and value not in choices:
             self.wrong(f"{key} = {value!r:.80}; choose one of {', '.join(choices)}")
@@ -113,14 +113,14 @@ class SchemaEntry:
         """The edges that the schema gives itself."""
         return self._numbers("edges", self._entries["edges"]) if "edges" in self else None
 
-    def _numbers(self, key: str, numbers: Any) -> tuple[float, ...] | None:
+    def _numbers(self, key: str, numbers: object) -> tuple[float, ...] | None:
         if not isinstance(numbers, list) or not all(_is_of(each, float) for each in numbers):
             self.wrong(f"{key} must be a list of numbers")
             return None
         return tuple(map(float, numbers))
 
 
-def _is_of(value: Any, kind: Any) -> bool:
+def _is_of(value: object, kind: Any) -> bool:
     """Whether a TOML value is of a type; whole numbers are numbers."""
     if kind is float:
         return isinstance(value, int | float) and type(value) is not bool and _is_finite(value)

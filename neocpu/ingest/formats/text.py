@@ -44,8 +44,9 @@ from neocpu.kernels.logs import tokenize
 class Parsed:
     """The good lines of a block as columns, and its faults in line order.
 
-    labels: f32[n]. dense: f32[n, Nd]. features: by name. missing_dense, missing: how many fields
-    were empty. lines: of the block, faulty ones too. more_labels: f32[n] by name, besides `labels`.
+    labels : f32[n]. dense : f32[n, Nd]. features : by name. missing_dense, missing : how many
+    fields were empty. lines : of the block, faulty ones too. more_labels : f32[n] by name, besides
+    `labels`.
     """
 
     labels: NDArray[np.float32] | None
@@ -91,7 +92,7 @@ def joined(parts: list[Parsed]) -> Parsed:
 class TextParser:
     """Parses blocks of lines by a schema whose columns are known.
 
-    integers: columns of categories whose text is an integer whatever the schema says (Parquet
+    integers : columns of categories whose text is an integer whatever the schema says (Parquet
     columns of numbers).
     """
 
@@ -114,12 +115,15 @@ class TextParser:
         self.single = [(category, key) for category, key in kinds if not category.is_list]
         self.lists = [(category, *key) for category, key in kinds if category.is_list]
         keys = [key for _, key in [*self.labels, *self.dense, *self.single]]
+        # A column that is used twice in one way is parsed once.
         self._kinds = dict.fromkeys(keys)  # (column, kind), each once
         self.runs = self._neighbours()
 
     def _neighbours(self) -> list[tuple[int, int, FieldKind]]:
         """Runs [first, last) of columns of one kind, ascending."""
         runs: list[tuple[int, int, FieldKind]] = []
+        # One call of a kernel parses all neighbours of one kind: calls cost more than short
+        # columns.
         for column, kind in sorted(self._kinds):
             if runs and runs[-1][1] == column and runs[-1][2] == kind:
                 runs[-1] = (runs[-1][0], column + 1, kind)
@@ -156,6 +160,8 @@ class _Block:
         self.end = end.reshape(fields.end.shape)
         self.faults = {fault.line: fault for fault in fields.faults}
         self.whole = np.ones(self.lines, bool)  # lines that have all their fields
+        # Lines with another number of columns have empty fields, which would be told again as
+        # missing.
         self.whole[list(self.faults)] = False
         self.values: dict[tuple[int, FieldKind], tuple[Elements, NDArray[np.uint8]]] = {}
         for first, last, kind in parser.runs:
@@ -168,6 +174,7 @@ class _Block:
         values, status = self.parser.fields.parse(self.text, begin, end, kind)
         for i in np.flatnonzero(status > EMPTY).tolist():
             raw = self.text[begin[i] : end[i]].tobytes()
+            # Fields lie column by column, so a flat number is column * lines + line.
             self._fault(i % self.lines, first + i // self.lines, raw, int(status[i]), kind)
         shape = (last - first, self.lines)
         pairs = zip(values.reshape(shape), status.reshape(shape))
@@ -235,11 +242,13 @@ class _Block:
             begin = self.begin[column]
             end = self.end[column]
             every = np.arange(self.lines)
+            # Any other text is a 0: a positive word does not make all the others faults.
             chosen = np.zeros(self.lines, np.float32)
             for positive in label.positive:
                 word = positive.encode("utf-8", "replace")
                 chosen[equal_to(self.text, begin, end, word, every)] = 1.0
             return chosen
+        # Compared in fp64, before a label is rounded to fp32.
         if label.threshold is not None:
             return (values >= label.threshold).astype(np.float32)
         if kind.name == "int":
@@ -255,6 +264,7 @@ class _Block:
             codes = np.where(status == 0, 1 + np.searchsorted(edges, values, "right"), 0)
         else:
             codes = values.view(np.uint64)
+            # Only a Parquet column of numbers gets here: hexadecimal text was held to its digits.
             if category.dtype == "uint32" and key[1].name == "int":
                 self._check(key[0], codes >= 2**32, TOO_LARGE)
             if category.missing:
@@ -304,6 +314,7 @@ class _Block:
         for i in np.flatnonzero(status > EMPTY).tolist():
             raw = self.text[begin[i] : end[i]].tobytes()
             self._fault(int(line_of[i]), column, raw, int(status[i]), FieldKind("float"))
+        # An item without a weight counts once, as in a list without any.
         weights[status == EMPTY] = 1.0
         return weights.astype(np.float32)
 
@@ -331,10 +342,12 @@ class _Block:
             numbers[i] = values if keep is None else values[keep]
             missing[i] = np.count_nonzero(empty)
             if number.fitted is not None:
+                # In fp64, and rounded once: the mean of large numbers would lose digits in fp32.
                 numbers[i] = np.where(
                     empty, 0.0, (numbers[i] - number.fitted[0]) / number.fitted[1]
                 )
         squashed = [number.transform == "log1p" for number, _ in dense]
+        # Neighbours go through one call of the kernel.
         for squash, run in itertools.groupby(range(len(dense)), squashed.__getitem__):
             columns = list(run)
             part = slice(columns[0], columns[-1] + 1)
@@ -346,6 +359,7 @@ class _Block:
     def _missing(self, column: str, keep: NDArray[np.bool_] | None) -> int:
         """How many fields of a column are empty."""
         position = self.parser.position[column]
+        # By borders, not by values: a 0 that was written is not a missing one.
         empty = self.begin[position] == self.end[position]
         return int(np.count_nonzero(empty if keep is None else empty & keep))
 

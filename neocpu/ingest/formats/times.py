@@ -5,12 +5,15 @@ of UTC), as ISO 8601 (2014-10-21, 2014-10-21T05:00:30.5Z), or in a format of str
 names its offset from UTC becomes a time of UTC; others are taken as they are written.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.ingest.formats.schema import HOURS
+
+if TYPE_CHECKING:
+    import polars as pl
 
 FIRST_HOUR = -719_162 * 24  # 0001-01-01 00:00
 LAST_HOUR = 2_932_897 * 24 - 1  # 9999-12-31 23:00
@@ -35,7 +38,9 @@ def hours_of_digits(
         & (hour < 24)
         & (status == 0)
     )
+    # Two digits of a year are of this century: 2000 is 30 years after 1970.
     months = np.where(good, 12 * (30 + year) + month - 1, 0)
+    # NumPy's calendar knows how long months are, leap years too.
     first = months.astype("M8[M]").astype("M8[D]").astype(np.int64)
     good &= day <= (months + 1).astype("M8[M]").astype("M8[D]").astype(np.int64) - first
     status[(status == 0) & ~good] = wrong
@@ -47,6 +52,7 @@ def hours_of_seconds(
 ) -> NDArray[np.int64]:
     """Hours since 1970 of seconds since then, f64[n], in years 1 to 9999."""
     hours = np.floor(seconds / 3600.0)
+    # Compared as fp64, before numbers beyond int64 are converted.
     good = (hours >= FIRST_HOUR) & (hours <= LAST_HOUR) & (status == 0)
     status[(status == 0) & ~good] = wrong
     return np.where(good, hours, 0.0).astype(np.int64)
@@ -72,6 +78,7 @@ def hours_of_texts(
     micros = pl.Series([None] * len(texts), dtype=pl.Int64)
     for each in formats:
         moments = series.str.to_datetime(each, time_unit="us", strict=False).cast(pl.Int64)
+        # The first form that fits a text counts: later ones only fill what is still null.
         micros = micros.zip_with(micros.is_not_null(), moments)
     hours = (micros - offsets) // 3_600_000_000
     good = (hours.is_between(FIRST_HOUR, LAST_HOUR).fill_null(False)).to_numpy() & (status == 0)
@@ -85,7 +92,7 @@ def _lacks_minutes(form: str) -> bool:
     return "%H" in form and "%M" not in form
 
 
-def _offsets(series: Any) -> Any:
+def _offsets(series: "pl.Series") -> "pl.Series":
     """The offset from UTC that ends each text, in microseconds; 0 where there is none."""
     import polars as pl
 

@@ -11,13 +11,15 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.types import Tree
 from neocpu.ingest.dataset.writer import DatasetWriter
+from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.synthetic.law import ABSENT, Block, SyntheticCriteo, Tally, criteo_shape
 from neocpu.kernels.logs.synthetic import format_rows
 from neocpu.kernels.numbers.elementary import log1p_array
@@ -39,7 +41,7 @@ def write_dataset(
     first: int,
     samples: int,
     *,
-    attributes: dict[str, Any] | None = None,
+    attributes: Tree | None = None,
     compress: str = "none",
     progress: Progress | None = None,
 ) -> dict[str, float]:
@@ -87,7 +89,7 @@ def write_dataset(
     return tally.score()
 
 
-def _missing(bags: Any) -> int:
+def _missing(bags: BagColumn) -> int:
     return int(((bags.codes == 0) if bags.lengths is None else (bags.lengths == 0)).sum())
 
 
@@ -127,11 +129,13 @@ def write_log(
             if packed is not None:
                 packed.close()
             file.flush()
+            # Before the rename: a name must not appear before its content is on the disk.
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
         raise _cannot_write(path, error) from error
     finally:
+        # After the rename it is gone; after an error nobody wants half a log.
         part.unlink(missing_ok=True)
     return tally.score()
 
@@ -142,6 +146,7 @@ def _write_rows(file: IO[bytes] | gzip.GzipFile, block: Block) -> None:
     )
     samples = block.labels.size
     fields = block.integers.shape[0]
+    # The longest that a row can be: label, signed 64-bit integers, 8 hexadecimal digits.
     text = np.empty(samples * (2 + 21 * fields + 9 * codes.shape[0]), np.uint8)
     file.write(text[: format_rows(block.labels, block.integers, codes, text)].data)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from neocpu.kernels.twins.logs.synthetic import ABSENT, VECTOR
 from neocpu.kernels.twins.numbers.elementary import exp, log
 from neocpu.kernels.twins.numbers.philox import GENERATOR, fnv1a64, random_words, tensor_key
 
+Parameters: TypeAlias = dict[str, Any]  # JSON that comes with neocpu
 SAMPLES = 16384  # drawn at once; as many others calibrate the planted model
 LOG = 0  # Philox step of the samples of the log
 CALIBRATION = 1  # Philox step of the samples that calibrate the planted model
@@ -56,7 +57,7 @@ class Hotness:
 def parse_hotness(text: str) -> dict[str, Hotness]:
     """Hotness by feature name from text; the key "" is the default of all features.
 
-    text: `4`, `geometric:4`, or with single features `2,C1=8,C3=geometric:20`. Raises ConfigError
+    text : `4`, `geometric:4`, or with single features `2,C1=8,C3=geometric:20`. Raises ConfigError
     for anything else.
     """
     hotness = {"": Hotness()}
@@ -76,18 +77,18 @@ def parse_hotness(text: str) -> dict[str, Hotness]:
     return hotness
 
 
-def criteo_shape() -> dict[str, Any]:
+def criteo_shape() -> Parameters:
     """The fitted parameters, their origin, and the sizes of the planted effects."""
     return _resource("criteo_shape.json")
 
 
-def published_reuse() -> dict[str, Any]:
+def published_reuse() -> Parameters:
     """Reuse of table rows in Meta's embedding traces, by year: published shares, fitted classes."""
     return _resource("reuse.json")
 
 
-def _resource(name: str) -> dict[str, Any]:
-    parameters: dict[str, Any] = json.loads(
+def _resource(name: str) -> Parameters:
+    parameters: Parameters = json.loads(
         files("neocpu.ingest.synthetic").joinpath(name).read_text("utf-8")
     )
     return parameters
@@ -111,7 +112,7 @@ class Reuse:
     def classes(self, mean: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(end of its draws in [0, 1], first code) of each class of codes, most used first.
 
-        `mean`: codes of a sample.
+        mean : codes of a sample.
         """
         entry = published_reuse()["years"][self.year]
         classes = sorted(zip(entry["reuse"], entry["share"]), reverse=True)
@@ -128,9 +129,9 @@ class Reuse:
 class Block:
     """Some samples of a log.
 
-    labels float32[n]; integers int64[13, n] (`ABSENT` where empty); categories: name -> `BagColumn`
-    (lengths None: one code per sample, 0 where missing); probability float64[n]: of a click, which
-    the log does not contain.
+    labels float32[n]; integers int64[13, n] (`ABSENT` where empty); categories : name ->
+    `BagColumn` (lengths None: one code per sample, 0 where missing); probability float64[n]: of a
+    click, which the log does not contain.
     """
 
     labels: NDArray[np.float32]
@@ -140,15 +141,15 @@ class Block:
 
 
 class _Category:
-    """Distribution and planted effects of one category; `cardinality`: its codes."""
+    """Distribution and planted effects of one category; cardinality : its codes."""
 
     def __init__(
         self,
         seed: int,
-        entry: dict[str, Any],
+        entry: Parameters,
         cardinality: int,
         hotness: Hotness,
-        planted: dict[str, Any],
+        planted: Parameters,
         reuse: Reuse | None,
     ) -> None:
         self.cuts, self.firsts = np.empty((2, 0))
@@ -181,11 +182,12 @@ class _Integer:
     """Quantile function and planted effects of one integer field."""
 
     def __init__(
-        self, seed: int, entry: dict[str, Any], probabilities: list[float], planted: dict[str, Any]
+        self, seed: int, entry: Parameters, probabilities: list[float], planted: Parameters
     ) -> None:
         self.name = entry["name"]
         self.key = tensor_key(seed, GENERATOR, self.name)
         knots = np.array(probabilities)
+        # Our own logarithm: a log must have the same bytes on every machine.
         heights = log(np.array(entry["quantiles"], np.float64) + SHIFT)
         self.knots = knots[:-1].copy()
         self.starts = heights[:-1].copy()
@@ -204,11 +206,11 @@ class SyntheticCriteo:
     """An endless log of Criteo's shape.
 
     cardinality_scale shrinks every category (to no less than 3 values), max_rows caps them;
-    hotness: `parse_hotness`; reuse: codes of all categories are used as often as those of a
-    published trace, which decides their number; sessions: samples whose categories are those of the
-    sample before, more or less often. integer_names, categories, cardinalities (values
-    that can occur, a missing one not counted): in file order. Raises ConfigError for options out of
-    range or unknown features.
+    hotness : `parse_hotness`; reuse : codes of all categories are used as often as those of a
+    published trace, which decides their number; sessions : samples whose categories are those of
+    the sample before, more or less often. integer_names, categories, cardinalities (values that can
+    occur, a missing one not counted): in file order. Raises ConfigError for options out of range or
+    unknown features.
     """
 
     def __init__(
@@ -250,6 +252,7 @@ class SyntheticCriteo:
         self._rates = np.array([group["rate"] for group in groups])
         self._categories = []
         for entry in shape["categories"]:
+            # Published rows count the missing value where a category has one.
             cardinality = entry["rows"] - (entry["name"] in self._group)
             cardinality = max(math.ceil(cardinality * cardinality_scale), min(cardinality, 3))
             cardinality = min(cardinality, max_rows or cardinality)
@@ -263,6 +266,7 @@ class SyntheticCriteo:
         self.cardinalities = {category.name: category.cardinality for category in self._categories}
         self._missing_key = tensor_key(seed, GENERATOR, "missing")
         self._click_key = tensor_key(seed, GENERATOR, "click")
+        # Of samples that no log contains, so that every part of a log is scaled alike.
         logits = self._draw(CALIBRATION, 0, SAMPLES)[2]
         self._scale, self._bias = kernels.calibrate(
             logits, planted["deviation"], planted["click_rate"]
@@ -351,6 +355,7 @@ class SyntheticCriteo:
 
         Drawn from the beginning of the first sample's session on.
         """
+        # A sample may keep the codes of any earlier one of its session, so these are drawn too.
         start = sessions.start(first)
         samples = first - start + sums.logit.size
         missing = np.zeros((samples, self._rates.size), np.uint8)
@@ -362,6 +367,8 @@ class SyntheticCriteo:
         for category in self._categories:
             group = self._group.get(category.name)
             absent = none if group is None else np.ascontiguousarray(missing[:, group])
+            # The effects of the codes that a sample draws; it may keep another sample's in their
+            # place.
             own = kernels.RowSums(np.zeros(samples), np.zeros((samples, VECTOR)), np.zeros(samples))
             drawn = self._bags(category, step, start, absent, own)
             source = sessions.sources(self.seed, category.name, step, start, samples)
@@ -428,6 +435,7 @@ class Tally:
         ]
         pairs = 0
         below = 0
+        # Most of the 2^20 bins are empty.
         occupied = np.flatnonzero(self._histogram.sum(axis=0))
         for zeros, ones in zip(*self._histogram[:, occupied].tolist()):
             pairs += ones * (2 * below + zeros)
@@ -435,6 +443,7 @@ class Tally:
         return {
             "click_rate": rate,
             "constant_logloss": -sum(share * logarithm for share, logarithm in outcomes),
+            # Losses are summed in units of 2^-30, as whole numbers.
             "best_logloss": self._loss / 2.0**30 / samples,
             "best_auc": pairs / (2 * clicks * below) if clicks and below else math.nan,
         }

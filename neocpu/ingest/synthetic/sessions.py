@@ -61,12 +61,15 @@ class Sessions:
         """For samples first .. first + samples - 1 of a log, `first` the first of a session: the
         sample, counted from `first`, whose draws of the feature they have. i64[samples]
         """
+        # Features that change together draw the words of the first of them.
         leader = next((group[0] for group in self.together if name in group), name)
         probability = self.keep.get(leader, self.keep.get("", 0.0))
         words = np.empty((samples, 1), np.uint32)
         random_words(tensor_key(seed, GENERATOR, f"{leader}.session"), first, 0, step, words)
         here = np.arange(samples, dtype=np.int64)
+        # The first sample of a session has nothing to keep.
         kept = (words[:, 0] < probability * 2.0**32) & ((first + here) % self.length > 0)
+        # The last sample that did not keep: the greatest number so far.
         changed: NDArray[np.int64] = np.maximum.accumulate(np.where(kept, 0, here))
         return changed
 

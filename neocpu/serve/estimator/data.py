@@ -3,7 +3,6 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -37,7 +36,7 @@ class LabelledFrame:
             raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def feature_frame(data: Any) -> pl.DataFrame:
+def feature_frame(data: object) -> pl.DataFrame:
     """X as a frame: a table, or an array [n, columns], whose columns are then x0, x1, …"""
     if isinstance(data, np.ndarray):
         if data.ndim != 2:
@@ -88,6 +87,7 @@ def write_run(
         if path.exists():
             raise DataError(f"{path} exists; choose another out=, or remove it")
     label = LABEL
+    # A column of X may have any name.
     while label in train.features.columns:
         label += "_"
     for path, rows in zip(paths, (train, *valid)):

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from neocpu.serve.estimator.data import LabelledFrame
 
 F32 = NDArray[np.float32]
-Callback = Callable[[dict[str, Any]], Any]
-Rows = tuple[Any, Any]  # X and y
+Callback = Callable[[dict[str, object]], object]
+Rows = tuple[object, object]  # X and y
 NOTE = "estimator.json"  # what a folder of results lacks to be an estimator again
 OWN = ("out", "numbers", "categories", "verbose")
 
@@ -58,7 +58,7 @@ class DLRM:
         numbers: Sequence[str] | None = None,
         categories: Sequence[str] | None = None,
         verbose: bool = False,
-        **keys: Any,
+        **keys: object,
     ) -> None:
         self.out = out
         self.numbers = numbers
@@ -69,11 +69,11 @@ class DLRM:
 
     # ---- parameters, by scikit-learn's conventions ----
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, object]:
         """What the estimator was made with."""
         return {name: getattr(self, name) for name in OWN} | self._keys
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Change some of these. Raises ConfigError for a key that no config has."""
         keys = {name: value for name, value in params.items() if name not in OWN}
         overrides_of(self._keys | keys)
@@ -91,7 +91,7 @@ class DLRM:
     def _regresses(self) -> bool:
         return "mse" in (self._keys.get("loss"), self._keys.get("model__loss"))
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> object:
         """Tags that scikit-learn asks for."""
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
@@ -114,8 +114,8 @@ class DLRM:
 
     def fit(
         self,
-        X: Any,
-        y: Any,
+        X: object,
+        y: object,
         eval_set: Rows | Sequence[Rows] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> Self:
@@ -158,6 +158,7 @@ class DLRM:
         from neocpu.train.config import config as configs
 
         settings = configs.load(config, self.overrides_)
+        # Numba reads the number of threads once, when it is first imported.
         if "numba" not in sys.modules:
             prepare_threads(SingleComm(), settings.training.threads or None)
         from neocpu.train.run.trainer import Trainer
@@ -175,10 +176,11 @@ class DLRM:
     def _new_folder(self) -> Path:
         """The folder of the results of one training; a temporary one goes with the estimator."""
         if hasattr(self, "model_"):
+            # Its tables are mapped from the folder that the new training may write.
             self.model_.close()
         return _temporary_folder(self) if self.out is None else Path(self.out)
 
-    def _two_classes(self, y: Any) -> Elements:
+    def _two_classes(self, y: object) -> Elements:
         classes: Elements = np.unique(np.asarray(y))
         if classes.size != 2:
             raise DataError(
@@ -203,19 +205,19 @@ class DLRM:
 
     # ---- use ----
 
-    def predict_proba(self, X: Any) -> F32:
+    def predict_proba(self, X: object) -> F32:
         """Probabilities f32[n, 2] of the classes. Raises DataError for a regressor."""
         if self._regresses:
             raise DataError('a model with loss="mse" predicts numbers, no probabilities')
         clicks = self._scores(X)
         return np.column_stack([np.float32(1) - clicks, clicks])
 
-    def predict(self, X: Any) -> Elements:
+    def predict(self, X: object) -> Elements:
         """The more probable class of each row; numbers f32[n] where the loss is "mse"."""
         scores = self._scores(X)
         return scores if self._regresses else self.classes_[(scores >= 0.5).astype(int)]
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: object, y: object) -> float:
         """Accuracy; R squared where the loss is "mse"."""
         labels = np.asarray(y)
         predicted = self.predict(X)
@@ -224,7 +226,7 @@ class DLRM:
         rest = float(np.sum((labels - predicted.astype(np.float64)) ** 2))
         return 1.0 - rest / float(np.sum((labels - labels.mean()) ** 2))
 
-    def _scores(self, X: Any) -> F32:
+    def _scores(self, X: object) -> F32:
         from neocpu.serve.estimator.data import feature_frame
 
         self._require_fit()
@@ -237,7 +239,7 @@ class DLRM:
 
     # ---- files ----
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """For pickle: the model travels as the bytes of its checkpoint."""
         state = dict(self.__dict__)
         if "model_" in state:
@@ -258,6 +260,7 @@ class DLRM:
     def save(self, folder: str | Path) -> Path:
         """Copy what a fitted estimator needs to a folder, which `DLRM.load` and `neocpu` take."""
         self._require_fit()
+        # The rows that it was trained on: large, the caller's, and not needed to predict.
         data = shutil.ignore_patterns("*.parquet", "*.converted.h5", "lock")
         try:
             return Path(shutil.copytree(self.out_, folder, ignore=data))
@@ -290,6 +293,7 @@ class DLRM:
         """Write what `load` needs besides the run."""
         from neocpu.train.watch.results import write_json
 
+        # The folder may be moved or copied, and a loaded estimator must not train into this one.
         params = self.get_params() | {"out": None}
         note = {
             "params": json.loads(json.dumps(params, default=str)),
@@ -305,5 +309,6 @@ class DLRM:
 def _temporary_folder(owner: DLRM) -> Path:
     """A folder that goes with its owner."""
     folder = Path(tempfile.mkdtemp(prefix="neocpu-dlrm-"))
+    # Not __del__: a finalizer also runs when the interpreter ends, and before its modules are gone.
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ def short_names() -> dict[str, tuple[str, ...]]:
     return {name: key for name, key in unique.items() if name not in reserved} | SHARED
 
 
-def overrides_of(keys: Mapping[str, Any]) -> list[str]:
+def overrides_of(keys: Mapping[str, object]) -> list[str]:
     """`key=value` texts of keyword arguments; None leaves a key as it is.
 
     Raises ConfigError for a name that is no key of a config.
@@ -56,7 +55,7 @@ def overrides_of(keys: Mapping[str, Any]) -> list[str]:
     return overrides
 
 
-def run_overrides(config: Path, keys: Mapping[str, Any]) -> list[str]:
+def run_overrides(config: Path, keys: Mapping[str, object]) -> list[str]:
     """The overrides of a drafted config for these keyword arguments.
 
     All rows are trained on, and the bottom layers end with the width of an embedding, if only that
@@ -68,10 +67,11 @@ def run_overrides(config: Path, keys: Mapping[str, Any]) -> list[str]:
         drafted = load(config).model.bottom
         (dim,) = (value for name, value in keys.items() if name.endswith("embedding_dim"))
         overrides.append(f"model.bottom={toml_text([*drafted[:-1], _plain(dim)])}")
+    # The drafted config splits its rows; here valid rows come from eval_set.
     return ["data.split=[]", *overrides]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A value as TOML has it."""
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}

@@ -96,6 +96,7 @@ def whole_values(file: CheckpointFile, number: int) -> Iterator[Mapping[str, Ele
     filled = FilledTensor(file, number)
     total = file.tensors[number].rows
     for first in range(0, total, PIECE):
+        # Tables whose rows were mostly never trained are far larger than their checkpoint.
         rows = np.arange(first, min(first + PIECE, total), dtype=np.int64)
         yield filled.values(file.blocks(number, first, first + rows.size), rows)
 
@@ -156,8 +157,10 @@ def check_disk(target: Path, size: int, advice: str = "", twice: bool = False) -
 def _write_npz(arrays: Sequence[Entry], metadata: Metadata, path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for entry in arrays:
+            # Sizes are unknown before the pieces were written, so members may be larger than 4 GiB.
             with archive.open(f"{entry.name}.npy", "w", force_zip64=True) as member:
                 head = {"descr": entry.dtype, "fortran_order": False, "shape": entry.shape}
+                # np.savez would need whole arrays in memory; here they come piece by piece.
                 np.lib.format.write_array_header_1_0(member, head)
                 for part in entry.parts():
                     member.write(np.ascontiguousarray(part, entry.dtype).tobytes())
@@ -182,6 +185,7 @@ def _write_safetensors(arrays: Sequence[Entry], metadata: Metadata, path: Path) 
         try:
             library.serialize_file(specs, path, metadata=dict(metadata))
         except library.SafetensorError as error:
+            # As the other writer fails, so that one handler says it.
             raise OSError(str(error)) from error
     mask = os.umask(0)
     os.umask(mask)
@@ -206,8 +210,10 @@ def _buffer(size: int, path: Path) -> Iterator[NDArray[np.uint8]]:
     scratch = path.with_name(f"{path.name}.scratch")
     handle = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
+        # Nameless from here on: a killed export leaves nothing behind.
         os.unlink(scratch)
         os.ftruncate(handle, size)
+        # A full disk must be an error here, and not a SIGBUS at some page of the mapping.
         allocate(handle, 0, size)
         yield np.frombuffer(mmap.mmap(handle, size), np.uint8)
     finally:

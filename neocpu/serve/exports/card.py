@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
 
+Facts: TypeAlias = dict[str, Any]  # what becomes JSON
 FORMAT = "neocpu-scorer"
 VERSION = 1
 INTERACTIONS_VERSION = 2  # where interactions are others than those of version 1
@@ -122,7 +123,7 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
 
 
 def _schema(
-    values: ValueMap, trees: Sequence[Mapping[str, Any] | None], inputs: int
+    values: ValueMap, trees: Sequence[Mapping[str, object] | None], inputs: int
 ) -> Schema | None:
     """The schema of the run's log; None where it is not known, or the run read other data.
 
@@ -130,6 +131,7 @@ def _schema(
     """
     schemas = [table_schema(tree) for tree in trees if tree]
     with contextlib.suppress(NeocpuError):
+        # The config's own comes last: its file may have changed since the training.
         schemas.append(values.schema)
     fitting = [
         schema
@@ -137,6 +139,7 @@ def _schema(
         if set(values.features) <= {each.name for each in schema.categories}
         and len(schema.dense) == inputs
     ]
+    # Guessing these numbers would give predictions that are wrong without a word.
     if fitting and all(schema.unfitted for schema in fitting):
         raise CheckpointError(
             f"{values.path}: means, deviations and edges of its data were fitted, and the converted"
@@ -150,6 +153,7 @@ def _dataset(file: CheckpointFile, vocabulary: Path | None, features: set[str]) 
     if vocabulary is not None:
         return Dataset(vocabulary)
     splits = file.data().get("splits", {})
+    # One file of each split is enough: those of a split have the same columns.
     for path in (path for split in splits.values() for path in split["files"][:1]):
         with contextlib.suppress(DataError):
             dataset = Dataset(path)
@@ -158,7 +162,7 @@ def _dataset(file: CheckpointFile, vocabulary: Path | None, features: set[str]) 
     return None
 
 
-def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
+def card_of(file: CheckpointFile, facts: DataFacts) -> Facts:
     """The card of a checkpoint; `stored` and `unlearnt` of tables are set by what writes them."""
     config = file.config()
     seed = config.training.seed
@@ -170,6 +174,7 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
             "pooling": spec.pooling,
             "weighted": spec.weighted,
             "format": spec.format,
+            # Text: JSON readers take numbers for fp64, which has 53 bits of the 64.
             "initial_key": str(int(tensor_key(seed, INIT, spec.name))),
             **({"start": asdict(spec.start)} if spec.start else {}),
         }
@@ -191,14 +196,14 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
     }
 
 
-def _version(model: Mapping[str, Any]) -> int:
+def _version(model: Mapping[str, object]) -> int:
     """The first version of a reader that knows all of a model."""
     if "parts" in model:
         return KINDS_VERSION
     return INTERACTIONS_VERSION if "first_order" in model else VERSION
 
 
-def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> list[dict[str, Any]]:
+def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> list[Facts]:
     """What the card says of each key of the batch, in their order."""
     features = []
     for key in bags(tables):
@@ -217,12 +222,12 @@ def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> l
     return features
 
 
-def _map_card(row_map: RowMap) -> dict[str, Any]:
+def _map_card(row_map: RowMap) -> Facts:
     """What the card says of the way from rows of a logical table to those of a physical one."""
     return {**asdict(row_map), "key": str(row_map.key)}
 
 
-def _model(config: Config, inputs: int) -> dict[str, Any]:
+def _model(config: Config, inputs: int) -> Facts:
     """Layers, interaction, loss and towers."""
     layout = config.layout(inputs)
     towers = [
@@ -235,7 +240,7 @@ def _model(config: Config, inputs: int) -> dict[str, Any]:
         }
         for tower in layout.towers
     ]
-    model: dict[str, Any] = {
+    model: Facts = {
         "bottom": list(layout.bottom),
         "top": list(layout.top),
         "interaction": layout.interaction,
@@ -243,6 +248,7 @@ def _model(config: Config, inputs: int) -> dict[str, Any]:
         "loss": layout.loss,
         "towers": towers,
     }
+    # Left out where version 1 knows the model, so that older readers take the file.
     if layout.interaction not in ("dot", "cat") or layout.wide:
         model |= {"dhen": asdict(layout.dhen), "wide": list(layout.wide)}
         model["first_order"] = layout.has_first_order

@@ -12,7 +12,6 @@ whole tables; with `unlearnt="zero"` it holds the trained ones and an index, and
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ import numpy as np
 from neocpu.core.errors import ConfigError
 from neocpu.serve.exports.arrays import Entry, check_disk
 from neocpu.serve.exports.card import DataFacts, card_of
-from neocpu.serve.exports.onnx_graph import Graph
+from neocpu.serve.exports.onnx_graph import Graph, Proto
 from neocpu.serve.exports.onnx_interactions import OnnxInteractions
 from neocpu.serve.exports.onnx_kinds import WORD, OnnxKinds, mixed_rows
-from neocpu.serve.exports.raw_values import weighted_features
+from neocpu.serve.exports.raw_values import Card, weighted_features
 from neocpu.serve.exports.scorer import STORED, UNLEARNT, StoredTable, stored_tables
 from neocpu.train.before.preflight import human
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -63,6 +62,7 @@ def export_onnx(
     refuse_needed_files(file, target)
     tables = [_onnx_table(table) for table in stored_tables(file, file.config(), unlearnt)]
     size = sum(_bytes(table) for table in tables)
+    # A LabelEncoder holds each code and its row as attributes, which count toward protobuf's limit.
     size += sum(ENTRY * codes.size for codes in facts.vocabularies.values())
     if part == "auto":
         part = "whole" if size <= AUTO_WHOLE else "dense"
@@ -93,7 +93,7 @@ def _bytes(table: StoredTable) -> int:
     return rows * table.row_bytes + (0 if table.whole else ENTRY * table.learnt)
 
 
-def _array(entry: Entry) -> Any:
+def _array(entry: Entry) -> Proto:
     """An array in one piece."""
     parts = [np.empty((0, *entry.shape[1:]), entry.dtype), *entry.parts()]
     return np.concatenate(parts).reshape(entry.shape)
@@ -114,7 +114,7 @@ class _Builder:
 
     # ---- the two models ----
 
-    def whole(self, tables: list[StoredTable]) -> Any:
+    def whole(self, tables: list[StoredTable]) -> Proto:
         """From codes or rows and raw numbers to predictions."""
         graph = self.graph
         weights = [self._table(table) for table in tables]
@@ -138,7 +138,7 @@ class _Builder:
             pooled.append(self._pooled(weights[feature["table"]], rows, count, factors, table))
         return self._model(self._transformed(dense), pooled)
 
-    def dense_part(self) -> Any:
+    def dense_part(self) -> Proto:
         """From pooled vectors and transformed numbers to predictions."""
         graph = self.graph
         dense = graph.input("dense", np.float32, ["batch", len(self._facts.dense)])
@@ -147,7 +147,7 @@ class _Builder:
         pooled = graph.input("pooled", np.float32, ["batch", sum(widths)])
         return self._model(dense, graph.split(pooled, widths))
 
-    def _model(self, dense: str, pooled: list[str]) -> Any:
+    def _model(self, dense: str, pooled: list[str]) -> Proto:
         """What follows pooling, and the file's metadata."""
         graph = self.graph
         layout = self._layout
@@ -185,6 +185,7 @@ class _Builder:
         wide = graph.node("Where", missing, zero, graph.cast(dense, np.float64))
         squashed = [column.transform == "log1p" for column in columns]
         if any(squashed):
+            # ONNX has no log1p; in fp64 log(1 + x) is as good for what becomes fp32.
             above = graph.node("Add", graph.node("Relu", wide), graph.constant(1, np.float64))
             wide = graph.node(
                 "Where", graph.constant(squashed, np.bool_), graph.node("Log", above), wide
@@ -207,9 +208,10 @@ class _Builder:
         count = graph.input(f"{name}.count", np.int64, ["batch"])
         return values, count, graph.input(f"{name}.weights", np.float32, shape) if weighted else ""
 
-    def _rows(self, codes: str, feature: Mapping[str, Any], table: StoredTable) -> str:
+    def _rows(self, codes: str, feature: Card, table: StoredTable) -> str:
         """Rows of codes: by vocabulary, hashed, or codes modulo rows."""
         if feature["vocabulary"]:
+            # ONNX's LabelEncoder has no unsigned keys: codes are told apart by their bits.
             words = np.ascontiguousarray(self._facts.vocabularies[feature["name"]], WORD)
             return self._index(codes, words.view(np.int64))
         graph = self.graph
@@ -221,6 +223,7 @@ class _Builder:
 
     def _index(self, values: str, keys: Any) -> str:
         """Place of each value among distinct keys, from 1; 0 for others."""
+        # onnx cannot tell the type of an empty attribute; times 0 is row 0 for every value.
         if not keys.size:
             return self.graph.node("Mul", values, self.graph.constant(0))
         return self.graph.node(
@@ -234,18 +237,19 @@ class _Builder:
 
     # ---- tables ----
 
-    def _table(self, table: StoredTable) -> tuple[str, Any]:
+    def _table(self, table: StoredTable) -> tuple[str, Proto]:
         """Weights of a table; rows that are there, behind a row of zeros (None: all)."""
         *index, weight = (_array(entry) for entry in table.entries(self._file))
         kind = ONNX_TYPES[table.form]
         if index:
+            # Row 0 is what the index gives for a row that is not there.
             weight = np.concatenate([np.zeros((1, *weight.shape[1:]), weight.dtype), weight])
         name = self.graph.tensor(f"tables/{table.spec.name}/weight", weight, kind)
         return name, index[0] if index else None
 
     def _pooled(
         self,
-        weight: tuple[str, Any],
+        weight: tuple[str, object],
         rows: str,
         count: str,
         factors: str,
@@ -263,6 +267,7 @@ class _Builder:
             if not factors:
                 return vectors
             return graph.node("Mul", vectors, graph.node("Unsqueeze", factors, graph.constant([1])))
+        # The length of lists is known when the model runs, so its mask is made in the graph.
         length = graph.node("Shape", rows, start=1, end=2)
         length = graph.node("Reshape", length, graph.constant([], np.int64))
         places = graph.node("Range", graph.constant(0), length, graph.constant(1))
@@ -275,6 +280,7 @@ class _Builder:
             "ReduceSum", graph.node("Mul", vectors, factor), graph.constant([1]), keepdims=0
         )
         if table.spec.pooling == "mean":
+            # An empty bag is a vector of zeros, not 0 / 0.
             counts = graph.cast(graph.node("Max", column, graph.constant(1)), np.float32)
             pooled = graph.node("Div", pooled, counts)
         return pooled

@@ -1,19 +1,21 @@
 """How is a graph of ONNX put together? Node by node, each with one output that it names itself."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.core.types import Elements
 
+Proto: TypeAlias = Any  # the module onnx, and its messages: an optional library without types
 OPSET = 18
 ML_OPSET = 3  # of ai.onnx.ml, whose LabelEncoder maps codes to rows
 IR_VERSION = 9
 
 
-def onnx_library() -> Any:
+def onnx_library() -> Proto:
     """The module onnx. Raises EnvironmentProblem that says how to install it."""
     try:
         import onnx
@@ -29,18 +31,18 @@ class Graph:
 
     def __init__(self) -> None:
         self.onnx = onnx_library()
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
-        self._inputs: list[Any] = []
+        self._nodes: list[Proto] = []
+        self._constants: list[Proto] = []
+        self._inputs: list[Proto] = []
         self._shared: dict[tuple[str, bytes], str] = {}
 
-    def input(self, name: str, dtype: Any, shape: Sequence[int | str]) -> str:
+    def input(self, name: str, dtype: DTypeLike, shape: Sequence[int | str]) -> str:
         """An input of the graph; texts among the sizes are free."""
         kind = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         self._inputs.append(self.onnx.helper.make_tensor_value_info(name, kind, list(shape)))
         return name
 
-    def constant(self, values: Any, dtype: Any = np.int64) -> str:
+    def constant(self, values: ArrayLike, dtype: DTypeLike = np.int64) -> str:
         """A small constant, there once."""
         array = np.asarray(values, dtype)
         key = (f"{array.dtype}{array.shape}", array.tobytes())
@@ -49,7 +51,7 @@ class Graph:
         return self._shared[key]
 
     def tensor(self, name: str, array: Elements, kind: str = "") -> str:
-        """A parameter; `kind`: ONNX's type of its elements, where it is not that of the dtype."""
+        """A parameter; kind : ONNX's type of its elements, where it is not that of the dtype."""
         types = self.onnx.TensorProto
         number = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         self._constants.append(
@@ -62,7 +64,7 @@ class Graph:
         )
         return name
 
-    def node(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+    def node(self, operator: str, *inputs: str, domain: str = "", **attributes: object) -> str:
         """An operator's only output."""
         output = f"{operator.lower()}_{len(self._nodes)}"
         self._nodes.append(
@@ -82,12 +84,12 @@ class Graph:
         )
         return outputs
 
-    def cast(self, value: str, dtype: Any) -> str:
+    def cast(self, value: str, dtype: DTypeLike) -> str:
         """The value as another type."""
         kind = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return self.node("Cast", value, to=kind)
 
-    def model(self, output: str, name: str, metadata: dict[str, str]) -> Any:
+    def model(self, output: str, name: str, metadata: dict[str, str]) -> Proto:
         """The checked model, whose output f32[batch] gets a name."""
         helper = self.onnx.helper
         self._nodes.append(helper.make_node("Identity", [output], [name]))

@@ -3,14 +3,14 @@
 Integers are those of int64, whose arithmetic runtimes have, and wraps.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from neocpu.core.errors import ConfigError
 from neocpu.serve.exports.onnx_graph import Graph
+from neocpu.serve.exports.raw_values import Card
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
 
 WORD = np.uint64
@@ -35,13 +35,17 @@ def _mixed(graph: Graph, values: str, key: int) -> str:
 
 def _word(graph: Graph, word: int) -> str:
     """A 64-bit constant."""
+    # As the int64 of the same bits: runtimes lack Add and Mul of uint64.
     return graph.constant(np.array(word, WORD).view(np.int64))
 
 
 def _folded(graph: Graph, x: str, bits: int) -> str:
     """x ^ (x >> bits), logically."""
     shifted = graph.node(
-        "BitShift", graph.cast(x, WORD), graph.constant(bits, WORD), direction="RIGHT"
+        "BitShift",
+        graph.cast(x, WORD),
+        graph.constant(bits, WORD),
+        direction="RIGHT",
     )
     return graph.node("BitwiseXor", x, graph.cast(shifted, np.int64))
 
@@ -53,7 +57,7 @@ class OnnxKinds:
         self._graph = graph
         self._layout = layout
 
-    def rows(self, rows: str, row_map: Mapping[str, Any]) -> str:
+    def rows(self, rows: str, row_map: Card) -> str:
         """Rows of a table as those of one of its parts, by the card's `map`; where that has nothing
         for it, row 0, of the weight 0 that `weights` gives it.
         """
@@ -74,7 +78,7 @@ class OnnxKinds:
             return mapped
         return graph.node("Add", mapped, graph.constant(row_map["first"]))
 
-    def weights(self, rows: str, weights: str, row_map: Mapping[str, Any]) -> str:
+    def weights(self, rows: str, weights: str, row_map: Card) -> str:
         """Weights of the lookups of a part f32, in the shape of the table's rows; "": all are 1."""
         graph = self._graph
         factors = [weights] if weights and row_map["log_weights"] else []
@@ -94,7 +98,7 @@ class OnnxKinds:
             product = graph.node("Mul", product, factor)
         return product
 
-    def _inside(self, rows: str, row_map: Mapping[str, Any]) -> str:
+    def _inside(self, rows: str, row_map: Card) -> str:
         """Which rows are in the range of a part?"""
         graph = self._graph
         first = row_map["first"]

@@ -17,8 +17,10 @@ import numpy as np
 UTC = datetime.UTC
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 TIME_KINDS = ("hour", "weekday", "day", "month", "date")
-Columns = Mapping[str, Sequence[Any]]
-Feature = Mapping[str, Any]
+Value = Any  # of a column of a log: a text, a number, a moment, None or a list of these
+Card = Mapping[str, Any]  # JSON: what an exported model says of itself or of a part
+Columns = Mapping[str, Sequence[Value]]
+Feature = Card
 
 
 class FeatureBags(NamedTuple):
@@ -54,7 +56,7 @@ def fnv1a64(texts: Sequence[str]) -> np.ndarray:
 # ---- row of a table -> row of a part of it ----
 
 
-def part_rows(rows: np.ndarray, row_map: Mapping[str, Any]) -> np.ndarray:
+def part_rows(rows: np.ndarray, row_map: Card) -> np.ndarray:
     """Rows int64[n] of a table as those of one of its parts; -1 where that has nothing for it."""
     rule = row_map["rule"]
     if rule == "digit":
@@ -69,17 +71,18 @@ def part_rows(rows: np.ndarray, row_map: Mapping[str, Any]) -> np.ndarray:
     raise ValueError(f"rows by the rule {rule!r} are unknown here")
 
 
-def part_weights(rows: np.ndarray, weights: np.ndarray, row_map: Mapping[str, Any]) -> np.ndarray:
+def part_weights(rows: np.ndarray, weights: np.ndarray, row_map: Card) -> np.ndarray:
     """Weights float32[n] of lookups of a part, from those of the log and rows int64[n]."""
     if not row_map["log_weights"]:
         weights = np.ones_like(weights)
     if not row_map["signed"]:
         return weights
+    # The complement of the key: signs must not depend on the bits that chose the row.
     words = splitmix64(rows.astype(np.uint64) ^ ~np.uint64(int(row_map["key"])))
     return np.where(words & np.uint64(1), -weights, weights)
 
 
-def weighted_features(card: Mapping[str, Any]) -> set[str]:
+def weighted_features(card: Card) -> set[str]:
     """Features whose weights of the log count."""
     return {
         feature["name"]
@@ -92,7 +95,7 @@ def weighted_features(card: Mapping[str, Any]) -> set[str]:
 # ---- one value -> its code ----
 
 
-def moment_of(value: Any, form: str) -> datetime.datetime:
+def moment_of(value: Value, form: str) -> datetime.datetime:
     """The time that a value says in a form: YYMMDDHH, unix, unix_ms, iso or one of strptime."""
     if form in ("unix", "unix_ms"):
         seconds = float(value) / (1000 if form == "unix_ms" else 1)
@@ -115,7 +118,7 @@ def _parsed(text: str, form: str) -> datetime.datetime:
     return datetime.datetime.strptime(text, form).replace(tzinfo=UTC)
 
 
-def time_code(value: Any, kind: str, form: str) -> int:
+def time_code(value: object, kind: str, form: str) -> int:
     """Hour plus 1, weekday (Monday 1), day, month, or date as the number 20141021."""
     moment = moment_of(value, form)
     if kind == "hour":
@@ -127,7 +130,7 @@ def time_code(value: Any, kind: str, form: str) -> int:
     return moment.day if kind == "day" else moment.month
 
 
-def code_of(value: Any, feature: Feature) -> int:
+def code_of(value: Value, feature: Feature) -> int:
     """Code of a value that is there, of any kind but text.
 
     Raises ValueError for a kind that is unknown here.
@@ -140,6 +143,7 @@ def code_of(value: Any, feature: Feature) -> int:
     if kind == "hex" and isinstance(value, str):
         return int(value, 16)
     if kind in ("hex", "int"):
+        # Two's complement, as a log's negative integers are stored.
         return int(value) % 2**64
     raise ValueError(f"feature {feature['name']}: kind {kind!r} is unknown here; give rows instead")
 
@@ -150,20 +154,21 @@ class RawValues:
     card : of the exported model. vocabularies : codes uint64[V] by feature, entry i is row i + 1.
     """
 
-    def __init__(
-        self, card: Mapping[str, Any], vocabularies: Mapping[str, np.ndarray] | None = None
-    ) -> None:
+    def __init__(self, card: Card, vocabularies: Mapping[str, np.ndarray] | None = None) -> None:
         self.card = card
         self.empty = {"", *card["missing"]}
         self.vocabularies = dict(vocabularies or {})
         self._order = {
-            name: np.argsort(codes, kind="stable") for name, codes in self.vocabularies.items()
+            # Vocabularies are by count; a search needs them by code.
+            name: np.argsort(codes, kind="stable")
+            for name, codes in self.vocabularies.items()
         }
 
-    def is_missing(self, value: Any) -> bool:
+    def is_missing(self, value: object) -> bool:
         """Whether a field is empty: None, NaN, or a text that stands for it."""
         if isinstance(value, str):
             return value in self.empty
+        # Only NaN differs from itself, whichever library's NaN it is.
         return value is None or bool(value != value)
 
     # ---- numbers ----
@@ -188,6 +193,7 @@ class RawValues:
                 numbers[:, i] = np.log1p(np.maximum(numbers[:, i], 0))
             elif column["transform"] != "none":
                 raise ValueError(f"transform {column['transform']!r} is unknown here")
+        # After the transform, so that a missing number is the mean of a standardised column.
         return np.nan_to_num(numbers, nan=0.0).astype(np.float32)
 
     # ---- categories ----
@@ -207,7 +213,7 @@ class RawValues:
             np.array([weight for bag in bags for _, weight in bag], np.float32),
         )
 
-    def _items(self, value: Any, weights: Any, feature: Feature) -> list[tuple[Any, float]]:
+    def _items(self, value: Value, weights: Value, feature: Feature) -> list[tuple[Value, float]]:
         """(item, weight) of one field: a list, text with its separators, or one value."""
         separator = feature["separator"]
         mark = feature["weight_separator"]
@@ -225,7 +231,7 @@ class RawValues:
         factors = [1.0] * len(value) if weights is None else weights
         return [(item, 1.0 if self.is_missing(w) else float(w)) for item, w in zip(value, factors)]
 
-    def codes(self, values: Sequence[Any], feature: Feature) -> np.ndarray:
+    def codes(self, values: Sequence[object], feature: Feature) -> np.ndarray:
         """64-bit codes uint64[n] of values of a feature, each looked at once."""
         missing = np.array([self.is_missing(value) for value in values], bool)
         if feature["kind"] == "text":
@@ -283,6 +289,7 @@ class RawValues:
                 (name, bags.codes.view(np.int64)),
                 (f"{name}.weights", bags.weights),
             ):
+                # Padding is of code 0 and weight 0; the graph leaves out what is beyond `count`.
                 inputs[key] = np.zeros(inside.shape, values.dtype)
                 inputs[key][inside] = values
             inputs[f"{name}.count"] = bags.lengths

@@ -17,7 +17,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from neocpu.serve.exports.arrays import (
     whole_values,
     write_arrays,
 )
-from neocpu.serve.exports.card import DataFacts, card_of, vocabulary_array
+from neocpu.serve.exports.card import DataFacts, Facts, card_of, vocabulary_array
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.storage.row_codecs import RowCodec
 from neocpu.train.checkpoint.number_codes import Code
@@ -88,8 +87,10 @@ class StoredTable:
     def whole(self) -> bool:
         """Whether all rows are written: few, nearly all trained, or not to be made again."""
         size = self.spec.rows * self.row_bytes
+        # Initial values are made of fp32 numbers; encoded rows hold other ones, with their scales.
         if self.all_rows or (self.unlearnt == "initial" and self.spec.row_format.row_scaled):
             return True
+        # 8 bytes of its number for each row: nearly whole tables are smaller without them.
         return size <= max(SMALL, self.learnt * (self.row_bytes + 8))
 
     def encode(self, values: Mapping[str, Elements]) -> Elements:
@@ -98,6 +99,7 @@ class StoredTable:
         if self.spec.format == "bf16_split":  # lookups read the upper half
             weight = (weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
         if table_format(self.form).row_scaled:
+            # By the twins, in NumPy: an export loads no compiler.
             codec = RowCodec(self.form, self.spec.dim, backend="reference")
             return codec.restore(weight, values)
         return Code(self.form, (self.spec.dim,)).encode(weight)
@@ -124,6 +126,7 @@ class StoredTable:
             values = dict(filled)
             count = len(values["weight"])
             if self.unlearnt == "zero":
+                # Both ascend, so the rows of a piece are a slice of those that were learnt.
                 bounds = np.searchsorted(learnt, [first, first + count])
                 never = np.ones(count, np.bool_)
                 never[learnt[slice(*bounds)] - first] = False
@@ -132,7 +135,7 @@ class StoredTable:
             first += count
             yield self.encode(values)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """What the card says of it."""
         return {
             "stored": self.form,

@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 Tensors = Mapping[str, Tensor]
+Card = Mapping[str, Any]  # JSON: what an exported model says of its interactions
 EPS = 1e-5  # of the layer normalisation
 
 
-def interact(
-    model: Mapping[str, Any], tensors: Tensors, rows: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
+def interact(model: Card, tensors: Tensors, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """(input of the top MLP f32[B, n], what interactions add to the logit f32[B]).
 
     model : interaction (a name or several), diagonal and dhen (its shape) of the card. tensors :
@@ -84,9 +83,7 @@ def attention(tensors: Tensors, prefix: str, vectors: Sequence[Tensor]) -> Tenso
     return functional.scaled_dot_product_attention(*parts).flatten(1)
 
 
-def dhen(
-    shape: Mapping[str, Any], tensors: Tensors, prefix: str, vectors: Sequence[Tensor]
-) -> list[Tensor]:
+def dhen(shape: Card, tensors: Tensors, prefix: str, vectors: Sequence[Tensor]) -> list[Tensor]:
     """Vectors of the last layer of DHEN; shape : fields of `DhenShape`."""
     width = vectors[0].shape[1]
     for layer in range(shape["layers"]):

@@ -14,7 +14,7 @@ its matrix products have an order of their own. Differences are some 1e-6.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from os import PathLike
 
 import numpy as np
 import torch
@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 try:
-    from neocpu.serve.exports.raw_values import RawValues
+    from neocpu.serve.exports.raw_values import Card, Columns, RawValues
     from neocpu.serve.exports.torch_interactions import interact
 except ImportError:  # copied beside this file
-    from raw_values import RawValues  # type: ignore[no-redef]
+    from raw_values import Card, Columns, RawValues  # type: ignore[no-redef]
     from torch_interactions import interact  # type: ignore[no-redef]
 
 LOW = 0xFFFFFFFF
@@ -70,7 +70,7 @@ class EmbeddingTable(nn.Module):
     facts : its entry of the card. weight, rows : its tensors; rows None: all are there.
     """
 
-    def __init__(self, facts: Mapping[str, Any], weight: Tensor, rows: Tensor | None) -> None:
+    def __init__(self, facts: Card, weight: Tensor, rows: Tensor | None) -> None:
         super().__init__()
         self.facts = dict(facts)
         self.register_buffer("weight", weight)
@@ -81,6 +81,7 @@ class EmbeddingTable(nn.Module):
         vectors = self.lookup(rows)
         if weights is not None:
             vectors = vectors * weights[:, None]
+        # One row for each sample: nothing to pool.
         if bool((lengths == 1).all()):
             return vectors
         bag = torch.repeat_interleave(torch.arange(lengths.numel(), device=rows.device), lengths)
@@ -102,7 +103,9 @@ class EmbeddingTable(nn.Module):
             known = rows >= 0
         else:
             place = torch.searchsorted(self.rows, rows).clamp(max=max(len(self.rows) - 1, 0))
+            # A table of which no row was trained is empty; -2 stands for no row at all.
             known = self.rows[place] == rows if len(self.rows) else rows < -1
+        # A row -1 is a part that has nothing for this row of the logical table: it adds zeros.
         vectors = torch.zeros(rows.numel(), self.facts["dim"], device=rows.device)
         vectors[known] = self.decode(self.weight[place[known]])
         if self.rows is not None and self.facts["unlearnt"] == "initial":
@@ -120,6 +123,7 @@ class EmbeddingTable(nn.Module):
         codes = stored[:, :-size]
         if form == "int4":
             codes = torch.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)
+        # In fp64 and rounded once, as neocpu decodes: the same bits.
         numbers = codes[:, : self.facts["dim"]].double()
         return (numbers * header[:, :1].double() + header[:, 1:].double()).float()
 
@@ -134,6 +138,7 @@ class EmbeddingTable(nn.Module):
         unit = ((words >> 8) - (1 << 23)).float() / (1 << 23)
         start = self.facts.get("start", {"mean": 0, "bound": 1 / math.sqrt(self.facts["rows"])})
         numbers = unit * np.float32(start["bound"]) + np.float32(start["mean"])
+        # bf16_split: lookups read the upper half of fp32, which cuts and does not round.
         if self.facts["truncated"]:
             return (numbers.view(torch.int32) & -0x10000).view(torch.float32)
         if self.facts["format"] in TORCH_TYPES:
@@ -150,7 +155,7 @@ class TorchModel(nn.Module):
     card : what the file says about itself. tensors : its arrays by name.
     """
 
-    def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, card: Card, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.card = dict(card)
         self.model = card["model"]
@@ -172,7 +177,7 @@ class TorchModel(nn.Module):
         self.values = RawValues(card, vocabularies)
 
     @classmethod
-    def load(cls, path: Any, device: str = "cpu") -> "TorchModel":
+    def load(cls, path: str | PathLike[str], device: str = "cpu") -> "TorchModel":
         """Read a file of `neocpu export`. Raises ValueError for any other."""
         try:
             with safe_open(path, framework="pt") as file:
@@ -226,7 +231,7 @@ class TorchModel(nn.Module):
             self._part(part, [pooled[key] for key in part["keys"]]) for part in self.model["parts"]
         ]
 
-    def _part(self, part: Mapping[str, Any], sources: list[Tensor]) -> Tensor:
+    def _part(self, part: Card, sources: list[Tensor]) -> Tensor:
         """One vector f32[B, dim]."""
         if part["operation"] == "copy":
             return torch.cat(sources, 1)
@@ -269,7 +274,7 @@ class TorchModel(nn.Module):
                     vectors += out.reshape(len(out), -1).split(tower["width"], 1)
         return vectors
 
-    def predict(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
+    def predict(self, columns: Columns) -> np.ndarray:
         """Predictions f32[B] of the columns of a log, B values each.
 
         Raises KeyError for a column that is missing.

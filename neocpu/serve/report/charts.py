@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from neocpu.core.svg import ticks
 from neocpu.serve.report.runs import Run
@@ -191,7 +190,7 @@ def calibration(runs: Sequence[Run]) -> Chart | None:
     )
 
 
-def _bins(run: Run) -> tuple[str, list[Mapping[str, Any]]]:
+def _bins(run: Run) -> tuple[str, list[Mapping[str, float]]]:
     """The split that was measured last, and its bins that are whole."""
     by_split = run.summary.get("reliability")
     if not isinstance(by_split, Mapping):

@@ -6,13 +6,12 @@ A summary of another version, or one that was edited, may lack any of it: what i
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from neocpu.core.errors import NeocpuError
 from neocpu.core.units import bytes_text
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import SCHEMES
-from neocpu.serve.report.runs import Run
+from neocpu.serve.report.runs import JsonObject, Run
 from neocpu.train.config.keys import defaults
 
 MOST_RANKS = 128  # of a plan, and of a matrix, that are drawn
@@ -30,7 +29,7 @@ class DrawnShard:
 
 @dataclass(frozen=True)
 class PlanBars:
-    """For each rank its parts, and the bytes of their weights; `left_out`: ranks not drawn."""
+    """For each rank its parts, and the bytes of their weights; left_out : ranks not drawn."""
 
     ranks: list[tuple[int, str, list[DrawnShard]]]
     schemes: list[tuple[int, str]]
@@ -82,6 +81,7 @@ def plan_bars(run: Run) -> PlanBars | None:
         scheme = plan.schemes[shard.table]
         rows = shard.rows[1] - shard.rows[0]
         cols = shard.cols[1] - shard.cols[0]
+        # Narrow formats have fewer than 8 bits a number.
         size = math.ceil(rows * cols * spec.row_format.bits / 8)
         tip = (
             f"{spec.name}, {scheme}: rows {shard.rows[0]:,} to {shard.rows[1]:,}, columns "
@@ -116,10 +116,13 @@ def matrix(run: Run) -> Matrix | None:
     """Who sent how much to whom; None for a run of one rank."""
     sent = run.summary.get("sent")
     rows = sent.get("bytes") if isinstance(sent, Mapping) else None
+    # A picture of one rank says nothing, and that of very many cannot be read.
     if not isinstance(sent, Mapping) or not rows or len(rows) < 2 or len(rows) > MOST_RANKS:
         return None
     most = max(
-        (size for i, row in enumerate(rows) for j, size in enumerate(row) if i != j), default=0
+        # What a rank keeps is no traffic, and would make the rest look small.
+        (size for i, row in enumerate(rows) for j, size in enumerate(row) if i != j),
+        default=0,
     )
     cells = [
         [
@@ -150,7 +153,7 @@ def tables(run: Run) -> list[TextTable]:
     ]
 
 
-def _exchanges(summary: Mapping[str, Any]) -> TextTable:
+def _exchanges(summary: JsonObject) -> TextTable:
     rows = []
     exchanges = summary.get("exchanges") or {}
     for entry in exchanges.get("collectives", ()) if summary.get("ranks", 1) > 1 else ():
@@ -176,7 +179,7 @@ def _exchanges(summary: Mapping[str, Any]) -> TextTable:
     )
 
 
-def _traffic(summary: Mapping[str, Any]) -> TextTable:
+def _traffic(summary: JsonObject) -> TextTable:
     links = ("same_rank", "same_node", "other_node")
     rows = [
         [verb, f"{sent['calls']:,}", *(bytes_text(sent[link]["bytes"]) for link in links)]
@@ -187,7 +190,7 @@ def _traffic(summary: Mapping[str, Any]) -> TextTable:
     return TextTable("Sent by all ranks", "of training and evaluation", header, rows)
 
 
-def _tiers(summary: Mapping[str, Any]) -> TextTable:
+def _tiers(summary: JsonObject) -> TextTable:
     rows = []
     for tier in summary.get("tiers") or ():
         hit = ""
@@ -205,13 +208,13 @@ def _tiers(summary: Mapping[str, Any]) -> TextTable:
     )
 
 
-def _memory(summary: Mapping[str, Any]) -> TextTable:
+def _memory(summary: JsonObject) -> TextTable:
     ranks: Sequence[int] = summary.get("memory_of_ranks") or ()
     rows = [[f"rank {rank}", bytes_text(size)] for rank, size in enumerate(ranks[:MOST_RANKS])]
     return TextTable("Memory", "the most that each rank's process had", ["rank", "peak"], rows)
 
 
-def _rest(summary: Mapping[str, Any]) -> TextTable:
+def _rest(summary: JsonObject) -> TextTable:
     rows = []
     if summary.get("cold_start_seconds") is not None:
         rows.append(["first step done after", f"{summary['cold_start_seconds']:.1f} s"])
@@ -224,7 +227,7 @@ def _rest(summary: Mapping[str, Any]) -> TextTable:
     return TextTable("Start, checkpoints, versions", "", ["", ""], rows)
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A value of a key, as TOML would nearly have it."""
     if value is None:
         return "none"

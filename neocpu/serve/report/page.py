@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from neocpu.core.html import html_page
 from neocpu.core.units import bytes_text
 from neocpu.serve.report import charts, details
-from neocpu.serve.report.runs import Run, differing
+from neocpu.serve.report.runs import JsonObject, Run, differing
 
 SPLITS = ("test", "valid", "progressive", "train")  # the first that was measured says how good
 METRICS = ("logloss", "mse", "ne", "auc", "calibration")
@@ -60,7 +59,7 @@ def page(runs: Sequence[Run]) -> str:
 
 def _overview(run: Run, number: int) -> Overview:
     """The line of a run: its last measurement of the best split for it."""
-    by_split: dict[str, dict[str, Any]] = dict(run.summary.get("metrics") or {})
+    by_split: dict[str, JsonObject] = dict(run.summary.get("metrics") or {})
     if not by_split:
         by_split = {line["split"]: line for line in run.lines}
     split = next((name for name in SPLITS if name in by_split), "")

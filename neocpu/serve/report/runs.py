@@ -8,12 +8,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from neocpu.core.errors import DataError
 from neocpu.train.config.keys import flatten
 from neocpu.train.run.folder import in_use
 
+JsonObject: TypeAlias = dict[str, Any]  # of files whose shape may be any, if they are damaged
 FILES = ("run.json", "metrics.jsonl", "config.json", "plan.json")
 
 
@@ -29,11 +30,11 @@ class Run:
     folder: Path
     name: str
     state: str = "unfinished"
-    summary: dict[str, Any] = field(default_factory=dict)
-    keys: dict[str, Any] = field(default_factory=dict)
+    summary: JsonObject = field(default_factory=dict)
+    keys: JsonObject = field(default_factory=dict)
     toml: str = ""
-    plan: dict[str, Any] = field(default_factory=dict)
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    plan: JsonObject = field(default_factory=dict)
+    lines: list[JsonObject] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -65,9 +66,11 @@ def read_run(folder: Path, name: str) -> Run:
     """What a folder holds; nothing that is wrong with it raises."""
     run = Run(folder, name)
     run.summary = _object(run, "run.json")
+    # A run that is not over has written its config, but no summary.
     start = run.summary if "config" in run.summary else _object(run, "config.json")
     if isinstance(start.get("config"), dict):
         keys = flatten(start["config"])
+        # They follow from the tables of kinds, whose keys are shown.
         run.keys = {key: keys[key] for key in keys if not key.startswith("physical_tables.")}
     run.toml = start["toml"] if isinstance(start.get("toml"), str) else ""
     run.plan = _object(run, "plan.json")
@@ -106,7 +109,7 @@ def _table(key: str) -> str:
     return key.rpartition(".")[0] if key.startswith("tables.") else ""
 
 
-def _size(keys: Mapping[str, Any], table: str) -> str | None:
+def _size(keys: Mapping[str, object], table: str) -> str | None:
     """Rows and dimension of a table; None: the run has no such table."""
     rows = keys.get(f"{table}.rows")
     return None if rows is None else f"{rows} x {keys.get(f'{table}.dim')}"
@@ -126,7 +129,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def _object(run: Run, name: str) -> dict[str, Any]:
+def _object(run: Run, name: str) -> JsonObject:
     """A JSON object of the folder, {} where there is none."""
     try:
         data = json.loads((run.folder / name).read_text(encoding="utf-8"))
@@ -144,6 +147,7 @@ def _object(run: Run, name: str) -> dict[str, Any]:
 def _read_lines(run: Run) -> None:
     """Lines of metrics.jsonl that are whole."""
     try:
+        # A line that was cut inside a character must not hide the lines before it.
         text = (run.folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
@@ -155,6 +159,7 @@ def _read_lines(run: Run) -> None:
         try:
             line = json.loads(text_line)
             sound = _is_measurement(line)
+        # Any line may be damaged; deep nesting ends json in a RecursionError.
         except (ValueError, RecursionError):
             sound = False
         if sound:
@@ -165,7 +170,7 @@ def _read_lines(run: Run) -> None:
         run.problems.append(f"metrics.jsonl: {damaged} lines cannot be read")
 
 
-def _is_measurement(line: Any) -> bool:
+def _is_measurement(line: object) -> bool:
     """Has it the keys that all lines have, and numbers beside them?
 
     Lines of `neocpu online` also name the "file" that was measured.

@@ -54,7 +54,7 @@ class Table:
     def __len__(self) -> int:
         return self.rows
 
-    def __getitem__(self, rows: Any) -> F32:
+    def __getitem__(self, rows: object) -> F32:
         """Weights: f32[D] of one row, f32[n, D] of a slice, f32[..., D] of row numbers int[...]."""
         return self.field("weight", rows)
 
@@ -67,8 +67,10 @@ class Table:
         flat = shaped.reshape(-1)
         optimizer = self._config.optimizer.sparse
         seed = self._config.training.seed
+        # A checkpoint holds trained rows only; the others are a function of (seed, table, row).
         values = initial_rows(self._spec, optimizer, seed, flat, uniform_rows)[name]
         if self.learnt.size:
+            # Beyond the last row searchsorted gives the size, which is no place.
             place = np.minimum(np.searchsorted(self.learnt, flat), self.learnt.size - 1)
             stored = self.learnt[place] == flat
             values[stored] = self._stored[name][place[stored]]
@@ -125,6 +127,7 @@ class ComposedTable(Table):
         logical = self._logical_rows()
         for table, mapped in logical.places(self._part, rows):
             learnt = self._model.physical_tables[self._model.config.tables[table].name].learnt
+            # -1: the part has nothing for this row, so nothing of it could be learnt.
             complete &= np.isin(mapped, learnt) | (mapped < 0)
         return rows[complete]
 

@@ -32,6 +32,7 @@ def key_columns(
     if clash:
         raise DataError(f"column {clash[0]!r} cannot stand beside the predictions: {RESERVED}")
     parts = [_columns(Path(path), list(dict.fromkeys(names)), schema) for path in paths]
+    # Relaxed: a column of numbers in one Parquet file may be one of floats in the next.
     return pl.concat(parts, how="vertical_relaxed")
 
 
@@ -58,6 +59,7 @@ def _text(path: Path, schema: Schema) -> pl.LazyFrame:
     source: Path | io.BytesIO = path
     separator = schema.delimiter
     if len(separator.encode()) > 1:
+        # polars takes a separator of one byte only.
         text = b"".join(block.text.tobytes() for block in text_blocks(path))
         source = io.BytesIO(text.replace(separator.encode(), UNIT.encode()))
         separator = UNIT

@@ -40,6 +40,7 @@ def _lacks(path: Path, schema: Schema, label: str) -> bool:
         return False  # whoever converts it says what is wrong
     if schema.header and not schema.columns:
         return _names_lack(fields, schema, label)
+    # Without a header only the number of columns can tell, and only if the label is one of them.
     expected = len(schema.without_labels().columns)
     return label in schema.columns and len(fields) == expected < len(schema.columns)
 

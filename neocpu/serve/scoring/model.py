@@ -52,7 +52,7 @@ class Model(TrainedModel):
     def _composed(self, spec: TableSpec, layout: CompositionLayout) -> ValueRows:
         return ComposedValueTable(spec, self, layout, self.values)
 
-    def predict(self, data: Any) -> NDArray[np.float32]:
+    def predict(self, data: object) -> NDArray[np.float32]:
         """Predictions f32[n] in the order of the rows: click probabilities (mse: the numbers).
 
         data : a table in memory with the columns of the log, a polars or pandas frame, an Arrow
@@ -64,7 +64,7 @@ class Model(TrainedModel):
         """
         return self._loaded.predict(data)
 
-    def evaluate(self, data: Any) -> dict[str, Any]:
+    def evaluate(self, data: object) -> dict[str, Any]:
         """Metrics on labelled data, by name, among them `samples`; `data` as for `predict`."""
         return self._loaded.evaluate(data)
 

@@ -38,6 +38,7 @@ class ScoreFile:
         self._keys = keys
         self._samples = 0
         self._parts = [np.empty(0, np.float32)]  # not written yet
+        # Under another name until it is whole: a killed command leaves no file that looks complete.
         self._partial = path.with_name(f".{path.name}.partial")
         # long CSV files are written as predictions come
         self._streams = keys is None and path.suffix not in (".parquet", ".npy")
@@ -90,6 +91,7 @@ class ScoreFile:
                 self._file
             )
             return
+        # As NumPy prints fp32: the shortest text that reads back as the same bits.
         texts = pl.Series("prediction", [str(value) for value in predictions], pl.String)
         pl.DataFrame([rows, *keys, texts]).write_csv(self._file)
 

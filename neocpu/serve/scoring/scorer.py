@@ -14,7 +14,7 @@ from neocpu.core.floats import keep_subnormals
 from neocpu.core.presets import log_path
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.frames import as_frame
-from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
+from neocpu.ingest.loader import Batch, BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import prepare_threads
@@ -53,7 +53,7 @@ class LocalScorer:
         self._loader: Loader | None = None
         self._lock = threading.Lock()
 
-    def predict(self, data: Any) -> NDArray[np.float32]:
+    def predict(self, data: object) -> NDArray[np.float32]:
         """Predictions f32[n] of all samples, in order; `data` as for `Model.predict`."""
         dataset = self._dataset(data, labelled=False)
         parts = [np.empty(0, np.float32)]
@@ -63,7 +63,7 @@ class LocalScorer:
                 predict(self._world, batches, lambda part: parts.append(part.copy()))
         return np.concatenate(parts)
 
-    def evaluate(self, data: Any) -> dict[str, Any]:
+    def evaluate(self, data: object) -> dict[str, Any]:
         """Metrics of all samples. Raises DataError where they have no labels."""
         dataset = self._dataset(data, labelled=True)
         with self._locked():
@@ -102,7 +102,7 @@ class LocalScorer:
             keep_subnormals()
             yield
 
-    def _batches(self, dataset: Dataset, labelled: bool) -> Iterator[Any]:
+    def _batches(self, dataset: Dataset, labelled: bool) -> Iterator[Batch]:
         """Batches of a dataset; the maps of vocabularies are made once."""
         needs = Needs(self._dense_features, labelled)
         if self._loader is None:

@@ -30,7 +30,7 @@ class Neighbour(NamedTuple):
 
     row: int
     score: float
-    value: Any = None
+    value: object = None
 
 
 class ValueRows(Table):
@@ -48,21 +48,22 @@ class ValueRows(Table):
         does not have or must be told.
         """
         shape = np.shape(values)
+        # As objects: NumPy would make numbers and texts of one list all texts.
         flat = np.asarray(values, object).reshape(-1).tolist()
         return self._values.rows(self._spec, self._feature(feature), flat).reshape(shape)
 
-    def vectors(self, values: Any, feature: str = "") -> F32:
+    def vectors(self, values: object, feature: str = "") -> F32:
         """Weights f32[..., D] of the rows of raw values; arguments as for `rows_of`."""
         return self[self.rows_of(values, feature)]
 
     def neighbours(
         self,
-        value: Any = None,
+        value: object = None,
         k: int = 10,
         *,
         row: int | None = None,
         metric: str = "cosine",
-        among: Sequence[Any] | None = None,
+        among: Sequence[object] | None = None,
         feature: str = "",
     ) -> list[Neighbour]:
         """The k trained rows most similar to that of a value, or to a row; most similar first.
@@ -80,10 +81,11 @@ class ValueRows(Table):
             raise DataError("neighbours of what? Give a value, or row=NUMBER")
         if row is None:
             row = int(self.rows_of(value, feature))
+        # Its vector is random, so its neighbours would be chance.
         if not np.isin(row, self.learnt):
             subject = f"row {row}" if value is None else f"row {row}, that of {value!r},"
             raise DataError(f"table {self.name}: {subject} was never trained")
-        names: Mapping[int, Any] = {}
+        names: Mapping[int, object] = {}
         candidates: Ints = self.learnt
         if among is not None:
             rows = self.rows_of(list(among), feature)
@@ -103,10 +105,12 @@ class ValueRows(Table):
         for part, vectors in self._parts(candidates):
             part_scores = (vectors * query.astype(np.float64)).sum(axis=1)
             if metric == "cosine":
+                # The fp64 floor below keeps a vector of zeros from 0 / 0.
                 lengths = np.sqrt((vectors * vectors).sum(axis=1) * float((query * query).sum()))
                 part_scores /= np.maximum(lengths, np.finfo(np.float64).tiny)
             rows = np.concatenate([rows, part])
             scores = np.concatenate([scores, part_scores])
+            # Cut back after each part: memory does not grow with the table.
             best = np.lexsort((rows, -scores))[:k]
             rows = rows[best]
             scores = scores[best]

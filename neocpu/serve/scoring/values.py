@@ -62,6 +62,7 @@ class ValueMap:
         from neocpu.ingest.dataset.convert import schema_of
         from neocpu.train.before.conversions import convert_options
 
+        # As a test log: the train log's options could ask for a vocabulary to be counted.
         options = convert_options(self.config, "test", True)
         schema = schema_of(self.config.data.format, options)
         unknown = set(self.features) - {field.name for field in schema.categories}
@@ -111,6 +112,7 @@ class ValueMap:
         train = self._data.get("splits", {}).get("train", {})
         files = [Path(name) for name in train.get("files", ())]
         run = self.path.parent.parent
+        # A run's folder may have been moved together with the copies in it.
         return [*files, *(run / file.name for file in files)]
 
     @property
@@ -147,6 +149,7 @@ class ValueMap:
         """
         if self.config.data.rows_by != "vocabulary":
             return None
+        # Converted files bring their vocabulary along; it counts only if its hash is the model's.
         if not self._stored and self.vocabulary_file is None and dataset.vocabularies:
             return self._checked(dataset.vocabularies)
         return self.vocabularies
@@ -156,6 +159,7 @@ class ValueMap:
         from neocpu.train.state.identity import hashes_of, refuse_other_data
 
         now = {"splits": {}, "vocabularies": hashes_of(vocabularies)}
+        # Hashes of the codes: a file of the same name may have been converted anew.
         refuse_other_data(self.path, self._data, now)
         return vocabularies
 
@@ -165,6 +169,7 @@ class ValueMap:
         """Rows i64[n] of raw values of a feature. Raises DataError as `parse_frame` does."""
         field = self.field(feature)
         codes = as_codes(values) if field is None else self._codes(field, values)
+        # Features of such a table share the hash key and the vocabulary of the first.
         if table.same_codes:
             feature = table.features[0]
         rows = np.empty(codes.size, np.int64)
@@ -218,6 +223,7 @@ def value_of(code: int, field: CategoryField | None) -> Any:
         return None
     if field.kind == "hex":
         return f"{code:0{field.digits}x}"
+    # Two's complement: codes of negative integers have the highest bit.
     return code - (code >> 63 << 64) if field.kind == "int" else None
 
 

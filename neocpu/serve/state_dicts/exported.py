@@ -60,6 +60,7 @@ def export_state_dict(file: CheckpointFile, target: Path, program: str) -> None:
         )
     if program == "torchrec" and config.model.diagonal:
         raise ConfigError(f"{file.path}: TorchRec's DLRM has no diagonal of dot products")
+    # These programs name a table after its one feature.
     if len(bags(config.tables)) != len(config.tables):
         raise ConfigError(f"{file.path}: tables of several features have no names of {program}")
     arrays = [_dense_entry(file, number, program) for number in _dense_numbers(file)]
@@ -88,11 +89,13 @@ def _dense_entry(file: CheckpointFile, number: int, program: str) -> Entry:
     bottom, top, step = LAYERS[program]
     name = (bottom if mlp == "bottom" else top).format(step * int(layer))
     if program == "torchrec" and mlp == "top" and int(layer) == len(config.model.top) - 1:
+        # TorchRec keeps the last layer, without ReLU, outside its MLP.
         name = "model.over_arch.model.1"
     shape = (tensor.rows, *dict(tensor.fields)["value"])
     parts = field_parts(file, number, file.dense_field)
     if program == "torchrec" and (mlp, layer, part) == ("top", "0", "weight"):
         layout = config.layout(file.dense_features)
+        # The inverse of the order by which an import rearranges columns.
         order = np.argsort(column_order(layout), kind="stable")
         return Entry(f"{name}.{part}", "<f4", shape, lambda: (a[:, order] for a in parts()))
     return Entry(f"{name}.{part}", "<f4", shape, parts)

@@ -62,11 +62,14 @@ class _Torch:
                 ".safetensors"
             ) from error
         try:
+            # weights_only refuses pickles that run code; mapped, tables larger than memory can be
+            # read.
             loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         except Exception as error:
             raise CheckpointError(
                 f"{path}: torch cannot read it as a file of tensors: {str(error)[:200]}"
             ) from error
+        # How training scripts wrap a state_dict; several may be nested.
         for key in ("state_dict", "model_state_dict", "model"):
             if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
                 loaded = loaded[key]
@@ -172,6 +175,7 @@ class _Model:
         for number, (name, shape) in enumerate(self.layout.tensors()):
             value = canonical(self.state.rows(self.names.dense[name], 0, shape[0]))
             if name == "top.0.weight" and self.names.program == "torchrec":
+                # TorchRec lists dot products in another order.
                 value = np.ascontiguousarray(value[:, column_order(self.layout)])
             values = {"value": value.reshape(shape)}
             for field, flat in self._optimizer(value.reshape(-1).copy()).state.items():
@@ -189,6 +193,7 @@ class _Model:
         rows = np.arange(row, min(row + PIECE, spec.rows), dtype=np.int64)
         values = initial_rows(spec, self.config.optimizer.sparse, self.config.training.seed, rows)
         weight = canonical(self.state.rows(key, row, row + rows.size))
+        # By bits: a row that happens to hold its initial values costs nothing in the file.
         trained = (weight.view(np.uint32) != values["weight"].view(np.uint32)).any(axis=1)
         values["weight"] = weight
         kept = {name: np.ascontiguousarray(value[trained]) for name, value in values.items()}
@@ -207,6 +212,8 @@ def import_state_dict(source: Path, config: Config, target: Path) -> str:
     names = names_of(state.shapes(), str(source))
     model = _Model(state, names, config, _layout(state.shapes(), names, config, source))
     tensors = model.tensors()
+    # The layout of the file needs the number of rows before any is written, so blocks are made
+    # twice.
     index, counts = _index(model, tensors)
     digest = digest_of(config.header(), 0, tensors, index)
     attributes, texts = facts_of(tensors, config, 1, 0, {})
@@ -293,6 +300,7 @@ def _refuse_features(names: Names, config: Config, source: Path) -> None:
             "order in the config, since columns of the top MLP depend on it"
         )
     for spec in config.tables:
+        # bf16_split keeps all 32 bits of a number.
         if spec.format not in ("fp32", "bf16_split"):
             raise ConfigError(
                 f"tables.{spec.name}.format: {spec.format} would round what is imported; import it "

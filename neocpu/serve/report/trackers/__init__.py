@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from neocpu.core.errors import EnvironmentProblem
+
+Line: TypeAlias = Mapping[str, Any]  # of metrics.jsonl
 
 
 class Tracker(Protocol):
     """What follows a run."""
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: Line) -> None:
         """Hear a line of metrics.jsonl."""
 
     def close(self) -> None:
@@ -31,7 +33,7 @@ TRACKERS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def open_tracker(name: str, out: Path, keys: Mapping[str, Any]) -> Tracker:
+def open_tracker(name: str, out: Path, keys: Mapping[str, object]) -> Tracker:
     """The tracker of this name for a run whose results are in `out`.
 
     keys : of the config, by their dotted names.
@@ -40,7 +42,7 @@ def open_tracker(name: str, out: Path, keys: Mapping[str, Any]) -> Tracker:
     """
     module, package = TRACKERS[name]
     try:
-        make: Callable[[Path, Mapping[str, Any]], Tracker] = import_module(module).open_tracker
+        make: Callable[[Path, Mapping[str, object]], Tracker] = import_module(module).open_tracker
         return make(out, keys)
     except ImportError as error:
         raise EnvironmentProblem(
@@ -51,7 +53,7 @@ def open_tracker(name: str, out: Path, keys: Mapping[str, Any]) -> Tracker:
 
 @contextmanager
 def trackers(
-    names: Sequence[str], out: Path, keys: Mapping[str, Any], tell: Callable[[str], None]
+    names: Sequence[str], out: Path, keys: Mapping[str, object], tell: Callable[[str], None]
 ) -> Iterator[list[Tracker]]:
     """The trackers of these names while a run lasts; arguments as of `open_tracker`.
 
@@ -70,7 +72,7 @@ def trackers(
                 tell(f"warning: --metrics {name} was not closed well: {error}")
 
 
-def numbers(line: Mapping[str, Any]) -> dict[str, float]:
+def numbers(line: Line) -> dict[str, float]:
     """What boards draw of a line: {"train/logloss": 0.47, …}."""
     beside = {"step", "samples", "split", "measured"}
     return {

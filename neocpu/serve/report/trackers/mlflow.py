@@ -7,12 +7,11 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
-from neocpu.serve.report.trackers import numbers
+from neocpu.serve.report.trackers import Line, numbers
 
 EXPERIMENT = "neocpu"
 LONGEST = 500  # characters of a parameter that every MLflow server takes
@@ -26,7 +25,7 @@ class Mlflow:
         self._client = client
         self._run = run
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: Line) -> None:
         """Log a line's numbers at its step."""
         now = int(1000 * time.time())
         metrics = [Metric(name, x, now, line["step"]) for name, x in numbers(line).items()]
@@ -37,7 +36,7 @@ class Mlflow:
         self._client.set_terminated(self._run)
 
 
-def open_tracker(out: Path, keys: Mapping[str, Any]) -> Mlflow:
+def open_tracker(out: Path, keys: Mapping[str, object]) -> Mlflow:
     """The tracker of a run."""
     out.mkdir(parents=True, exist_ok=True)
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out.resolve()}/mlflow.db"
@@ -45,6 +44,7 @@ def open_tracker(out: Path, keys: Mapping[str, Any]) -> Mlflow:
     note = out / "mlflow-run"
     if note.exists():
         run = note.read_text(encoding="ascii").strip()
+        # A run that goes on goes on in the same run of MLflow, too.
         client.update_run(run, status="RUNNING")
         return Mlflow(client, run)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)

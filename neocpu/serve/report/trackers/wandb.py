@@ -10,7 +10,7 @@ from typing import Any
 
 import wandb
 
-from neocpu.serve.report.trackers import numbers
+from neocpu.serve.report.trackers import Line, numbers
 
 
 class Wandb:
@@ -19,7 +19,7 @@ class Wandb:
     def __init__(self, run: Any) -> None:
         self._run = run
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: Line) -> None:
         """Log a line's numbers at its step."""
         # lines of several splits share a step
         self._run.log({**numbers(line), "step": line["step"], "samples": line["samples"]})
