@@ -46,7 +46,6 @@ class Splits:
         self.datasets = datasets
         self._vocabularies: dict[str, Elements] | None = None
         self._estimates: dict[str, dict[str, float]] = {}
-        # fitted once, of train data: valid and test samples must not choose rows
         if config.data.rows_by == "vocabulary":
             self._vocabularies = _vocabularies(config, datasets)
 
@@ -210,7 +209,6 @@ def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], Non
     missing = ConfigError(
         f"{config.source}: data.train: a file to train on is missing; --set data.train=train.txt.gz"
     )
-    # through `agree`, as all errors of this function: each rank raises the same
     comm.agree(None if config.data.train else missing)
     paths = {name: getattr(config.data, name) for name in SPLITS}
     splits = open_paths(
@@ -258,7 +256,6 @@ def open_paths(
             name: Dataset(files, label, further_labels)
             for name, files in json.loads(message).items()
         }
-        # every rank checks for itself: the headers are small, and all raise alike
         _check_alike(datasets)
         if comm.rank == 0:
             # it may read whole columns, so one rank does it for all

@@ -101,7 +101,6 @@ class CheckpointFile:
         index = self.links[0].index
         for number, link in enumerate(self.links):
             if number > 0:
-                # a newer file's blocks take the place of the older one's
                 index = link.index.over(index)
             if digest_of(link.header, link.step, link.tensors, index) == link.digest:
                 continue
@@ -221,7 +220,6 @@ class CheckpointFile:
         """
         if len(self.links) == 1 or not self.tensors[number].table:
             return self.links[-1].field(number, name)
-        # maps are cheap to open; which file has a row is known from row numbers alone
         _, places = self._merged_rows(number)
         return Joined([link.field(number, name) for link in self.links], places)
 

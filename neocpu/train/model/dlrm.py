@@ -103,7 +103,6 @@ class Dlrm:
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
-        # backward reads it again
         self._dense = np.ascontiguousarray(x)
         E[:, : self.first_column] = self._bottom.forward(self._dense)
 
@@ -183,7 +182,6 @@ class Dlrm:
         dE = self.interaction.backward(dz, dlogit)
         if self.first_order is not None:
             dE = self.first_order.backward(dE, dlogit)
-        # taken here: towers and compositions return arrays of other columns
         self._bottom_gradient = dE[:, : self.first_column]
         if self.towers is not None:
             dE = self.towers.backward(dE)

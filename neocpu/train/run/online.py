@@ -272,7 +272,6 @@ class OnlineTrainer(Trainer):
         named = [(name, opened[f"train {n}"]) for n, name in enumerate(self._names, 1)]
         known = known_files(beginning.history, beginning.step)
         config = self.config = config.for_samples(named[0][1].rows)  # unless it names a batch size
-        # the number of steps of every file depends on it
         batch = config.training.batch_size
         self._files = join(known, named, beginning.step, batch, tell)
         rest = [file.dataset for file in self._files if file.dataset is not None]
@@ -314,7 +313,6 @@ class OnlineTrainer(Trainer):
         metrics = super()._measure(world, splits, names)
         if "test" not in names:
             return metrics
-        # by samples, as one pass over all files would weigh them (but for AUC)
         overall = mean_metrics([file.metrics for file in self._files if file.metrics])
         return {**metrics, SPLIT: overall} if overall else metrics
 

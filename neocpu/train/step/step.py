@@ -142,7 +142,7 @@ class TrainStep:
         if self.pipeline == "full" and large and layout.in_two_buckets:
             cut = layout.upper.start
         cuts = {"upper": slice(cut, end), "lower": slice(0, cut)}
-        # all ranks must call in one order; on a queue of their own sums may overtake lookups
+        # all ranks must call in one order; a queue of its own frees it from that of other exchanges
         queue = self.comm.queue("dense")
         return {
             name: Bucket(cut, dense_reduction(queue, cut.stop - cut.start, self.leaves, self._wire))
@@ -214,7 +214,6 @@ class TrainStep:
     def _forward_bottom(self, turn: Turn) -> None:
         samples = turn.batch.labels.size
         if len(self._E) < samples:
-            # it grows to the largest batch and is used again: allocating it costs page faults
             self._E = np.empty((samples, self.model.columns), np.float32)
         self.model.forward_bottom(turn.batch.dense, self._E[:samples])
 
@@ -228,7 +227,7 @@ class TrainStep:
         batch = turn.batch
         weights = getattr(batch, "weights", None)
         prediction, loss = self.model.loss_gradient(batch.labels, batch.samples, weights)
-        # before any weight is touched: the newest checkpoint stays a sound state
+        # before the backward pass: no weight has met it yet
         self._refuse_nonfinite(loss, batch, turn.step)
         for head, labels in self.model.with_heads(getattr(batch, "head_labels", None)):
             losses = head.loss_gradient(labels, batch.samples, weights)[1]
@@ -358,7 +357,6 @@ class Steps:
     ) -> None:
         self._owner = owner
         self._ahead = ahead
-        # lazily: the reader thread is `read_ahead` batches ahead, not further
         self._turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
         self._pipeline = self._segment(step)
 
@@ -380,7 +378,6 @@ class Steps:
     def next(self) -> tuple[BatchLike, Outcome]:
         """Train on the next batch; there must be one. Collective. Raises as `TrainStep`."""
         turn = self._pipeline.step()
-        # callers know the number of batches
         assert turn is not None and turn.outcome is not None
         dynamic = self._owner.dynamic
         if dynamic is not None and dynamic.end_step(turn.step):
