@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from neocpu.core.errors import DataError
 from neocpu.ingest.formats.frames import parse_frame
 from neocpu.ingest.formats.schema import Schema
@@ -11,7 +13,7 @@ from neocpu.ingest.formats.text import Parsed
 SHOWN = 10  # problems in a message
 
 
-def parsed(frame: Any, schema: Schema) -> Parsed:
+def parsed(frame: pl.DataFrame, schema: Schema) -> Parsed:
     """The samples of a polars frame. Raises DataError with all that is wrong with its columns."""
     samples = parse_frame(frame, schema)
     if samples.faults:

@@ -10,7 +10,7 @@ model.dense["bottom.0.weight"]     # float32[out, in]
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,11 +54,11 @@ class Table:
     def __len__(self) -> int:
         return self.rows
 
-    def __getitem__(self, rows: object) -> F32:
+    def __getitem__(self, rows: ArrayLike | slice) -> F32:
         """Weights: f32[D] of one row, f32[n, D] of a slice, f32[..., D] of row numbers int[...]."""
         return self.field("weight", rows)
 
-    def field(self, name: str, rows: Any) -> F32:
+    def field(self, name: str, rows: ArrayLike | slice) -> F32:
         """The same of any field; f32[...] of those with one number per row.
 
         Raises IndexError outside [0, rows), KeyError for a field that the table does not have.
@@ -131,7 +131,7 @@ class ComposedTable(Table):
             complete &= np.isin(mapped, learnt) | (mapped < 0)
         return rows[complete]
 
-    def field(self, name: str, rows: Any) -> F32:
+    def field(self, name: str, rows: ArrayLike | slice) -> F32:
         """As of `Table`, of "weight"."""
         if name not in self.fields:
             raise KeyError(name)

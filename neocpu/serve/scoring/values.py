@@ -165,7 +165,7 @@ class ValueMap:
 
     # ---- rows ----
 
-    def rows(self, table: TableSpec, feature: str, values: Sequence[Any]) -> NDArray[np.int64]:
+    def rows(self, table: TableSpec, feature: str, values: Sequence[object]) -> NDArray[np.int64]:
         """Rows i64[n] of raw values of a feature. Raises DataError as `parse_frame` does."""
         field = self.field(feature)
         codes = as_codes(values) if field is None else self._codes(field, values)
@@ -187,7 +187,7 @@ class ValueMap:
             hash_rows(codes, key, table.rows, rows)
         return rows
 
-    def _codes(self, field: CategoryField, values: Sequence[Any]) -> Codes:
+    def _codes(self, field: CategoryField, values: Sequence[object]) -> Codes:
         """Codes of raw values, each a single one even where the log has lists of them."""
         from neocpu.ingest.formats.frames import as_frame
         from neocpu.serve.scoring.frames import parsed
@@ -227,7 +227,7 @@ def value_of(code: int, field: CategoryField | None) -> Any:
     return code - (code >> 63 << 64) if field.kind == "int" else None
 
 
-def as_codes(values: Sequence[Any]) -> NDArray[np.uint64]:
+def as_codes(values: Sequence[object]) -> NDArray[np.uint64]:
     """Whole numbers as codes u64[n]. Raises DataError for anything else."""
     array = np.asarray(values)
     if array.size == 0:
