@@ -28,7 +28,7 @@ from neocpu.kernels.compile import cache as kernel_cache
 from neocpu.kernels.compile import key as kernel_key
 from neocpu.kernels.compile import trust
 from neocpu.kernels.compile.jit import kernel
-from neocpu.train.before.warmup import is_warm
+from neocpu.train.before.kernel_markers import is_warm
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLEES = '''

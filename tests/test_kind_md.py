@@ -17,7 +17,7 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.kinds.md import DimBlock, MdKeys, columns_of
 from neocpu.train.advice.kinds import kind_lines
-from neocpu.train.before import warmup
+from neocpu.train.before import kernel_markers
 from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
 from neocpu.train.config.keys import resolved
@@ -307,7 +307,7 @@ def test_the_rank_that_compiles_runs_the_operations() -> None:
     config = settings()
     plan = place(config.tables, ["table_wise"] * 6, 1, 1)
     plain = replace(config, logical=(), compositions=())
-    assert warmup.signature(config, plan) != warmup.signature(plain, plan)
+    assert kernel_markers.signature(config, plan) != kernel_markers.signature(plain, plan)
     compositions.warm_up(config.layout(DENSE).composition)
 
 

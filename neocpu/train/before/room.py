@@ -18,7 +18,7 @@ from neocpu.tables.storage.arena import HUGE
 from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.before import preflight
 from neocpu.train.before.datasets import Splits
-from neocpu.train.before.warmup import is_ready
+from neocpu.train.before.kernel_markers import is_ready
 from neocpu.train.checkpoint import checkpoints
 from neocpu.train.config.config import Config
 from neocpu.train.step.dynamic_kinds import memory_of

@@ -8,19 +8,14 @@ time, so those of the miniature are those of the run. A second process compiles 
 meanwhile (`companion.py`). Then one rank per node loads them (or compiles, where the cache folder
 is not shared).
 
-A marker in the cache folder spares later runs the walk. It is named by the facts of the run that
-choose kernels and by the sources of this package, it stands in the folder of this compiler and CPU
-(`kernels/compile/cache.py`), and it lists the files of the kernels that were used: a run is warm if
-all of them exist. What was edited without effect on kernels costs one walk that compiles nothing.
+A marker in the cache folder spares later runs the walk (`kernel_markers.py`).
 
 Where the cache cannot be written, ranks skip the walk: each would have to compile for itself
 anyway, and does so in its first step.
 """
 
 import contextlib
-import functools
 import gc
-import hashlib
 import json
 import tempfile
 import time
@@ -41,18 +36,23 @@ from neocpu.kernels.compile.cache import (
     activity,
     cache_folder,
     cannot_write,
-    is_sound,
-    refusal,
     remove_leftovers,
     write,
 )
-from neocpu.kernels.compile.choice import family
-from neocpu.kernels.compile.key import PACKAGE, cpu_kind, source_digest
+from neocpu.kernels.compile.key import cpu_kind
 from neocpu.parallel.sharding.plan import Plan, place
 from neocpu.parallel.sharding.schemes import COLUMN_STEP
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.tables.specs.specs import TableSpec, bags
-from neocpu.tables.tiers.placement import PLACEMENTS
+from neocpu.train.before.kernel_markers import (
+    deepest,
+    is_warm,
+    memory_signature,
+    rows_move,
+    signature,
+    table_formats,
+    table_ways,
+)
 from neocpu.train.before.plans import memory_plan
 from neocpu.train.config.config import Config
 from neocpu.train.config.search import SearchConfig
@@ -83,113 +83,6 @@ class MiniBatch:
     labels: NDArray[np.float32]
     samples: int
     head_labels: NDArray[np.float32] | None = None
-
-
-def signature(config: Config, plan: Plan) -> str:
-    """What decides which kernels a run needs that has all tables in memory."""
-    model = config.model
-    optimizer = config.optimizer
-    distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
-    distinct += ["repeated bags"] if config.data.deduplicate else []
-    distinct += ["hot rows"] if _rows_move(config) else []
-    return _hash(
-        [
-            *distinct,
-            *_operations(config),
-            family(),
-            _ways(plan),
-            plan.ranks > 1,
-            config.parallel.route,
-            model.interaction,
-            model.dhen.modules if "dhen" in model.interactions else (),
-            model.diagonal,
-            model.loss,
-            sorted({head.loss for head in model.heads.values()}),
-            optimizer.sparse.name,
-            optimizer.sparse.max_norm > 0,
-            optimizer.sparse.max_gradient > 0,
-            optimizer.dense.name,
-            sorted(config.wires.header()),
-        ]
-    )
-
-
-def memory_signature(config: Config, plan: Plan, placements: Collection[str]) -> str:
-    """What decides which kernels move rows between memories; "" where none do."""
-    if not any(PLACEMENTS[name].caches for name in placements):
-        return ""
-    return _hash(
-        [
-            family(),
-            _deepest(placements),
-            config.memory.policy,
-            _formats(plan),
-            config.optimizer.sparse.name,
-        ]
-    )
-
-
-def _operations(config: Config) -> list[object]:
-    """Operations that compose tables of kinds, with what they are told; full tables have none."""
-    operations = {(part.operation, repr(part.options)) for part in config.compositions}
-    unpooled = ["rows"] * any(table.pooling == "none" for table in config.tables)
-    unpooled += sorted({keys.normalise for keys in config.model.attention.values()})
-    return [sorted(operations), *unpooled] if operations else []
-
-
-@functools.cache
-def _sources() -> str:
-    return source_digest(PACKAGE.parent)
-
-
-def _hash(facts: list[object]) -> str:
-    text = json.dumps([*facts, _sources()])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _ways(plan: Plan) -> list[tuple[str, str]]:
-    """(scheme, format that kernels see) of which the plan has a table; rounding is decided at run
-    time.
-    """
-    return sorted(
-        {(scheme, table.cached.format) for scheme, table in zip(plan.schemes, plan.tables)}
-    )
-
-
-def _rows_move(config: Config) -> bool:
-    """Are there tables whose rows move in training?"""
-    return any(composition.dynamic is not None for composition in config.compositions)
-
-
-def _formats(plan: Plan) -> list[tuple[str, str]]:
-    """(format, format in caches) of which the plan has a table."""
-    return sorted({(table.format, table.cache_format) for table in plan.tables})
-
-
-def _deepest(placements: Collection[str]) -> str:
-    """The placement whose kernels are those of all placements of the run: the one with most below
-    it.
-    """
-    return max(
-        sorted(placements), key=lambda name: (PLACEMENTS[name].ssd, len(PLACEMENTS[name].caches))
-    )
-
-
-def is_warm(marker: Path) -> bool:
-    """Are the kernels that a marker lists all in its folder, whole and trusted?"""
-    try:
-        names = json.loads(marker.read_bytes()) if marker.is_file() and not refusal() else []
-    except (OSError, ValueError, RecursionError):
-        return False  # damaged: the walk writes it again
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return False
-    return bool(names) and all(is_sound(marker.parent / Path(name).name) for name in names)
-
-
-def is_ready(config: Config, plan: Plan, placements: Collection[str]) -> bool:
-    """Are all kernels of a run in the cache? Arguments as for `warm_up`."""
-    names = [signature(config, plan), memory_signature(config, plan, placements)]
-    return all(is_warm(cache_folder() / f"warm-{name}") for name in names if name)
 
 
 def warm_up(
@@ -233,7 +126,7 @@ def warm_up(
                         _train_miniature(config, plan, helper)
                     _mark(markers[0])
                 if move:
-                    _move_rows(config, plan, _deepest(placements))
+                    _move_rows(config, plan, deepest(placements))
                     _mark(markers[1])
             # a wait of seconds: asleep, so that the compiler has the cores
             comm.quiet_barrier()
@@ -297,7 +190,7 @@ def _train_miniature(config: Config, plan: Plan, helper: "Companion") -> None:
     """Two steps and a digest in memory; lookup and update come first, of no rows, while `helper`
     compiles the rest.
     """
-    ways = _ways(plan)
+    ways = table_ways(plan)
     specs = [
         TableSpec(f"mini-{scheme}-{form}", ROWS, DIM, (form + scheme,), "mean", format=form)
         for scheme, form in ways
@@ -315,7 +208,7 @@ def _train_miniature(config: Config, plan: Plan, helper: "Companion") -> None:
         # of no rows: sort and new rows are what the helper compiles meanwhile
         world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
-        if _rows_move(config):
+        if rows_move(config):
             from neocpu.tables.embedding.hot_sketch import warm_up_sketch
 
             warm_up_sketch()
@@ -343,7 +236,7 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
     """Two steps and a digest over tables beyond their memory, on one rank."""
     specs = [
         TableSpec(f"mini-{i}", ROWS, DIM, (f"{i}",), "mean", format=form, cache_format=wider)
-        for i, (form, wider) in enumerate(_formats(plan))
+        for i, (form, wider) in enumerate(table_formats(plan))
     ]
     mini = _mini_config(config, specs, placement)
     comm = SingleComm()
