@@ -1,9 +1,10 @@
 """Which kernels does a run need, and are they all in the cache? A marker there says so.
 
-A marker in the cache folder spares later runs the walk that compiles (`warmup.py`). It is named by the facts of the run that
-choose kernels and by the sources of this package, it stands in the folder of this compiler and CPU
-(`kernels/compile/cache.py`), and it lists the files of the kernels that were used: a run is warm if
-all of them exist. What was edited without effect on kernels costs one walk that compiles nothing.
+A marker in the cache folder spares later runs the walk that compiles (`warmup.py`). It is named by
+the facts of the run that choose kernels and by the sources of this package, it stands in the folder
+of this compiler and CPU (`kernels/compile/cache.py`), and it lists the files of the kernels that
+were used: a run is warm if all of them exist. What was edited without effect on kernels costs one
+walk that compiles nothing.
 """
 
 import functools
