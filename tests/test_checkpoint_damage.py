@@ -238,6 +238,10 @@ EDITS: dict[str, Edit] = {
     "no such quantisation": note("tables/C1/weight", "quantized", "int3"),
     "header is a list": replace("run/header", "[]"),
     "header lacks tables": replace("run/header", '{"training": {"seed": 20221}}'),
+    "a table of the header is a number": replace(
+        "run/header", '{"training": {"seed": 20221}, "tables": [{"name": "C1"}, 7]}'
+    ),
+    "an override is a number": replace("run/overrides", '["training.seed=1", 7]'),
     "header is nested deeply": replace("run/header", "[" * 50_000),
     "overrides are numbers": replace("run/overrides", "[1]"),
     "config is no TOML": replace("run/config", "[["),
