@@ -129,6 +129,8 @@ def _named_in(page: str) -> dict[str, list[str]]:
     for line in page.splitlines():
         *cells, last = line.strip("| ").split("|")
         tests = re.findall(r"`(tests/test_\w+\.py)`", last)
+        if not tests and "tests/spmd_" in last:
+            tests = ["tests/test_spmd.py"]  # it runs all of these
         for file in re.findall(r"`(neocpu/[\w/]+\.py)`", " ".join(cells)):
             named.setdefault(file, []).extend(tests)
     return named
