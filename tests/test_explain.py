@@ -214,6 +214,16 @@ def test_the_picture_is_whole(ranks: int) -> None:
     assert "<script" not in text and "href" not in text
     for box in elements(text, "rect"):
         assert float(box.attrib["width"]) >= 0 and float(box.attrib["height"]) >= 0
+    (picture,) = elements(text, "svg")
+    _, _, width, height = map(float, picture.attrib["viewBox"].split())
+    for element in (*elements(text, "rect"), *elements(text, "text"), *elements(text, "line")):
+        for key, value in element.attrib.items():
+            if key[0] in "xy":
+                assert 0 <= float(value) <= (width if key[0] == "x" else height), element.attrib
+    height_of = {element.text: float(element.attrib["y"]) for element in elements(text, "text")}
+    for above, below in (("white lines:", "nodes"), ("the diagonal is", "inside the node")):
+        if above in height_of:
+            assert 0 < height_of[below] - height_of[above] < 20
 
 
 def test_traffic_is_that_of_a_step() -> None:
