@@ -21,6 +21,7 @@ from neocpu.plan.cost.work import DenseWork, Workload
 from neocpu.plan.files.plan_file import loads
 from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.machine import ComputePeak, LinkPeak, Machine, MemoryPeak
+from neocpu.plan.machines.scaling import scaled
 from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.search.resources import bounding
 from neocpu.plan.search.trials import Trials, is_same, of_answer
@@ -117,6 +118,16 @@ def test_a_turning_point_is_one() -> None:
                 model = replace(QUESTION, work=replace(QUESTION.work, pooling=pooling)).model
                 best = trials.repriced(small, ways, model)[0]
                 assert is_same(best, of_answer(trials, small)) != wins
+
+
+def test_the_other_tables_cost_what_another_machine_takes_for_them() -> None:
+    trials = Trials(ANSWER, QUESTION.capacity)
+    table = 2
+    ways = trials.of_schemes(table)
+    slow = replace(QUESTION, machine=scaled(QUESTION.machine, "hbm.bandwidth", 0.1)).model
+    alone = {way.candidate: way.phases.sum() for way in trials.repriced(table, ways, slow)}
+    together = trials.repriced(table, ways, slow, slow)
+    assert all(way.phases.sum() > alone[way.candidate] for way in together)
 
 
 # ---- text ----
