@@ -36,11 +36,11 @@ NO_CODE = "neocpu/kernels/simd/"  # it writes LLVM: what it means is in the kern
 # of the whole house: they look at texts of files, or at copies of the package
 LEFT_OUT = {f"tests/test_{name}.py" for name in ("house", "recipes", "mutants", "readme")}
 START_MPI = {f"tests/test_{name}.py" for group in workers.LAST.values() for name in group}
+JUDGED = ("neocpu/oracle/truth/", "tests/test_oracle_cases.py")  # far away by imports
 KILLED = "killed"
 SURVIVED = "survived"
 UNTESTED = "untested"
 NOTHING = ""  # that failed
-NO_TESTS = 5  # pytest's exit status
 
 
 class TestMap:
@@ -74,6 +74,8 @@ class TestMap:
         """Files of tests, the one that most probably sees a bug first."""
         near = self._distances(file)
         named = self._named.get(file, [])
+        if file.startswith(JUDGED[0]):
+            named = [*named, JUDGED[1]]
         path = Path(file)
         if not near and not named and len(path.parts) > 2:  # imported by a name put together
             up = path.parent.parent if path.stem == "__init__" else path.parent
@@ -129,6 +131,8 @@ def _named_in(page: str) -> dict[str, list[str]]:
     for line in page.splitlines():
         *cells, last = line.strip("| ").split("|")
         tests = re.findall(r"`(tests/test_\w+\.py)`", last)
+        if not tests and "tests/spmd_" in last:
+            tests = ["tests/test_spmd.py"]  # it runs all of these
         for file in re.findall(r"`(neocpu/[\w/]+\.py)`", " ".join(cells)):
             named.setdefault(file, []).extend(tests)
     return named
@@ -168,10 +172,10 @@ class Copy:
             path.write_bytes(mutant.applied(source))
             failed = self._failed(test, limit)
             path.write_bytes(source)
-            if failed and self._passes(failed, limit):
-                return KILLED, failed
             if failed == NOTHING:
                 word = SURVIVED
+            elif failed and self._passes(failed, limit):
+                return KILLED, failed
         return word, ""
 
     def _passes(self, test: str, limit: float) -> bool:
@@ -200,7 +204,7 @@ class Copy:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 return test
-        if process.returncode in (0, NO_TESTS):
+        if process.returncode in (0, 5):  # 5: no tests
             return NOTHING if re.search(r"\b\d+ passed", shown) else None
         name = re.search(r"^FAILED (\S+::.+?)(?: - .*)?$", shown, re.MULTILINE)
         return name[1] if name else test
@@ -259,9 +263,8 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
             start = time.monotonic()
             word, by = copy.verdict(mutant, belonging.tests(mutant.file))
             verdicts[word].append(mutant)
-            seconds = time.monotonic() - start
-            why = f" by {by}" if by else ""
-            print(f"{number}/{len(mutants)} {seconds:.0f} s {word}{why}: {mutant}", flush=True)
+            told = f"{time.monotonic() - start:.0f} s {word}{by and f' by {by}'}"
+            print(f"{number}/{len(mutants)} {told}: {mutant}", flush=True)
     return _report(verdicts, options)
 
 

@@ -214,6 +214,12 @@ def replace(name: str, value: Any) -> Edit:
     return edit
 
 
+def add_a_number(file: h5py.File) -> None:
+    header = json.loads(file["run/header"][()])
+    header["tables"].append(7)
+    replace("run/header", json.dumps(header))(file)
+
+
 EDITS: dict[str, Edit] = {
     "negative counts": overwrite("tables/C1/block_rows", 0, -1),
     "counts that overflow": overwrite("tables/C1/block_rows", slice(0, 2), 2**62),
@@ -239,6 +245,8 @@ EDITS: dict[str, Edit] = {
     "no such quantisation": note("tables/C1/weight", "quantized", "int3"),
     "header is a list": replace("run/header", "[]"),
     "header lacks tables": replace("run/header", '{"training": {"seed": 20221}}'),
+    "a table of the header is a number": add_a_number,
+    "an override is a number": replace("run/overrides", '["training.seed=1", 7]'),
     "header is nested deeply": replace("run/header", "[" * 50_000),
     "overrides are numbers": replace("run/overrides", "[1]"),
     "config is no TOML": replace("run/config", "[["),

@@ -83,3 +83,19 @@ def test_rows_between_hbm_and_ddr_are_paid_for(kind: str, tmp_path, monkeypatch)
         == (stats["unique_misses"] - stats["conflict_unique_misses"]) * record
         + (ROWS - 32) * record
     )
+
+
+def test_rows_to_records_and_back_are_paid_for(tmp_path, monkeypatch) -> None:
+    tier, *_ = stack("ddr_over_ssd", tmp_path)
+    home = tier.level.home
+    monkeypatch.setattr(home, "_device", dataclasses.replace(Device(), bandwidth=1.0))
+    paid = []
+    monkeypatch.setattr(
+        Device,
+        "pay",  # of the file too, which is on a device of its own
+        lambda self, begun, rows, size: self.bandwidth and paid.append((rows, size)),
+    )
+    home.write(np.arange(5), np.arange(5))
+    home.read(np.arange(3, 9), np.arange(6))
+    record = tier.level._slots.record
+    assert paid == [(5, 5 * record), (6, 6 * record)]

@@ -4,6 +4,7 @@ from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,19 @@ def test_unique_rows_travel_and_come_out_again(seed: int, segments: int, always:
         spans = np.stack([starts[:-1], starts[1:]], axis=1)
         module.unpack_unique_rows(message, distinct[None, :], entries, spans, out)
         assert np.array_equal(out, rows)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_segment_with_one_position_in_its_last_word_ends_behind_it(module: ModuleType) -> None:
+    """One bit each: 64 positions fill a word."""
+    sizes = (1, 65, 0, 129, 64, 1)
+    starts = np.cumsum([0, *sizes])
+    rows = np.arange(starts[-1]) % 2 + 5
+    message, distinct = packed(module, rows, starts, always=True)
+    out = np.full(rows.size, -7, np.int64)
+    spans = np.stack([starts[:-1], starts[1:]], axis=1)
+    module.unpack_unique_rows(message, distinct[None, :], np.arange(len(sizes) + 1), spans, out)
+    assert np.array_equal(out, rows)
 
 
 @PROFILE

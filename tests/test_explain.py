@@ -21,6 +21,7 @@ from neocpu.plan.cost.work import DenseWork, Workload
 from neocpu.plan.files.plan_file import loads
 from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.machine import ComputePeak, LinkPeak, Machine, MemoryPeak
+from neocpu.plan.machines.scaling import scaled
 from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.search.resources import bounding
 from neocpu.plan.search.trials import Trials, is_same, of_answer
@@ -119,6 +120,16 @@ def test_a_turning_point_is_one() -> None:
                 assert is_same(best, of_answer(trials, small)) != wins
 
 
+def test_the_other_tables_cost_what_another_machine_takes_for_them() -> None:
+    trials = Trials(ANSWER, QUESTION.capacity)
+    table = 2
+    ways = trials.of_schemes(table)
+    slow = replace(QUESTION, machine=scaled(QUESTION.machine, "hbm.bandwidth", 0.1)).model
+    alone = {way.candidate: way.phases.sum() for way in trials.repriced(table, ways, slow)}
+    together = trials.repriced(table, ways, slow, slow)
+    assert all(way.phases.sum() > alone[way.candidate] for way in together)
+
+
 # ---- text ----
 
 
@@ -214,6 +225,16 @@ def test_the_picture_is_whole(ranks: int) -> None:
     assert "<script" not in text and "href" not in text
     for box in elements(text, "rect"):
         assert float(box.attrib["width"]) >= 0 and float(box.attrib["height"]) >= 0
+    (picture,) = elements(text, "svg")
+    _, _, width, height = map(float, picture.attrib["viewBox"].split())
+    for element in (*elements(text, "rect"), *elements(text, "text"), *elements(text, "line")):
+        for key, value in element.attrib.items():
+            if key[0] in "xy":
+                assert 0 <= float(value) <= (width if key[0] == "x" else height), element.attrib
+    height_of = {element.text: float(element.attrib["y"]) for element in elements(text, "text")}
+    for above, below in (("white lines:", "nodes"), ("the diagonal is", "inside the node")):
+        if above in height_of:
+            assert 0 < height_of[below] - height_of[above] < 20
 
 
 def test_traffic_is_that_of_a_step() -> None:

@@ -243,6 +243,20 @@ def test_a_chunk_of_the_largest_size_is_read_and_no_larger_one(
     assert "has chunks of more than" in refused(path)
 
 
+def test_a_seal_may_leave_out_the_first_bytes_and_the_last(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(range(10)))
+    seal.write(path, 10, [(0, 3), (8, 2)])
+    with open(path, "r+b") as file:
+        found = seal.find(file.fileno())
+        assert found is not None and found.left_out == [(0, 3), (8, 2)]
+        for where, kept in ((0, True), (2, True), (8, True), (9, True), (3, False)):
+            file.seek(where)
+            file.write(b"x")
+            file.flush()
+            assert seal.holds(file.fileno(), found) == kept
+
+
 def test_a_file_that_was_edited_lacks_its_seal(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     write(path)

@@ -20,6 +20,7 @@ from neocpu.oracle.truth.formats import (
     nearest,
     toward_zero,
 )
+from neocpu.oracle.truth.hyper import Hyper
 from neocpu.oracle.truth.numbers import TINY, Bounded, U, gamma, settled, square_sum
 from neocpu.oracle.truth.sums import segment_sums
 
@@ -288,6 +289,20 @@ def test_rows_one_by_one_keep_the_sign_of_their_zeros() -> None:
     rows = LOOKUP.truth(inputs, {"pooling": "none"})["out"].reference
     np.testing.assert_array_equal(rows, [[0, -3], [0, 2], [0, 2]])
     assert np.signbit(rows[:, 0]).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.999), (0.5, 0.99999), (0.0, 0.1)])
+def test_corrections_of_fp32_kernels_are_inside(beta1: float, beta2: float) -> None:
+    for step in (1, 2, 7, 1000, 10**6):
+        hyper = Hyper({"optimizer": "adam", "beta1": beta1, "beta2": beta2, "step": step})
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            bounded = hyper.correction(name)
+            power = float(F(beta)) ** step
+            computed = float(F(1) - F(power))
+            assert abs(computed - bounded.value) <= bounded.error
+            assert bounded.error >= U * abs(1 - power)
+            # the error of the power, and that of the subtraction
+            assert bounded.error <= 2 * U * (step + 2) * max(beta, power) + 2 * U
 
 
 def test_a_row_number_out_of_range_is_named() -> None:

@@ -208,6 +208,19 @@ def test_the_solver_agrees(shapes: Shapes, layout: Layout, room: float) -> None:
     event(f"search above exact: {int(100 * (found / exact - 1) + 0.5)} %")
 
 
+@pytest.mark.parametrize("scheme", ["table_wise", "auto"])
+def test_the_solver_finds_the_best_of_all_plans(scheme: str) -> None:
+    pytest.importorskip("scipy", reason="scipy: the exact yardstick")
+    from neocpu.plan.search.exact import fewest_seconds
+
+    layout = Layout(2, 2)
+    model, tables, work = model_of([(3000, 64, 30), (3000, 64, 30)], layout)
+    options = options_of(tables, [scheme] * 2, layout, model, work, Capacity())
+    limits = Capacity().limits
+    exact = fewest_seconds(options, layout, limits, gap=1e-6)
+    assert exact == pytest.approx(every_plan(options, layout, limits), rel=1e-5)
+
+
 def test_what_does_not_fit_is_split_placed_below_or_refused() -> None:
     shapes = [(10**4, 64, 30), (10**4, 64, 1), (10**4, 64, 1), (2000, 128, 40)]
     layout = Layout(4, 4)

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import io
 import math
 import subprocess
 import sys
@@ -17,9 +18,11 @@ from neocpu.cli.generate import generate as command
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.synthetic import generate
 from neocpu.ingest.synthetic.law import (
     ABSENT,
+    Block,
     Hotness,
     Reuse,
     SyntheticCriteo,
@@ -486,3 +489,17 @@ def test_help_loads_no_numba():
     assert (
         subprocess.run([sys.executable, "-c", code], cwd=DATA.parent, check=False).returncode == 0
     )
+
+
+def test_the_longest_rows_are_written_whole() -> None:
+    samples = 500
+    least = ABSENT + 1
+    block = Block(
+        labels=np.ones(samples, np.float32),
+        integers=np.full((13, samples), least),
+        categories={"C1": BagColumn(np.full(samples, 2**32 - 1, np.uint32), None)},
+        probability=np.ones(samples),
+    )
+    file = io.BytesIO()
+    generate._write_rows(file, block)
+    assert file.getvalue() == (b"1" + 13 * f"\t{least}".encode() + b"\tffffffff\n") * samples
