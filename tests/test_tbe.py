@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from test_update import FUSED, PHASES
+from test_update import CORE_RULES, FUSED, PHASES
 
 from neocpu.core.errors import TrainingError
 from neocpu.core.trees import climb
@@ -21,6 +21,7 @@ from neocpu.tables.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedd
 from neocpu.tables.specs.optimizers import Schedule, SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec, bags
 from tests.cases import FILLS, assert_same, bag_offsets, floats
+from tests.workers import covered
 
 SEED = 5
 NONE = np.empty(0, np.float32)
@@ -174,7 +175,7 @@ def record(name, mode="none", **more):
     )
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", covered(FUSED, CORE_RULES))
 @pytest.mark.parametrize("mode", ["none", "l2", "decoupled"])
 def test_training_equals_plain_arrays(name, mode):
     limits = {"max_norm": 0.5} if name == "partial_rowwise_lamb" else {}
@@ -289,7 +290,7 @@ def test_words_of_row_shards_add_up(fill):
             assert_same(answer, np.ascontiguousarray(expected[:, 1:41]))
 
 
-@pytest.mark.parametrize("name", PHASES)
+@pytest.mark.parametrize("name", covered(PHASES, CORE_RULES))
 @pytest.mark.parametrize("mode", ["l2", "decoupled"])
 def test_column_shards_share_their_scalars(name, mode):
     rng = np.random.default_rng(6)

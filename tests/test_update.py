@@ -14,6 +14,7 @@ from neocpu.kernels.twins.numbers.exact import whole
 from neocpu.kernels.twins.rows import update as twin
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.cases import FILLS, assert_same, floats
+from tests.workers import covered
 
 WIDTHS = (1, 3, 4, 15, 16, 17, 33, 64, 65, 128, 150, 200)
 NONE = np.empty(0, np.float32)
@@ -110,6 +111,8 @@ FUSED = (
 )
 
 
+# compiled in every run; of the others a day draws some
+CORE_RULES = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam")
 PHASES = [
     *(name for name, rule in RULES.items() if rule.updates and name not in FUSED),
     *FUSED[:1],
@@ -117,7 +120,7 @@ PHASES = [
 ]
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", covered(FUSED, CORE_RULES))
 @given(
     seed=st.integers(0, 2**32),
     fill=st.sampled_from(FILLS),
@@ -149,7 +152,7 @@ def test_fused_update(name, seed, fill, most, mode, weighted):
     assert_same(answer_row_states, expected_row_states)
 
 
-@pytest.mark.parametrize("name", PHASES)
+@pytest.mark.parametrize("name", covered(PHASES, CORE_RULES))
 @given(
     seed=st.integers(0, 2**32),
     fill=st.sampled_from(FILLS),
