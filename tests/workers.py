@@ -61,7 +61,7 @@ QUICK_FILES = """
     oracle_diagnose oracle_honest oracle_jagged_mirrors oracle_key_value oracle_maximum oracle_more
     oracle_nvfp4 oracle_presets oracle_runs oracle_scale oracle_semantics oracle_truth paths philox
     plan planner pooling presets progress report rounding row_kernels rule_formulas rules seconds
-    segments sharding state table_keys tbe threads tokenize touch trackers update vocabulary
+    segments sharding state table_keys tbe threads tokenize touch trackers update vocabulary workers
 """
 QUICK = frozenset(QUICK_FILES.split())
 
