@@ -83,6 +83,7 @@ def write_run(
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "train.parquet", *(folder / f"valid-{i}.parquet" for i in range(len(valid)))]
     config = folder / CONFIG
+    # all before the first is written: a refusal leaves the folder as it was
     for path in (config, *paths):
         if path.exists():
             raise DataError(f"{path} exists; choose another out=, or remove it")

@@ -24,6 +24,8 @@ from neocpu.serve.scoring.model import Model
 from neocpu.train.checkpoint.folder import FOLDER
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from neocpu.serve.estimator.data import LabelledFrame
 
 F32 = NDArray[np.float32]
@@ -65,6 +67,7 @@ class DLRM:
         self.categories = categories
         self.verbose = verbose
         self._keys = keys
+        # only to refuse a wrong name here, not as late as in `fit`
         overrides_of(keys)
 
     # ---- parameters, by scikit-learn's conventions ----
@@ -76,6 +79,7 @@ class DLRM:
     def set_params(self, **params: object) -> Self:
         """Change some of these. Raises ConfigError for a key that no config has."""
         keys = {name: value for name, value in params.items() if name not in OWN}
+        # before anything changes: a refused call leaves the estimator as it was
         overrides_of(self._keys | keys)
         self._keys = self._keys | keys
         for name in OWN:
@@ -85,6 +89,7 @@ class DLRM:
 
     @property
     def _estimator_type(self) -> str:
+        # scikit-learn before 1.6 reads this, later ones ask for tags
         return "regressor" if self._regresses else "classifier"
 
     @property
@@ -93,6 +98,7 @@ class DLRM:
 
     def __sklearn_tags__(self) -> object:
         """Tags that scikit-learn asks for."""
+        # scikit-learn is no dependency: it is there if it asks
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
         return Tags(
@@ -122,7 +128,8 @@ class DLRM:
         """Train on rows X and their labels y, as `neocpu train` does on the same rows.
 
         X : a polars or pandas frame, an Arrow table, a mapping of columns, or an array
-            [n, columns]. y : two classes of any kind; numbers where the loss is "mse".
+            [n, columns].
+        y : two classes of any kind; numbers where the loss is "mse".
         eval_set : (X, y), or a list of them: measured now and then, which early stopping
             (`patience=`) and the best checkpoint need.
         callbacks : each is called with every line of metrics.jsonl, a dict of step, samples, split
@@ -131,6 +138,7 @@ class DLRM:
         Raises DataError and ConfigError for what cannot be trained on, TrainingError for a loss
         that is not finite.
         """
+        # imports polars, which `import neocpu` does without
         from neocpu.serve.estimator.data import feature_frame, write_run
 
         valid = [] if eval_set is None else eval_set
@@ -161,6 +169,7 @@ class DLRM:
         # Numba reads the number of threads once, when it is first imported.
         if "numba" not in sys.modules:
             prepare_threads(SingleComm(), settings.training.threads or None)
+        # behind prepare_threads, as it imports Numba
         from neocpu.train.run.trainer import Trainer
         from neocpu.train.watch.results import RunReport
 
@@ -189,18 +198,19 @@ class DLRM:
             )
         return classes
 
-    def _labelled(self, features: Any, y: Any) -> "LabelledFrame":
+    def _labelled(self, features: "pl.DataFrame", y: object) -> "LabelledFrame":
         """Rows with their labels as the model has them: numbers, or 0 and 1."""
         from neocpu.serve.estimator.data import LabelledFrame
 
         labels = np.asarray(y)
         if self._regresses:
             return LabelledFrame(features, labels.astype(np.float64))
-        other = labels[~np.isin(labels, self.classes_)]
-        if other.size:
+        unknown = labels[~np.isin(labels, self.classes_)]
+        if unknown.size:
             raise DataError(
-                f"y of eval_set has the class {other.tolist()[0]!r}, which fit's y lacks"
+                f"y of eval_set has the class {unknown.tolist()[0]!r}, which fit's y lacks"
             )
+        # np.unique sorts: the greater class is the click
         return LabelledFrame(features, (labels == self.classes_[1]).astype(np.int8))
 
     # ---- use ----
@@ -223,8 +233,8 @@ class DLRM:
         predicted = self.predict(X)
         if not self._regresses:
             return float(np.mean(predicted == labels))
-        rest = float(np.sum((labels - predicted.astype(np.float64)) ** 2))
-        return 1.0 - rest / float(np.sum((labels - labels.mean()) ** 2))
+        residual = float(np.sum((labels - predicted.astype(np.float64)) ** 2))
+        return 1.0 - residual / float(np.sum((labels - labels.mean()) ** 2))
 
     def _scores(self, X: object) -> F32:
         from neocpu.serve.estimator.data import feature_frame
@@ -250,8 +260,10 @@ class DLRM:
         self.__dict__ = state
         if "model_" in state:
             name, content = state["model_"]
+            # the folder that was pickled may be gone, or on another machine
             self.out_ = _temporary_folder(self)
             path = self.out_ / FOLDER / name
+            # the layout of a run's folder, which `save` and `load` expect
             path.parent.mkdir()
             path.write_bytes(content)
             self._note()
@@ -296,6 +308,7 @@ class DLRM:
         # The folder may be moved or copied, and a loaded estimator must not train into this one.
         params = self.get_params() | {"out": None}
         note = {
+            # paths and NumPy's scalars are no JSON
             "params": json.loads(json.dumps(params, default=str)),
             "overrides": self.overrides_,
             "classes": None if self._regresses else self.classes_.tolist(),

@@ -30,6 +30,7 @@ def short_names() -> dict[str, tuple[str, ...]]:
     unique: dict[str, tuple[str, ...]] = {
         name: (key,) for name, key in zip(names, keys) if names.count(name) == 1
     }
+    # a name that optimizers of tables also have would not say whose it is
     reserved = {entry.name for entry in fields(SparseOptimizer)}
     return {name: key for name, key in unique.items() if name not in reserved} | SHARED
 
@@ -64,6 +65,7 @@ def run_overrides(config: Path, keys: Mapping[str, object]) -> list[str]:
     overrides = overrides_of(keys)
     set_keys = {override.partition("=")[0] for override in overrides}
     if "model.embedding_dim" in set_keys and "model.bottom" not in set_keys:
+        # dot products need vectors of one width
         drafted = load(config).model.bottom
         (dim,) = (value for name, value in keys.items() if name.endswith("embedding_dim"))
         overrides.append(f"model.bottom={toml_text([*drafted[:-1], _plain(dim)])}")

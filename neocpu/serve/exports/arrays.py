@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,9 @@ Metadata = Mapping[str, str]
 class Entry:
     """One array of an export: `parts()` yields it in pieces along its first axis.
 
-    dtype : of the pieces. type : safetensors' name of the elements, where it is not that of the
-    dtype (codes of bfloat16 are uint16 here).
+    dtype : of the pieces.
+    type : safetensors' name of the elements, where it is not that of the dtype (codes of bfloat16
+        are uint16 here).
     """
 
     name: str
@@ -124,8 +125,8 @@ def write_arrays(
 ) -> None:
     """Write arrays of a checkpoint as `.npz` or `.safetensors`, by the name of `target`.
 
-    metadata : of the file, texts by name; .npz files have none. advice : what would make it
-    smaller, for a disk that is too small.
+    metadata : of the file, texts by name; .npz files have none.
+    advice : what would make it smaller, for a disk that is too small.
 
     Raises ConfigError for another name, CheckpointError where the checkpoint cannot be read, the
     target not be written, or where it is a checkpoint that is needed.
@@ -142,7 +143,8 @@ def write_arrays(
 def check_disk(target: Path, size: int, advice: str = "", twice: bool = False) -> None:
     """Raise CheckpointError where the disk has no room for a file of about `size` bytes.
 
-    twice : it takes as much again while it is written. advice : what would make it smaller.
+    twice : it takes as much again while it is written.
+    advice : what would make it smaller.
     """
     need = size * (1 + twice) + HEADER
     free = free_bytes(target.parent)
@@ -162,8 +164,8 @@ def _write_npz(arrays: Sequence[Entry], metadata: Metadata, path: Path) -> None:
                 head = {"descr": entry.dtype, "fortran_order": False, "shape": entry.shape}
                 # np.savez would need whole arrays in memory; here they come piece by piece.
                 np.lib.format.write_array_header_1_0(member, head)
-                for part in entry.parts():
-                    member.write(np.ascontiguousarray(part, entry.dtype).tobytes())
+                for piece in entry.parts():
+                    member.write(np.ascontiguousarray(piece, entry.dtype).tobytes())
 
 
 def _write_safetensors(arrays: Sequence[Entry], metadata: Metadata, path: Path) -> None:
@@ -171,10 +173,10 @@ def _write_safetensors(arrays: Sequence[Entry], metadata: Metadata, path: Path) 
     total = sum(entry.bytes for entry in arrays)
     with _buffer(total, path) as data:
         specs = {}
-        first = 0
+        start = 0
         for entry in arrays:
-            tensor = data[first : first + entry.bytes]
-            first += entry.bytes
+            tensor = data[start : start + entry.bytes]
+            start += entry.bytes
             _fill(tensor, entry)
             specs[entry.name] = library.TensorSpec(
                 dtype=entry.type or TYPES[entry.dtype],
@@ -187,6 +189,7 @@ def _write_safetensors(arrays: Sequence[Entry], metadata: Metadata, path: Path) 
         except library.SafetensorError as error:
             # As the other writer fails, so that one handler says it.
             raise OSError(str(error)) from error
+    # the mask can only be read by setting it
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)  # the library lets only its owner read a file
@@ -217,10 +220,11 @@ def _buffer(size: int, path: Path) -> Iterator[NDArray[np.uint8]]:
         allocate(handle, 0, size)
         yield np.frombuffer(mmap.mmap(handle, size), np.uint8)
     finally:
+        # the map keeps the file open
         os.close(handle)
 
 
-def safetensors_library() -> Any:
+def safetensors_library() -> ModuleType:
     """The module safetensors. Raises EnvironmentProblem that says how to install it."""
     try:
         import safetensors

@@ -48,8 +48,9 @@ EXPORTED = ("copy", "add", "multiply", "project")  # operations that exported mo
 class DataFacts:
     """What is known of the data of a checkpoint.
 
-    dense, categories : how columns of a log are read, by feature. missing : texts that stand for an
-    empty field. vocabularies : codes by feature, row i + 1 for entry i; {}: there are none.
+    dense, categories : how columns of a log are read, by feature.
+    missing : texts that stand for an empty field.
+    vocabularies : codes by feature, row i + 1 for entry i; {}: there are none.
     single : features of which every sample has exactly one value.
     """
 
@@ -205,7 +206,7 @@ def _version(model: Mapping[str, object]) -> int:
 
 def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> list[Facts]:
     """What the card says of each key of the batch, in their order."""
-    features = []
+    features: list[Facts] = []
     for key in bags(tables):
         category = facts.categories.get(key.feature, CategoryField(key.feature, key.feature, ""))
         features.append(

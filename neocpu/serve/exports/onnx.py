@@ -14,11 +14,12 @@ whole tables; with `unlearnt="zero"` it holds the trained ones and an index, and
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Ints
 from neocpu.serve.exports.arrays import Entry, check_disk
 from neocpu.serve.exports.card import DataFacts, card_of
 from neocpu.serve.exports.onnx_graph import Graph, Proto
@@ -30,6 +31,9 @@ from neocpu.train.before.preflight import human
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.tools import refuse_needed_files, written
 from neocpu.train.config.config import Config
+
+if TYPE_CHECKING:
+    pass
 
 PARTS = ("auto", "whole", "dense")
 INPUTS = ("codes", "rows")
@@ -50,8 +54,9 @@ def export_onnx(
 ) -> tuple[str, int]:
     """Write a model, or its dense part, as ONNX; returns which, and the bytes of its tables.
 
-    part : one of PARTS; auto: the whole model where its tables are small. inputs : of the whole
-    model, one of INPUTS. unlearnt : what rows that were never trained give, "initial" or "zero".
+    part : one of PARTS; auto: the whole model where its tables are small.
+    inputs : of the whole model, one of INPUTS.
+    unlearnt : what rows that were never trained give, "initial" or "zero".
 
     Raises ConfigError for a whole model of more than 2 GB, CheckpointError where the checkpoint
     cannot be read, or the target not be written.
@@ -124,6 +129,7 @@ class _Builder:
         for feature in self.card["features"]:
             table = tables[feature["table"]]
             name = feature["name"] if self._inputs == "codes" else feature["key"]
+            # features of several tables share their inputs
             if name not in bags:
                 weighted = feature["name"] in weighted_features(self.card)
                 bags[name] = self._bag(name, feature["list"], feature["list"] and weighted)
@@ -133,6 +139,7 @@ class _Builder:
             if self._inputs == "codes":
                 rows = self._rows(values, feature, table)
                 if row_map := feature.get("map"):
+                    # before `rows` changes: weights depend on rows of the logical table
                     factors = self._parts.weights(rows, factors, row_map)
                     rows = self._parts.rows(rows, row_map)
             pooled.append(self._pooled(weights[feature["table"]], rows, count, factors, table))
@@ -151,12 +158,12 @@ class _Builder:
         """What follows pooling, and the file's metadata."""
         graph = self.graph
         layout = self._layout
-        first = self._mlp("bottom", dense)
+        bottom = self._mlp("bottom", dense)
         pooled = self._parts.composed(pooled, self._parameter)
         interactions = OnnxInteractions(graph, layout, self._parameter)
         vectors = [vector for key, vector in enumerate(pooled) if key not in layout.wide]
         widths = (layout.first_column, *layout.vector_widths)
-        z, logit = interactions.chain([first, *self._towers(vectors)], widths)
+        z, logit = interactions.chain([bottom, *self._towers(vectors)], widths)
         logits = self._mlp("top", z)
         if logit:
             logits = graph.node("Add", logits, logit)
@@ -195,6 +202,7 @@ class _Builder:
             deviations = [column.fitted[1] if column.fitted else 1.0 for column in columns]
             wide = graph.node("Sub", wide, graph.constant(means, np.float64))
             wide = graph.node("Div", wide, graph.constant(deviations, np.float64))
+            # 0 means missing, not the number 0 standardised
             wide = graph.node("Where", missing, zero, wide)
         return graph.cast(wide, np.float32)
 
@@ -218,10 +226,11 @@ class _Builder:
         rows = feature["map"]["rows"] if "map" in feature else table.spec.rows
         count = graph.constant(rows, WORD)
         if self._config.data.rows_by == "code":
+            # as i64, bits of codes from 2^63 on would have other remainders
             return graph.cast(graph.node("Mod", graph.cast(codes, WORD), count), np.int64)
         return mixed_rows(graph, codes, int(feature["hash_key"]), rows)
 
-    def _index(self, values: str, keys: Any) -> str:
+    def _index(self, values: str, keys: Ints) -> str:
         """Place of each value among distinct keys, from 1; 0 for others."""
         # onnx cannot tell the type of an empty attribute; times 0 is row 0 for every value.
         if not keys.size:
@@ -237,7 +246,7 @@ class _Builder:
 
     # ---- tables ----
 
-    def _table(self, table: StoredTable) -> tuple[str, Proto]:
+    def _table(self, table: StoredTable) -> tuple[str, Ints | None]:
         """Weights of a table; rows that are there, behind a row of zeros (None: all)."""
         *index, weight = (_array(entry) for entry in table.entries(self._file))
         kind = ONNX_TYPES[table.form]
@@ -249,7 +258,7 @@ class _Builder:
 
     def _pooled(
         self,
-        weight: tuple[str, object],
+        weight: tuple[str, Ints | None],
         rows: str,
         count: str,
         factors: str,
@@ -269,10 +278,11 @@ class _Builder:
             return graph.node("Mul", vectors, graph.node("Unsqueeze", factors, graph.constant([1])))
         # The length of lists is known when the model runs, so its mask is made in the graph.
         length = graph.node("Shape", rows, start=1, end=2)
+        # Range takes scalars
         length = graph.node("Reshape", length, graph.constant([], np.int64))
-        places = graph.node("Range", graph.constant(0), length, graph.constant(1))
+        columns = graph.node("Range", graph.constant(0), length, graph.constant(1))
         column = graph.node("Unsqueeze", count, graph.constant([1]))
-        inside = graph.cast(graph.node("Less", places, column), np.float32)
+        inside = graph.cast(graph.node("Less", columns, column), np.float32)
         if factors:
             inside = graph.node("Mul", inside, factors)
         factor = graph.node("Unsqueeze", inside, graph.constant([2]))

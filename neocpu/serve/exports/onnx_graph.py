@@ -13,6 +13,7 @@ Proto: TypeAlias = Any  # the module onnx, and its messages: an optional library
 OPSET = 18
 ML_OPSET = 3  # of ai.onnx.ml, whose LabelEncoder maps codes to rows
 IR_VERSION = 9
+Attribute = int | float | str | Sequence[int]
 
 
 def onnx_library() -> Proto:
@@ -58,6 +59,7 @@ class Graph:
             types(
                 name=name,
                 dims=array.shape,
+                # NumPy has no bfloat16: its bits come as uint16
                 data_type=getattr(types, kind) if kind else number,
                 raw_data=np.ascontiguousarray(array).tobytes(),
             )
@@ -92,6 +94,7 @@ class Graph:
     def model(self, output: str, name: str, metadata: dict[str, str]) -> Proto:
         """The checked model, whose output f32[batch] gets a name."""
         helper = self.onnx.helper
+        # servers ask for the output by its name, and nodes number theirs
         self._nodes.append(helper.make_node("Identity", [output], [name]))
         kind = self.onnx.TensorProto.FLOAT
         result = helper.make_tensor_value_info(name, kind, ["batch"])

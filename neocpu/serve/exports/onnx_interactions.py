@@ -17,7 +17,8 @@ from neocpu.train.model.layout import ModelLayout
 class OnnxInteractions:
     """Adds interactions to a graph.
 
-    layout : of the model. parameter : puts a dense parameter into the graph, and names it.
+    layout : of the model.
+    parameter : puts a dense parameter into the graph, and names it.
     """
 
     def __init__(self, graph: Graph, layout: ModelLayout, parameter: Callable[[str], str]) -> None:
@@ -92,13 +93,14 @@ class OnnxInteractions:
         axis = graph.constant([1])
         total = graph.node("ReduceSum", stacked, axis, keepdims=0)
         squares = graph.node("ReduceSum", graph.node("Mul", stacked, stacked), axis, keepdims=0)
+        # ((sum v)^2 - sum v^2) / 2: linear in the number of vectors
         twice = graph.node("Sub", graph.node("Mul", total, total), squares)
         summed = graph.node("ReduceSum", twice, axis, keepdims=1)
         return graph.node("Mul", summed, graph.constant(0.5, np.float32))
 
     def _cross(self, prefix: str, x: str) -> str:
         graph = self._graph
-        first = x
+        x0 = x
         layer = 0
         while any(name.startswith(f"{prefix}.cross.{layer}.") for name in self._names):
             name = f"{prefix}.cross.{layer}"
@@ -107,7 +109,7 @@ class OnnxInteractions:
             else:
                 middle = graph.node("Gemm", x, self._parameter(f"{name}.v.weight"), transB=1)
                 factor = self._linear(f"{name}.u", middle)
-            x = graph.node("Add", graph.node("Mul", first, factor), x)
+            x = graph.node("Add", graph.node("Mul", x0, factor), x)
             layer += 1
         return x
 
@@ -119,9 +121,9 @@ class OnnxInteractions:
             graph.node(
                 "MatMul",
                 stacked,
-                graph.node("Transpose", self._parameter(f"{prefix}.{part}.weight"), perm=[1, 0]),
+                graph.node("Transpose", self._parameter(f"{prefix}.{name}.weight"), perm=[1, 0]),
             )
-            for part in PARTS
+            for name in PARTS
         )
         scores = graph.node("MatMul", query, graph.node("Transpose", key, perm=[0, 2, 1]))
         scale = graph.constant(1 / math.sqrt(width), np.float32)
@@ -133,27 +135,28 @@ class OnnxInteractions:
         """Vectors of one layer of DHEN."""
         graph = self._graph
         x = self._side_by_side(vectors)
-        parts = []
+        outputs = []
         for module in layout.shape.modules:
             if module == "dot":
-                part = self.dots(vectors, False)
+                output = self.dots(vectors, False)
             elif module == "cross":
-                part = self._cross(f"{layout.name}.cross", x)
+                output = self._cross(f"{layout.name}.cross", x)
             elif module == "attention":
-                part = self._attention(f"{layout.name}.attention", vectors)
+                output = self._attention(f"{layout.name}.attention", vectors)
             else:
-                part = x
-            parts.append(self._linear(f"{layout.name}.{module}.out", part))
+                output = x
+            outputs.append(self._linear(f"{layout.name}.{module}.out", output))
         if layout.shape.ensemble == "concat":
-            y = self._side_by_side(parts)
+            y = self._side_by_side(outputs)
         else:
-            y = parts[0] if len(parts) == 1 else graph.node("Sum", *parts)
+            y = outputs[0] if len(outputs) == 1 else graph.node("Sum", *outputs)
         if layout.shape.residual:
-            known = layout.projects_residual
-            y = graph.node("Add", y, self._linear(f"{layout.name}.residual", x) if known else x)
+            projected = layout.projects_residual
+            y = graph.node("Add", y, self._linear(f"{layout.name}.residual", x) if projected else x)
         result = graph.split(y, layout.widths)
         if not layout.shape.norm:
             return result
+        # DHEN's norm learns no gain, but the operator must have one
         gain = graph.constant(np.ones(layout.widths[0]), np.float32)
         return [
             graph.node("LayerNormalization", vector, gain, axis=1, epsilon=EPS) for vector in result

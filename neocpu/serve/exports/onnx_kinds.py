@@ -41,6 +41,7 @@ def _word(graph: Graph, word: int) -> str:
 
 def _folded(graph: Graph, x: str, bits: int) -> str:
     """x ^ (x >> bits), logically."""
+    # BitShift is defined for unsigned numbers only
     shifted = graph.node(
         "BitShift",
         graph.cast(x, WORD),
@@ -51,7 +52,10 @@ def _folded(graph: Graph, x: str, bits: int) -> str:
 
 
 class OnnxKinds:
-    """The parts of one model. layout : how its vectors are composed (None: they are not)."""
+    """The tables of kinds of one model.
+
+    layout : how its vectors are composed (None: they are not).
+    """
 
     def __init__(self, graph: Graph, layout: CompositionLayout | None) -> None:
         self._graph = graph
@@ -83,6 +87,7 @@ class OnnxKinds:
         graph = self._graph
         factors = [weights] if weights and row_map["log_weights"] else []
         if row_map["signed"]:
+            # another key than that of the rows: signs must not follow from rows
             word = _mixed(graph, rows, ALL_BITS ^ int(row_map["key"]))
             odd = graph.node("BitwiseAnd", word, graph.constant(1))
             minus = graph.constant(-1, np.float32)
@@ -101,18 +106,20 @@ class OnnxKinds:
     def _inside(self, rows: str, row_map: Card) -> str:
         """Which rows are in the range of a part?"""
         graph = self._graph
-        first = row_map["first"]
-        below = graph.node("Less", rows, graph.constant(first + row_map["modulus"]))
-        return graph.node("And", below, graph.node("GreaterOrEqual", rows, graph.constant(first)))
+        start = row_map["first"]
+        below = graph.node("Less", rows, graph.constant(start + row_map["modulus"]))
+        return graph.node("And", below, graph.node("GreaterOrEqual", rows, graph.constant(start)))
 
     def composed(self, pooled: list[str], parameter: Callable[[str], str]) -> list[str]:
         """The model's vectors, of those of its tables; parameter(name) : a tensor of the graph."""
         if self._layout is None:
             return pooled
         once = cache(parameter)  # features of one table share its parameters
-        return [self._part(part, pooled, once) for part in self._layout.parts]
+        return [self._composed_vector(part, pooled, once) for part in self._layout.parts]
 
-    def _part(self, part: KeyVectors, pooled: list[str], parameter: Callable[[str], str]) -> str:
+    def _composed_vector(
+        self, part: KeyVectors, pooled: list[str], parameter: Callable[[str], str]
+    ) -> str:
         graph = self._graph
         names = iter(part.tensors)
         vectors = []

@@ -42,11 +42,12 @@ def splitmix64(x: np.ndarray) -> np.ndarray:
 def fnv1a64(texts: Sequence[str]) -> np.ndarray:
     """FNV-1a, 64 bits, of the UTF-8 bytes of each text: uint64[n]."""
     data = [text.encode() for text in texts]
-    sizes = np.array([len(each) for each in data], np.int64)
+    sizes = np.array([len(encoded) for encoded in data], np.int64)
     inside = np.arange(sizes.max(initial=0)) < sizes[:, None]
     letters = np.zeros((len(data), inside.shape[-1]), np.uint64)
     letters[inside] = np.frombuffer(b"".join(data), np.uint8)
     code = np.full(len(data), 0xCBF29CE484222325, np.uint64)
+    # letter by letter for all texts: there are far more texts than letters in one
     for column in range(letters.shape[1]):
         mixed = (code ^ letters[:, column]) * np.uint64(0x100000001B3)
         code = np.where(inside[:, column], mixed, code)
@@ -105,6 +106,7 @@ def moment_of(value: Value, form: str) -> datetime.datetime:
     elif form == "iso":
         moment = datetime.datetime.fromisoformat(str(value))
     elif form == "YYMMDDHH":
+        # a number has lost the leading 0 of years before 2010
         moment = _parsed(f"20{int(value):08}", "%Y%m%d%H")
     else:
         moment = _parsed(str(value), form)
@@ -151,7 +153,8 @@ def code_of(value: Value, feature: Feature) -> int:
 class RawValues:
     """Columns of a log to the inputs of a model.
 
-    card : of the exported model. vocabularies : codes uint64[V] by feature, entry i is row i + 1.
+    card : of the exported model.
+    vocabularies : codes uint64[V] by feature, entry i is row i + 1.
     """
 
     def __init__(self, card: Card, vocabularies: Mapping[str, np.ndarray] | None = None) -> None:
@@ -219,6 +222,7 @@ class RawValues:
         mark = feature["weight_separator"]
         listed = isinstance(value, (list, tuple, np.ndarray))
         if not listed and not separator:
+            # a single value that is missing has a row of its own, an empty list none
             return [] if feature["many"] and self.is_missing(value) else [(value, 1.0)]
         if not listed:
             value = [] if self.is_missing(value) else str(value).split(separator)
@@ -226,8 +230,8 @@ class RawValues:
             weights = weights.split(separator) if weights else []
         if mark and not listed:
             parts = [item.rpartition(mark) for item in value]
-            value = [item if found else text for item, found, text in parts]
-            weights = [text if found else "" for _, found, text in parts]
+            value = [item if marked else text for item, marked, text in parts]
+            weights = [text if marked else "" for _, marked, text in parts]
         factors = [1.0] * len(value) if weights is None else weights
         return [(item, 1.0 if self.is_missing(w) else float(w)) for item, w in zip(value, factors)]
 
@@ -267,8 +271,8 @@ class RawValues:
         words = self.vocabularies[name]
         if not words.size:
             return np.zeros(codes.size, np.int64)
-        place = np.searchsorted(words, codes, sorter=order).clip(max=words.size - 1)
-        return np.where(words[order[place]] == codes, order[place] + 1, 0)
+        position = np.searchsorted(words, codes, sorter=order).clip(max=words.size - 1)
+        return np.where(words[order[position]] == codes, order[position] + 1, 0)
 
     # ---- ONNX ----
 

@@ -54,8 +54,11 @@ STORED = {
 class StoredTable:
     """How one table is written.
 
-    number : of its tensor. learnt : rows in the state. unlearnt : one of UNLEARNT. narrow : keep
-    its own format; else fp32. all_rows : write all rows, however many.
+    number : of its tensor.
+    learnt : rows in the state.
+    unlearnt : one of UNLEARNT.
+    narrow : keep its own format; else fp32.
+    all_rows : write all rows, however many.
     """
 
     spec: TableSpec
@@ -121,18 +124,18 @@ class StoredTable:
                 yield self.encode(block.values)
             return
         learnt = file.rows(self.number)
-        first = 0
+        start = 0
         for filled in whole_values(file, self.number):
             values = dict(filled)
             count = len(values["weight"])
             if self.unlearnt == "zero":
                 # Both ascend, so the rows of a piece are a slice of those that were learnt.
-                bounds = np.searchsorted(learnt, [first, first + count])
+                bounds = np.searchsorted(learnt, [start, start + count])
                 never = np.ones(count, np.bool_)
-                never[learnt[slice(*bounds)] - first] = False
+                never[learnt[slice(*bounds)] - start] = False
                 for array in values.values():
                     array[never] = 0
-            first += count
+            start += count
             yield self.encode(values)
 
     def facts(self) -> Facts:
@@ -191,8 +194,8 @@ def export_scorer(
 ) -> list[StoredTable]:
     """Write a model with all that serving it takes; returns how its tables were written.
 
-    unlearnt : what rows that were never trained give, their "initial" values or "zero". narrow :
-    keep tables of narrow formats as they are; else as float32.
+    unlearnt : what rows that were never trained give, their "initial" values or "zero".
+    narrow : keep tables of narrow formats as they are; else as float32.
 
     Raises CheckpointError where the checkpoint cannot be read, or the target not be written.
     """
@@ -201,13 +204,13 @@ def export_scorer(
     card = card_of(file, facts)
     for entry, table in zip(card["tables"], tables):
         entry.update(table.facts())
-    card["config"] = {
+    run_config = {
         "toml": file.text("config"),
         "overrides": json.loads(file.text("overrides")),
         "header": file.header,
     }
     # one entry: the library writes several in any order, and equal models shall be equal files
-    metadata = {"neocpu": json.dumps(card)}
+    metadata = {"neocpu": json.dumps({**card, "config": run_config})}
     advice = "" if unlearnt == "zero" else "--unlearnt zero leaves out more"
     write_arrays(file, target, scorer_entries(file, tables, facts), metadata, advice)
     return tables

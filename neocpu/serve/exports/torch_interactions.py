@@ -19,8 +19,9 @@ EPS = 1e-5  # of the layer normalisation
 def interact(model: Card, tensors: Tensors, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """(input of the top MLP f32[B, n], what interactions add to the logit f32[B]).
 
-    model : interaction (a name or several), diagonal and dhen (its shape) of the card. tensors :
-    parameters by name. rows : vectors f32[B, width], the bottom MLP's output first.
+    model : interaction (a name or several), diagonal and dhen (its shape) of the card.
+    tensors : parameters by name.
+    rows : vectors f32[B, width], the bottom MLP's output first.
     """
     names = model["interaction"]
     vectors = list(rows)
@@ -54,12 +55,13 @@ def dots(vectors: Sequence[Tensor], diagonal: bool) -> Tensor:
 def pair_sum(vectors: Sequence[Tensor]) -> Tensor:
     """Sum f32[B] of the products of all pairs."""
     stacked = torch.stack(list(vectors), 1)
+    # linear in the number of vectors, unlike the products themselves
     return ((stacked.sum(1) ** 2) - (stacked**2).sum(1)).sum(1) / 2
 
 
 def cross(tensors: Tensors, prefix: str, x: Tensor) -> Tensor:
     """Cross layers `prefix`.cross.0, ... of x f32[B, n]."""
-    first = x
+    x0 = x
     layer = 0
     while any(name.startswith(f"{prefix}.cross.{layer}.") for name in tensors):
         name = f"{prefix}.cross.{layer}"
@@ -68,7 +70,7 @@ def cross(tensors: Tensors, prefix: str, x: Tensor) -> Tensor:
         else:
             middle = functional.linear(x, tensors[f"{name}.v.weight"])
             factor = _linear(tensors, f"{name}.u", middle)
-        x = first * factor + x
+        x = x0 * factor + x
         layer += 1
     return x
 
@@ -76,11 +78,11 @@ def cross(tensors: Tensors, prefix: str, x: Tensor) -> Tensor:
 def attention(tensors: Tensors, prefix: str, vectors: Sequence[Tensor]) -> Tensor:
     """One head among vectors: their mixtures f32[B, count * D]."""
     x = torch.stack(list(vectors), 1)
-    parts = [
-        functional.linear(x, tensors[f"{prefix}.{part}.weight"])
-        for part in ("query", "key", "value")
+    projections = [
+        functional.linear(x, tensors[f"{prefix}.{name}.weight"])
+        for name in ("query", "key", "value")
     ]
-    return functional.scaled_dot_product_attention(*parts).flatten(1)
+    return functional.scaled_dot_product_attention(*projections).flatten(1)
 
 
 def dhen(shape: Card, tensors: Tensors, prefix: str, vectors: Sequence[Tensor]) -> list[Tensor]:
@@ -89,18 +91,18 @@ def dhen(shape: Card, tensors: Tensors, prefix: str, vectors: Sequence[Tensor]) 
     for layer in range(shape["layers"]):
         name = f"{prefix}.dhen.{layer}"
         x = torch.cat(list(vectors), 1)
-        parts = []
+        outputs = []
         for module in shape["modules"]:
             if module == "dot":
-                part = dots(vectors, False)
+                output = dots(vectors, False)
             elif module == "cross":
-                part = cross(tensors, f"{name}.cross", x)
+                output = cross(tensors, f"{name}.cross", x)
             elif module == "attention":
-                part = attention(tensors, f"{name}.attention", vectors)
+                output = attention(tensors, f"{name}.attention", vectors)
             else:
-                part = x
-            parts.append(_linear(tensors, f"{name}.{module}.out", part))
-        y = torch.cat(parts, 1) if shape["ensemble"] == "concat" else sum(parts[1:], parts[0])
+                output = x
+            outputs.append(_linear(tensors, f"{name}.{module}.out", output))
+        y = torch.cat(outputs, 1) if shape["ensemble"] == "concat" else sum(outputs[1:], outputs[0])
         if shape["residual"]:
             known = f"{name}.residual.weight" in tensors
             y = y + (_linear(tensors, f"{name}.residual", x) if known else x)

@@ -67,7 +67,8 @@ def philox4x32(key: int, row: Tensor, block: Tensor) -> Tensor:
 class EmbeddingTable(nn.Module):
     """One embedding table: row numbers to rows, pooled by bag.
 
-    facts : its entry of the card. weight, rows : its tensors; rows None: all are there.
+    facts : its entry of the card.
+    weight, rows : its tensors; rows None: all are there.
     """
 
     def __init__(self, facts: Card, weight: Tensor, rows: Tensor | None) -> None:
@@ -99,7 +100,7 @@ class EmbeddingTable(nn.Module):
         if rows.numel() and (int(rows.min()) < -1 or int(rows.max()) >= count):
             raise IndexError(f"table {self.facts['name']} has rows 0 to {count - 1}")
         if self.rows is None:
-            place = rows.clamp(min=0)
+            index = rows.clamp(min=0)
             known = rows >= 0
         else:
             place = torch.searchsorted(self.rows, rows).clamp(max=max(len(self.rows) - 1, 0))
@@ -107,7 +108,7 @@ class EmbeddingTable(nn.Module):
             known = self.rows[place] == rows if len(self.rows) else rows < -1
         # A row -1 is a part that has nothing for this row of the logical table: it adds zeros.
         vectors = torch.zeros(rows.numel(), self.facts["dim"], device=rows.device)
-        vectors[known] = self.decode(self.weight[place[known]])
+        vectors[known] = self.decode(self.weight[index[known]])
         if self.rows is not None and self.facts["unlearnt"] == "initial":
             never = ~known & (rows >= 0)
             vectors[never] = self.initial(rows[never])
@@ -135,6 +136,7 @@ class EmbeddingTable(nn.Module):
         blocks = torch.arange(-(-dim // 4), device=rows.device)[None, :]
         words = philox4x32(int(self.facts["initial_key"]), rows[:, None], blocks)
         words = words.flatten(1)[:, :dim]
+        # 24 bits, so that all of them are exact in fp32
         unit = ((words >> 8) - (1 << 23)).float() / (1 << 23)
         start = self.facts.get("start", {"mean": 0, "bound": 1 / math.sqrt(self.facts["rows"])})
         numbers = unit * np.float32(start["bound"]) + np.float32(start["mean"])
@@ -152,7 +154,8 @@ class EmbeddingTable(nn.Module):
 class TorchModel(nn.Module):
     """A trained model of neocpu: raw columns or row numbers to predictions.
 
-    card : what the file says about itself. tensors : its arrays by name.
+    card : what the file says about itself.
+    tensors : its arrays by name.
     """
 
     def __init__(self, card: Card, tensors: Mapping[str, Tensor]) -> None:
@@ -170,6 +173,7 @@ class TorchModel(nn.Module):
             {_safe(name): nn.Parameter(tensors[name], requires_grad=False) for name in names}
         )
         vocabularies = {
+            # the file has codes as i64, as torch computes little in uint64
             name.removeprefix("vocabularies/"): codes.numpy().view(np.uint64)
             for name, codes in tensors.items()
             if name.startswith("vocabularies/")
@@ -228,7 +232,8 @@ class TorchModel(nn.Module):
         if "parts" not in self.model:
             return pooled
         return [
-            self._part(part, [pooled[key] for key in part["keys"]]) for part in self.model["parts"]
+            self._composed_vector(part, [pooled[key] for key in part["keys"]])
+            for part in self.model["parts"]
         ]
 
     def _part(self, part: Card, sources: list[Tensor]) -> Tensor:
@@ -264,10 +269,10 @@ class TorchModel(nn.Module):
         vectors: list[Tensor] = []
         for tower in self.model["towers"]:
             members = [pooled[key] for key in tower["keys"]]
-            parts = (("joint", torch.cat(members, 1)[:, None]), ("feature", None))
-            for part, x in parts:
-                name = f"dense/towers.{tower['name']}.{part}"
-                if tower[f"{part}_vectors"]:
+            modules = (("joint", torch.cat(members, 1)[:, None]), ("feature", None))
+            for module, x in modules:
+                name = f"dense/towers.{tower['name']}.{module}"
+                if tower[f"{module}_vectors"]:
                     x = torch.stack(members, 1) if x is None else x
                     weight = self.dense[_safe(f"{name}.weight")]
                     out = functional.linear(x, weight, self.dense[_safe(f"{name}.bias")])

@@ -88,16 +88,16 @@ def _curve(name: str, runs: Sequence[Run]) -> Chart | None:
     y_at = _scale(y_values[0], y_values[-1], HEIGHT - BOTTOM, TOP)
     series = []
     for (number, split), points in curves.items():
-        places = [(x_at(samples), y_at(value)) for samples, value in points]
+        positions = [(x_at(samples), y_at(value)) for samples, value in points]
         run = runs[number].name
         tips = [f"{run}, {split}: {short(y)} at {count(x)} samples" for x, y in points]
-        marks = [(x, y, tip) for (x, y), tip in zip(places, tips)]
+        marks = [(x, y, tip) for (x, y), tip in zip(positions, tips)]
         series.append(
             Series(
                 run=run,
                 split=split,
                 colour=number % COLOURS + 1,
-                points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places),
+                points=" ".join(f"{x:.1f},{y:.1f}" for x, y in positions),
                 marks=marks,
             )
         )
@@ -120,9 +120,11 @@ def _points(run: Run, split: str, name: str) -> list[tuple[float, float]]:
         for line in run.lines
         if line["split"] == split
         and isinstance(line.get(name), int | float)
+        # a run that diverged noted NaN, which is no coordinate
         and math.isfinite(line[name])
     ]
     step = -(-len(points) // MOST_POINTS) or 1
+    # the last point is the result, and always stays
     return points[:-1:step] + points[-1:]
 
 
@@ -132,15 +134,17 @@ def _range(values: Sequence[float], name: str) -> list[float]:
     high = max(values)
     if name in ("samples_per_second", "learning_rate"):
         return ticks(high)
+    # an axis needs a length even where all values are equal
     spread = high - low or abs(high) or 1.0
     step = ticks(spread, 4)[1]
-    first = math.floor(low / step)
-    last = max(math.ceil(high / step), first + 1)
-    return [step * number for number in range(first, last + 1)]
+    lowest = math.floor(low / step)
+    highest = max(math.ceil(high / step), lowest + 1)
+    return [step * number for number in range(lowest, highest + 1)]
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
     """Where a value lies between two ends of a picture."""
+    # one value alone would divide by 0
     size = (high - low) or 1.0
     return lambda value: start + (end - start) * (value - low) / size
 
@@ -152,8 +156,8 @@ def calibration(runs: Sequence[Run]) -> Chart | None:
     rates = [
         rate
         for *_, bins in splits
-        for each in bins
-        for rate in (each["predicted"], each["label"])
+        for row in bins
+        for rate in (row["predicted"], row["label"])
         if rate > 0
     ]
     if not rates:
@@ -168,13 +172,14 @@ def calibration(runs: Sequence[Run]) -> Chart | None:
     series = []
     for number, run, split, bins in splits:
         marks = []
-        for each in bins:
+        for row in bins:
             tip = (
-                f"{run.name}, {split}: {each['samples']:,} samples predicted at "
-                f"{100 * each['predicted']:.3g} %, of which {100 * each['label']:.3g} % clicked"
+                f"{run.name}, {split}: {row['samples']:,} samples predicted at "
+                f"{100 * row['predicted']:.3g} %, of which {100 * row['label']:.3g} % clicked"
             )
-            marks.append((at(log(each["predicted"])), up(log(each["label"])), tip))
-        clicked = [mark for mark, each in zip(marks, bins) if each["label"] > 0]
+            marks.append((at(log(row["predicted"])), up(log(row["label"])), tip))
+        # 0 has no logarithm: such bins are marked at the edge, off the line
+        clicked = [mark for mark, row in zip(marks, bins) if row["label"] > 0]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in clicked)
         series.append(Series(run.name, split, number % COLOURS + 1, line, marks))
     levels = range(decade, 1)
@@ -198,9 +203,9 @@ def _bins(run: Run) -> tuple[str, list[Mapping[str, float]]]:
     for split in ("test", "valid"):
         bins = by_split.get(split) or []
         whole = [
-            each
-            for each in bins
-            if isinstance(each, Mapping) and {"samples", "predicted", "label"} <= each.keys()
+            row
+            for row in bins
+            if isinstance(row, Mapping) and {"samples", "predicted", "label"} <= row.keys()
         ]
         if whole:
             return split, whole

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neocpu.core.errors import NeocpuError
+from neocpu.core.types import JsonObject
 from neocpu.core.units import bytes_text
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import SCHEMES
-from neocpu.serve.report.runs import JsonObject, Run
+from neocpu.serve.report.runs import Run
 from neocpu.train.config.keys import defaults
 
 MOST_RANKS = 128  # of a plan, and of a matrix, that are drawn
@@ -47,7 +48,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of texts; `numeric`: from which column on they are numbers."""
+    """A table of texts."""
 
     title: str
     note: str
@@ -89,6 +90,7 @@ def plan_bars(run: Run) -> PlanBars | None:
         )
         sizes[shard.rank].append((size, _scheme(scheme), tip))
     totals = [sum(size for size, _, _ in parts) for parts in sizes]
+    # one scale for all ranks, so that imbalance shows
     most = max(totals, default=0) or 1
     bars = []
     for rank, parts in enumerate(sizes[:MOST_RANKS]):
@@ -184,6 +186,7 @@ def _traffic(summary: JsonObject) -> TextTable:
     rows = [
         [verb, f"{sent['calls']:,}", *(bytes_text(sent[link]["bytes"]) for link in links)]
         for verb, sent in (summary.get("traffic") or {}).items()
+        # one rank alone sends nothing
         if summary.get("ranks", 1) > 1
     ]
     header = ["collective", "calls", "same rank", "same node", "other node"]

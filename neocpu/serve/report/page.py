@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neocpu.core.html import html_page
+from neocpu.core.types import JsonObject
 from neocpu.core.units import bytes_text
 from neocpu.serve.report import charts, details
-from neocpu.serve.report.runs import JsonObject, Run, differing
+from neocpu.serve.report.runs import Run, differing
 
 SPLITS = ("test", "valid", "progressive", "train")  # the first that was measured says how good
 METRICS = ("logloss", "mse", "ne", "auc", "calibration")

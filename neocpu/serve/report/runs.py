@@ -8,13 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import JsonObject
 from neocpu.train.config.keys import flatten
 from neocpu.train.run.folder import in_use
 
-JsonObject: TypeAlias = dict[str, Any]  # of files whose shape may be any, if they are damaged
 FILES = ("run.json", "metrics.jsonl", "config.json", "plan.json")
 
 
@@ -22,9 +21,13 @@ FILES = ("run.json", "metrics.jsonl", "config.json", "plan.json")
 class Run:
     """One run as its folder tells it.
 
-    state : "finished", "running" or "unfinished". summary : of run.json, {} without it.
-    keys : of the config, by dotted name. toml : the text of the config. plan : of plan.json.
-    lines : of metrics.jsonl. problems : what could not be read, in words.
+    state : "finished", "running" or "unfinished".
+    summary : of run.json, {} without it.
+    keys : of the config, by dotted name.
+    toml : the text of the config.
+    plan : of plan.json.
+    lines : of metrics.jsonl.
+    problems : what could not be read, in words.
     """
 
     folder: Path
@@ -77,6 +80,7 @@ def read_run(folder: Path, name: str) -> Run:
     _read_lines(run)
     if run.summary:
         run.state = "finished"
+    # files of a killed run and of one that goes on are the same, but for the lock
     elif in_use(folder):
         run.state = "running"
     if not (run.summary or run.lines or run.problems):
@@ -84,7 +88,7 @@ def read_run(folder: Path, name: str) -> Run:
     return run
 
 
-def differing(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
+def differing(runs: Sequence[Run]) -> list[tuple[str, list[object]]]:
     """Keys whose values differ between runs, each with those values (None: it has no such key).
 
     A table that some runs lack is one row, with its size where a run has it.
@@ -94,7 +98,7 @@ def differing(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
     lacking = {
         name for names in tables for name in names if not all(name in each for each in tables)
     }
-    rows = {}
+    rows: dict[str, list[object]] = {}
     for key in dict.fromkeys(key for keys in readable for key in keys):
         table = _table(key)
         if table in lacking:
@@ -135,6 +139,7 @@ def _object(run: Run, name: str) -> JsonObject:
         data = json.loads((run.folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
+    # json raises RecursionError for thousands of open brackets
     except (OSError, ValueError, RecursionError) as error:
         run.problems.append(f"{name} cannot be read: {error}")
         return {}
@@ -177,6 +182,6 @@ def _is_measurement(line: object) -> bool:
     """
     if not isinstance(line, Mapping) or not isinstance(line.get("split"), str):
         return False
-    rest = [value for name, value in line.items() if name not in ("split", "file")]
-    numbers = all(value is None or isinstance(value, int | float) for value in rest)
+    values = [value for name, value in line.items() if name not in ("split", "file")]
+    numbers = all(value is None or isinstance(value, int | float) for value in values)
     return numbers and all(isinstance(line.get(name), int) for name in ("step", "samples"))

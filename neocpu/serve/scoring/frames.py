@@ -1,7 +1,8 @@
 """How does a table in memory become samples? By the schema of the log, as a file's rows would."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard
 
 import polars as pl
 
@@ -27,9 +28,10 @@ def parsed(frame: pl.DataFrame, schema: Schema) -> Parsed:
     return samples
 
 
-def is_paths(data: Any) -> bool:
+def is_paths(data: object) -> TypeGuard[str | Path | Sequence[str | Path]]:
     """Are data given as files: a path, or a list of paths?"""
     if isinstance(data, str | Path):
         return True
-    some = isinstance(data, list | tuple) and len(data) > 0
-    return some and all(isinstance(path, str | Path) for path in data)
+    if not isinstance(data, list | tuple) or not data:
+        return False
+    return all(isinstance(path, str | Path) for path in data)

@@ -99,8 +99,9 @@ class Table:
 class ComposedTable(Table):
     """A table of some kind: `table[rows]` are its rows, composed of those of physical tables.
 
-    spec : of the logical table. model : has the physical tables and parameters. layout : how it is
-    composed of them.
+    spec : of the logical table.
+    model : has the physical tables and parameters.
+    layout : how it is composed of them.
 
     Attributes: as of `Table`; learnt, the rows all of whose parts are learnt: any of them may have
     been learnt by other rows that share it.
@@ -125,7 +126,7 @@ class ComposedTable(Table):
         rows = np.arange(self.rows, dtype=np.int64)
         complete = np.ones(self.rows, np.bool_)
         logical = self._logical_rows()
-        for table, mapped in logical.places(self._part, rows):
+        for table, mapped in logical.places(self._composition, rows):
             learnt = self._model.physical_tables[self._model.config.tables[table].name].learnt
             # -1: the part has nothing for this row, so nothing of it could be learnt.
             complete &= np.isin(mapped, learnt) | (mapped < 0)
@@ -136,11 +137,11 @@ class ComposedTable(Table):
         if name not in self.fields:
             raise KeyError(name)
         shaped = self._numbers(rows)
-        values = self._logical_rows().rows(self._part, shaped.reshape(-1))
+        values = self._logical_rows().rows(self._composition, shaped.reshape(-1))
         return values.reshape(*shaped.shape, self.dim)
 
     @property
-    def _part(self) -> KeyVectors:
+    def _composition(self) -> KeyVectors:
         return next(part for part in self._layout.parts if part.table == self.name)
 
     def _logical_rows(self) -> "LogicalRows":
@@ -153,7 +154,7 @@ class ComposedTable(Table):
             return self._model.physical_tables[physical[table].name][rows]
 
         # where rows are is no parameter, but stands among them in a checkpoint
-        moved = maps_of(self._model.config, [self._part], self._model.dense)
+        moved = maps_of(self._model.config, [self._composition], self._model.dense)
         return LogicalRows(physical, self._layout, self._model.dense, read, moved)
 
     def __repr__(self) -> str:
@@ -166,7 +167,9 @@ class TrainedModel:
 
     Attributes: path, step, digest, config; tables, `Table` by name, as the config names them;
     physical_tables, those in which the rows of tables of kinds are kept; dense, f32 array by
-    parameter. overrides : of keys of the config.
+    parameter.
+
+    overrides : of keys of the config.
     """
 
     def __init__(self, path: str | Path, overrides: Sequence[str] = ()) -> None:
@@ -189,6 +192,7 @@ class TrainedModel:
         if composition is not None and self.config.kinds:
             self.tables = {
                 spec.name: self.physical_tables[spec.name]
+                # a full table beside tables of kinds is its own physical one
                 if spec.name in full
                 else self._composed(spec, composition)
                 for spec in self.config.model_tables

@@ -68,6 +68,7 @@ def _text(path: Path, schema: Schema) -> pl.LazyFrame:
         separator=separator,
         quote_char=schema.quote or None,
         has_header=schema.header,
+        # a key such as 007 must leave as it came
         infer_schema=False,
         new_columns=list(schema.columns) if named else None,
     )

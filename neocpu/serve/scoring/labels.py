@@ -31,11 +31,11 @@ def _lacks(path: Path, schema: Schema, label: str) -> bool:
         from neocpu.ingest.formats.parquet import Parquet  # and polars
 
         return _names_lack(list(Parquet(path).types), schema, label)
-    first = _first_line(path)
-    if not first:
+    line = _first_line(path)
+    if not line:
         return False
     try:
-        fields = schema.split_line(first)
+        fields = schema.split_line(line)
     except (csv.Error, TypeError, ValueError):
         return False  # whoever converts it says what is wrong
     if schema.header and not schema.columns:
@@ -63,4 +63,5 @@ def _first_line(path: Path) -> str:
     if start is None:
         return ""
     cut = int(np.flatnonzero(start.text == ord("\n"))[0])
+    # a file from Windows has \r before the \n
     return start.text[:cut].tobytes().decode("utf-8", "replace").rstrip("\r")

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class Model(TrainedModel):
     """A trained model: that of a checkpoint, read-only.
 
-    path : a checkpoint, or a run's folder. overrides : of keys of its config, `key=value` texts.
+    path : a checkpoint, or a run's folder.
+    overrides : of keys of its config, `key=value` texts.
 
     Attributes: path, step, digest, config; tables, `ValueTable` by name; physical_tables, those in
     which the rows of tables of kinds are kept; dense, f32 array by parameter; values, how raw
@@ -42,6 +43,7 @@ class Model(TrainedModel):
 
     def __init__(self, path: str | Path, overrides: Sequence[str] = ()) -> None:
         path = checkpoint_of(path)
+        # first: the tables that super() makes need it
         self.values = open_values(path, overrides)
         self._scorer: LocalScorer | None = None
         super().__init__(path, overrides)
@@ -77,6 +79,7 @@ class Model(TrainedModel):
     @property
     def _loaded(self) -> "LocalScorer":
         if self._scorer is None:
+            # imports Numba and MPI, which looking at rows does without
             from neocpu.serve.scoring.scorer import LocalScorer
 
             self._scorer = LocalScorer(self.path, self.config, self.values)

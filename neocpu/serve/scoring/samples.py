@@ -24,6 +24,7 @@ class ParsedDataset(Dataset):
     def __init__(
         self, parsed: Parsed, schema: Schema, vocabularies: Mapping[str, Elements] | None = None
     ) -> None:
+        # no super().__init__(), which opens files
         self.paths = [Path("the table")]  # what messages call it
         self.rows = len(parsed.dense)
         self.dense_columns = tuple(field.name for field in schema.dense)
@@ -43,6 +44,7 @@ class ParsedDataset(Dataset):
             for field in schema.categories
         }
         self._parsed = parsed
+        # once for the table, not with every batch
         self._starts = {
             name: np.cumsum(bags.lengths, dtype=np.int64) - bags.lengths
             for name, bags in parsed.features.items()
@@ -57,6 +59,7 @@ class ParsedDataset(Dataset):
         labels = self._parsed.labels
         names = list(self.features) if features is None else list(features)
         return Samples(
+            # predictions do not look at labels, but samples always have them
             np.zeros(samples.size, np.float32) if labels is None else labels[samples],
             self._parsed.dense[samples],
             {name: self._bags(name, samples) for name in names},

@@ -43,6 +43,7 @@ class ScoreFile:
         # long CSV files are written as predictions come
         self._streams = keys is None and path.suffix not in (".parquet", ".npy")
         with self._explained():
+            # open until `finish` or `discard`: batches come one by one
             self._file = open(self._partial, "wb")  # noqa: SIM115
             if self._streams:
                 self._file.write(b"row,prediction\n")

@@ -35,16 +35,20 @@ BATCH = 4096  # samples scored at a time; of no influence on their scores
 class LocalScorer:
     """A model of a checkpoint in memory, on this process alone; safe to call from several threads.
 
-    path, config : of the checkpoint; config maybe with overrides. values : how it maps raw values.
+    path, config : of the checkpoint; config maybe with overrides.
+    values : how it maps raw values.
     """
 
     def __init__(self, path: Path, config: Config, values: ValueMap) -> None:
+        # Numba reads its number of threads once, when it is imported
         if "numba" not in sys.modules:
             prepare_threads(SingleComm(), config.training.threads or None)
+        # libraries built with -ffast-math make threads flush them, which changes bits
         keep_subnormals()
         check_kernels()
         self._path = path
         self._values = values
+        # a plan file was for the ranks of the training, and this is one process
         self.config = without_plan_file(config)
         with CheckpointFile(path) as file:
             self._dense_features = file.dense_features
@@ -56,6 +60,7 @@ class LocalScorer:
     def predict(self, data: object) -> NDArray[np.float32]:
         """Predictions f32[n] of all samples, in order; `data` as for `Model.predict`."""
         dataset = self._dataset(data, labelled=False)
+        # np.concatenate takes no empty list, and there may be no samples
         parts = [np.empty(0, np.float32)]
         if dataset.rows:
             with self._locked():
@@ -70,7 +75,7 @@ class LocalScorer:
             batches = self._batches(dataset, labelled=True)
             return evaluate(self._world, batches).to_dict()
 
-    def _dataset(self, data: Any, labelled: bool) -> Dataset:
+    def _dataset(self, data: object, labelled: bool) -> Dataset:
         """The samples of a table in memory, or of files."""
         if is_paths(data):
             paths = [data] if isinstance(data, str | Path) else data
@@ -98,7 +103,9 @@ class LocalScorer:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One thread at a time, which computes with subnormal numbers."""
+        # a world has one set of buffers, so threads take turns
         with self._lock:
+            # the flag is a thread's own, and this may be a new one
             keep_subnormals()
             yield
 

@@ -7,7 +7,7 @@ table.neighbours("68fd1e64", k=5)             # the rows with the most similar v
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class ValueRows(Table):
 
     _values: ValueMap
 
-    def rows_of(self, values: Any, feature: str = "") -> Ints:
+    def rows_of(self, values: object, feature: str = "") -> Ints:
         """Row numbers i64[...] of raw values, in their shape, by hash or vocabulary.
 
         values : as they stand in the log ("68fd1e64", 17), a scalar, a list or an array.
@@ -47,7 +47,7 @@ class ValueRows(Table):
         Raises DataError for a value that the log could not have, and for a feature that the table
         does not have or must be told.
         """
-        shape = np.shape(values)
+        shape = np.asarray(values).shape
         # As objects: NumPy would make numbers and texts of one list all texts.
         flat = np.asarray(values, object).reshape(-1).tolist()
         return self._values.rows(self._spec, self._feature(feature), flat).reshape(shape)
@@ -68,7 +68,8 @@ class ValueRows(Table):
     ) -> list[Neighbour]:
         """The k trained rows most similar to that of a value, or to a row; most similar first.
 
-        metric : "cosine" or "dot". among : raw values to choose from (None: all trained rows).
+        metric : "cosine" or "dot".
+        among : raw values to choose from (None: all trained rows).
 
         `Neighbour.value` is the raw value where it is known: of values in `among`, and of numbers
         and hexadecimal categories that have rows by a vocabulary. A hash has no inverse.
@@ -90,6 +91,7 @@ class ValueRows(Table):
         if among is not None:
             rows = self.rows_of(list(among), feature)
             names = dict(zip(rows.tolist(), among))
+            # by a hash several values may have one row, which counts once
             candidates = np.intersect1d(rows, self.learnt)
         best = self._most_similar(self[row], candidates[candidates != row], k, metric)
         if among is None:
@@ -102,13 +104,13 @@ class ValueRows(Table):
         """(row, score) of the k best candidates; equal scores by row."""
         rows = np.empty(0, np.int64)
         scores = np.empty(0, np.float64)
-        for part, vectors in self._parts(candidates):
+        for block, vectors in self._parts(candidates):
             part_scores = (vectors * query.astype(np.float64)).sum(axis=1)
             if metric == "cosine":
                 # The fp64 floor below keeps a vector of zeros from 0 / 0.
                 lengths = np.sqrt((vectors * vectors).sum(axis=1) * float((query * query).sum()))
                 part_scores /= np.maximum(lengths, np.finfo(np.float64).tiny)
-            rows = np.concatenate([rows, part])
+            rows = np.concatenate([rows, block])
             scores = np.concatenate([scores, part_scores])
             # Cut back after each part: memory does not grow with the table.
             best = np.lexsort((rows, -scores))[:k]
@@ -118,12 +120,15 @@ class ValueRows(Table):
 
     def _parts(self, rows: Ints) -> Iterator[tuple[Ints, NDArray[np.float64]]]:
         """Rows and their vectors, some at a time."""
-        for first in range(0, rows.size, ROWS_AT_ONCE):
-            part = rows[first : first + ROWS_AT_ONCE]
-            yield part, self[part].astype(np.float64)
+        for start in range(0, rows.size, ROWS_AT_ONCE):
+            block = rows[start : start + ROWS_AT_ONCE]
+            yield block, self[block].astype(np.float64)
 
     def _feature(self, feature: str, guess: bool = False) -> str:
-        """The feature that is meant; guess : the only one there is, else none ("")."""
+        """The feature that is meant.
+
+        guess : the only one there is, else none ("").
+        """
         features = self._spec.features
         if not feature and self._spec.same_codes:
             return features[0]
@@ -139,7 +144,10 @@ class ValueRows(Table):
 
 
 class ValueTable(ValueRows):
-    """A table that is kept as it is; values : how the model maps values to rows."""
+    """A table that is kept as it is.
+
+    values : how the model maps values to rows.
+    """
 
     def __init__(
         self, file: CheckpointFile, spec: TableSpec, config: Config, values: ValueMap
@@ -149,7 +157,10 @@ class ValueTable(ValueRows):
 
 
 class ComposedValueTable(ComposedTable, ValueRows):
-    """A table of some kind; values : how the model maps values to rows."""
+    """A table of some kind.
+
+    values : how the model maps values to rows.
+    """
 
     def __init__(
         self, spec: TableSpec, model: TrainedModel, layout: CompositionLayout, values: ValueMap

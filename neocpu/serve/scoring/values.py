@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, DataError
 from neocpu.core.records import toml_text
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, JsonObject
 from neocpu.ingest.formats.schema import CategoryField, Schema
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -39,7 +39,7 @@ class ValueMap:
         self,
         path: Path,
         config: Config,
-        data: Mapping[str, Any],
+        data: JsonObject,
         stored: Mapping[str, Codes] | None = None,
     ) -> None:
         self.path = path
@@ -73,6 +73,7 @@ class ValueMap:
                 "another form. It can score .h5 files; to score raw ones, give overrides=["
                 "\"data.format='table'\", \"data.schema='SCHEMA.toml'\"]"
             )
+        # what no table looks up may be missing from the data
         used = [field for field in schema.categories if field.name in self.features]
         return replace(schema, categories=tuple(used))
 
@@ -198,18 +199,21 @@ class ValueMap:
         frame = as_frame({field.column: values})
         return parsed(frame, schema).features[field.name].codes
 
-    def names(self, feature: str, rows: Sequence[int]) -> dict[int, Any]:
+    def names(self, feature: str, rows: Sequence[int]) -> dict[int, str | int]:
         """Raw values of rows, as far as they are known: {row: value}."""
         if self.config.data.rows_by != "vocabulary" or not feature:
             return {}
         codes = self.vocabularies[feature]
         field = self.field(feature)
+        # row 0 is that of all values outside the vocabulary
         known = {row: value_of(int(codes[row - 1]), field) for row in rows if 0 < row <= codes.size}
         return {row: value for row, value in known.items() if value is not None}
 
 
 def open_values(path: Path, overrides: Sequence[str] = ()) -> ValueMap:
-    """The value map of a checkpoint; overrides : of keys of its config.
+    """The value map of a checkpoint.
+
+    overrides : of keys of its config.
 
     Raises CheckpointError for a file that is missing or broken.
     """
@@ -217,7 +221,7 @@ def open_values(path: Path, overrides: Sequence[str] = ()) -> ValueMap:
         return ValueMap(path, file.config(overrides), file.data(), file.vocabularies())
 
 
-def value_of(code: int, field: CategoryField | None) -> Any:
+def value_of(code: int, field: CategoryField | None) -> str | int | None:
     """The raw value of a code; None where the code is a hash of it, or stands for none."""
     if field is None or code == field.missing:
         return None

@@ -51,9 +51,9 @@ def export_state_dict(file: CheckpointFile, target: Path, program: str) -> None:
             f"{file.path}: some of its tables are of another kind than full, or have pooling "
             f'"none", for which {program} has no names; leave --names out'
         )
-    known = ("dot",) if program == "torchrec" else ("dot", "cat")
-    further = config.model.towers or config.model.wide or config.model.heads
-    if further or config.model.interaction not in known:
+    interactions = ("dot",) if program == "torchrec" else ("dot", "cat")
+    extensions = config.model.towers or config.model.wide or config.model.heads
+    if extensions or config.model.interaction not in interactions:
         raise ConfigError(
             f"{file.path}: {program} has no DLRM with towers, a linear term or further heads, or "
             "with this interaction"
@@ -64,10 +64,10 @@ def export_state_dict(file: CheckpointFile, target: Path, program: str) -> None:
     if len(bags(config.tables)) != len(config.tables):
         raise ConfigError(f"{file.path}: tables of several features have no names of {program}")
     arrays = [_dense_entry(file, number, program) for number in _dense_numbers(file)]
-    for place, table in enumerate(stored_tables(file, config, narrow=False)):
+    for position, table in enumerate(stored_tables(file, config, narrow=False)):
         shape = (table.spec.rows, table.spec.dim)
         parts = partial(_rows, file, table)
-        arrays.append(Entry(TABLE[program].format(place), "<f4", shape, parts))
+        arrays.append(Entry(TABLE[program].format(position), "<f4", shape, parts))
     advice = "without --names rows never trained are left out"
     write_arrays(file, target, arrays, metadata_of(file), advice)
 
@@ -84,7 +84,7 @@ def _dense_numbers(file: CheckpointFile) -> list[int]:
 def _dense_entry(file: CheckpointFile, number: int, program: str) -> Entry:
     """One parameter by its name there."""
     tensor = file.tensors[number]
-    mlp, layer, part = tensor.name.removeprefix("dense/").split(".")
+    mlp, layer, parameter = tensor.name.removeprefix("dense/").split(".")
     config = file.config()
     bottom, top, step = LAYERS[program]
     name = (bottom if mlp == "bottom" else top).format(step * int(layer))
@@ -93,9 +93,9 @@ def _dense_entry(file: CheckpointFile, number: int, program: str) -> Entry:
         name = "model.over_arch.model.1"
     shape = (tensor.rows, *dict(tensor.fields)["value"])
     parts = field_parts(file, number, file.dense_field)
-    if program == "torchrec" and (mlp, layer, part) == ("top", "0", "weight"):
+    if program == "torchrec" and (mlp, layer, parameter) == ("top", "0", "weight"):
         layout = config.layout(file.dense_features)
         # The inverse of the order by which an import rearranges columns.
         order = np.argsort(column_order(layout), kind="stable")
-        return Entry(f"{name}.{part}", "<f4", shape, lambda: (a[:, order] for a in parts()))
-    return Entry(f"{name}.{part}", "<f4", shape, parts)
+        return Entry(f"{name}.{parameter}", "<f4", shape, lambda: (a[:, order] for a in parts()))
+    return Entry(f"{name}.{parameter}", "<f4", shape, parts)

@@ -99,6 +99,7 @@ class _SafetensorsFile:
         names = list(self._file.keys())
         self._slices = {name: self._file.get_slice(name) for name in names}
         for name, tensor in self._slices.items():
+            # NumPy has no bfloat16
             if tensor.get_dtype() not in ("F32", "F16", "F64"):
                 raise CheckpointError(
                     f"{path}: {name} has elements of type {tensor.get_dtype()}; save it as float32"
@@ -160,6 +161,7 @@ class _Model:
 
     def tensors(self) -> list[Tensor]:
         """Those of the checkpoint."""
+        # only the names of its state are asked for
         dense_state = self._optimizer(np.empty(0, np.float32)).state
         tensors = []
         for name, shape in self.layout.tensors():
@@ -259,10 +261,10 @@ def _layout(
 ) -> ModelLayout:
     """The model's tensors. Raises ConfigError where those of the state_dict are others."""
     _refuse_features(names, config, source)
-    first = names.dense.get("bottom.0.weight")
-    if first is None or len(shapes[first]) != 2:
+    input_key = names.dense.get("bottom.0.weight")
+    if input_key is None or len(shapes[input_key]) != 2:
         raise CheckpointError(f"{source}: has no first layer of a bottom MLP")
-    layout = config.layout(shapes[first][1])
+    layout = config.layout(shapes[input_key][1])
     expected = {name: names.dense.get(name) for name, _ in layout.tensors()}
     surplus = sorted(names.dense.keys() - expected.keys())
     if surplus:

@@ -40,8 +40,9 @@ WRAPPER = "module."  # of torch's DistributedDataParallel
 class Names:
     """Where another program's parameters are.
 
-    program : a key of PATTERNS. tables : (its name, key) in its order. dense : our parameter -> its
-    key.
+    program : a key of PATTERNS.
+    tables : (its name, key) in its order.
+    dense : our parameter -> its key.
     """
 
     program: str
@@ -67,16 +68,17 @@ def names_of(keys: Iterable[str], source: str) -> Names:
         )
     tables = [(name, key) for key, (kind, name, _) in entries.items() if kind == "table"]
     if program == "dlrm":
+        # a state_dict may be sorted by text, with 10 before 2
         tables.sort(key=lambda table: int(table[0]))
     dense = {}
     for mlp in ("bottom", "top"):
         numbers = sorted(
-            {_place(kind, name) for kind, name, _ in entries.values() if _mlp(kind) == mlp}
+            {_layer_order(kind, name) for kind, name, _ in entries.values() if _mlp(kind) == mlp}
         )
         layer = {number: i for i, number in enumerate(numbers)}
-        for key, (kind, name, part) in entries.items():
+        for key, (kind, name, parameter) in entries.items():
             if _mlp(kind) == mlp:
-                dense[f"{mlp}.{layer[_place(kind, name)]}.{part}"] = key
+                dense[f"{mlp}.{layer[_layer_order(kind, name)]}.{parameter}"] = key
     return Names(program, tuple(tables), dense)
 
 
@@ -95,8 +97,9 @@ def _mlp(kind: str) -> str:
     return "top" if kind == "logit" else kind
 
 
-def _place(kind: str, name: str) -> tuple[bool, int]:
+def _layer_order(kind: str, name: str) -> tuple[bool, int]:
     """What layers of an MLP are sorted by."""
+    # TorchRec's last layer has the number 1 again, behind all others
     return kind == "logit", int(name)
 
 
@@ -105,12 +108,12 @@ def column_order(layout: ModelLayout) -> NDArray[np.int64]:
 
     TorchRec takes the pairs (i, j) of vectors with i < j row by row, we take i > j row by row.
     """
-    first = layout.first_column
+    width = layout.first_column
     columns = np.arange(layout.interaction_width, dtype=np.int64)
     if layout.interaction == "dot":
         count = len(layout.vector_widths) + 1
-        place = np.zeros((count, count), np.int64)
-        place[np.triu_indices(count, 1)] = np.arange(columns.size - first)
+        rank = np.zeros((count, count), np.int64)
+        rank[np.triu_indices(count, 1)] = np.arange(columns.size - width)
         i, j = np.tril_indices(count, -1)
-        columns[first:] = first + place[j, i]
+        columns[width:] = width + rank[j, i]
     return columns

@@ -52,7 +52,9 @@ def open_tracker(out: Path, keys: Mapping[str, object]) -> Mlflow:
     number = experiment.experiment_id if experiment else client.create_experiment(name)
     run = client.create_run(number, run_name=out.name).info.run_id
     parameters = [Param(key, str(value)[:LONGEST]) for key, value in keys.items()]
-    for first in range(0, len(parameters), TOGETHER):
-        client.log_batch(run, params=parameters[first : first + TOGETHER])
+    # servers refuse more at a time
+    for start in range(0, len(parameters), TOGETHER):
+        client.log_batch(run, params=parameters[start : start + TOGETHER])
+    # last: a run that lacks parameters is not gone on with
     note.write_text(f"{run}\n", encoding="ascii")
     return Mlflow(client, run)

@@ -17,6 +17,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, keys: Mapping[str, object]) -> None:
         self._writer = EventFileWriter(str(folder), flush_secs=10)
+        # TensorBoard shows texts as Markdown
         rows = [f"| {key} | `{value}` |" for key, value in keys.items()]
         table = "\n".join(["| key | value |", "|---|---|", *rows])
         self._write(0, text_pb("config", table))

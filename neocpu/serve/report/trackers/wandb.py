@@ -6,7 +6,6 @@ Files of an offline run are in OUT/wandb; `wandb sync` sends them later.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import wandb
 
@@ -16,7 +15,7 @@ from neocpu.serve.report.trackers import Line, numbers
 class Wandb:
     """Logs to one run."""
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: "wandb.Run") -> None:
         self._run = run
 
     def __call__(self, line: Line) -> None:
@@ -29,7 +28,7 @@ class Wandb:
         self._run.finish()
 
 
-def open_tracker(out: Path, keys: Mapping[str, Any]) -> Wandb:
+def open_tracker(out: Path, keys: Mapping[str, object]) -> Wandb:
     """The tracker of a run."""
     out.mkdir(parents=True, exist_ok=True)
     online = "WANDB_API_KEY" in os.environ
@@ -39,7 +38,9 @@ def open_tracker(out: Path, keys: Mapping[str, Any]) -> Wandb:
         dir=str(out),
         config=dict(keys),
         mode=os.environ.get("WANDB_MODE", "online" if online else "offline"),
+        # W&B would record the terminal, and print into the run's own lines
         settings=wandb.Settings(console="off", silent=True),
     )
+    # W&B's own step counts calls, and lines of several splits share a step
     run.define_metric("*", step_metric="step")
     return Wandb(run)
