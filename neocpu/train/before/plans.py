@@ -19,7 +19,6 @@ from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import StepSeconds
 from neocpu.plan.cost.work import Workload
 from neocpu.plan.machines.generic import GENERIC
-from neocpu.plan.machines.machine import Machine
 from neocpu.plan.search import auto
 from neocpu.plan.search.planners import planner_of
 from neocpu.plan.tiers.placements import Capacity
@@ -33,6 +32,7 @@ from neocpu.train.config.settings import MemoryConfig
 
 if TYPE_CHECKING:
     from neocpu.plan.files.plan_file import PlanFile
+    from neocpu.plan.machines.machine import Machine
 
 
 def make_plan(
@@ -135,7 +135,7 @@ def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -
     return propose(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
 
 
-def planning_machine(config: Config) -> Machine:
+def planning_machine(config: Config) -> "Machine":
     """The machine of `parallel.machine`; without a name a generic one.
 
     Raises ConfigError where its file cannot be read.
@@ -148,7 +148,7 @@ def planning_machine(config: Config) -> Machine:
     return machine_file.load(name)
 
 
-def _with_all_memories(machine: Machine) -> Machine:
+def _with_all_memories(machine: "Machine") -> "Machine":
     """The machine with the generic DDR and SSD where it has none: the config may use them here."""
     return replace(
         machine,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from neocpu.core.errors import ConfigError
 from neocpu.plan.cost.work import DenseWork, Wires, Workload
-from neocpu.plan.machines.machine import Machine
 from neocpu.plan.simulation.collectives import MEASURED
 from neocpu.tables.specs.compositions import Tensors
 from neocpu.train.config.config import Config
 from neocpu.train.model.layout import ModelLayout
 
 if TYPE_CHECKING:
+    from neocpu.plan.machines.machine import Machine
     from neocpu.plan.simulation.scenario import Scenario
     from neocpu.plan.simulation.what_if import WhatIf
 
@@ -73,7 +73,7 @@ def wires_of(config: Config) -> Wires:
 
 
 def scenario_of(
-    config: Config, machine: Machine, ranks: int, changes: "WhatIf", course: Course
+    config: Config, machine: "Machine", ranks: int, changes: "WhatIf", course: Course
 ) -> "Scenario":
     """The scenario of a config on so many ranks of a machine; `changes` holds what `--set` says.
 
