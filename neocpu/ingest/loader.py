@@ -22,7 +22,6 @@ from neocpu.ingest.code_map import CodeMap, takes_weights, warm_up_rows
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.epoch_order import EpochOrder, sorted_by_words
 from neocpu.ingest.read_ahead import read_ahead
-from neocpu.tables.embedding.distinct_bags import deduplicate
 from neocpu.tables.specs.feature_groups import Groups
 from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
 
@@ -229,6 +228,8 @@ class Loader:
         order = EpochOrder(
             self.dataset.rows, reading.seed, epoch, reading.shuffle, reading.shuffle_run
         )
+        if reading.groups:
+            from neocpu.tables.embedding.distinct_bags import deduplicate
         for step in range(first_step, self.steps_per_epoch):
             start = step * share.batch_size
             samples = min(share.batch_size, self.dataset.rows - start)

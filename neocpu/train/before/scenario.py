@@ -6,9 +6,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from neocpu.core.errors import ConfigError
-from neocpu.plan.cost.work import DenseWork, Wires, Workload
+from neocpu.plan.cost.work import DenseWork, Workload
 from neocpu.plan.simulation.collectives import MEASURED
 from neocpu.tables.specs.compositions import Tensors
+from neocpu.train.before.plans import wires_of
 from neocpu.train.config.config import Config
 from neocpu.train.model.layout import ModelLayout
 
@@ -64,12 +65,6 @@ def _projections(layout: ModelLayout) -> Tensors:
     parts = layout.composition.parts if layout.composition else ()
     projected = [part for part in parts if part.operation == "project"]
     return tuple(tensor for part in projected for tensor in part.tensors)
-
-
-def wires_of(config: Config) -> Wires:
-    """The formats in which a config's numbers travel."""
-    wires = config.wires
-    return Wires(wires.forward, wires.backward, dense=wires.dense, block=wires.block)
 
 
 def scenario_of(
