@@ -20,7 +20,6 @@ from neocpu.plan.search import auto
 from neocpu.plan.tiers.tiers import SPEEDS, demands, place_tables
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.tiers.placement import AUTO, PLACEMENTS, choose_placements
-from neocpu.train.advice.kinds import kind_lines
 from neocpu.train.config.config import Config
 from neocpu.train.config.settings import MemoryConfig
 
@@ -269,6 +268,9 @@ def memory_plan(
 
 def table_lines(config: Config, plan: Plan, memory: MemoryPlan) -> Iterator[str]:
     """What there is to say of the tables beside the plan: their kinds, and chosen memories."""
-    yield from kind_lines(config)
+    if config.kinds:
+        from neocpu.train.advice.kinds import kind_lines
+
+        yield from kind_lines(config)
     if memory.demands:
         yield from placement_lines(plan, memory, config.optimizer.sparse.state_floats)
