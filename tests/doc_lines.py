@@ -20,7 +20,7 @@ import click
 
 from neocpu.cli import cli
 from neocpu.plan.simulation.what_if import _NUMBERS, WIRES
-from neocpu.tables.kinds import KEYS
+from neocpu.tables.kinds import key_records
 from neocpu.tables.specs.specs import TableKeys
 from neocpu.train.config.config import SECTIONS
 
@@ -180,7 +180,7 @@ def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tupl
 def is_key(path: Sequence[str]) -> bool:
     """Whether a config has this key, or this part."""
     if path[0] == "tables":
-        records = (TableKeys, *KEYS.values())
+        records = (TableKeys, *key_records().values())
         known = {field.name for record in records for field in fields(record)}
         return len(path) < 3 or path[2] in known
     return path[0] in SECTIONS and _has(SECTIONS[path[0]], path[1:])

@@ -28,9 +28,9 @@ from neocpu.train.before.warmup import MiniBatch
 from neocpu.train.config import config
 from neocpu.train.config.config import Config
 from neocpu.train.model.dlrm import Dlrm
-from neocpu.train.model.interactions.cross import CrossShape
-from neocpu.train.model.interactions.dhen import DhenLayout, DhenShape
+from neocpu.train.model.interactions.dhen import DhenLayout
 from neocpu.train.model.interactions.dot import DotLayout
+from neocpu.train.model.interactions.options import CrossShape, DhenShape
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.state.dense_inputs import top_inputs
 from neocpu.train.state.state import digest

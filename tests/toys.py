@@ -263,13 +263,8 @@ def _expand(table: LogicalTable) -> Expanded:
         ),
         Lines(
             "neocpu/tables/kinds/__init__.py",
-            "from neocpu.tables.kinds import neighbours\n",
-            before="from neocpu.tables.kinds import hash",
-        ),
-        Lines(
-            "neocpu/tables/kinds/__init__.py",
-            '    "neighbours": TableKind(neighbours.NeighboursKeys, neighbours.expand),\n',
-            before='    "hash": TableKind(',
+            '    "neighbours": ("neocpu.tables.kinds.neighbours", "NeighboursKeys"),\n',
+            before='    "hash": (',
         ),
     ),
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,13 @@ from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.trees import rank_samples
 from neocpu.ingest.code_map import CodeMap, takes_weights, warm_up_rows
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.ingest.dataset.vocabulary import Codes
 from neocpu.ingest.epoch_order import EpochOrder, sorted_by_words
 from neocpu.ingest.read_ahead import read_ahead
-from neocpu.tables.embedding.distinct_bags import deduplicate
 from neocpu.tables.specs.feature_groups import Groups
 from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
+
+if TYPE_CHECKING:
+    from neocpu.ingest.dataset.vocabulary import Codes
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Reading:
     shuffle: bool = False
     shuffle_run: int = 1
     rows_by: str = "hash"
-    vocabularies: Mapping[str, Codes] | None = None
+    vocabularies: Mapping[str, "Codes"] | None = None
     groups: Groups = ()
     depth: int = 2
 
@@ -226,6 +228,8 @@ class Loader:
         order = EpochOrder(
             self.dataset.rows, reading.seed, epoch, reading.shuffle, reading.shuffle_run
         )
+        if reading.groups:
+            from neocpu.tables.embedding.distinct_bags import deduplicate
         for step in range(first_step, self.steps_per_epoch):
             start = step * share.batch_size
             samples = min(share.batch_size, self.dataset.rows - start)
@@ -247,7 +251,7 @@ class Loader:
                 head_labels=np.stack(known) if len(known) == len(heads) > 0 else None,
             )
 
-    def rows_of(self, bag: BatchKey, codes: Codes) -> NDArray[np.int64]:
+    def rows_of(self, bag: BatchKey, codes: "Codes") -> NDArray[np.int64]:
         """The row of a bag's table that each code is looked up in."""
         return self._code_map.rows_of(bag, codes)
 

@@ -12,16 +12,19 @@ node, about 1/L of the direct reduction's bytes travel between nodes.
 
 from collections.abc import Generator, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.trees import Node, aligned_nodes, climb, rank_leaves
 from neocpu.parallel.dense.reduction import DenseReduction, LeafReduction
-from neocpu.parallel.exchange.two_level import TwoLevelComm
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
+
+if TYPE_CHECKING:
+    from neocpu.parallel.exchange.two_level import TwoLevelComm
 
 Floats = NDArray[np.float32]
 
@@ -32,8 +35,11 @@ def dense_reduction(
     """The reduction for a comm: in two levels where its exchanges are, and its nodes are equally
     long runs of ranks.
     """
-    if wire is None and isinstance(comm, TwoLevelComm) and comm.places.runs and comm.places.even:
-        return TwoLevelReduction(comm, parameters, leaves)
+    if wire is None and comm.size > 1:
+        from neocpu.parallel.exchange.two_level import TwoLevelComm
+
+        if isinstance(comm, TwoLevelComm) and comm.places.runs and comm.places.even:
+            return TwoLevelReduction(comm, parameters, leaves)
     return DenseReduction(comm, parameters, leaves, wire)
 
 
@@ -43,9 +49,9 @@ class TwoLevelReduction(LeafReduction):
     comm, parameters, leaves : as there; the nodes of `comm` are equally long runs of ranks.
     """
 
-    comm: TwoLevelComm
+    comm: "TwoLevelComm"
 
-    def __init__(self, comm: TwoLevelComm, parameters: int, leaves: int) -> None:
+    def __init__(self, comm: "TwoLevelComm", parameters: int, leaves: int) -> None:
         super().__init__(comm, parameters, leaves)
         spans = [rank_leaves(rank, comm.size, leaves) for rank in range(comm.size)]
         self._host_nodes = [

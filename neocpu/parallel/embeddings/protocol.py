@@ -8,7 +8,7 @@ All methods are collective: every rank calls them in the same order.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.transport.started import Started, Waitable
-from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
+
+if TYPE_CHECKING:
+    from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
 
 Floats = NDArray[np.float32]
 # what arrives on this rank of a batch's lookups
@@ -33,7 +35,7 @@ class LookupUnderWay(Protocol):
     def wait(self) -> None:
         """Wait until the rows are here."""
 
-    def finish(self, out: Floats) -> tuple[KeyLookups, ...]:
+    def finish(self, out: Floats) -> tuple["KeyLookups", ...]:
         """Wait for the rows, and write pooled vectors into the columns of E f32[b, columns],
         C-contiguous, from `first_column` on; the lookups of each key without pooling.
 
@@ -110,7 +112,7 @@ class Embedding(Protocol[Arrived]):
         return pooled
 
     def start_backward(
-        self, gradient: Floats, step: int, terms: Sequence[RowTerms] = ()
+        self, gradient: Floats, step: int, terms: Sequence["RowTerms"] = ()
     ) -> UpdateUnderWay:
         """Begin to update the rows that the last `lookup` read: the gradient is on its way to the
         shards when this returns.
@@ -121,7 +123,7 @@ class Embedding(Protocol[Arrived]):
         Raises RuntimeError where no lookup waits for its backward pass.
         """
 
-    def backward(self, gradient: Floats, step: int, terms: Sequence[RowTerms] = ()) -> None:
+    def backward(self, gradient: Floats, step: int, terms: Sequence["RowTerms"] = ()) -> None:
         """`start_backward` and all that follows, with nothing in between."""
         update = self.start_backward(gradient, step, terms)
         update.merge_replicas()

@@ -13,6 +13,7 @@ seen in E or in the tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
 from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,10 @@ from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Request, Started
-from neocpu.tables.embedding.row_lookups import RowTerms
 from neocpu.tables.embedding.tbe import EntryLayout, TableBatchedEmbedding
+
+if TYPE_CHECKING:
+    from neocpu.tables.embedding.row_lookups import RowTerms
 
 Floats = NDArray[np.float32]
 
@@ -171,7 +174,7 @@ class ShardedEmbedding(Embedding[Input]):
     # ---- backward ----
 
     def start_backward(
-        self, gradient: Floats, step: int, terms: Sequence[RowTerms] = ()
+        self, gradient: Floats, step: int, terms: Sequence["RowTerms"] = ()
     ) -> "StartedUpdate":
         if self._input is None:
             raise RuntimeError("backward without a forward")

@@ -10,7 +10,7 @@ are the global batch. Lookups travel on a queue of their own (`Comm.queue`), so 
 batches may be on their way during a step.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,14 @@ from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.key_set import KeySet
 from neocpu.parallel.exchange.output_dist import Output, PooledRows, ShardGradients
-from neocpu.parallel.exchange.repeated_bags import RepeatedBags
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import Ints, entries_of_ranks, key_columns
 from neocpu.parallel.transport.started import Started
-from neocpu.tables.embedding.distinct_bags import expand
 from neocpu.tables.specs.specs import bags
+
+if TYPE_CHECKING:
+    from neocpu.parallel.exchange.repeated_bags import RepeatedBags
 
 Floats = NDArray[np.float32]
 MOST_SHAPES = 64
@@ -62,7 +63,7 @@ class Exchange:
         travelling = len(self.my_entries.travel)
         self.alone = env.comm.size == 1 and travelling == len(self.bags) == whole_tables
         self.all_keys = KeySet(env, self.ranks, self.alone)
-        self.repeated = RepeatedBags(env, self.ranks, self.alone) if env.groups else None
+        self.repeated = self._repeated_bags() if env.groups else None
         self._shapes: dict[int, Shape] = {}
 
     def shape(self, batch: int) -> Shape:
@@ -75,6 +76,12 @@ class Exchange:
             heads = self.all_keys.input.heads
             self._shapes[batch] = Shape(self.ranks, self.env.comm.rank, cuts, self.columns, heads)
         return self._shapes[batch]
+
+    def _repeated_bags(self) -> "RepeatedBags":
+        """The exchanges of groups whose bags stand once."""
+        from neocpu.parallel.exchange.repeated_bags import RepeatedBags
+
+        return RepeatedBags(self.env, self.ranks, self.alone)
 
     def _find_mean_columns(self) -> MeanColumns | None:
         """Those of the keys that pool by MEAN; None if there are none."""
@@ -91,8 +98,11 @@ class Exchange:
         """
         if self.repeated is not None:
             return self.repeated.start(batch, self.shape(samples))
-        kjt = expand(batch) if isinstance(batch, InverseKJT) else batch
-        return self.all_keys.input.start(kjt, self.shape(samples))
+        if isinstance(batch, InverseKJT):
+            from neocpu.tables.embedding.distinct_bags import expand
+
+            batch = expand(batch)
+        return self.all_keys.input.start(batch, self.shape(samples))
 
     def release(self, batch_input: Input) -> None:
         """Its memory is free for a coming input."""

@@ -13,6 +13,7 @@ agreeing on an error.
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +30,14 @@ from neocpu.kernels.operands import Bags
 from neocpu.parallel.exchange.checks import find_refusal, wide_rows
 from neocpu.parallel.exchange.shapes import Shape, lookups_between
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
-from neocpu.parallel.exchange.unique_rows import Heads, UniqueRows
 from neocpu.parallel.sharding.entries import ByClass, Ints, RankEntries
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Pause, Request, Started
 from neocpu.tables.embedding.tbe import Lookups
 from neocpu.tables.specs.specs import bags
+
+if TYPE_CHECKING:
+    from neocpu.parallel.exchange.unique_rows import Heads, UniqueRows
 
 Floats = NDArray[np.float32]
 NO_LOOKUPS: ByClass[Lookups | None] = ByClass(None, None, None, None)
@@ -62,7 +65,7 @@ class Input:
     travel: Lookups | None = None
     key_sets: tuple["Input", ...] = ()
     bag_of: Ints | None = None
-    notes: tuple[Heads, ...] = ()
+    notes: "tuple[Heads, ...]" = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class BucketizedLookups:
     copies: Lookups | None
     message: Ints
     words: Ints
-    notes: list[Heads] | None
+    notes: "list[Heads] | None"
 
 
 class InputDist:
@@ -105,9 +108,7 @@ class InputDist:
         self._bucket_keys = tuple(
             np.concatenate([getattr(e, name) for e in looked_up]) for name in ("key", "lo", "hi")
         )
-        self.unique: UniqueRows | None = None
-        if env.unique_rows != "off":
-            self.unique = UniqueRows(ranks, comm.rank, always=env.unique_rows == "on")
+        self.unique = _unique_rows(env, ranks) if env.unique_rows != "off" else None
         self._idle: list[Buffers] = []  # of inputs that are done with
 
     @property
@@ -153,7 +154,7 @@ class InputDist:
         kjt: KJT | None,
         shape: Shape,
         agree: Callable[[], None] | None = None,
-        notes: Sequence[Heads] = (),
+        notes: "Sequence[Heads]" = (),
     ) -> Generator[Request, None, Input]:
         """The distribution, step by step (`Started`).
 
@@ -213,7 +214,7 @@ class InputDist:
         sent: BucketizedLookups,
         shape: Shape,
         offsets: Ints,
-        notes: list[Heads],
+        notes: "list[Heads]",
         buffers: Buffers,
     ) -> Generator[Request, None, tuple[Ints, Floats]]:
         """Rows and weights of my entries' bags, which stand at `offsets`.
@@ -295,7 +296,14 @@ class InputDist:
         return kjt.weights if self.weighted and kjt.weights is not None else np.empty(0, np.float32)
 
 
-def _joined(unique: Sequence[Heads] | None, notes: Sequence[Heads]) -> Sequence[Heads] | None:
+def _unique_rows(env: ShardingEnv, ranks: Sequence[RankEntries]) -> "UniqueRows":
+    """What packs the rows of a message so that equal ones travel once."""
+    from neocpu.parallel.exchange.unique_rows import UniqueRows
+
+    return UniqueRows(ranks, env.comm.rank, always=env.unique_rows == "on")
+
+
+def _joined(unique: "Sequence[Heads] | None", notes: "Sequence[Heads]") -> "Sequence[Heads] | None":
     """The numbers of two lists, rank by rank."""
     if not unique or not notes:
         return unique or notes or None

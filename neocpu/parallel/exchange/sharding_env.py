@@ -14,8 +14,8 @@ from neocpu.parallel.exchange.wires import WireSet
 from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
-from neocpu.tables.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.tables.specs.feature_groups import Groups
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
@@ -76,5 +76,7 @@ class ShardingEnv:
         tables = self.plan.tables
         if self.memory is None or self.memory.plain:
             return TableBatchedEmbedding(tables, shards, rule, self.seed, huge=self.huge)
+        from neocpu.tables.embedding.tiered import TieredEmbedding
+
         file = f"rank-{self.comm.rank}.h5"
         return TieredEmbedding(tables, shards, rule, self.seed, self.memory, file, self.huge)

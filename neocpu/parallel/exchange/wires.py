@@ -12,15 +12,18 @@ the table, so no shard may be cut inside one: `refuse_cut_blocks`.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.kernels.exchange import wires as kernels
 from neocpu.parallel.exchange.block_jobs import BlockJob, job_array
 from neocpu.parallel.exchange.wire_formats import WIRE_FORMATS, WireSpec, WireSpecs
 from neocpu.parallel.sharding.entries import Ints, RankEntries, RoutedEntries
+
+if TYPE_CHECKING:
+    from neocpu.kernels.exchange.wires import WireCode
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -42,10 +45,19 @@ class Wire:
         return None if spec.exact else Wire(spec, backward)
 
     @cached_property
-    def code(self) -> kernels.WireCode:
+    def _kernels(self) -> ModuleType:
+        # a run whose numbers travel as they are needs no codec
+        from neocpu.kernels.exchange import wires
+
+        return wires
+
+    @cached_property
+    def code(self) -> "WireCode":
         """What kernels are told."""
+        from neocpu.kernels.exchange.wires import WireCode
+
         form = WIRE_FORMATS[self.spec.format].forms[self.backward]
-        return kernels.WireCode(form, self.spec.block, np.float32(self.spec.scale))
+        return WireCode(form, self.spec.block, np.float32(self.spec.scale))
 
     def bytes(self, width: int) -> int:
         """Bytes of so many columns of a sample."""
@@ -53,15 +65,15 @@ class Wire:
 
     def encode(self, source: Floats, target: Bytes, jobs: Ints) -> None:
         """Columns of a matrix into a message."""
-        kernels.encode_blocks(source.reshape(-1), target.reshape(-1), jobs, self.code)
+        self._kernels.encode_blocks(source.reshape(-1), target.reshape(-1), jobs, self.code)
 
     def decode(self, source: Bytes, target: Floats, jobs: Ints) -> None:
         """A message into columns of a matrix."""
-        kernels.decode_blocks(source.reshape(-1), target.reshape(-1), jobs, self.code)
+        self._kernels.decode_blocks(source.reshape(-1), target.reshape(-1), jobs, self.code)
 
     def round(self, source: Floats, target: Floats, jobs: Ints) -> None:
         """Numbers as they would arrive; `target` may be `source`."""
-        kernels.round_blocks(source.reshape(-1), target.reshape(-1), jobs, self.code)
+        self._kernels.round_blocks(source.reshape(-1), target.reshape(-1), jobs, self.code)
 
     def joins(self, width: int) -> bool:
         """May columns that follow so many others be part of one job with them?"""

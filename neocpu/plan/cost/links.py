@@ -7,9 +7,12 @@ that is usual in a step, so that bytes of rectangles can be added.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from neocpu.core.errors import ConfigError
-from neocpu.plan.machines.machine import Machine
+
+if TYPE_CHECKING:
+    from neocpu.plan.machines.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class LinkSeconds:
     Raises ConfigError, when first asked, for ranks that the machine does not connect.
     """
 
-    def __init__(self, machine: Machine, layout: Layout, message_bytes: float) -> None:
+    def __init__(self, machine: "Machine", layout: Layout, message_bytes: float) -> None:
         self.machine = machine
         self.layout = layout
         self.message_bytes = message_bytes
@@ -119,7 +122,7 @@ class LinkSeconds:
         return cost["all"]
 
 
-def _no_link(machine: Machine, link: str, layout: Layout) -> ConfigError:
+def _no_link(machine: "Machine", link: str, layout: Layout) -> ConfigError:
     """The error for ranks that a machine does not connect."""
     where = "ranks of one node" if link == "inside_node" else "nodes"
     return ConfigError(

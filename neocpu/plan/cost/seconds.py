@@ -26,7 +26,7 @@ measured for each entry, bag, lookup, number and row instead.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -35,8 +35,10 @@ from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.plan.cost.links import Layout, LinkSeconds
 from neocpu.plan.cost.measured import MEASURED, Kinds, MeasuredPhases
 from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload, touched
-from neocpu.plan.machines.machine import Machine
 from neocpu.tables.specs.specs import TableSpec
+
+if TYPE_CHECKING:
+    from neocpu.plan.machines.machine import Machine
 
 PHASES = ("input", "lookup", "output", "gradient", "update", "prefetch", "replicas")
 SCHEME_NAMES = tuple(SCHEMES)
@@ -141,7 +143,7 @@ class StepSeconds:
     synchronised = True
 
     def __init__(
-        self, machine: Machine, tables: Sequence[TableSpec], work: Workload, layout: Layout
+        self, machine: "Machine", tables: Sequence[TableSpec], work: Workload, layout: Layout
     ) -> None:
         self.machine = machine
         self.tables = tuple(tables)

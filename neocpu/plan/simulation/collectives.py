@@ -25,10 +25,11 @@ leaves is that of the ranks elsewhere; rings and trees leave by one node of each
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from neocpu.plan.cost.links import Layout
-from neocpu.plan.machines.machine import Machine
+if TYPE_CHECKING:
+    from neocpu.plan.cost.links import Layout
+    from neocpu.plan.machines.machine import Machine
 
 MEASURED = "measured"
 ALGORITHMS = (MEASURED, "pairwise", "ring", "tree", "hierarchical")
@@ -69,7 +70,7 @@ class Price(NamedTuple):
 class Network:
     """The links that the ranks of a run have."""
 
-    def __init__(self, machine: Machine, layout: Layout) -> None:
+    def __init__(self, machine: "Machine", layout: "Layout") -> None:
         self.ranks = layout.ranks
         self.per_node = min(layout.ranks_per_node, layout.ranks)
         self.nodes = layout.nodes
@@ -117,7 +118,7 @@ class Network:
         return Price(latency, byte_seconds, uses)
 
 
-def _link(machine: Machine, name: str) -> LinkCost:
+def _link(machine: "Machine", name: str) -> LinkCost:
     peak = getattr(machine, name)
     bandwidth = peak.bandwidth_bytes_per_s
     return LinkCost(peak.latency_s, 1.0 / bandwidth if bandwidth else math.inf)

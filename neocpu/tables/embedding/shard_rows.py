@@ -21,7 +21,6 @@ from neocpu.kernels.rows import touch
 from neocpu.kernels.twins.numbers.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
 from neocpu.tables.embedding.changes import Changes
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
-from neocpu.tables.embedding.rounded import refuse_rounded
 from neocpu.tables.embedding.rows import RowStore, runs
 from neocpu.tables.embedding.shelves import allocate, shelve
 from neocpu.tables.embedding.sorting import Scratch, cut
@@ -259,6 +258,8 @@ class ShardRows:
 
     def _check_loaded(self, shard: int, slots: Ints, weight: Floats, rows: Ints) -> None:
         """Raise TrainingError if the weights of rows that were put into `slots` were rounded."""
+        from neocpu.tables.embedding.rounded import refuse_rounded
+
         refuse_rounded(
             self._spec(shard),
             self._places.row0[shard] + rows,

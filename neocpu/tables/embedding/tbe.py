@@ -13,6 +13,7 @@ the halves of an update for shards whose row scalars or gradients are summed ove
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +29,9 @@ from neocpu.tables.embedding.rows import NONE, RowStore, StepRule, runs
 from neocpu.tables.embedding.shard_rows import ShardRows
 from neocpu.tables.embedding.sorting import sort
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.tiers.levels import Stats
+
+if TYPE_CHECKING:
+    from neocpu.tables.tiers.levels import Stats
 
 __all__ = ["EntryLayout", "ExtraWords", "Lookups", "Merged", "TableBatchedEmbedding"]
 # The gradient is packed where its lines are a multiple of APART bytes apart, and a line is read
@@ -365,6 +368,6 @@ class TableBatchedEmbedding(ShardRows):
         """Seconds that steps have waited for rows to be brought into memory."""
         return 0.0
 
-    def tiers(self) -> dict[str, list[Stats]]:
+    def tiers(self) -> "dict[str, list[Stats]]":
         """Counts of the levels of shards that live in several memories, by table: there is none."""
         return {}

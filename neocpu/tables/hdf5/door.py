@@ -20,7 +20,7 @@ import numpy as np
 
 from neocpu.core.errors import NeocpuError
 from neocpu.core.types import Elements
-from neocpu.tables.hdf5 import probe, seal
+from neocpu.tables.hdf5 import seal
 from neocpu.tables.hdf5.disk import SIGNATURE, read_into
 from neocpu.tables.hdf5.draft import SEALED
 from neocpu.tables.hdf5.walk import PROBLEMS, Attributes, NotAcceptable, Object, one_line, walk
@@ -206,6 +206,8 @@ class File:
             # a file that was cut is told without starting a process
             if size < (end := _end_of_hdf5(self._handle)):
                 raise self.damaged(f"truncated: it has {size:,} of {end:,} bytes")
+            from neocpu.tables.hdf5 import probe
+
             if trouble := probe.trouble(self.path):
                 raise self.damaged(trouble)
         return file_seal is not None

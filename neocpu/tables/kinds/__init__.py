@@ -11,11 +11,10 @@ Read `hash.py` first, then `qr.py`: formula, initial values and source at the to
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
-from neocpu.tables.kinds import cafe, md, qr, tt, unified
-from neocpu.tables.kinds import hash as hashed
 from neocpu.tables.specs.compositions import Composition, Expanded, LogicalTable, whole
 from neocpu.tables.specs.specs import TableSpec
 
@@ -34,17 +33,28 @@ class TableKind(NamedTuple):
 
 
 FULL = "full"
-KINDS: dict[str, TableKind] = {
-    "hash": TableKind(hashed.HashKeys, hashed.expand),
-    "qr": TableKind(qr.QrKeys, qr.expand),
-    "cafe": TableKind(cafe.CafeKeys, cafe.expand),
-    "md": TableKind(md.MdKeys, md.expand),
-    "unified": TableKind(unified.UnifiedKeys, unified.expand),
-    "tt": TableKind(tt.TtKeys, tt.expand),
+# name -> module, record of its keys; imported where a table has keys of kinds or is of one
+KINDS = {
+    "hash": ("neocpu.tables.kinds.hash", "HashKeys"),
+    "qr": ("neocpu.tables.kinds.qr", "QrKeys"),
+    "cafe": ("neocpu.tables.kinds.cafe", "CafeKeys"),
+    "md": ("neocpu.tables.kinds.md", "MdKeys"),
+    "unified": ("neocpu.tables.kinds.unified", "UnifiedKeys"),
+    "tt": ("neocpu.tables.kinds.tt", "TtKeys"),
 }
 KIND_NAMES = (FULL, *KINDS)
-# kind -> the record of its keys, for those who read them
-KEYS: dict[str, type] = {name: kind.keys for name, kind in KINDS.items()}
+
+
+def kind_of(name: str) -> TableKind:
+    """The kind of a name in `KINDS`."""
+    place, keys = KINDS[name]
+    module = import_module(place)
+    return TableKind(getattr(module, keys), module.expand)
+
+
+def key_records() -> dict[str, type]:
+    """kind -> the record of its keys."""
+    return {name: kind_of(name).keys for name in KINDS}
 
 
 def expand(
@@ -55,10 +65,10 @@ def expand(
     Raises ConfigError for what does not fit, and for two tables of one name.
     """
     expanded: dict[str, Expanded] = {}
-    for name, kind in KINDS.items():
+    for name in KINDS:
         members = [table for table in tables if table.kind == name]
         if members:
-            for table, parts in zip(members, kind.expand(members), strict=True):
+            for table, parts in zip(members, kind_of(name).expand(members), strict=True):
                 _check_codes(table.spec, parts.physical)
                 signed = tuple(_with_signs(table.spec, part) for part in parts.physical)
                 expanded[table.spec.name] = replace(parts, physical=signed)

@@ -28,6 +28,7 @@ DEFAULT = "default"
 PATTERN_SIGNS = "*?["
 # values of keys as a `Reader` has checked them
 KeyValues: TypeAlias = Mapping[str, Any]
+KeyRecords: TypeAlias = Callable[[], Mapping[str, type]]
 
 
 class ModelDefaults(NamedTuple):
@@ -43,12 +44,12 @@ def tables_of(
     trees: object,
     features: Callable[[], Sequence[str]],
     model: ModelDefaults,
-    kinds: Mapping[str, type],
+    kinds: KeyRecords,
 ) -> tuple[LogicalTable, ...]:
     """The tables that the TOML tree below `tables` makes.
 
     features : the features of the log, in its order; called where there is a pattern.
-    kinds : the record of the keys of each table kind.
+    kinds : gives the record of the keys of each table kind; called where a table has such keys.
 
     Raises ConfigError where there is no table, a pattern matches nothing, or a key is wrong.
     """
@@ -89,15 +90,17 @@ def tables_of(
     return tuple(tables)
 
 
-def _read(reader: Reader, tree: object, key: str, kinds: Mapping[str, type]) -> KeyValues:
+def _read(reader: Reader, tree: object, key: str, kinds: KeyRecords) -> KeyValues:
     """The keys of an entry: those of all tables as they are meant, those of kinds as written."""
     if not isinstance(tree, Mapping):
         raise reader.wrong(key, f"expected a table of keys, got {tree!r}")
     general = [field.name for field in fields(TableKeys)]
-    of_kinds = {field.name for record in kinds.values() for field in fields(record)}
-    for name in tree:
-        if name not in general and name not in of_kinds:
-            raise reader.unknown(f"{key}.{name}", [*general, *sorted(of_kinds)])
+    others = [name for name in tree if name not in general]
+    if others:
+        of_kinds = {field.name for record in kinds().values() for field in fields(record)}
+        for name in others:
+            if name not in of_kinds:
+                raise reader.unknown(f"{key}.{name}", [*general, *sorted(of_kinds)])
     # keys of kinds are read later, once the kind is known
     known = {name: value for name, value in tree.items() if name in general}
     return {**tree, **reader.keys(TableKeys, known, key)}
@@ -142,7 +145,7 @@ def _table(
     own: KeyValues,
     inherited: KeyValues,
     model: ModelDefaults,
-    kinds: Mapping[str, type],
+    kinds: KeyRecords,
 ) -> LogicalTable:
     """A table from the keys of its own entry and those of patterns and `default`."""
     key = f"tables.{name}"
@@ -180,14 +183,14 @@ def _of_kind(
     own: KeyValues,
     values: KeyValues,
     keys: TableKeys,
-    kinds: Mapping[str, type],
+    kinds: KeyRecords,
 ) -> LogicalTable:
     """The table with the keys of its kind.
 
     own : keys of kinds in its own entry; those that it inherits may be meant for other kinds.
     """
     key = f"tables.{table.spec.name}"
-    record = kinds.get(table.kind)
+    record = kinds().get(table.kind) if table.kind != "full" else None
     known = [field.name for field in fields(record)] if record else []
     for name in own:
         if name not in known:

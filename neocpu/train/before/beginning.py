@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,13 +25,14 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.datasets import Splits
 from neocpu.train.checkpoint.candidates import latest, sound
 from neocpu.train.checkpoint.folder import checkpoints
-from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import BATCH_SIZE, as_overrides, value_of, with_key
 from neocpu.train.state.identity import HISTORY, hashes_of
-from neocpu.train.state.stored_schema import with_numbers
 from neocpu.train.step.world import World
 from neocpu.train.watch.results import Tell
+
+if TYPE_CHECKING:
+    from neocpu.train.checkpoint.reading import CheckpointFile
 
 Vocabularies = dict[str, Elements]
 
@@ -72,6 +74,7 @@ class Beginning:
         """
         if self.source is None:
             return
+        from neocpu.train.checkpoint.reading import CheckpointFile
         from neocpu.train.checkpoint.takeover import say, take_over
 
         error: NeocpuError | None = None
@@ -124,7 +127,9 @@ def begin(
     if path is not None or not config.training.init_from:
         return beginning
     from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.checkpoint.reading import CheckpointFile
     from neocpu.train.checkpoint.takeover import check, notes_of
+    from neocpu.train.state.stored_schema import with_numbers
 
     path = checkpoint_of(config.training.init_from, comm).resolve()
     try:
@@ -146,6 +151,9 @@ def begin(
 
 def _go_on(config: Config, path: Path) -> Beginning:
     """The beginning of a run that goes on from its own checkpoint."""
+    from neocpu.train.checkpoint.reading import CheckpointFile
+    from neocpu.train.state.stored_schema import with_numbers
+
     with CheckpointFile(path) as file:
         before = file.config()
         vocabularies = file.vocabularies()
@@ -189,6 +197,8 @@ def _begun_values(out: Path, keys: list[str]) -> dict[str, object]:
     """What these keys are in the newest checkpoint that can be read; {} where there is none."""
     if not keys:
         return {}
+    from neocpu.train.checkpoint.reading import CheckpointFile
+
     with suppress(CheckpointError):
         for path in reversed(checkpoints(out)):
             with suppress(CheckpointError), CheckpointFile(path) as file:
@@ -197,7 +207,7 @@ def _begun_values(out: Path, keys: list[str]) -> dict[str, object]:
     return {}
 
 
-def _vocabularies(file: CheckpointFile, config: Config) -> Vocabularies:
+def _vocabularies(file: "CheckpointFile", config: Config) -> Vocabularies:
     """The vocabularies by which a checkpoint's rows were chosen; {}: by hash.
 
     Checkpoints of neocpu 0.1.0 do not hold them; then they are those of a dataset that the run

@@ -15,24 +15,18 @@ from neocpu.parallel.sharding.plan import Plan, choose_schemes, is_plan_file
 from neocpu.parallel.sharding.shared_plan import plan_on_first_rank
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.cost.capacity import placement_lines
-from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import StepSeconds
-from neocpu.plan.cost.work import Workload
-from neocpu.plan.machines.generic import GENERIC
-from neocpu.plan.machines.machine import Machine
+from neocpu.plan.cost.work import Wires, Workload
 from neocpu.plan.search import auto
-from neocpu.plan.search.planners import planner_of
-from neocpu.plan.tiers.placements import Capacity
 from neocpu.plan.tiers.tiers import SPEEDS, demands, place_tables
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.tiers.placement import AUTO, PLACEMENTS, choose_placements
-from neocpu.train.advice.kinds import kind_lines
-from neocpu.train.before.scenario import wires_of
 from neocpu.train.config.config import Config
 from neocpu.train.config.settings import MemoryConfig
 
 if TYPE_CHECKING:
     from neocpu.plan.files.plan_file import PlanFile
+    from neocpu.plan.machines.machine import Machine
+    from neocpu.plan.tiers.placements import Capacity
 
 
 def make_plan(
@@ -128,6 +122,10 @@ def plan_of_file(
 
 def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
     """The plan of the planner that the config names; rows are placed by `memory_plan`, under it."""
+    from neocpu.plan.cost.links import Layout
+    from neocpu.plan.cost.seconds import StepSeconds
+    from neocpu.plan.search.planners import planner_of
+
     layout = Layout(ranks, min(per_node or ranks, ranks), config.parallel.route)
     machine = _with_all_memories(planning_machine(config))
     model = StepSeconds(machine, config.tables, work, layout)
@@ -135,21 +133,31 @@ def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -
     return propose(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
 
 
-def planning_machine(config: Config) -> Machine:
+def wires_of(config: Config) -> Wires:
+    """The formats in which a config's numbers travel."""
+    wires = config.wires
+    return Wires(wires.forward, wires.backward, dense=wires.dense, block=wires.block)
+
+
+def planning_machine(config: Config) -> "Machine":
     """The machine of `parallel.machine`; without a name a generic one.
 
     Raises ConfigError where its file cannot be read.
     """
     name = config.parallel.machine
     if not name:
+        from neocpu.plan.machines.generic import GENERIC
+
         return GENERIC
     from neocpu.plan.machines import machine_file
 
     return machine_file.load(name)
 
 
-def _with_all_memories(machine: Machine) -> Machine:
+def _with_all_memories(machine: "Machine") -> "Machine":
     """The machine with the generic DDR and SSD where it has none: the config may use them here."""
+    from neocpu.plan.machines.generic import GENERIC
+
     return replace(
         machine,
         ddr=machine.ddr if machine.ddr.capacity_bytes else GENERIC.ddr,
@@ -157,12 +165,14 @@ def _with_all_memories(machine: Machine) -> Machine:
     )
 
 
-def capacity(config: Config) -> Capacity:
+def capacity(config: Config) -> "Capacity":
     """The config's budgets of a rank; without any there is no limit.
 
     As in `plan/tiers/tiers.py`: with memory.ddr alone nothing is in HBM, with memory.hbm alone
     nothing on SSD.
     """
+    from neocpu.plan.tiers.placements import Capacity
+
     memory = config.memory
     present = {"hbm": not memory.ddr or memory.hbm, "ddr": True, "ssd": memory.ddr}
     return Capacity(
@@ -258,6 +268,9 @@ def memory_plan(
 
 def table_lines(config: Config, plan: Plan, memory: MemoryPlan) -> Iterator[str]:
     """What there is to say of the tables beside the plan: their kinds, and chosen memories."""
-    yield from kind_lines(config)
+    if config.kinds:
+        from neocpu.train.advice.kinds import kind_lines
+
+        yield from kind_lines(config)
     if memory.demands:
         yield from placement_lines(plan, memory, config.optimizer.sparse.state_floats)

@@ -16,7 +16,6 @@ from pathlib import Path
 from neocpu.core.cores import memory_left
 from neocpu.core.errors import TrainingError
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.transport.windows import DATA
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.config.config import Config
 from neocpu.train.state.blocks import BLOCK
@@ -117,6 +116,8 @@ def working_memory(config: Config, plan: Plan) -> int:
     widths += sum(shape[0] for _, shape in layout.further_tensors() if len(shape) == 2)
     windows = 0
     if plan.ranks > 1 and config.parallel.shared_windows != "off":
+        from neocpu.parallel.transport.windows import DATA
+
         # pooled vectors and their gradients stand in windows until they are read
         windows = min(2 * DATA, 4 * samples * 2 * columns)
     return 4 * samples * (8 * columns + 3 * widths) + windows + PROGRAM

@@ -4,7 +4,7 @@ What the run needs, by `preflight.py`, against its memory and disks, on every ra
 is allocated.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,6 @@ from neocpu.train.before.datasets import Splits
 from neocpu.train.before.kernel_markers import is_ready
 from neocpu.train.checkpoint import checkpoints
 from neocpu.train.config.config import Config
-from neocpu.train.step.dynamic_kinds import memory_of
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
     working += preflight.row_memory(run.config, run.plan, pooling)
     # parameters with their state, and about as much for gradients
     working += 2 * preflight.dense_bytes(run.config, run.splits.dense_features)
-    working += memory_of(run.config, pooling)[0]
+    working += _moved_rows(run.config, pooling)[0]
     # a snapshot holds copies of rows, and no more of them than there are
     working += min(run.config.checkpoint.memory, sum(need.bytes for need in small_needs))
     if cannot_write() and not is_ready(run.config, run.plan, run.memory.placements):
@@ -165,6 +164,15 @@ def _check_disks(run: PlannedRun, ranks: int, tell: Callable[[str], None]) -> No
     preflight.check_checkpoints(run.out, checkpoint_room(run), tell)
 
 
+def _moved_rows(config: Config, pooling: Mapping[str, float]) -> tuple[int, int]:
+    """What `memory_of` says of tables whose rows move; zeros where there are none."""
+    if all(composition.dynamic is None for composition in config.compositions):
+        return 0, 0
+    from neocpu.train.step.dynamic_kinds import memory_of
+
+    return memory_of(config, pooling)
+
+
 def checkpoint_room(run: PlannedRun) -> preflight.CheckpointNeeds:
     """What the checkpoints of a run take."""
     config = run.config
@@ -173,7 +181,7 @@ def checkpoint_room(run: PlannedRun) -> preflight.CheckpointNeeds:
     based = min(config.checkpoint.files_until_full(run.memory.over_ssd) - 1, 2)
     return preflight.CheckpointNeeds(
         tables=preflight.checkpoint_needs(config.tables, run.state_floats, touched),
-        dense=preflight.dense_bytes(config, run.splits.dense_features) + memory_of(config, {})[1],
+        dense=preflight.dense_bytes(config, run.splits.dense_features) + _moved_rows(config, {})[1],
         saves=run.saves,
         keep=config.checkpoint.keep,
         present=[path.stat().st_size for path in checkpoints(run.out)],

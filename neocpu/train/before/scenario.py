@@ -6,14 +6,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from neocpu.core.errors import ConfigError
-from neocpu.plan.cost.work import DenseWork, Wires, Workload
-from neocpu.plan.machines.machine import Machine
+from neocpu.plan.cost.work import DenseWork, Workload
 from neocpu.plan.simulation.collectives import MEASURED
 from neocpu.tables.specs.compositions import Tensors
+from neocpu.train.before.plans import wires_of
 from neocpu.train.config.config import Config
 from neocpu.train.model.layout import ModelLayout
 
 if TYPE_CHECKING:
+    from neocpu.plan.machines.machine import Machine
     from neocpu.plan.simulation.scenario import Scenario
     from neocpu.plan.simulation.what_if import WhatIf
 
@@ -66,14 +67,8 @@ def _projections(layout: ModelLayout) -> Tensors:
     return tuple(tensor for part in projected for tensor in part.tensors)
 
 
-def wires_of(config: Config) -> Wires:
-    """The formats in which a config's numbers travel."""
-    wires = config.wires
-    return Wires(wires.forward, wires.backward, dense=wires.dense, block=wires.block)
-
-
 def scenario_of(
-    config: Config, machine: Machine, ranks: int, changes: "WhatIf", course: Course
+    config: Config, machine: "Machine", ranks: int, changes: "WhatIf", course: Course
 ) -> "Scenario":
     """The scenario of a config on so many ranks of a machine; `changes` holds what `--set` says.
 

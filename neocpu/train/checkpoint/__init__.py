@@ -18,13 +18,13 @@ from neocpu.core.types import JsonObject, Tree
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.checkpoint.candidates import Rows, Tell, latest, sound
 from neocpu.train.checkpoint.folder import checkpoints
-from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.saving import save
 from neocpu.train.state.identity import refuse_other_data
 from neocpu.train.state.state import replicated_fields
 from neocpu.train.watch.results import silent
 
 if TYPE_CHECKING:
+    from neocpu.train.checkpoint.reading import CheckpointFile
     from neocpu.train.step.world import World
 
 __all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "resume", "save"]
@@ -45,7 +45,7 @@ def resume(
     that can be used.
     """
 
-    def needed(file: CheckpointFile, comm: Comm) -> Iterator[Rows]:
+    def needed(file: "CheckpointFile", comm: Comm) -> Iterator[Rows]:
         # one of another config is refused when it is loaded, whatever its blocks hold
         if not differences(file.header, world.config.header()):
             yield from _needed(file, world)
@@ -56,7 +56,7 @@ def resume(
     return path, load(path, world, data, split=split, tell=tell)
 
 
-def _needed(file: CheckpointFile, world: "World") -> Iterator[Rows]:
+def _needed(file: "CheckpointFile", world: "World") -> Iterator[Rows]:
     """The tensors of a file that a rank loads, and which of their rows."""
     for name in replicated_fields(world):
         number = file.number(f"dense/{name}")
@@ -85,6 +85,8 @@ def load(
     Raises CheckpointError on all ranks: broken file, other data, or a config that changes the bits
     (it names the keys).
     """
+    from neocpu.train.checkpoint.reading import CheckpointFile
+
     error: CheckpointError | None = None
     step = 0
     quantized = ""
@@ -110,7 +112,7 @@ def load(
     return step
 
 
-def refuse_changes(file: CheckpointFile, header: Tree) -> None:
+def refuse_changes(file: "CheckpointFile", header: Tree) -> None:
     """Raise CheckpointError if a config changes keys of the checkpoint that decide the bits."""
     changes = differences(file.header, header)
     if changes:
@@ -157,7 +159,7 @@ def _shown(value: object) -> str:
     return "absent" if value is None else json.dumps(value)
 
 
-def _load_dense(file: CheckpointFile, world: "World") -> None:
+def _load_dense(file: "CheckpointFile", world: "World") -> None:
     """Copy dense parameters and their optimizer's state from a file, and where rows are."""
     replicated = replicated_fields(world)
     for name, fields in replicated.items():
@@ -175,7 +177,7 @@ def _load_dense(file: CheckpointFile, world: "World") -> None:
         dynamic.load(replicated)
 
 
-def _load_tables(file: CheckpointFile, world: "World") -> None:
+def _load_tables(file: "CheckpointFile", world: "World") -> None:
     """Give this rank's shards their rows from a file."""
     tbe = world.embedding.tbe
     for i, shard in enumerate(world.plan.local(world.comm.rank)):

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neocpu.core.errors import CheckpointError
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.checkpoint.folder import checkpoints
-from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.watch.results import silent
+
+if TYPE_CHECKING:
+    from neocpu.train.checkpoint.reading import CheckpointFile
 
 Tell = Callable[[str], None]
 Rows = tuple[int, tuple[int, int]]  # number of a tensor, and which of its rows
@@ -35,6 +38,8 @@ class Candidates:
 
         Raises CheckpointError where there are some, but all were refused.
         """
+        from neocpu.train.checkpoint.reading import CheckpointFile
+
         newest = ""
         error: CheckpointError | None = None
         while self._left and not newest:  # on rank 0
@@ -77,7 +82,7 @@ def latest(out: Path, comm: Comm, tell: Tell = silent) -> Path | None:
     return Candidates(out, comm, tell).next()
 
 
-def share_of_rows(file: CheckpointFile, comm: Comm) -> Iterator[Rows]:
+def share_of_rows(file: "CheckpointFile", comm: Comm) -> Iterator[Rows]:
     """All tensors of a file, and the share of their rows that this rank reads."""
     for number, tensor in enumerate(file.tensors):
         first = tensor.rows * comm.rank // comm.size
@@ -87,7 +92,7 @@ def share_of_rows(file: CheckpointFile, comm: Comm) -> Iterator[Rows]:
 def sound(
     out: Path,
     comm: Comm,
-    needed: Callable[[CheckpointFile, Comm], Iterable[Rows]] = share_of_rows,
+    needed: "Callable[[CheckpointFile, Comm], Iterable[Rows]]" = share_of_rows,
     tell: Tell = silent,
 ) -> Path | None:
     """The newest checkpoint of a folder whose blocks are sound; None where there is none.
@@ -110,9 +115,11 @@ def sound(
 
 
 def _damage(
-    path: Path, comm: Comm, needed: Callable[[CheckpointFile, Comm], Iterable[Rows]]
+    path: Path, comm: Comm, needed: "Callable[[CheckpointFile, Comm], Iterable[Rows]]"
 ) -> str:
     """What is wrong with the blocks of a file that any rank needs; "": nothing. Collective."""
+    from neocpu.train.checkpoint.reading import CheckpointFile
+
     trouble = ""
     try:
         with CheckpointFile(path) as file:

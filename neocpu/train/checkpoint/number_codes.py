@@ -8,7 +8,7 @@ int8 or int4 (`docs/formats.md`), which does round them. NumPy only: no kernels.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from neocpu.core.codecs import LAYOUTS, NEAREST
 from neocpu.core.formats import table_format
 from neocpu.core.types import Elements
-from neocpu.kernels.twins.codecs.small_floats import decode_rows, encode_rows
-from neocpu.tables.storage.row_codecs import RowCodec
 from neocpu.train.state.blocks import Tensor
+
+if TYPE_CHECKING:
+    from neocpu.tables.storage.row_codecs import RowCodec
 
 F32 = NDArray[np.float32]
 
@@ -67,7 +68,9 @@ class Code:
         return np.dtype(self.dtype).itemsize * int(np.prod(self.entry))
 
     @property
-    def _codec(self) -> RowCodec:
+    def _codec(self) -> "RowCodec":
+        from neocpu.tables.storage.row_codecs import RowCodec
+
         # NumPy twins: checkpoints are read by programs without Numba
         return RowCodec(self.form, self.shape[0], backend="reference")
 
@@ -83,6 +86,8 @@ class Code:
                 return numbers.astype("<f2")
         if self.form == "bf16":
             return (np.ascontiguousarray(numbers, "<f4").view("<u4") >> np.uint32(16)).astype("<u2")
+        from neocpu.kernels.twins.codecs.small_floats import encode_rows
+
         codes = np.empty(numbers.shape, self.dtype)
         layout = LAYOUTS[self.form]
         encode_rows(np.ascontiguousarray(numbers, np.float32), layout, NEAREST, codes)
@@ -98,6 +103,8 @@ class Code:
             return stored.astype(np.float32)
         if self.form == "bf16":
             return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        from neocpu.kernels.twins.codecs.small_floats import decode_rows
+
         numbers = np.empty(stored.shape, np.float32)
         decode_rows(stored, LAYOUTS[self.form], numbers)
         return numbers

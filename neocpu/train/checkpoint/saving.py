@@ -31,7 +31,6 @@ from neocpu.tables.hdf5.draft import Image
 from neocpu.train.checkpoint.first_rank import failed, on_first_rank
 from neocpu.train.checkpoint.folder import FOLDER, Bases, publish
 from neocpu.train.checkpoint.layout import Offsets, create, file_bytes, lay_out, seal
-from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.snapshot import Share, Snapshot, facts_of, shares_of, write_share
 from neocpu.train.state.blocks import Index, Ints, Tensor, digest_of
 from neocpu.train.state.identity import hashes_of
@@ -166,6 +165,8 @@ class Saver:
         # a base lies beside the file that names it
         if self._policy.full_every <= 1 or path.parent.resolve() != self.folder.resolve():
             return
+        from neocpu.train.checkpoint.reading import CheckpointFile
+
         error: CheckpointError | None = None
         try:
             with CheckpointFile(path) as file:

@@ -30,7 +30,7 @@ from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.sharding.plan import choose_schemes, is_plan_file
 from neocpu.parallel.transport.throttle import link_speeds
 from neocpu.plan.search.planners import PLANNERS
-from neocpu.tables.kinds import FULL, KEYS, KIND_NAMES, expand
+from neocpu.tables.kinds import FULL, KIND_NAMES, expand, key_records
 from neocpu.tables.specs.compositions import Composition, LogicalTable
 from neocpu.tables.specs.feature_groups import key_groups
 from neocpu.tables.specs.optimizer_groups import ParameterRun, dense_runs, table_optimizers
@@ -257,7 +257,7 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
         # only called for patterns: it may read a schema file
         lambda: feature_names(parts["data"]),
         ModelDefaults(model.embedding_dim, model.embedding_format, model.embedding_rounding),
-        KEYS,
+        key_records,
     )
     try:
         tables, compositions = expand(logical)

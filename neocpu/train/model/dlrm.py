@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.train.model.heads import Head, Objective
 from neocpu.train.model.interactions.chain import Chain
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
-from neocpu.train.model.layers.first_order import FirstOrder
 from neocpu.train.model.layers.mlp import Mlp, initialise, nothing
 from neocpu.train.model.layout import ModelLayout
 
 if TYPE_CHECKING:
+    from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
     from neocpu.train.model.composition import Compositions
+    from neocpu.train.model.layers.first_order import FirstOrder
     from neocpu.train.model.towers import Towers
 
 
@@ -59,9 +59,7 @@ class Dlrm:
         self._top = self._mlp("top", last_relu=False)
         widths = (layout.first_column, layout.dims)
         self.towers = self._towers(widths) if layout.towers and not apart else None
-        self.first_order: FirstOrder | None = None
-        if layout.has_first_order:
-            self.first_order = FirstOrder(*widths, layout.wide, self.parameters)
+        self.first_order = self._linear_term(widths) if layout.has_first_order else None
         self.interaction = Chain(layout.chain(), self.parameters, self._between_layers)
         self.shared = self.flat.size
         if layout.towers and apart:
@@ -88,6 +86,12 @@ class Dlrm:
 
         return Towers(*widths, self.layout.towers, self.parameters)
 
+    def _linear_term(self, widths: tuple[int, tuple[int, ...]]) -> "FirstOrder":
+        """The module of the linear term."""
+        from neocpu.train.model.layers.first_order import FirstOrder
+
+        return FirstOrder(*widths, self.layout.wide, self.parameters)
+
     def _compositions(self) -> "Compositions | None":
         """What composes the vectors of logical tables; None where all tables are full."""
         if self.layout.composition is None:
@@ -106,7 +110,7 @@ class Dlrm:
         self._dense = np.ascontiguousarray(x)
         E[:, : self.first_column] = self._bottom.forward(self._dense)
 
-    def forward_top(self, E: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
+    def forward_top(self, E: F32, lookups: Sequence["KeyLookups"] = ()) -> F32:
         """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`).
 
         lookups : of the keys whose tables do not pool. Valid until the next call.
@@ -188,7 +192,7 @@ class Dlrm:
         return dE if self.composition is None else self.composition.backward(dE)
 
     @property
-    def row_terms(self) -> Sequence[RowTerms]:
+    def row_terms(self) -> Sequence["RowTerms"]:
         """Gradients of the keys whose tables do not pool, of the last `backward_lower`."""
         return () if self.composition is None else self.composition.row_terms
 

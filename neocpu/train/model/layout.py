@@ -33,14 +33,11 @@ from neocpu.train.model.head_layout import LOSSES, HeadLayout
 from neocpu.train.model.interactions.base import InteractionLayout
 from neocpu.train.model.interactions.chain import (
     WITH_FIRST_ORDER,
-    InteractionOptions,
     chain_layouts,
     chain_tensors,
 )
-from neocpu.train.model.interactions.cross import CrossShape
-from neocpu.train.model.interactions.dhen import DhenShape
 from neocpu.train.model.interactions.dot import DotLayout
-from neocpu.train.model.layers.first_order import NAME as FIRST_ORDER
+from neocpu.train.model.interactions.options import CrossShape, DhenShape, InteractionOptions
 from neocpu.train.model.layers.shapes import Shapes, mlp_shapes
 from neocpu.train.model.tower_layout import TowerLayout
 
@@ -190,6 +187,8 @@ class ModelLayout:
         """(name, shape) of the parameters of interactions, linear term and further heads."""
         tensors = chain_tensors(self.chain())
         if self.has_first_order:
+            from neocpu.train.model.layers.first_order import NAME as FIRST_ORDER
+
             shape = (1, self.dense_features)
             tensors += ((f"{FIRST_ORDER}.weight", shape), (f"{FIRST_ORDER}.bias", (1,)))
         for head in self.heads:

@@ -14,8 +14,7 @@ from neocpu.train.model.attention_layout import AttentionKeys
 from neocpu.train.model.composition_layout import composition_layout
 from neocpu.train.model.head_layout import LOSSES, HeadConfig, head_layouts
 from neocpu.train.model.interactions.chain import INTERACTIONS, WITH_FIRST_ORDER
-from neocpu.train.model.interactions.cross import CrossShape
-from neocpu.train.model.interactions.dhen import DhenShape
+from neocpu.train.model.interactions.options import CrossShape, DhenShape
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.tower_layout import TowerModule, tower_layouts
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from neocpu.train.checkpoint.best import write_note
 from neocpu.train.checkpoint.folder import FOLDER
 from neocpu.train.watch.metrics import Metrics
 
@@ -91,6 +90,8 @@ class Patience:
         name = f"step-{step:08d}.h5"
         if not (out / FOLDER / name).is_file():
             return
+        from neocpu.train.checkpoint.best import write_note
+
         facts = {"file": name, "step": step, "metric": self.metric, "value": value}
         with suppress(OSError):  # a full disk ends no run; the newest checkpoint is there
             write_note(out, facts)

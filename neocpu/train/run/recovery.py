@@ -9,7 +9,6 @@ from pathlib import Path
 
 from neocpu.core.types import Elements, JsonObject
 from neocpu.train import checkpoint
-from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 from neocpu.train.run.patience import NOTE, Patience
 from neocpu.train.step.world import World
@@ -78,6 +77,8 @@ class Recovery:
         path, step = resumed
         self._saver.resume(path, step)
         if self._patience is not None:
+            from neocpu.train.checkpoint.reading import CheckpointFile
+
             with CheckpointFile(path) as file:
                 # else a run that is killed often enough would never end for want of patience
                 self._patience.resume(file.data().get(NOTE))

@@ -17,7 +17,6 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.transport.sent import sum_traffic
-from neocpu.plan.machines.machine import Machine
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train.before.advising import advise
 from neocpu.train.before.beginning import Beginning, begin
@@ -46,6 +45,7 @@ from neocpu.train.watch.step_watch import StepWatch
 from neocpu.train.watch.train_log import TrainLog
 
 if TYPE_CHECKING:
+    from neocpu.plan.machines.machine import Machine
     from neocpu.train.watch.trace import RunTrace
 
 WINDOW = 100  # batches that training metrics look back on

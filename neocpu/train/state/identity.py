@@ -15,7 +15,6 @@ import numpy as np
 from neocpu.core.errors import CheckpointError
 from neocpu.core.types import Elements, JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.train.state.stored_schema import other_codes
 
 HISTORY = "online"  # the files of a run that trains on file after file (`online.py`)
 NEW_DATA = (
@@ -81,11 +80,14 @@ def _refuse_other_schema(
     path: Path, before: JsonObject | None, now: JsonObject | None, resumed: bool
 ) -> None:
     """Raise CheckpointError if a table's values have other codes than before."""
-    if before and now and (name := other_codes(before, now)):
-        raise CheckpointError(
-            f"{path}: was trained on data in which {name} was read in another way; convert the "
-            "data by the same schema (--fitted takes its numbers from the train data)"
-        )
+    if before and now:
+        from neocpu.train.state.stored_schema import other_codes
+
+        if name := other_codes(before, now):
+            raise CheckpointError(
+                f"{path}: was trained on data in which {name} was read in another way; convert the "
+                "data by the same schema (--fitted takes its numbers from the train data)"
+            )
     if resumed and now and not before and now.get("version", 1) > 1:
         raise CheckpointError(
             f"{path}: was trained on a table as neocpu 0.1.0 read it; write version = 1 into its "

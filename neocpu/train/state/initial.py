@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
-from neocpu.tables.embedding.rounded import rounded
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec
-from neocpu.tables.storage.row_codecs import RowCodec
 
 F32 = NDArray[np.float32]
 
@@ -62,10 +60,14 @@ def in_format(spec: TableSpec, weight: F32, backend: str = "kernels") -> dict[st
     backend : "kernels", or "reference" for their NumPy twins.
     """
     if spec.row_format.row_scaled:
+        from neocpu.tables.storage.row_codecs import RowCodec
+
         codec = RowCodec(spec.format, spec.dim, backend=backend)
         data = codec.encode(weight)
         return {"weight": codec.decode(data), **codec.scales(data)}
     if not spec.row_format.exact:
+        from neocpu.tables.embedding.rounded import rounded
+
         weight = rounded(weight, spec.format, backend_module("rows.narrow", backend))
     return {"weight": weight}
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from neocpu.core.errors import ConfigError
-from neocpu.parallel.embeddings.mixed import MixedEmbedding
 from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
@@ -168,6 +167,8 @@ def _embedding(
         return build_apart(env, model)
     composition = model.layout.composition
     if composition is not None and composition.unpooled:
+        from neocpu.parallel.embeddings.mixed import MixedEmbedding
+
         return MixedEmbedding(env, composition.once), None
     groups = key_groups(config.tables, config.data.deduplicate)
     return ShardedEmbedding(replace(env, groups=groups)), None

@@ -5,14 +5,17 @@ nothing.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
-from neocpu.plan.machines.machine import Machine
+
+if TYPE_CHECKING:
+    from neocpu.plan.machines.machine import Machine
 
 
-def load_machine(name: str, comm: Comm) -> Machine | None:
+def load_machine(name: str, comm: Comm) -> "Machine | None":
     """The machine of `parallel.machine`, on rank 0; None on others, and for "". Collective.
 
     Raises ConfigError on every rank where there is no such machine, or its file is wrong.
@@ -33,7 +36,7 @@ def load_machine(name: str, comm: Comm) -> Machine | None:
 
 
 def report_on_machine(
-    machine: Machine, states: Sequence[JsonObject], ranks_per_node: int
+    machine: "Machine", states: Sequence[JsonObject], ranks_per_node: int
 ) -> dict[str, object]:
     """`machine` of a run's summary: name, size, and each collective's time there and here.
 

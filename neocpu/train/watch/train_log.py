@@ -8,15 +8,18 @@ depend on ranks.
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.config.settings import OptimizerConfig
-from neocpu.train.step.turn import Outcome
 from neocpu.train.watch.clock import StepClock
 from neocpu.train.watch.metrics import UNIT, Metrics, entropy, fixed_point
+
+if TYPE_CHECKING:
+    from neocpu.train.step.turn import Outcome
 
 EVERY_STEPS = 100  # lines of a run that sets no `training.log_every`, or
 EVERY_SECONDS = 30.0  # whichever comes first
@@ -59,7 +62,7 @@ class TrainLog:
         self._last_step = step
         self._last_time = self._now()
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: "Outcome") -> None:
         """Remember this rank's part of one batch."""
         sums = np.empty(4)
         sums[0] = outcome.labels.size

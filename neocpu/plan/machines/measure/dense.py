@@ -13,6 +13,7 @@ of the samples. `phases.fit` turns their times into costs:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,9 @@ from numpy.typing import NDArray
 from neocpu.core.trees import aligned_nodes, leaf_cuts, rank_leaves, rank_samples
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.machines.machine import PRODUCTS, Machine
-from neocpu.plan.machines.measure.phase_clock import PhaseClock
+
+if TYPE_CHECKING:
+    from neocpu.plan.machines.measure.phase_clock import PhaseClock
 
 LEAVES = 16
 F32 = NDArray[np.float32]
@@ -116,7 +119,7 @@ class DenseBench:
         sgd = SparseOptimizer(name="exact_sgd", learning_rate=0.01)
         self._optimizer = DenseOptimizer(sgd, np.zeros(design.parameters, np.float32))
 
-    def run(self, clock: PhaseClock, step: int) -> None:
+    def run(self, clock: "PhaseClock", step: int) -> None:
         """Step number `step`; `clock(phase, work)` does and times each phase. Collective."""
         clock("dense_forward", self._forward)
         clock("dense_backward", self._backward)

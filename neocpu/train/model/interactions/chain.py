@@ -6,43 +6,39 @@ Shapes are checked when the layout is made, before anything starts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from importlib import import_module
 
 from neocpu.core.errors import ConfigError
 from neocpu.train.model.interactions.base import Interaction, InteractionLayout, Widths
-from neocpu.train.model.interactions.cat import CatLayout
-from neocpu.train.model.interactions.cross import CrossLayout, CrossShape
-from neocpu.train.model.interactions.deepfm import DeepFmLayout
-from neocpu.train.model.interactions.dhen import DhenLayout, DhenShape
-from neocpu.train.model.interactions.dot import DotLayout
-from neocpu.train.model.interactions.fm import FmLayout
-from neocpu.train.model.interactions.wide_deep import WideDeepLayout
+from neocpu.train.model.interactions.options import InteractionOptions
 from neocpu.train.model.layers.arrays import F32, NodeGradient
 from neocpu.train.model.layers.shapes import Shapes
-
-
-@dataclass(frozen=True)
-class InteractionOptions:
-    """What the keys of a config say about interactions, beside their names."""
-
-    diagonal: bool = False
-    cross: CrossShape = field(default_factory=CrossShape)
-    dhen: DhenShape = field(default_factory=DhenShape)
-
 
 # name -> layout of (widths of the vectors that come, options, prefix of its tensors' names)
 Make = Callable[[Widths, InteractionOptions, str], InteractionLayout]
 LAYOUTS: dict[str, Make] = {
-    "dot": lambda widths, options, prefix: DotLayout(widths, options.diagonal),
-    "cat": lambda widths, options, prefix: CatLayout(widths),
-    "dcnv2": lambda widths, options, prefix: CrossLayout(widths, options.cross, prefix),
-    "fm": lambda widths, options, prefix: FmLayout(widths),
-    "deepfm": lambda widths, options, prefix: DeepFmLayout(widths),
-    "wide_deep": lambda widths, options, prefix: WideDeepLayout(widths),
-    "dhen": lambda widths, options, prefix: DhenLayout(widths, options.dhen, prefix),
+    "dot": lambda widths, options, prefix: _layout("dot", "DotLayout")(widths, options.diagonal),
+    "cat": lambda widths, options, prefix: _layout("cat", "CatLayout")(widths),
+    "dcnv2": lambda widths, options, prefix: _layout("cross", "CrossLayout")(
+        widths, options.cross, prefix
+    ),
+    "fm": lambda widths, options, prefix: _layout("fm", "FmLayout")(widths),
+    "deepfm": lambda widths, options, prefix: _layout("deepfm", "DeepFmLayout")(widths),
+    "wide_deep": lambda widths, options, prefix: _layout("wide_deep", "WideDeepLayout")(widths),
+    "dhen": lambda widths, options, prefix: _layout("dhen", "DhenLayout")(
+        widths, options.dhen, prefix
+    ),
 }
 INTERACTIONS = tuple(LAYOUTS)
 WITH_FIRST_ORDER = ("deepfm", "wide_deep")  # a linear term belongs to these (`first_order.py`)
+
+
+def _layout(file: str, name: str) -> Callable[..., InteractionLayout]:
+    """A class of a file of this folder, imported where a model has such an interaction."""
+    layout: Callable[..., InteractionLayout] = getattr(
+        import_module(f"neocpu.train.model.interactions.{file}"), name
+    )
+    return layout
 
 
 def chain_layouts(

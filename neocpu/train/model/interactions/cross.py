@@ -10,28 +10,14 @@ matrices are those of the MLPs (`docs/arithmetic.md` §6 has the order of the re
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 
-from neocpu.core.records import Limits
 from neocpu.train.model.interactions.base import Interaction, Widths
+from neocpu.train.model.interactions.options import CrossShape
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.layers.linear import Linear
 from neocpu.train.model.layers.shapes import Shapes
-
-MOST_LAYERS = 1024
-
-
-@dataclass(frozen=True)
-class CrossShape:
-    """Cross layers of the interaction "dcnv2".
-
-    layers : how many. rank : of their matrices (0: full ones); MLPerf's DLRMv2 has 3 of rank 512.
-    """
-
-    layers: Annotated[int, Limits(least=1, most=MOST_LAYERS)] = 3
-    rank: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,10 @@ authors is public.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.records import Limits
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.interactions.attention import SelfAttentionLayout
 from neocpu.train.model.interactions.base import (
@@ -27,36 +25,14 @@ from neocpu.train.model.interactions.base import (
     one_width,
 )
 from neocpu.train.model.interactions.cat import CatLayout
-from neocpu.train.model.interactions.cross import MOST_LAYERS, CrossLayout, CrossShape
+from neocpu.train.model.interactions.cross import CrossLayout
 from neocpu.train.model.interactions.dot import DotLayout
+from neocpu.train.model.interactions.options import ENSEMBLES, MODULES, CrossShape, DhenShape
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.layers.linear import Linear
 from neocpu.train.model.layers.shapes import Shapes
 
-MODULES = ("dot", "cross", "attention", "linear")
-ENSEMBLES = ("sum", "concat")
 EPS = 1e-5  # of the layer normalisation, as in torch
-
-
-@dataclass(frozen=True)
-class DhenShape:
-    """Layers of the interaction "dhen".
-
-    layers : how many. modules : of each layer: dot (products of all pairs), cross (a cross layer),
-    attention (one head among the vectors), linear (a matrix over all vectors). tokens : vectors
-    that each module gives (0: as many as the layer gets). ensemble : "sum" adds the modules'
-    vectors; "concat" sets them side by side, so a layer gives `tokens` of each module. rank : of
-    the cross layers' matrices (0: full ones). residual, norm : does a layer add its input, and is
-    each of its vectors normalised?
-    """
-
-    layers: Annotated[int, Limits(least=1, most=MOST_LAYERS)] = 2
-    modules: Annotated[tuple[str, ...], Limits(MODULES)] = ("dot", "linear")
-    tokens: Annotated[int, Limits(most=2**16)] = 0
-    ensemble: Annotated[str, Limits(ENSEMBLES)] = "sum"
-    rank: int = 0
-    residual: bool = True
-    norm: bool = True
 
 
 @dataclass(frozen=True)
