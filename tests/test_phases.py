@@ -155,8 +155,8 @@ def test_every_phase_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_phases_of_rows_and_columns_are_measured_apart(
     monkeypatch: pytest.MonkeyPatch, scheme: str, phases: set[str]
 ) -> None:
-    monkeypatch.setattr(phase_costs, "STEPS", 2)
-    monkeypatch.setattr(phase_costs, "ELSEWHERE", 1 << 10)
+    monkeypatch.setattr(phase_clock, "STEPS", 2)
+    monkeypatch.setattr(phase_clock, "ELSEWHERE", 1 << 10)
     design = phase_costs.Design(scheme, tables=2, rows=50, dim=16, length=1, batch=32)
 
     def body(comm: Comm) -> set[str]:

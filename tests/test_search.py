@@ -211,7 +211,7 @@ def test_the_solver_agrees(shapes: Shapes, layout: Layout, room: float) -> None:
 @pytest.mark.parametrize("scheme", ["table_wise", "auto"])
 def test_the_solver_finds_the_best_of_all_plans(scheme: str) -> None:
     pytest.importorskip("scipy", reason="scipy: the exact yardstick")
-    from neocpu.plan.search.exact import fewest_seconds
+    from tests.exact_plans import fewest_seconds
 
     layout = Layout(2, 2)
     model, tables, work = model_of([(3000, 64, 30), (3000, 64, 30)], layout)

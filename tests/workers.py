@@ -67,10 +67,21 @@ QUICK = frozenset(QUICK_FILES.split())
 
 # `pytest -m long`: covers that try many cases of one idea. Without `-m`, a run of the whole suite
 # takes a sample of each, drawn by date, so that every case comes round in PERIOD days.
-LONG_FILES = """
-    arm
-"""
-LONG = frozenset(LONG_FILES.split())
+LONG = frozenset(
+    {
+        "arm",
+        "benchmarks",
+        "emulation",
+        "examples",
+        "guards",
+        "lessons::test_a_lesson_shows_what_it_says",
+        "oracle_honest",
+        "promise::test_one_digest_without_avx512",
+        "quality",
+        "resume::test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched",
+        "resume::test_runs_killed_at_any_instant_end_as_if_untouched",
+    }
+)
 PERIOD = 8
 # the variable with the day whose sample is run; empty: all that is asked for
 SAMPLED_DAY = "NEOCPU_SAMPLED_DAY"
@@ -142,8 +153,9 @@ def is_left_out(item: pytest.Item) -> bool:
 def arrange(items: list[pytest.Item]) -> None:
     """Mark quick and long tests, and sort all by groups."""
     for item in items:
-        if name_of(item.nodeid)[0] in QUICK:
+        file, test = name_of(item.nodeid)
+        if file in QUICK:
             item.add_marker(pytest.mark.quick)
-        if name_of(item.nodeid)[0] in LONG:
+        if LONG & {file, f"{file}::{test}"}:
             item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: _PLACES[group_of(*name_of(item.nodeid))])
