@@ -82,7 +82,6 @@ def test_training_loads_only_what_its_config_uses(tmp_path: Path) -> None:
         "neocpu.parallel.embeddings.disaggregated",
         "neocpu.peers",
         "neocpu.plan.learned",
-        "neocpu.plan.search.exact",
         "neocpu.plan.simulation.scenario",
         "neocpu.serve.exports",
         "neocpu.tables.embedding.tiered",
