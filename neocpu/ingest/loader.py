@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Batch:
     """One rank's share of a global batch.
 
-    dense float32[b, Nd]; sparse : KJT of b samples, keys of `embedding.specs.bags(tables)`, or its
+    dense float32[b, Nd]; sparse : KJT of b samples, keys of `tables.specs.specs.bags`, or its
     inverse KJT, where repeated bags of groups of keys stand once; labels float32[b] (zeros in a log
     without labels); samples : B of the whole batch; epoch, step : its position; first : this rank's
     first sample in the epoch. weights float32[b]: of the samples in the loss, or None: all 1.
@@ -74,7 +74,7 @@ class Reading:
     shuffle_run : neighbours that stay together when shuffled.
     rows_by : "hash", "vocabulary" or "code".
     vocabularies : by feature, for "vocabulary"; None: those of the dataset.
-    groups : keys whose repeated bags stand once (`embedding.feature_groups.key_groups`).
+    groups : keys whose repeated bags stand once (`feature_groups.key_groups`).
     depth : batches read ahead on a thread; 0: none.
     """
 

@@ -5,7 +5,7 @@
     between   slice h of this share goes to the rank of place l in node h, which climbs to the root
     back      finished slices between ranks of equal place, finished shares inside the node
 
-The additions are those of `dense_reduction.py`, in the same tree, so the bits are too: ranks of a
+The additions are those of `reduction.py`, in the same tree, so the bits are too: ranks of a
 node own leaves in a row, so much of the tree above them lies inside the node. With L ranks on each
 node, about 1/L of the direct reduction's bytes travel between nodes.
 """

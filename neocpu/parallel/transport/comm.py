@@ -142,7 +142,7 @@ class Comm(ABC):
             be empty.
         send_counts, recv_counts : i64[size], elements per rank; they must add up to the arrays'
             sizes.
-        what : name of the collective, as in `planner.traffic`.
+        what : name of the collective, as in `plan.cost.traffic`.
         table : i64[size, size], counts [sender, receiver] of all ranks, where all ranks know them:
             a two-level comm then need not ask.
         """

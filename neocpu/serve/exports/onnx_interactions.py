@@ -1,5 +1,5 @@
-"""How do the vectors of a sample meet, in ONNX? The interactions of `model/interactions/`, each a
-few nodes.
+"""How do the vectors of a sample meet, in ONNX? The interactions of `train/model/interactions/`,
+each a few nodes.
 """
 
 import math

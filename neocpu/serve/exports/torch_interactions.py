@@ -1,5 +1,5 @@
-"""How do the vectors of a sample meet, in torch? The interactions of `model/interactions/`, each as
-its formula says.
+"""How do the vectors of a sample meet, in torch? The interactions of `train/model/interactions/`,
+each as its formula says.
 
 They are what `TorchModel` predicts with, and what our own gradients are compared with.
 """

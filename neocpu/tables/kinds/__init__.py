@@ -2,7 +2,7 @@
 
 A kind says, in one file: its keys in the config, which physical tables there are and how their
 rows start, which row of each stands for a row of the logical table (`tables/specs/row_maps.py`),
-and which operation makes the logical row of the physical ones (`model/operations/`, with its
+and which operation makes the logical row of the physical ones (`train/model/operations/`, with its
 adjoint). Everything else sees ordinary tables. Nothing here needs Numba or MPI.
 
 Read `hash.py` first, then `qr.py`: formula, initial values and source at the top; the keys; then

@@ -1,6 +1,6 @@
 """Where do the tables of a run go: to which ranks, and into which memories?
 
-The run's config, put as the questions that `planner/` answers. Every rank gets the same answers.
+The run's config, put as the questions that `plan/` answers. Every rank gets the same answers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

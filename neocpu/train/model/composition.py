@@ -9,8 +9,8 @@ A module of the dense part, at the home of the samples, like the towers (`towers
 Keys whose tables do not pool come lookup by lookup instead of in E physical (`row_parts.py`); they
 are made after the others, since an attention reads the vector of another key.
 
-Operations are in `model/operations/`; `composition_layout.py` says which part takes what. Plain
-ones are done for all parts at once (`elementwise.py`), and not at all where E is E physical.
+Operations are in `train/model/operations/`; `composition_layout.py` says which part takes what.
+Plain ones are done for all parts at once (`elementwise.py`), and not at all where E is E physical.
 """
 
 from collections.abc import Mapping, Sequence

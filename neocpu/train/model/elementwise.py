@@ -1,9 +1,9 @@
 """Which steps of one kernel (`kernels/dense/composition.py`) do all plain operations of a model
 together?
 
-Plain operations copy, add and multiply numbers; `model/operations/` says what each does. Steps that
-copy neighbouring columns to neighbouring ones are one: full tables beside each other, and the
-bottom MLP's output before them.
+Plain operations copy, add and multiply numbers; `train/model/operations/` says what each does.
+Steps that copy neighbouring columns to neighbouring ones are one: full tables beside each other,
+and the bottom MLP's output before them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
