@@ -27,6 +27,7 @@ from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.storage.row_codecs import RowCodec, same_bits, streams_of
 from neocpu.train import checkpoint
 from neocpu.train.checkpoint.links import base_of
+from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.run.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats
 from tests.small_run import config_of
@@ -231,7 +232,7 @@ def test_a_run_of_narrow_rows_goes_on_as_if_nothing_had_happened(many, tmp_path)
     with pytest.raises(CheckpointError, match=r"memory\.hbm was 10000, now 12000"):
         run(many, tmp_path / "cut", "memory.hbm=12_000", resume=True)
     assert run(many, tmp_path / "cut", resume=True)["digest"] == whole["digest"]
-    with checkpoint.CheckpointFile(checkpoint.checkpoints(tmp_path / "cut")[-1]) as file:
+    with CheckpointFile(checkpoint.checkpoints(tmp_path / "cut")[-1]) as file:
         assert file.recomputed_digest() == whole["digest"]
         assert [name for name, _ in file.tensors[file.number("tables/one")].fields][-2:] == [
             "weight_scale",
@@ -248,7 +249,7 @@ def states(out):
     files = checkpoint.checkpoints(out)
     digests = {}
     for path in files:
-        with checkpoint.CheckpointFile(path) as file:
+        with CheckpointFile(path) as file:
             digests[path.name] = file.recomputed_digest()
     return digests, [path.name for path in files if base_of(path)]
 

@@ -15,7 +15,7 @@ from generated_pages import write_page
 
 from neocpu.core.records import Limits, limits_at, limits_of, toml_text
 from neocpu.core.rules import RULES
-from neocpu.tables.kinds import KEYS
+from neocpu.tables.kinds import key_records
 from neocpu.tables.specs.optimizers import DENSE_NAMES, GENERAL
 from neocpu.tables.specs.specs import TableKeys
 from neocpu.train.config import config
@@ -126,7 +126,7 @@ def keys_of(section: str, defaults: Any) -> Iterator[Key]:
 
 def sections() -> dict[str, tuple[type, list[Key]]]:
     """All keys, by section; those of a table are in `tables.NAME`."""
-    of_kinds = {f"tables.NAME (kind {kind})": record for kind, record in KEYS.items()}
+    of_kinds = {f"tables.NAME (kind {kind})": record for kind, record in key_records().items()}
     records = {**config.SECTIONS, "tables.NAME": TableKeys, **of_kinds}
     return {name: (record, list(keys_of(name, record()))) for name, record in records.items()}
 
