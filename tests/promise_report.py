@@ -70,8 +70,9 @@ python -m tests.promise --quick      # mixed and auto on every rank count
 ## On ARM
 
 `tests/test_arm.py`, a long test, runs the README's job on one rank and, with rows cut, on two, the
-quick tests, the golden suite of the oracle and two of the families below on an emulated aarch64:
-a Debian with QEMU, which `python -m tests.arm_room FOLDER` makes.
+quick tests, two of the families below and the golden suite of the oracle (whose softmax still
+follows the machine's exp) on an emulated aarch64: a Debian with QEMU, which
+`python -m tests.arm_room FOLDER` makes.
 
 ## Results
 """
