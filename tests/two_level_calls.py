@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from neocpu.core.trees import aligned_nodes, rank_leaves
+from neocpu.core.types import Ints
 from neocpu.parallel.exchange.two_level import Places
 from neocpu.plan.cost.traffic.collectives import Collective
 from neocpu.plan.cost.traffic.demand import Numbers
 from neocpu.plan.cost.traffic.step import StepShape
-from neocpu.plan.cost.work import Ints
 
 COUNT = 8  # bytes of a count
 NUMBER = 4  # of an fp32 number

@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, bags_of, row_bytes
 from neocpu.oracle.truth.formats import decode
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 NONE = np.empty(0, np.float32)  # an array that a kernel takes and does not use
 
 

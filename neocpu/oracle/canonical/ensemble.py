@@ -7,8 +7,9 @@ Operation by operation `fl(e + fl((1 - c)*fl(w - e)))` where 1 - c < 1/2, else
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.oracle.adapters import Array, codes_of
-from neocpu.oracle.canonical import Floats, decoded, encoded
+from neocpu.oracle.canonical import decoded, encoded
 from neocpu.oracle.operator import Value
 from neocpu.oracle.truth.ensemble import due
 

@@ -7,8 +7,9 @@ powering in fp64; a row is fl(G*w).
 
 import numpy as np
 
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.twins.rows.row_counters import missed_decay
-from neocpu.oracle.canonical import Floats, Ints, decoded, encoded, lookups_of
+from neocpu.oracle.canonical import decoded, encoded, lookups_of
 from neocpu.oracle.canonical import update as plain_update
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import tables_of

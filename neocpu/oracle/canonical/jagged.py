@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
-from neocpu.oracle.canonical import Floats, Ints
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth import jagged as truth_jagged
 from neocpu.oracle.truth.jagged import Products

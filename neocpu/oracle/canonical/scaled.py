@@ -9,10 +9,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Floats
 from neocpu.kernels.records import Segments
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.oracle.adapters import codes_of
-from neocpu.oracle.canonical import Floats, encoded
+from neocpu.oracle.canonical import encoded
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import TableGeometry, row_bytes
 from neocpu.oracle.truth.scaled import header_format, parts_of

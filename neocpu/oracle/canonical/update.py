@@ -8,19 +8,11 @@ import numpy as np
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
 from neocpu.core.rules import RULES
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.oracle.canonical import (
-    NONE,
-    Floats,
-    decoded,
-    divided,
-    encoded,
-    gradient_start,
-    lookups_of,
-)
+from neocpu.oracle.canonical import NONE, decoded, divided, encoded, gradient_start, lookups_of
 from neocpu.oracle.canonical.scaled import ScaledTables
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, TableGeometry

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Floats, Recipe, scaled_rows
+from neocpu.core.types import Floats
+from neocpu.oracle.cases.draw import Draw, Recipe, scaled_rows
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.codecs import QUANTIZE
 from neocpu.oracle.truth.formats import FORMATS

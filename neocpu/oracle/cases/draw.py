@@ -11,15 +11,11 @@ from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.twins.codecs.small_floats import encode_rows
 from neocpu.kernels.twins.numbers.philox import GENERATOR, random_words, tensor_key
 from neocpu.oracle.operator import Arrays
 from neocpu.oracle.truth.bags import SCALED
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
-
 
 NARROW = 3  # columns of narrow rows where odd widths are allowed
 

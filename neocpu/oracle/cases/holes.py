@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Floats, Recipe, bags, gradient, tables
+from neocpu.core.types import Floats
+from neocpu.oracle.cases.draw import Draw, Recipe, bags, gradient, tables
 from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, plain, states
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.codecs import QUANTIZE

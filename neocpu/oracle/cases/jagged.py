@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Floats, Recipe
+from neocpu.core.types import Floats
+from neocpu.oracle.cases.draw import Draw, Recipe
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.jagged import OPERATORS
 

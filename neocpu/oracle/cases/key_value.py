@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Ints, Recipe
+from neocpu.core.types import Ints
+from neocpu.oracle.cases.draw import Draw, Recipe
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.truth.key_store import STRATEGIES
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Floats, Ints, Recipe, bags, gradient, hot
+from neocpu.core.types import Floats, Ints
+from neocpu.oracle.cases.draw import Draw, Recipe, bags, gradient, hot
 from neocpu.oracle.cases.updates import EXACT, states
 from neocpu.oracle.operator import Arrays, Case, Value
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Floats, bags, gradient, hot, tables
+from neocpu.core.types import Floats
+from neocpu.oracle.cases.draw import Draw, bags, gradient, hot, tables
 from neocpu.oracle.operator import Arrays, Case, Value
 
 ROWS = 4000

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.core.formats import FORMATS
-from neocpu.oracle.cases.draw import Draw, Ints
+from neocpu.core.types import Ints
+from neocpu.oracle.cases.draw import Draw
 from neocpu.oracle.operator import Arrays, Case, Value
 
 WRAPS = (1 << 30, 1 << 31, 1 << 32)  # 2^30 elements of fp32 are 2^32 bytes

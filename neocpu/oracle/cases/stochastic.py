@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
+from neocpu.core.types import Floats
 from neocpu.kernels.twins.codecs.small_floats import encode_rows
-from neocpu.oracle.cases.draw import Draw, Floats
+from neocpu.oracle.cases.draw import Draw
 from neocpu.oracle.cases.updates import EXACT
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.truth.formats import FORMATS

@@ -7,9 +7,9 @@ explain an error; `covers/update.py` has others.
 import numpy as np
 
 from neocpu.core.rules import RULES
+from neocpu.core.types import Floats
 from neocpu.oracle.cases.draw import (
     Draw,
-    Floats,
     Pick,
     Recipe,
     bags,

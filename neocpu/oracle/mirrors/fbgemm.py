@@ -16,11 +16,10 @@ What the library does, on x86 with AVX2 or more (docs/semantics.md §6):
 
 import numpy as np
 
+from neocpu.core.types import Floats, Ints
 from neocpu.oracle.mirrors.order import (
     F,
     Feature,
-    Floats,
-    Ints,
     NoMirror,
     by_table,
     encoded,

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from neocpu.oracle.mirrors.order import Floats, NoMirror, running_sums
+from neocpu.core.types import Floats
+from neocpu.oracle.mirrors.order import NoMirror, running_sums
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.truth import jagged, moves

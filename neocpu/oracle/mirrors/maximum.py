@@ -6,7 +6,8 @@ bag by bag, rounding each time, and features of one table from the last to the f
 
 import numpy as np
 
-from neocpu.oracle.mirrors.order import Feature, Floats, Ints, NoMirror, by_table, features, tables
+from neocpu.core.types import Floats, Ints
+from neocpu.oracle.mirrors.order import Feature, NoMirror, by_table, features, tables
 from neocpu.oracle.operator import Arrays, Value
 
 

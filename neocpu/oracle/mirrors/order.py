@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import OracleError
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.twins.numbers.fma import fma
 from neocpu.oracle.adapters import Array, coded, codes_of
 from neocpu.oracle.operator import Arrays, Value
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 F = np.float32
 RADIX_SORT = 32768  # from so many keys on torch sorts by radix: stable
 INSERTION_SORT = 16  # std::sort leaves partitions of at most this size to its insertion sort

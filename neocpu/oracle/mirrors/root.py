@@ -8,7 +8,8 @@ lines below were fitted to all 2^24 answers of an Intel processor, and reproduce
 
 import numpy as np
 
-from neocpu.oracle.mirrors.order import Floats, fused
+from neocpu.core.types import Floats
+from neocpu.oracle.mirrors.order import fused
 
 # Line i gives the significand of 1/sqrt(x), times 2^16, at place 0 to 1023 of its interval:
 # (START[i]*128 - SLOPE[i]*place) / 512, rounded down.

@@ -17,11 +17,10 @@ import math
 
 import numpy as np
 
+from neocpu.core.types import Floats, Ints
 from neocpu.oracle.mirrors.order import (
     F,
     Feature,
-    Floats,
-    Ints,
     NoMirror,
     by_table,
     decoded,

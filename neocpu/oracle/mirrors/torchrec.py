@@ -8,7 +8,8 @@ fl(L + 1e-6), or, with weights, by the sum of the bag's weights plus 1e-6.
 
 import numpy as np
 
-from neocpu.oracle.mirrors.order import F, Floats, NoMirror, features, running_sums, tables
+from neocpu.core.types import Floats
+from neocpu.oracle.mirrors.order import F, NoMirror, features, running_sums, tables
 from neocpu.oracle.operator import Arrays, Value
 
 RANKS = 2

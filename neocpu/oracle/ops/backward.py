@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.canonical.update import unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
-from neocpu.oracle.truth.bags import SCALED, Ints, TableGeometry, bags_of, only, rows_of, tables_of
+from neocpu.oracle.truth.bags import SCALED, TableGeometry, bags_of, only, rows_of, tables_of
 from neocpu.oracle.truth.bends import flushed_bounded
 from neocpu.oracle.truth.formats import FORMATS, decode, in_format, joined_halves, stored
 from neocpu.oracle.truth.global_decay import factors, is_active

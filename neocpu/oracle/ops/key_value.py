@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.core.rules import RULES
+from neocpu.core.types import Ints
 from neocpu.oracle.canonical import lookup_bits
 from neocpu.oracle.canonical.update import backward_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.backward import BACKWARD, STATES, BoundedTables, step
 from neocpu.oracle.ops.lookup import LOOKUP, looked_up
-from neocpu.oracle.truth.bags import DecodedRows, Ints
+from neocpu.oracle.truth.bags import DecodedRows
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.key_store import KeyStore
 from neocpu.oracle.truth.numbers import Bounded, square_sum

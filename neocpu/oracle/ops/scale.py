@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.formats import FORMATS
+from neocpu.core.types import Ints
 from neocpu.oracle.canonical import encoded, lookup_bits
 from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.backward import BACKWARD, STATES
 from neocpu.oracle.ops.lookup import BAGS, LOOKUP, TABLES
-from neocpu.oracle.truth.bags import Ints, TableGeometry, tables_of
+from neocpu.oracle.truth.bags import TableGeometry, tables_of
 from neocpu.oracle.truth.states import layout_of
 
 WEIGHTS = 0  # the formula's salt of tables

@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.formats import FORMATS, INFERENCE
+from neocpu.core.types import Ints
 from neocpu.oracle.adapters import codes_of
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bends import bent_limits, limits_by_table
 from neocpu.oracle.truth.formats import decode
 from neocpu.oracle.truth.numbers import LARGEST, SLACK, TINY, Real, U
 
-Ints = NDArray[np.int64]
 # Row-scaled formats: bits of a code, dtype of scale and bias, do these stand before the codes?
 SCALED = {
     name: (form.bits, form.header[0][1], form.header_first)

@@ -6,9 +6,9 @@ Each function returns its argument as it came where no switch bends it.
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.oracle.truth.numbers import Bounded, Real
 
-Ints = NDArray[np.int64]
 CAPS = (32, 1024)  # of kernels that handle a warp or a block of lookups
 UNROLLED = (2, 4, 8)  # lookups that a loop takes at once
 PADDED = (4, 8, 32, 128)  # columns that a vector, a warp or a block takes at once

@@ -14,11 +14,10 @@ the last one on, and in a random order. Two things break the assumption and are 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.oracle.truth.numbers import Real, U
 
-Ints = NDArray[np.int64]
 # λ: an honest sum passes the bound with a chance of at most 2·exp(-18) = 3e-8
 DEVIATIONS = 6.0
 # sums of fewer terms: the proven bound is as good

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.oracle.operator import Arrays, Value
-from neocpu.oracle.truth.bags import Ints
 from neocpu.oracle.truth.numbers import TINY, ULP, Bounded, Real, gamma
 from neocpu.oracle.truth.sums import segment_sums
 from neocpu.tables.embedding.row_sums import SumsOfRows, row_by_matrix, segment_starts

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.oracle.operator import Value
 from neocpu.oracle.truth.numbers import Real
 
-Ints = NDArray[np.int64]
 STRATEGIES = (
     "timestamp",
     "counter",

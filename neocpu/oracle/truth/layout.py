@@ -8,12 +8,10 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.oracle.operator import Arrays, Value
-
-Ints = NDArray[np.int64]
 
 
 def ints(values: ArrayLike) -> Ints:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.oracle.operator import Arrays, Value
-from neocpu.oracle.truth.bags import DecodedRows, Ints, JaggedBatch
+from neocpu.oracle.truth.bags import DecodedRows, JaggedBatch
 from neocpu.oracle.truth.bends import flushed, flushed_bounded, kept_duplicates
 from neocpu.oracle.truth.formats import FORMATS, nearest
 from neocpu.oracle.truth.numbers import LARGEST, SMALL, TINY, Bounded, Real, U

@@ -6,8 +6,9 @@ gradient.
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.oracle.operator import Arrays, Value
-from neocpu.oracle.truth.bags import DecodedRows, Ints, JaggedBatch
+from neocpu.oracle.truth.bags import DecodedRows, JaggedBatch
 from neocpu.oracle.truth.lookups import elements_of, gradients
 from neocpu.oracle.truth.numbers import Bounded, Real
 from neocpu.tables.embedding.row_sums import SumsOfRows, by_target

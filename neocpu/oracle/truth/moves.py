@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.oracle.operator import Arrays, Value
-from neocpu.oracle.truth.bags import Ints
 from neocpu.oracle.truth.numbers import Bounded, U
 from neocpu.oracle.truth.sums import segment_sums
 from neocpu.tables.embedding.row_sums import ranges, segment_starts

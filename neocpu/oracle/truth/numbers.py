@@ -23,8 +23,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
+
 Real = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Index = slice | NDArray[np.bool_] | Ints | tuple[Ints, ...]
 
 U = 2.0**-24  # unit roundoff of fp32

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.oracle.truth.chance import usual_error_of_additions
 from neocpu.oracle.truth.numbers import LARGEST, SLACK, SMALL, TINY, Bounded, Real, U, gamma
 
-Ints = NDArray[np.int64]
 FP64_ERROR = 2.0**-51  # a quotient or a product of three factors in fp64, twice
 
 

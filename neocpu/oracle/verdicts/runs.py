@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Bools
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.truth.bags import bags_of
@@ -21,7 +22,6 @@ PLACES_LOCATED = 2000  # elements whose table, row and column are looked up
 GARBAGE = 1e6  # times the largest number of the reference
 NEAR = 4.0  # bounds within which an error is one of rounding
 
-Bools = NDArray[np.bool_]
 Place = tuple[tuple[str, int], ...]
 
 

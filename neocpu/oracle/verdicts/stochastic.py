@@ -18,13 +18,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.oracle.operator import Case, Truth
 from neocpu.oracle.verdicts.mistakes import Mistake
 from neocpu.oracle.verdicts.stochastic_mistakes import (
     GROUPS,
     NEVER,
     Draws,
-    Ints,
     Real,
     chances,
     sequences,

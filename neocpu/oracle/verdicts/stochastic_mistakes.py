@@ -16,11 +16,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Bools, Ints
 from neocpu.oracle.verdicts.mistakes import Mistake
 
 Real = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 NEVER = 1e-7  # probability of what a mistake excludes, so that one element does not acquit it
 UNSHARED = 0.02  # share of groups that may draw independently where a mistake shares numbers

@@ -24,15 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.trees import Node, aligned_nodes, climb, rank_leaves
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs
 from neocpu.parallel.exchange.wires import Wire
-from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request, Started
 
-Floats = NDArray[np.float32]
 LINE = 4096  # numbers of a row of a job: threads share rows
 
 

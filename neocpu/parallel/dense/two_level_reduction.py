@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.trees import Node, aligned_nodes, climb, rank_leaves
+from neocpu.core.types import Floats
 from neocpu.parallel.dense.reduction import DenseReduction, LeafReduction
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.comm import Comm
@@ -25,8 +26,6 @@ from neocpu.parallel.transport.started import Request
 
 if TYPE_CHECKING:
     from neocpu.parallel.exchange.two_level import TwoLevelComm
-
-Floats = NDArray[np.float32]
 
 
 def dense_reduction(

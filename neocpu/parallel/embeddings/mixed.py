@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.trees import leaf_cuts, rank_leaves, rank_samples
+from neocpu.core.types import Floats, Ints
 from neocpu.parallel.embeddings.protocol import Embedding, LookupUnderWay, UpdateUnderWay
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.embeddings.unpooled import RowsInput, StartedRows, UnpooledEmbedding
@@ -23,14 +23,11 @@ from neocpu.parallel.exchange.checks import find_refusal, wide_rows
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.repeated_bags import together
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
-from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.started import Finished, Request, Started, Waitable
 from neocpu.tables.embedding.distinct_bags import expand
 from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.tables.specs.specs import bags
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,8 @@ All methods are collective: every rank calls them in the same order.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.core.types import Floats
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.transport.started import Started, Waitable
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
@@ -21,7 +19,6 @@ from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 if TYPE_CHECKING:
     from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
 
-Floats = NDArray[np.float32]
 # what arrives on this rank of a batch's lookups
 Arrived = TypeVar("Arrived")
 

@@ -17,12 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.kernels.numbers.rounding import sum_words
 from neocpu.parallel.transport.buffers import Scalar
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
-
-Ints = NDArray[np.int64]
 
 
 class RowWords(NamedTuple):

@@ -16,9 +16,9 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.core.types import Floats
 from neocpu.kernels.numbers.rounding import divide_columns
 from neocpu.kernels.rows.update import clip
 from neocpu.parallel.embeddings.protocol import Embedding, LookupUnderWay, UpdateUnderWay
@@ -37,8 +37,6 @@ from neocpu.tables.embedding.tbe import EntryLayout, TableBatchedEmbedding
 
 if TYPE_CHECKING:
     from neocpu.tables.embedding.row_lookups import RowTerms
-
-Floats = NDArray[np.float32]
 
 
 class ShardedEmbedding(Embedding[Input]):

@@ -23,18 +23,17 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import IndexRangeError
 from neocpu.core.jagged import KJT
+from neocpu.core.types import Floats, Ints
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
-from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.buffers import Buffers, Scalar
 from neocpu.parallel.transport.started import Finished, Pause, Request, Started
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.specs import bags
 
-Floats = NDArray[np.float32]
 Rows = Sequence[Ints]
 
 

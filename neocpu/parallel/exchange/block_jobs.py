@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.parallel.sharding.entries import Ints
+from neocpu.core.types import Ints
 
 
 class BlockJob(NamedTuple):

@@ -13,22 +13,21 @@ batches may be on their way during a step.
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.core.types import Floats, Ints
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.key_set import KeySet
 from neocpu.parallel.exchange.output_dist import Output, PooledRows, ShardGradients
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
-from neocpu.parallel.sharding.entries import Ints, entries_of_ranks, key_columns
+from neocpu.parallel.sharding.entries import entries_of_ranks, key_columns
 from neocpu.parallel.transport.started import Started
 from neocpu.tables.specs.specs import bags
 
 if TYPE_CHECKING:
     from neocpu.parallel.exchange.repeated_bags import RepeatedBags
 
-Floats = NDArray[np.float32]
 MOST_SHAPES = 64
 
 

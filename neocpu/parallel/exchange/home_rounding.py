@@ -6,14 +6,12 @@ travel, and all columns where one rank holds everything.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats
 from neocpu.parallel.exchange.exchange import Exchange
 from neocpu.parallel.exchange.wires import Rounding
 from neocpu.parallel.sharding.entries import key_columns
 from neocpu.parallel.transport.buffers import Buffers
-
-Floats = NDArray[np.float32]
 
 
 class HomeRounding:

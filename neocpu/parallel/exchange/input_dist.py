@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.exchange.blocks import copy_blocks
 from neocpu.kernels.exchange.bucketize import (
     RowRanges,
@@ -30,7 +31,7 @@ from neocpu.kernels.operands import Bags
 from neocpu.parallel.exchange.checks import find_refusal, wide_rows
 from neocpu.parallel.exchange.shapes import Shape, lookups_between
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
-from neocpu.parallel.sharding.entries import ByClass, Ints, RankEntries
+from neocpu.parallel.sharding.entries import ByClass, RankEntries
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Pause, Request, Started
 from neocpu.tables.embedding.tbe import Lookups
@@ -39,7 +40,6 @@ from neocpu.tables.specs.specs import bags
 if TYPE_CHECKING:
     from neocpu.parallel.exchange.unique_rows import Heads, UniqueRows
 
-Floats = NDArray[np.float32]
 NO_LOOKUPS: ByClass[Lookups | None] = ByClass(None, None, None, None)
 
 

@@ -9,11 +9,9 @@ A segment is what one rank asks of one shard: n lookups with U unique rows.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 
-Ints = NDArray[np.int64]
 UNIQUE_ROWS = ("off", "on", "auto")
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.exchange.blocks import copy_blocks
 from neocpu.kernels.numbers.rounding import FurtherWords, WordParts, combine_words
 from neocpu.parallel.exchange.block_jobs import reversed_jobs
@@ -31,12 +31,10 @@ from neocpu.parallel.exchange.shipment import (
     ship_further,
 )
 from neocpu.parallel.exchange.wires import WholeJobs, Wire
-from neocpu.parallel.sharding.entries import Ints, RankEntries, RoutedEntries
+from neocpu.parallel.sharding.entries import RankEntries, RoutedEntries
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Request, Started
 from neocpu.tables.embedding.tbe import ExtraWords
-
-Floats = NDArray[np.float32]
 
 
 class PooledRows(NamedTuple):

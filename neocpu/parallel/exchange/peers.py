@@ -21,12 +21,10 @@ from numpy.typing import NDArray
 from neocpu.core.errors import PlanError
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import Node, aligned_nodes, rank_leaves, rank_samples
+from neocpu.core.types import Floats, Ints
 from neocpu.parallel.transport.buffers import Scalar
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 
 
 class Peers:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import IndexRangeError
 from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.exchange.distinct import expand_columns, take_bags
 from neocpu.kernels.operands import Bags
 from neocpu.parallel.exchange.checks import find_refusal, wide_rows
@@ -31,14 +32,13 @@ from neocpu.parallel.exchange.input_dist import NO_LOOKUPS, Input
 from neocpu.parallel.exchange.key_set import KeySet
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
-from neocpu.parallel.sharding.entries import Ints, RankEntries, key_columns
+from neocpu.parallel.sharding.entries import RankEntries, key_columns
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Pause, Request, Started
 from neocpu.tables.embedding.distinct_bags import deduplicate
 from neocpu.tables.embedding.tbe import Lookups
 from neocpu.tables.specs.specs import bags
 
-Floats = NDArray[np.float32]
 Heads = NDArray[np.int32]
 T = TypeVar("T")
 

@@ -24,12 +24,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats
 from neocpu.parallel.exchange.shipment import GroupLayout, Groups, Shipment, Words
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Request
 
-Floats = NDArray[np.float32]
 Block = Elements  # of gradients: f32, or codes u8
 
 

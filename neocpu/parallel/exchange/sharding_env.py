@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from neocpu.core.trees import rank_samples
+from neocpu.core.types import Ints
 from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
 from neocpu.parallel.exchange.wires import WireSet
-from neocpu.parallel.sharding.entries import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.memory_plan import MemoryPlan

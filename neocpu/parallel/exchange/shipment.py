@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.kernels.exchange.blocks import add_blocks, copy_blocks
 from neocpu.kernels.numbers.rounding import FurtherWords
 from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs
@@ -24,7 +24,6 @@ from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
 
-Ints = NDArray[np.int64]
 Words = NDArray[np.float64]
 Groups = tuple[int, ...]
 

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.kernels.exchange.distinct import UniqueScratch, pack_unique_rows, unpack_unique_rows
 from neocpu.parallel.exchange.message_sizes import message_words
-from neocpu.parallel.sharding.entries import Ints, RankEntries, RoutedEntries
+from neocpu.parallel.sharding.entries import RankEntries, RoutedEntries
 from neocpu.parallel.transport.buffers import Buffers
 
 Heads = NDArray[np.int32]

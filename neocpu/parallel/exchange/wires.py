@@ -16,17 +16,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bytes, Floats, Ints
 from neocpu.parallel.exchange.block_jobs import BlockJob, job_array
 from neocpu.parallel.exchange.wire_formats import WIRE_FORMATS, WireSpec, WireSpecs
-from neocpu.parallel.sharding.entries import Ints, RankEntries, RoutedEntries
+from neocpu.parallel.sharding.entries import RankEntries, RoutedEntries
 
 if TYPE_CHECKING:
     from neocpu.kernels.exchange.wires import WireCode
-
-Floats = NDArray[np.float32]
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

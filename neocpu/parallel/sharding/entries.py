@@ -23,12 +23,11 @@ from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.tables.specs.specs import TableSpec, bags
 
-Ints = NDArray[np.int64]
 T = TypeVar("T")
 
 

@@ -16,9 +16,9 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Bytes, Elements
 from neocpu.parallel.transport.checks import Counts
-from neocpu.parallel.transport.windows import BY_MPI, Bytes, Windows
+from neocpu.parallel.transport.windows import BY_MPI, Windows
 
 # Bytes of messages that are quicker through windows than by MPI, where each rank has a core of its
 # own: a smaller one is there at once by MPI, of a larger one MPI moves several parts at a time.

@@ -19,10 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Bytes = NDArray[np.uint8]
+from neocpu.core.types import Bytes
 
 # Exchanges of a comm that may be under way together.
 SLOTS = 64

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.parallel.exchange.message_sizes import segment_words
 from neocpu.parallel.exchange.wire_formats import BLOCK, WIRE_FORMATS, WireSpec, WireSpecs
 from neocpu.tables.specs.specs import TableSpec
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 WIRE_NAMES = ("fp64", *WIRE_FORMATS)

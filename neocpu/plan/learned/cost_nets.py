@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.learned.features import FEATURES, Scaling
 from neocpu.plan.learned.nets import Array, Layers, Tape
 

@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import shard_bytes
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel
-from neocpu.plan.cost.work import Floats, Ints, Rectangles, TableArrays, Workload
+from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload
 from neocpu.plan.learned.cost_nets import HIDDEN
 from neocpu.plan.learned.features import FEATURES, Pieces, describe
 from neocpu.plan.learned.nets import Array

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.learned.costs import LearnedCosts, Loads
 from neocpu.plan.learned.greedy_grid import Cutting, PlacedParts
 from neocpu.plan.learned.nets import Adam, Array, clipped

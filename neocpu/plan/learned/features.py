@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints, TableArrays
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats, TableArrays
 from neocpu.plan.learned.reuse import BINS, histograms
 
 FEATURES = BINS + 3

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.learned.cost_nets import HIDDEN
 from neocpu.plan.learned.costs import LearnedCosts, Loads
 

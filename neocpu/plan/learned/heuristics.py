@@ -12,7 +12,8 @@ sum that has room for it.
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints, TableArrays
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats, TableArrays
 
 SEED = 3
 HEURISTICS = ("random", "dim", "lookup", "size", "size_lookup")

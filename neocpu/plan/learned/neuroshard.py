@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.learned.costs import EVERYWHERE, LearnedCosts, Loads, TablePart
 from neocpu.plan.learned.greedy_grid import SLACKS, Cutting, PlacedParts, grid
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neocpu.core.errors import PlanError
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec, choose_schemes
 from neocpu.parallel.sharding.schemes import SCHEMES, RankLayout, Shard
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel, loads_of, rectangles_of, step_seconds
-from neocpu.plan.cost.work import Floats, Ints, Workload
+from neocpu.plan.cost.work import Floats, Workload
 from neocpu.plan.learned import episodes, heuristics, neuroshard, store
 from neocpu.plan.learned.costs import EVERYWHERE, LearnedCosts, TablePart
 from neocpu.plan.learned.greedy_grid import Cutting, PlacedParts

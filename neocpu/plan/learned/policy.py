@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.learned.features import FEATURES
 from neocpu.plan.learned.nets import Array, Layers, Tape
 

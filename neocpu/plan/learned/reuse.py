@@ -8,7 +8,8 @@ import math
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 
 BINS = 17
 # Means of counts above which a Poisson law is reckoned as a normal one.

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import PHASES, StepSeconds
-from neocpu.plan.cost.work import Floats, Ints, Rectangles, Workload
+from neocpu.plan.cost.work import Floats, Rectangles, Workload
 from neocpu.plan.learned.features import describe, whole
 from neocpu.plan.learned.training import CommSamples, ComputeSamples
 from neocpu.plan.machines.machine import Machine

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.learned.cost_nets import CommNet, ComputeNet
 from neocpu.plan.learned.features import Scaling
 from neocpu.plan.learned.nets import Adam, Array

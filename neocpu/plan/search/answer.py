@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel
-from neocpu.plan.cost.work import Floats, Ints, Rectangles, Workload
+from neocpu.plan.cost.work import Floats, Rectangles, Workload
 from neocpu.plan.tiers.placements import Capacity
 
 

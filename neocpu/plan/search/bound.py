@@ -30,8 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.search.options import Options
 from neocpu.plan.search.prices import cheapest, memory_prices
 

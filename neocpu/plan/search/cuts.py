@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, column_blocks
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.work import Flags, Ints
+from neocpu.plan.cost.work import Flags
 from neocpu.tables.specs.specs import TableSpec
 
 RANK = 0

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.schemes import SCHEMES, RankLayout
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.search.cuts import ALL, NODE, RANK
 from neocpu.plan.search.options import CODES, Options
 from neocpu.plan.search.partition import TOLERANCE, Packing, Partitioner, fits

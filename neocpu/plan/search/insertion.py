@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.search.cuts import ALL, NODE
 from neocpu.plan.search.drafts import Spread, spread, spread_on_nodes
 from neocpu.plan.search.norms import CALL, Budget, Norm

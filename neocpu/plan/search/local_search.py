@@ -15,7 +15,8 @@ Work is counted, not timed, so the result depends on the arguments only.
 
 import numpy as np
 
-from neocpu.plan.cost.work import Flags, Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Flags, Floats
 from neocpu.plan.search.cuts import ALL, NODE, RANK
 from neocpu.plan.search.drafts import PlanDraft
 from neocpu.plan.search.insertion import Insertion, insert, without

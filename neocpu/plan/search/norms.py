@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.search.drafts import PlanDraft
 
 # Loads count as at most so many times the slowest rank's, or their powers would overflow.

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowest_seconds
-from neocpu.plan.cost.work import Flags, Floats, Ints, Rectangles, Workload
+from neocpu.plan.cost.work import Flags, Floats, Rectangles, Workload
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.cuts import Cuts, ways_to_cut
 from neocpu.plan.tiers.placements import Capacity, Variant

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 
 # A memory-balanced plan may be slower than the greedy one by this part, as TorchRec's default.
 SLOWER = 0.1

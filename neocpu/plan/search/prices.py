@@ -7,7 +7,8 @@ lower bound hold under memory limits (`bound.py`).
 
 import numpy as np
 
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.search.options import Options
 
 # Halvings of the interval in which a price is looked for.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec, choose_schemes
 from neocpu.parallel.sharding.schemes import SCHEMES, Shard, column_blocks
 from neocpu.plan.cost.links import Layout
@@ -14,7 +15,7 @@ from neocpu.plan.cost.seconds import (
     rectangles_of,
     step_seconds,
 )
-from neocpu.plan.cost.work import Floats, Ints, Rectangles, Workload
+from neocpu.plan.cost.work import Floats, Rectangles, Workload
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import lower_bound
 from neocpu.plan.search.cuts import NODE, RANK

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from neocpu.core.errors import PlanError
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import PlanSpec, choose_schemes
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel
-from neocpu.plan.cost.work import Floats, Ints, Workload
+from neocpu.plan.cost.work import Floats, Workload
 from neocpu.plan.search import auto
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded

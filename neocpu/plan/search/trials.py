@@ -11,9 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, step_seconds
-from neocpu.plan.cost.work import Floats, Ints, Rectangles
+from neocpu.plan.cost.work import Floats, Rectangles
 from neocpu.plan.search.answer import Alternative, Answer
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import Spread, spread, sums_by_rank

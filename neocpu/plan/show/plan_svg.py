@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.core import svg
+from neocpu.core.types import Ints
 from neocpu.core.units import bytes_text, count_text, seconds_text
 from neocpu.plan.cost.traffic.collectives import total
 from neocpu.plan.cost.traffic.demand import MeanDemand, sample_cuts
 from neocpu.plan.cost.traffic.step import StepShape, step_traffic
-from neocpu.plan.cost.work import Floats, Ints
+from neocpu.plan.cost.work import Floats
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.question import PlanQuestion, any_plan

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.plan.cost.work import Flags, Floats, Ints
+from neocpu.core.types import Ints
+from neocpu.plan.cost.work import Flags, Floats
 from neocpu.plan.machines.machine import MEMORIES, Machine
 from neocpu.tables.tiers.placement import AUTO, LOAD_FACTOR, PLACEMENTS
 

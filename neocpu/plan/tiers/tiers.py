@@ -39,10 +39,11 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.core.errors import TrainingError
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.cost import lookups_of
-from neocpu.plan.cost.work import Flags, Floats, Ints, Workload
+from neocpu.plan.cost.work import Flags, Floats, Workload
 from neocpu.tables.tiers.placement import AUTO, LINE_BYTES, LOAD_FACTOR, PLACEMENTS, SCRATCH, WAYS
 
 # Placement codes [n, tables] of n alternatives: an index into KINDS for each table.

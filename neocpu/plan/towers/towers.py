@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Ints
 
 F64 = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 DISTANCES = ("coherent", "diverse")
 STARTS = 8  # starting points of embedding and clustering; the best result counts

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Ints
 from neocpu.serve.scoring.inspect import F32, ComposedTable, Table, TrainedModel
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.tables.specs.specs import TableSpec
@@ -22,7 +23,6 @@ from neocpu.train.model.composition_layout import CompositionLayout
 
 METRICS = ("cosine", "dot")
 ROWS_AT_ONCE = 1 << 16
-Ints = NDArray[np.int64]
 
 
 class Neighbour(NamedTuple):

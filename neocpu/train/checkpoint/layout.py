@@ -46,11 +46,11 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.core.types import Elements, JsonObject
+from neocpu.core.types import Elements, Ints, JsonObject
 from neocpu.tables.hdf5.disk import put_bytes
 from neocpu.tables.hdf5.draft import Draft, Image
 from neocpu.train.checkpoint.number_codes import Code
-from neocpu.train.state.blocks import Blocks, Index, Ints, Tensor
+from neocpu.train.state.blocks import Blocks, Index, Tensor
 
 FORMAT = "neocpu-checkpoint"
 # Newest version; a file has the lowest one whose readers understand it: 4 if it is quantised, 3 if

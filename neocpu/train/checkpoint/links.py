@@ -11,11 +11,11 @@ import numpy as np
 
 from neocpu.core.errors import CheckpointError
 from neocpu.core.formats import FORMATS, SCALED, SPLIT
-from neocpu.core.types import Elements, JsonObject
+from neocpu.core.types import Elements, Ints, JsonObject
 from neocpu.tables.hdf5.door import File, Kind
 from neocpu.train.checkpoint.layout import FORMAT, VERSION, WORDS, datasets
 from neocpu.train.checkpoint.number_codes import Code, Coded
-from neocpu.train.state.blocks import BLOCK, F32, NOTHING, Index, Ints, Tensor
+from neocpu.train.state.blocks import BLOCK, F32, NOTHING, Index, Tensor
 
 KIND = Kind(
     format=FORMAT,

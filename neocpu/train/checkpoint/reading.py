@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, ConfigError
-from neocpu.core.types import Elements, JsonObject
+from neocpu.core.types import Elements, Ints, JsonObject
 from neocpu.tables.embedding.dense_optimizer import AVERAGE
 from neocpu.train.checkpoint.layout import file_bytes
 from neocpu.train.checkpoint.links import Joined, Link, merged
 from neocpu.train.config.config import Config, loads
-from neocpu.train.state.blocks import BLOCK, F32, Blocks, Index, Ints, digest_of
+from neocpu.train.state.blocks import BLOCK, F32, Blocks, Index, digest_of
 from neocpu.train.state.dense_inputs import BOTTOM
 from neocpu.train.state.initial import fields_of
 from neocpu.train.state.stored_schema import with_schema

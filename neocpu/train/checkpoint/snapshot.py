@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.core.types import Tree
+from neocpu.core.types import Ints, Tree
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.checkpoint.layout import Offsets, Part, RowWriter
 from neocpu.train.checkpoint.quantized import rounded
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import as_overrides
-from neocpu.train.state.blocks import Blocks, Index, Ints, Tensor
+from neocpu.train.state.blocks import Blocks, Index, Tensor
 from neocpu.train.state.state import State
 from neocpu.train.watch.results import versions
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from neocpu.core.errors import CheckpointError
+from neocpu.core.types import Ints
 from neocpu.train.checkpoint.folder import bases_in
 from neocpu.train.checkpoint.layout import TEXTS, Part, create, lay_out, seal
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.snapshot import Share, write_share
-from neocpu.train.state.blocks import BLOCK, Blocks, Ints, Tensor, Values
+from neocpu.train.state.blocks import BLOCK, Blocks, Tensor, Values
 from neocpu.train.state.initial import initial_rows
 
 # attributes that a merged file does not take over

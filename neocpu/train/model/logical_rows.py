@@ -9,8 +9,8 @@ these rows, kept in full, is the same model.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.tables.embedding.mapped_rows import physical_rows, sign
 from neocpu.tables.embedding.row_lookups import KeyLookups
 from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
@@ -18,7 +18,6 @@ from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.train.model.layers.arrays import F32
 from neocpu.train.model.operations import make_operation, make_row_operation
 
-Ints = NDArray[np.int64]
 # rows i64[n] of a logical table -> its rows in each physical one, -1 where that has none
 MovedRows = Callable[[Ints], Sequence[Ints]]
 NONE_MOVED: Mapping[str, MovedRows] = {}

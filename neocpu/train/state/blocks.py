@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.formats import table_format
-from neocpu.core.types import Elements, JsonObject
+from neocpu.core.types import Elements, Ints, JsonObject
 
 # part of the digest: another size would give other hashes
 BLOCK = 4096
 STATE_VERSION = 1
 F32 = NDArray[np.float32]
-Ints = NDArray[np.int64]
 Values = Mapping[str, F32]
 NOTHING = np.empty(0, np.int64)
 # machines differ in the payload of a NaN, and digests may not

@@ -14,18 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
-from neocpu.train.state.blocks import (
-    BLOCK,
-    F32,
-    Ints,
-    Tensor,
-    Values,
-    among,
-    by_tensor,
-)
+from neocpu.train.state.blocks import BLOCK, F32, Tensor, Values, among, by_tensor
 
 if TYPE_CHECKING:
     from neocpu.tables.embedding.changes import Changes

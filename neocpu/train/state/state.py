@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.state.blocks import (
@@ -21,7 +22,6 @@ from neocpu.train.state.blocks import (
     NOTHING,
     Blocks,
     Index,
-    Ints,
     Tensor,
     Values,
     by_tensor,

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.core.types import Ints
 from neocpu.kernels.rows.sketch import Observations, PooledGradient, importances
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.distinct_bags import expand
 from neocpu.tables.specs.compositions import DynamicMap
 from neocpu.train.config.config import Config
 from neocpu.train.model.composition_layout import KeyVectors
-from neocpu.train.state.blocks import F32, Ints
+from neocpu.train.state.blocks import F32
 from neocpu.train.step.hot_rows import HotRows
 from neocpu.train.step.table_rows import TableRows
 

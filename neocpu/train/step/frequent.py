@@ -10,15 +10,13 @@ same rows later, so no bit changes.
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.ingest.dataset.vocabulary import frequencies
 from neocpu.ingest.loader import Loader
 from neocpu.tables.embedding.tiered import TieredEmbedding
 from neocpu.tables.specs.specs import bags
 from neocpu.train.step.world import World
-
-Ints = NDArray[np.int64]
 
 
 def frequent_rows(loader: Loader, table: int) -> Ints:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from neocpu.core.types import Floats
+
 Doubles = NDArray[np.float64]
 PIECE = 1 << 15  # elements, a power of two: subtrees of so many stay in the cache
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.kernels.rows.sketch import Observations
 from neocpu.tables.embedding.hot_sketch import HotSketch, SketchSizes
 from neocpu.tables.specs.compositions import DynamicMap
-from neocpu.train.state.blocks import F32, Ints
+from neocpu.train.state.blocks import F32
 from neocpu.train.step.table_rows import TableRows
 
 PIECE = 1 << 16  # rows that are copied at a time

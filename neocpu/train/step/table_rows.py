@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.train.state.blocks import F32, Ints, among
+from neocpu.train.state.blocks import F32, among
 from neocpu.train.state.exchange import Piece, joined
 from neocpu.train.state.initial import fields_of, initial_rows
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from neocpu.core.errors import PlanError
+from neocpu.core.types import Ints
 from neocpu.parallel.embeddings.disaggregated import (
     DisaggregatedEmbedding,
     keys_of_nodes,
     node_of_tables,
 )
-from neocpu.parallel.exchange.peers import Ints, Peers
+from neocpu.parallel.exchange.peers import Peers
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.sharding.entries import key_columns

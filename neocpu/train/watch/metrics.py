@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.kernels.twins.numbers.elementary import log, log1p
 from neocpu.parallel.transport.comm import Comm
 
 F32 = NDArray[np.float32]
-Ints = NDArray[np.int64]
 CLIP = (2.0**-126, 1.0 - 2.0**-25)  # smallest normal fp32; halfway from 1 to the fp32 below it
 UNIT = 2.0**24  # of a fixed-point 1
 CANDIDATES = 1024  # keys that each rank offers when ranks divide the range of scores

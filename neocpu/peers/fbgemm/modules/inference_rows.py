@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.codecs import layout
-from neocpu.core.types import Elements, Floats, Ints
+from neocpu.core.types import Bytes, Elements, Floats, Ints
 from neocpu.kernels.codecs import small_floats as codecs
 from neocpu.peers import arrays
 from neocpu.peers.fbgemm.names import Option, SparseType, of
 
-Bytes = NDArray[np.uint8]
 # Name, rows, columns, format and location of a table.
 InferenceSpec: TypeAlias = tuple[str, int, int, Option, Option]
 # Our name of each format of rows; FP8 rows are decoded first.

@@ -9,14 +9,13 @@ import logging
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from neocpu.core.errors import IndexRangeError
+from neocpu.core.types import Ints
 from neocpu.peers.fbgemm.names import BoundsCheckMode, Option, of
 from neocpu.peers.fbgemm.operators.registry import operator
 
-Ints = NDArray[np.int64]
 LOG = logging.getLogger(__name__)
 # FBGEMM's numbers of the modes that check (3 is NONE; 4 to 6 are version 2 of the others).
 CHECKED = {0: "fatal", 1: "warning", 2: "ignore", 4: "ignore", 5: "warning", 6: "fatal"}

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from neocpu.core.types import Ints
 from neocpu.peers.fbgemm.context import Context
-from neocpu.peers.fbgemm.operators.moves import Ints, words
+from neocpu.peers.fbgemm.operators.moves import words
 from neocpu.tables.embedding import layouts
 from neocpu.tables.embedding.row_sums import SumsOfRows, by_target, summed
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neocpu.peers.fbgemm.operators.moves import Ints, Words, ints, moved, rows, segments, words
+from neocpu.core.types import Ints
+from neocpu.peers.fbgemm.operators.moves import Words, ints, moved, rows, segments, words
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
 from neocpu.tables.embedding import layouts
 

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from neocpu.core.types import Ints
 from neocpu.peers.fbgemm.operators.exact_sums import differentiable, numbers, sums
 from neocpu.peers.fbgemm.operators.jagged import dense_to_jagged_forward, jagged_to_padded_dense
-from neocpu.peers.fbgemm.operators.moves import Ints, ints
+from neocpu.peers.fbgemm.operators.moves import ints
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
 from neocpu.tables.embedding.row_sums import (
     SumsOfRows,

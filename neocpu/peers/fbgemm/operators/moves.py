@@ -9,15 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.peers.fbgemm.context import Context
 from neocpu.peers.fbgemm.operators.registry import Refused
 from neocpu.tables.embedding import layouts
 
-Ints = NDArray[np.int64]
 Words = Elements
 # Dtypes that operators may return, by SparseType's numbers.
 RESULT_DTYPES = {0: torch.float32, 1: torch.float16, 5: torch.bfloat16}

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neocpu.core.types import Ints
 from neocpu.peers.fbgemm.operators.exact_sums import copied
-from neocpu.peers.fbgemm.operators.moves import Ints, ints, runs
+from neocpu.peers.fbgemm.operators.moves import ints, runs
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
 from neocpu.tables.embedding.row_sums import segment_starts
 

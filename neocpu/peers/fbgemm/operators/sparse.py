@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neocpu.peers.fbgemm.operators.moves import Ints, ints, like, rows, runs, segments
+from neocpu.core.types import Ints
+from neocpu.peers.fbgemm.operators.moves import ints, like, rows, runs, segments
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
 from neocpu.tables.embedding import layouts
 

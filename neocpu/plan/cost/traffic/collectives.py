@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.transport.throttle import LINKS
 from neocpu.plan.cost.traffic.demand import Numbers
-from neocpu.plan.cost.work import Ints
 
 
 @dataclass(frozen=True)

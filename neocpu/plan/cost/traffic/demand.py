@@ -14,10 +14,10 @@ import numpy as np
 
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.parallel.exchange.message_sizes import segment_words
 from neocpu.plan.cost.traffic.shard_columns import ShardColumns
-from neocpu.plan.cost.work import Ints, alike_rows
+from neocpu.plan.cost.work import alike_rows
 from neocpu.tables.specs.specs import TableSpec, bags
 
 # i64 where they were counted, f64 where they are expected

@@ -12,10 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.exchange.wire_formats import WireSpec
 from neocpu.plan.cost.traffic.collectives import Collective
 from neocpu.plan.cost.traffic.shard_columns import ShardColumns
-from neocpu.plan.cost.work import Flags, Ints
+from neocpu.plan.cost.work import Flags
 
 WORD = 8  # bytes of an fp64 word
 

@@ -11,9 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.exchange.wire_formats import WireSpec
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.plan.cost.work import Flags, Ints
+from neocpu.plan.cost.work import Flags
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.core.trees import aligned_nodes, rank_leaves
+from neocpu.core.types import Ints
 from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.traffic.collectives import Collective
 from neocpu.plan.cost.traffic.demand import Demand, Numbers, sample_cuts
 from neocpu.plan.cost.traffic.routes import ROUTE_CALLS, groups_of
 from neocpu.plan.cost.traffic.shard_columns import ShardColumns
-from neocpu.plan.cost.work import Ints
 
 INDEX = 8  # bytes of a row index, and of a count
 LENGTH = 4  # of a bag's length

@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.kernels.dense import attention as kernels
 from neocpu.train.model.attention_layout import AttentionLayout
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.layers.mlp import Mlp
-
-Ints = NDArray[np.int64]
 
 
 class Attention:

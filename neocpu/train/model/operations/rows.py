@@ -6,13 +6,11 @@ rows that stand side by side have the sums that each table would have given.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.kernels.rows import lookup
 from neocpu.tables.embedding.row_sums import SumsOfRows, summed
 from neocpu.train.model.layers.arrays import F32, Buffer
-
-Ints = NDArray[np.int64]
 
 
 class BagSums:

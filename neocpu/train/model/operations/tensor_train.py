@@ -12,8 +12,8 @@ and give it a term each.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.kernels.dense import tt
 from neocpu.kernels.rows import lookup
 from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
@@ -29,7 +29,6 @@ from neocpu.train.model.operations.tensor_train_index import (
     starts_of,
 )
 
-Ints = NDArray[np.int64]
 CORES = 3
 CHAINS = 16  # the kernels take ranks that are multiples of it
 

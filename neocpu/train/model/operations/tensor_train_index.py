@@ -14,9 +14,8 @@ ranks.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from neocpu.core.types import Ints
 
 
 def grouped(keys: Ints) -> tuple[Ints, Ints]:
