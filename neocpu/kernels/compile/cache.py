@@ -39,6 +39,7 @@ from numba.core.sigutils import normalize_signature
 
 from neocpu.kernels.compile import key as kernel_key
 from neocpu.kernels.compile.folder import base_folder
+from neocpu.kernels.compile.linking import optimised_once
 from neocpu.kernels.compile.trust import distrust, read
 
 QUIET = "NEOCPU_CACHE_QUIET"  # set on ranks that leave it to rank 0 to speak
@@ -301,4 +302,5 @@ def keep(function: Any) -> Any:
         return function
     dispatcher: Any = function
     dispatcher._cache = KernelCache(dispatcher)
+    dispatcher._compiler.compile = optimised_once(dispatcher._compiler.compile)
     return dispatcher

@@ -44,7 +44,7 @@ _AUTOMATIC = (
 # a dictionary would lose its keys at the first kernel
 _PRANGE: Any = ParallelOptions(dict.fromkeys(_AUTOMATIC, False))
 _OPTIONS: Any = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
-_INLINE: Any = {"forceinline": True}
+_INLINE: Any = {"forceinline": True, "no_cfunc_wrapper": True}
 
 
 def kernel(function: Callable[..., Any]) -> Any:

@@ -1,0 +1,91 @@
+"""Is what kernels inline linked as it was lowered, and is nothing else in the process changed?"""
+
+import numba
+import numpy as np
+import pytest
+from numba import prange
+from numba.core.codegen import JITCodeLibrary
+from numba.core.registry import cpu_target
+
+from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
+from neocpu.kernels.compile.linking import KernelLibrary
+
+
+@inlined
+def doubled(x):
+    if x < 0:
+        raise ValueError("negative")
+    return 2 * x
+
+
+@kernel
+def sum_doubled(x):
+    total = 0.0
+    for value in x:
+        total += doubled(value)
+    return total
+
+
+@parallel_kernel
+def double_all(x, out):
+    for i in prange(x.size):
+        out[i] = doubled(x[i])
+
+
+@kernel
+def sum_of_sums(x):
+    return sum_doubled(x) + sum_doubled(x[1:])
+
+
+@pytest.fixture
+def emitted(monkeypatch: pytest.MonkeyPatch, tmp_path) -> list[str]:
+    """Names of the libraries that machine code is made of, in an empty cache."""
+    names = []
+    emit = JITCodeLibrary._finalize_final_module
+
+    def noted(library):
+        names.append(library.name)
+        emit(library)
+
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(JITCodeLibrary, "_finalize_final_module", noted)
+    return names
+
+
+def test_a_kernel_is_emitted_once_and_whole(emitted: list[str]) -> None:
+    x = np.arange(5.0, dtype=np.float32)
+    out = np.empty_like(x)
+    double_all(x, out)
+    assert out.tolist() == [0, 2, 4, 6, 8]
+    of_kernels = [name.partition("[")[0] for name in emitted if name != "nrt"]  # Numba's runtime
+    assert of_kernels == ["double_all"]
+
+
+def test_a_kernel_that_a_kernel_calls_is_one_for_python_too() -> None:
+    x = np.arange(4.0)
+    assert sum_of_sums(x) == 24
+    assert sum_doubled(x) == 12
+
+
+def test_what_is_inlined_may_raise() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        sum_doubled(np.array([1.0, -1.0]))
+
+
+def test_other_users_of_numba_keep_its_libraries() -> None:
+    codegen = cpu_target.target_context.codegen()
+    sum_doubled(np.zeros(1, np.int32))
+    assert not isinstance(codegen.create_library("theirs"), KernelLibrary)
+
+    @numba.njit
+    def theirs(x):
+        return doubled(x) + 1
+
+    assert theirs(3) == 7
+
+
+def test_a_kernel_that_cannot_be_compiled_leaves_nothing_behind() -> None:
+    codegen = cpu_target.target_context.codegen()
+    with pytest.raises(numba.core.errors.TypingError):
+        sum_doubled("no array of numbers")
+    assert not {"_library_class", "set_env"} & {*vars(codegen)}
