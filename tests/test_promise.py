@@ -33,7 +33,7 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.launch import find_mpiexec
 from tests.workers import is_drawn
 
-DAYS = 3  # in which every family comes round
+DAYS = 6  # in which every family comes round
 SECONDS = 600.0  # for a launch, kernels to be compiled included
 
 
