@@ -53,9 +53,14 @@ class Replicas:
             for rows in heights
         ]
 
-    def reduce(self, tables: Sequence[RowWords]) -> Generator[Request, None, list[RowGradients]]:
-        """Merged gradients of every touched row of each table, the same on every rank."""
-        owned = yield from self._to_owners(tables)
+    def reduce(
+        self, merged: Sequence[tuple[Ints, NDArray[np.float64]]]
+    ) -> Generator[Request, None, list[RowGradients]]:
+        """Merged gradients of every touched row of each table, the same on every rank.
+
+        merged : `RowWords` of this rank, or their fields.
+        """
+        owned = yield from self._to_owners([RowWords(*table) for table in merged])
         return (yield from self._to_all([self._sum(rows, words) for rows, words in owned]))
 
     def _to_owners(self, tables: Sequence[RowWords]) -> Generator[Request, None, list[RowWords]]:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.exchange.blocks import copy_blocks
 from neocpu.kernels.numbers.rounding import FurtherWords, WordParts, combine_words
-from neocpu.parallel.exchange.block_jobs import reversed_jobs
 from neocpu.parallel.exchange.routes import ROUTES, WordBlocks
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
@@ -30,7 +29,7 @@ from neocpu.parallel.exchange.shipment import (
     SpilledWords,
     ship_further,
 )
-from neocpu.parallel.exchange.wires import WholeJobs, Wire
+from neocpu.parallel.exchange.wires import WholeJobs, Wire, reversed_jobs
 from neocpu.parallel.sharding.entries import RankEntries, RoutedEntries
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Request, Started

@@ -15,9 +15,15 @@ from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
 from neocpu.kernels.exchange.bucketize import lengths_to_offsets
-from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs, run_jobs
 from neocpu.parallel.exchange.shipment import Groups
-from neocpu.parallel.exchange.wires import WholeJobs, Wire
+from neocpu.parallel.exchange.wires import (
+    BlockJob,
+    WholeJobs,
+    Wire,
+    job_array,
+    reversed_jobs,
+    run_jobs,
+)
 from neocpu.parallel.sharding.entries import ByClass, RankEntries, RoutedEntries
 from neocpu.tables.embedding.tbe import Lookups
 

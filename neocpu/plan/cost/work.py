@@ -11,8 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
-from neocpu.parallel.exchange.message_sizes import segment_words
-from neocpu.parallel.exchange.wire_formats import BLOCK, WIRE_FORMATS, WireSpec, WireSpecs
+from neocpu.parallel.exchange.wire_formats import (
+    BLOCK,
+    WIRE_FORMATS,
+    WireSpec,
+    WireSpecs,
+    segment_words,
+)
 from neocpu.tables.specs.specs import TableSpec
 
 Floats = NDArray[np.float64]

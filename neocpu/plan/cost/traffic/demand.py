@@ -15,7 +15,7 @@ import numpy as np
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.core.types import Elements, Ints
-from neocpu.parallel.exchange.message_sizes import segment_words
+from neocpu.parallel.exchange.wire_formats import segment_words
 from neocpu.plan.cost.traffic.shard_columns import ShardColumns
 from neocpu.plan.cost.work import alike_rows
 from neocpu.tables.specs.specs import TableSpec, bags

@@ -13,7 +13,7 @@ All go straight from rank to rank. W ranks, K entries of the receiver, b samples
     input lengths       i32, a status number and the bags of each entry and sample        [1 + K b]
                         (a number for each shard too, where equal rows travel once)
     input rows          i64, one for each lookup; or unique rows and positions
-                        (`parallel/exchange/message_sizes.py`)
+                        (`parallel/exchange/wire_formats.py`)
     input weights       f32, likewise, if any table is weighted
     pooled output       f32, columns of whole entries for each sample
     words               f64, columns of row-split entries; calls by route (`routes.py`)
