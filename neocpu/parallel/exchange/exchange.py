@@ -147,11 +147,11 @@ class HomeRounding:
         if wires.backward is not None:
             self._gradients = Rounding(wires.backward, homes, widths, exchange.columns)
         if wires.forward is not None:
-            if not exchange.alone:
+            routed = exchange.all_keys.output.routed
+            if routed is not None:
                 # sums of row-split tables travel as exact words, their gradients as codes
-                groups = exchange.all_keys.output.group_columns
-                homes = np.concatenate([homes, groups.home])
-                widths = np.concatenate([widths, groups.width])
+                homes = np.concatenate([homes, routed.home])
+                widths = np.concatenate([widths, routed.width])
             self._pooled = Rounding(wires.forward, homes, widths, exchange.columns)
 
     def pooled(self, E: Floats) -> None:

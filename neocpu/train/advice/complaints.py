@@ -5,15 +5,18 @@ A run tells them once, before its first step, and goes on: nothing here is an er
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neocpu.core.errors import listed
 from neocpu.core.types import JsonObject
-from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import batch_of
+
+if TYPE_CHECKING:  # runs of runs read no HDF5 file
+    from neocpu.ingest.dataset.dataset import Dataset
 
 FEW_STEPS = 300  # fewer leave a model near its start, if smaller batches would make more
 LOOKED_AT = 1 << 16  # samples whose values are counted
@@ -36,7 +39,7 @@ class TrainData:
     values: Mapping[str, int]
 
 
-def advise(config: Config, data: Dataset, steps: int, tell: Callable[[str], None]) -> None:
+def advise(config: Config, data: "Dataset", steps: int, tell: Callable[[str], None]) -> None:
     """Tell what in a run's config does not serve its train data."""
     # only rows by hash collide
     values = _distinct_values(config, data) if config.data.rows_by == "hash" else {}
@@ -44,7 +47,7 @@ def advise(config: Config, data: Dataset, steps: int, tell: Callable[[str], None
         tell(f"note: {line}")
 
 
-def _distinct_values(config: Config, data: Dataset) -> dict[str, int]:
+def _distinct_values(config: Config, data: "Dataset") -> dict[str, int]:
     """Feature -> distinct values in the first samples; one at a time, for the sake of memory."""
     samples = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
     features = {feature for table in config.tables for feature in table.features}
