@@ -300,8 +300,8 @@ def _load_dense(file: "CheckpointFile", world: "World") -> None:
         for blocks in file.blocks(number):
             for field, values in blocks.values.items():
                 fields[field][blocks.rows] = values
-    if (dynamic := getattr(world, "dynamic", None)) is not None:
-        dynamic.load(replicated)
+    if world.dynamic is not None:
+        world.dynamic.load(replicated)
 
 
 def _load_tables(file: "CheckpointFile", world: "World") -> None:

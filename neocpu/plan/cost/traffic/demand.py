@@ -16,6 +16,7 @@ from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.core.types import Elements, Ints
 from neocpu.parallel.exchange.wire_formats import segment_words
+from neocpu.parallel.sharding.schemes import owner_cuts
 from neocpu.plan.cost.traffic.shard_columns import ShardColumns
 from neocpu.plan.cost.work import alike_rows
 from neocpu.tables.specs.specs import TableSpec, bags
@@ -28,13 +29,6 @@ def sample_cuts(ranks: int, batch: int, leaves: int) -> Ints:
     """First sample of every rank and the end: i64[ranks + 1]."""
     firsts = [rank_samples(rank, ranks, batch, leaves)[0] for rank in range(ranks + 1)]
     return np.array(firsts, np.int64)
-
-
-def owner_cuts(rows: int, ranks: int) -> Ints:
-    """First row of a replicated table that each rank sums, and the end
-    (`parallel/embeddings/replicas.py`).
-    """
-    return -(-np.arange(ranks + 1, dtype=np.int64) * rows // ranks)
 
 
 class Demand(Protocol):
