@@ -104,7 +104,7 @@ class Workload:
     distinct : distinct rows that a step looks up, by table name, where they were measured (default:
         as many as uniform lookups would touch).
     dense, wires : the dense part, and formats of what travels.
-    unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
+    unique_rows : do equal rows travel once, one of `wire_formats.UNIQUE_ROWS`.
     """
 
     batch: int = 2048

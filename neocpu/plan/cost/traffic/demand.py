@@ -40,7 +40,7 @@ class Demand(Protocol):
     def row_words(self, rectangles: ShardColumns, unique_rows: str) -> Numbers:
         """Words of 8 bytes in which rows travel from rank s to rank q: [ranks, ranks], [s, q].
 
-        unique_rows : one of `message_sizes.UNIQUE_ROWS`; with "off" a word for each lookup.
+        unique_rows : one of `wire_formats.UNIQUE_ROWS`; with "off" a word for each lookup.
         """
 
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:

@@ -66,7 +66,7 @@ class StepShape:
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
         `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
     counts : the sparse optimizer reads how often each row is looked up, so replicas add that up.
-    unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
+    unique_rows : do equal rows travel once, one of `wire_formats.UNIQUE_ROWS`.
     wires : formats of pooled vectors, their gradients and dense gradients.
     """
 
