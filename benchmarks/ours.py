@@ -142,7 +142,7 @@ class NeocpuDlrm:
         from neocpu.train.config.settings import TrainingConfig
         from neocpu.train.model.dlrm import Dlrm
         from neocpu.train.model.layout import ModelLayout
-        from neocpu.train.step.lookahead import ahead
+        from neocpu.train.step.pipeline import ahead
         from neocpu.train.step.step import StepOptions, TrainStep
 
         comm = comm or SingleComm()

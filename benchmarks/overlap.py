@@ -111,7 +111,7 @@ def slow_down(kinds: list[Kind], computing: float, size: float, share: float) ->
 def run_rank(model: Model, options: argparse.Namespace) -> None:
     """All kinds on one rank; rank 0 writes what was measured."""
     from benchmarks.ours import mpi_comm, threads
-    from neocpu.train.watch.exchange_times import exchange_report
+    from neocpu.train.watch.step_watch import exchange_report
 
     comm = mpi_comm()
     threads(1)

@@ -16,9 +16,8 @@ import numpy as np
 from benchmarks import ours
 from benchmarks.harness import THREADS, Contender, main, measure, summarise
 from neocpu.kernels.exchange.blocks import copy_blocks
-from neocpu.parallel.exchange.block_jobs import reversed_jobs
 from neocpu.parallel.exchange.wire_formats import WIRE_FORMATS, WireSpec
-from neocpu.parallel.exchange.wires import Wire
+from neocpu.parallel.exchange.wires import Wire, reversed_jobs
 
 KEYS = 16
 COLUMNS = 64

@@ -45,7 +45,7 @@ from neocpu.train.before import companion
 from neocpu.train.config import config as configs
 from neocpu.train.run.online import OnlineTrainer
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.requests import Stopped
+from neocpu.train.step.schedule import Stopped
 from neocpu.train.watch.results import RunReport
 
 

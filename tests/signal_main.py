@@ -100,7 +100,7 @@ def main() -> int:
     comm = get_comm()
     prepare_threads(comm, 1)
     from neocpu.train.run.folder import has_results
-    from neocpu.train.step.requests import Stopped
+    from neocpu.train.step.schedule import Stopped
 
     expected = Life(settings, comm, folder / "whole", "").run()["digest"]
     for moment, end in MOMENTS.items():

@@ -89,6 +89,8 @@ def make(comm: Comm, schemes: list[str], sets: tuple[str, ...] = (), learnt: boo
         model=model,
         dense=dense,
         embedding=SimpleNamespace(tbe=tbe),
+        towers=None,
+        dynamic=None,
     )
 
 

@@ -27,7 +27,7 @@ from neocpu.train.checkpoint.tools import merge
 from neocpu.train.run import trainer
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.state.state import digest
-from neocpu.train.step.requests import Stopped
+from neocpu.train.step.schedule import Stopped
 from neocpu.train.watch.results import RunReport
 from tests.small_run import config_of
 

@@ -75,18 +75,23 @@ def test_training_loads_only_what_its_config_uses(tmp_path: Path) -> None:
     command = ["train", str(TINY), "--set", "training.steps=2", "--set", "training.threads=1"]
     loaded_modules(*command, "--out", str(tmp_path / "first"))  # converts the log, compiles kernels
     modules = loaded_modules(*command, "--out", str(tmp_path / "second"))
-    assert len(modules) <= 270
+    assert len(modules) <= 219
     unused = {
         "neocpu.ingest.dataset.convert",
+        "neocpu.ingest.dataset.vocabulary",
         "neocpu.oracle",
         "neocpu.parallel.embeddings.disaggregated",
+        "neocpu.parallel.embeddings.replicas",
+        "neocpu.parallel.exchange.routes",
         "neocpu.peers",
         "neocpu.plan.learned",
+        "neocpu.plan.tiers",
         "neocpu.plan.simulation.scenario",
         "neocpu.serve.exports",
         "neocpu.tables.embedding.tiered",
         "neocpu.train.model.composition",
-        "neocpu.train.model.towers",
+        "neocpu.train.model.composition_layout",
+        "neocpu.train.model.tower_layout",
         "neocpu.train.search",
         "neocpu.train.sweep",
     }

@@ -333,6 +333,10 @@ def test_records_and_layouts_agree():
         ({"number": SmallFloat(8, 0, 31)}, "does not fill 8 bits"),
         ({"number": SmallFloat(8, 3, 15, limit=0.9)}, "only travels"),
         ({"number": SmallFloat(8, 5, 0)}, "has numbers that fp32 lacks"),
+        (
+            {"dtype": "<u2", "bits": 16, "number": SmallFloat(16, 1, 15)},
+            "has numbers that fp32 lacks",
+        ),
     ],
 )
 def test_a_record_says_why_no_table_is_trained_in_it(changes, why):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocpu.core.trees import climb
-from neocpu.parallel.dense.reduction import DenseReduction, sum_leaves
+from neocpu.parallel.exchange.dense_reduction import DenseReduction, sum_leaves
 from neocpu.parallel.exchange.wire_formats import WireSpec
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers

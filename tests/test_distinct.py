@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from neocpu.kernels.exchange import distinct as kernels
 from neocpu.kernels.operands import Bags
 from neocpu.kernels.twins.exchange import distinct as twins
-from neocpu.parallel.exchange.message_sizes import message_words
+from neocpu.parallel.exchange.wire_formats import message_words
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
 MODULES = (kernels, twins)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocpu.core.jagged import KJT
-from neocpu.parallel.exchange.checks import find_refusal
+from neocpu.parallel.exchange.input_dist import find_refusal
 from neocpu.parallel.exchange.routes import ROUTES
 from neocpu.parallel.exchange.shipment import GroupLayout, Shipment, ship_further
 from neocpu.parallel.sharding.entries import entries_of_ranks

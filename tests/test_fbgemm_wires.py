@@ -16,9 +16,8 @@ with warnings.catch_warnings():
     from fbgemm_gpu.quantize_comm import QuantizedCommCodec
     from fbgemm_gpu.split_embedding_configs import SparseType
 
-from neocpu.parallel.exchange.block_jobs import reversed_jobs  # noqa: E402
 from neocpu.parallel.exchange.wire_formats import WireSpec  # noqa: E402
-from neocpu.parallel.exchange.wires import Wire  # noqa: E402
+from neocpu.parallel.exchange.wires import Wire, reversed_jobs  # noqa: E402
 
 ROWS = 200
 WIDTH = 96

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from neocpu.kernels.logs import hashing
 from neocpu.kernels.twins.logs import hashing as twin
-from neocpu.kernels.twins.logs.hashing import feature_key
+from neocpu.kernels.twins.numbers.philox import feature_key
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=20)
 SEEDS = st.integers(0, 2**32 - 1)

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from neocpu.core.errors import DataError
 from neocpu.tables.hdf5 import seal, walk
-from neocpu.tables.hdf5.disk import allocate
+from neocpu.tables.hdf5.disk import PAGE, SparseFile, allocate
 from neocpu.tables.hdf5.door import File, Kind
 from neocpu.tables.hdf5.draft import Draft, Image
-from neocpu.tables.hdf5.sparse import PAGE, SparseFile
 
 KIND = Kind(
     format="neocpu-test",

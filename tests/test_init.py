@@ -13,9 +13,9 @@ from neocpu.cli import run
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import SingleComm
+from neocpu.train.advice.complaints import colliding
 from neocpu.train.advice.look import guess_dialect, look
 from neocpu.train.advice.roles import Roles, by_role, columns_of
-from neocpu.train.advice.sizes import colliding
 from neocpu.train.advice.write import Wishes, write_config
 from neocpu.train.before.datasets import open_splits
 from neocpu.train.config import config as configs

@@ -30,8 +30,8 @@ from neocpu.train.config.config import Config
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.interactions.dhen import DhenLayout
 from neocpu.train.model.interactions.dot import DotLayout
-from neocpu.train.model.interactions.options import CrossShape, DhenShape
 from neocpu.train.model.layout import ModelLayout
+from neocpu.train.model.options import CrossShape, DhenShape
 from neocpu.train.state.dense_inputs import top_inputs
 from neocpu.train.state.state import digest
 from neocpu.train.step.world import build

@@ -11,8 +11,7 @@ from neocpu.ingest.dataset.dataset import BagColumn, Dataset
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.loader import BatchShare, Loader, Reading
-from neocpu.kernels.twins.logs.hashing import feature_key
-from neocpu.kernels.twins.numbers.philox import fnv1a64, splitmix64
+from neocpu.kernels.twins.numbers.philox import feature_key, fnv1a64, splitmix64
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.tables.specs.feature_groups import key_groups

@@ -13,7 +13,7 @@ from neocpu.core import presets
 from neocpu.core.errors import ConfigError
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import missing_copies
-from neocpu.ingest.features import feature_names
+from neocpu.ingest.settings import feature_names
 from neocpu.train.config import config as configs
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,8 +22,7 @@ from neocpu.tables.specs.specs import bags
 from neocpu.train.before.warmup import MiniBatch
 from neocpu.train.config import config as configs
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.lookahead import ahead
-from neocpu.train.step.pipeline import Pipeline
+from neocpu.train.step.pipeline import Pipeline, ahead
 from neocpu.train.step.world import build
 
 # ---- the loop over the schedule, on toys ----

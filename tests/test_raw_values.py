@@ -10,7 +10,7 @@ import pytest
 from neocpu.ingest.formats.frames import as_frame, parse_frame
 from neocpu.ingest.formats.schema import MISSING_INTEGER
 from neocpu.ingest.formats.table import table_schema
-from neocpu.kernels.twins.logs.hashing import feature_key
+from neocpu.kernels.twins.numbers.philox import feature_key
 from neocpu.serve.exports import raw_values
 from neocpu.serve.exports.card import DataFacts, feature_cards
 from neocpu.serve.exports.raw_values import RawValues

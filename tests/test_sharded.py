@@ -26,9 +26,9 @@ from spmd_exchange import (
 
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
-from neocpu.parallel.exchange.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.exchange.routes import ROUTES
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
+from neocpu.parallel.exchange.wire_formats import UNIQUE_ROWS
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import Comm, SingleComm

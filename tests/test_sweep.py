@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from neocpu.cli import cli
 from neocpu.core.errors import ConfigError, TrainingError
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.requests import Stopped
+from neocpu.train.step.schedule import Stopped
 from neocpu.train.sweep.runs import Interrupted
 from neocpu.train.sweep.space import grid_axis, points, random_axis
 from neocpu.train.sweep.trials import SweepFolder, SweepTrial

@@ -18,7 +18,7 @@ from neocpu.train.before.warmup import MiniBatch
 from neocpu.train.config import config
 from neocpu.train.config.config import Config
 from neocpu.train.state.state import digest
-from neocpu.train.step.lookahead import ahead
+from neocpu.train.step.pipeline import ahead
 from neocpu.train.step.world import World, build
 
 APART = "parallel.towers=true"

@@ -19,7 +19,8 @@ from neocpu.tables.specs.specs import bags
 from neocpu.train.config import config
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layout import ModelLayout
-from neocpu.train.model.tower_layout import TowerModule, tower_layouts
+from neocpu.train.model.options import TowerModule
+from neocpu.train.model.tower_layout import tower_layouts
 from neocpu.train.step.world import build
 
 B = 24

@@ -22,9 +22,9 @@ from neocpu.train.config.settings import OptimizerConfig
 from neocpu.train.run.folder import RunLock
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.turn import Outcome
-from neocpu.train.watch.clock import StepClock
 from neocpu.train.watch.metrics import Window
 from neocpu.train.watch.results import RunReport
+from neocpu.train.watch.step_watch import StepClock
 from neocpu.train.watch.train_log import TrainLog
 from tests.small_run import BATCH, CONFIG, ROWS, config_of, write_log
 

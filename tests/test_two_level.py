@@ -7,7 +7,7 @@ import pytest
 from test_dense_reduction import leaf_values, tree_sum
 
 from neocpu.core.trees import climb
-from neocpu.parallel.dense.two_level_reduction import TwoLevelReduction, dense_reduction
+from neocpu.parallel.exchange.dense_reduction import TwoLevelReduction, dense_reduction
 from neocpu.parallel.exchange.peers import Peers
 from neocpu.parallel.exchange.two_level import TwoLevelComm, two_level
 from neocpu.parallel.transport.comm import Comm

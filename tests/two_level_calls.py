@@ -4,7 +4,7 @@ counted.
 An exchange becomes one inside the nodes, from each rank to those of its node that relay, and one
 between nodes; before them, unless all ranks know all counts, a small one that tells them. The dense
 reduction has calls of its own where nodes are equally long
-(`parallel/dense/two_level_reduction.py`).
+(`parallel/exchange/dense_reduction.py`).
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,6 @@ import click
 from neocpu.cli.screen.options import as_record, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.cli.screen.terminal import tell_ranks
-from neocpu.ingest.targets import refuse_sources
 from neocpu.kernels.compile.choice import FAMILIES, use
 from neocpu.parallel.transport.launch import (
     exec_mpiexec,
@@ -132,7 +131,7 @@ def train(
     settings = configs.load(config, overrides)
     if shown.trace:
         data = settings.data
-        refuse_sources(shown.trace, map(Path, (*data.train, *data.valid, *data.test)))
+        check_target(shown.trace, shown.force, map(Path, (*data.train, *data.valid, *data.test)))
     if dry_run:
         show_dry_run(settings, config, ranks, out)
         return
@@ -148,10 +147,10 @@ def train(
         )
         # Before anything imports Numba, which reads the number of threads once.
         prepare_threads(comm, settings.training.threads or None)
-        from neocpu.train.watch.rank_log import rank_log
-
         folder = out or default_folder(config, resume, comm)
-        with rank_log(shown.logs, comm) as log:
+        from neocpu.cli.screen.progress import log_of_rank
+
+        with log_of_rank(shown.logs, comm) as log:
             summary = run(settings, comm, folder, resume, shown, log)
         if comm.rank == 0:
             show_summary(summary, folder)

@@ -201,7 +201,9 @@ class RowFormat(NamedTuple):
             return f"{self.number} does not fill {self.bits} bits with 2 or more of exponent"
         if np.isfinite(self.number.limit):
             return "a small float with a limit only travels"
-        if self.number.largest > np.finfo(np.float32).max or self.number.bias < 1:
+        with np.errstate(over="ignore"):  # the largest number may be beyond fp32, or even fp64
+            beyond = self.number.largest > np.finfo(np.float32).max
+        if beyond or self.number.bias < 1:
             return f"{self.number} has numbers that fp32 lacks"
         return ""
 

@@ -6,20 +6,22 @@ of each part.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
 from neocpu.core.jagged import KJT
-from neocpu.ingest.dataset.vocabulary import Codes, Vocabulary
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.settings import ROWS_BY
 from neocpu.kernels.logs.hashing import hash_rows
-from neocpu.kernels.twins.logs.hashing import feature_key
-from neocpu.tables.embedding.mapped_rows import physical_rows, sign
+from neocpu.kernels.twins.numbers.philox import feature_key
 from neocpu.tables.specs.row_maps import RowMap
 from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
+
+if TYPE_CHECKING:
+    from neocpu.ingest.dataset.vocabulary import Codes, Vocabulary
 
 
 def takes_weights(table: TableSpec, bag: BatchKey) -> bool:
@@ -44,7 +46,7 @@ class CodeMap:
         tables: Sequence[TableSpec],
         rows_by: str = "hash",
         seed: int = 0,
-        vocabularies: Mapping[str, Codes] | None = None,
+        vocabularies: "Mapping[str, Codes] | None" = None,
         source: str = "",
     ) -> None:
         self.tables = tuple(tables)
@@ -59,7 +61,9 @@ class CodeMap:
         elif rows_by not in ROWS_BY:
             raise DataError(f"rows by {rows_by!r}; choose one of {', '.join(ROWS_BY)}")
 
-    def _use_vocabularies(self, vocabularies: Mapping[str, Codes], source: str) -> None:
+    def _use_vocabularies(self, vocabularies: "Mapping[str, Codes]", source: str) -> None:
+        from neocpu.ingest.dataset.vocabulary import Vocabulary
+
         for bag in self.bags:
             rows = self.logical_rows(bag)
             if bag.codes not in vocabularies:
@@ -84,12 +88,12 @@ class CodeMap:
         """Rows of the table that a bag looks up, or of the logical one that it is a part of."""
         return self.tables[bag.table].rows if bag.row_map is None else bag.row_map.rows
 
-    def rows_of(self, bag: BatchKey, codes: Codes) -> NDArray[np.int64]:
+    def rows_of(self, bag: BatchKey, codes: "Codes") -> NDArray[np.int64]:
         """The row of a bag's table that each code is looked up in."""
         rows = np.empty(codes.size, np.int64)
         self._find_rows(bag, codes, rows)
         if bag.row_map is not None:
-            physical_rows(bag.row_map, rows, rows)
+            _map_rows(bag.row_map, rows, rows)
         return rows
 
     def kjt(self, features: Mapping[str, BagColumn], samples: int) -> KJT:
@@ -116,12 +120,11 @@ class CodeMap:
             if shared not in logical:
                 logical[shared] = np.empty(size, np.int64)
                 self._find_rows(bag, column.codes, logical[shared])
-            if weights is not None:
-                sign(bag.row_map, logical[shared], weights[lookups])
-            physical_rows(bag.row_map, logical[shared], rows[lookups])
+            signed = None if weights is None else weights[lookups]
+            _map_rows(bag.row_map, logical[shared], rows[lookups], signed)
         return KJT(tuple(bag.key for bag in self.bags), lengths, rows, weights)
 
-    def _find_rows(self, bag: BatchKey, codes: Codes, out: NDArray[np.int64]) -> None:
+    def _find_rows(self, bag: BatchKey, codes: "Codes", out: NDArray[np.int64]) -> None:
         """Logical rows of codes."""
         count = self.logical_rows(bag)
         if bag.codes in self._vocabularies:
@@ -132,13 +135,28 @@ class CodeMap:
             hash_rows(codes, self._hash_keys[bag.codes], count, out)
 
 
+def _map_rows(
+    row_map: RowMap,
+    logical: NDArray[np.int64],
+    out: NDArray[np.int64],
+    weights: NDArray[np.float32] | None = None,
+) -> None:
+    """Write the rows of a physical table into out, which may be `logical`; sign the weights."""
+    from neocpu.tables.embedding.mapped_rows import physical_rows, sign
+
+    if weights is not None:
+        sign(row_map, logical, weights)
+    physical_rows(row_map, logical, out)
+
+
 def warm_up_rows() -> None:
     """Compile (or load) the kernels that make rows of codes."""
+    from neocpu.ingest.dataset.vocabulary import Vocabulary
+
     vocabulary = Vocabulary(np.arange(3, dtype=np.uint64))
     out = np.empty(3, np.int64)
     for codes in (np.arange(3, dtype=np.uint32), np.arange(3, dtype=np.uint64)):
         hash_rows(codes, np.uint64(1), 3, out)
         vocabulary.rows(codes, out)
     row_map = RowMap("digit", out.size, signed=True)
-    physical_rows(row_map, out, out)
-    sign(row_map, out, np.ones(out.size, np.float32))
+    _map_rows(row_map, out, out, np.ones(out.size, np.float32))

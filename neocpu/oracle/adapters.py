@@ -122,5 +122,5 @@ def _named(array: Array, name: str) -> Array:
 
 
 def arrays(named: Mapping[str, object], what: str) -> dict[str, Array]:
-    """`to_numpy` of every entry, by name. `what`: how messages call the mapping, e.g. "answer"."""
+    """`to_numpy` of every entry, by name. what : how messages call the mapping, e.g. "answer"."""
     return {str(name): to_numpy(value, f'{what} "{name}"') for name, value in named.items()}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from neocpu.core.records import Limits
-from neocpu.parallel.exchange.message_sizes import UNIQUE_ROWS
+from neocpu.parallel.exchange.wire_formats import UNIQUE_ROWS
 from neocpu.parallel.sharding.plan import PlanSpec
 from neocpu.parallel.transport.throttle import LinkNumbers
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +21,14 @@ import click
 
 from neocpu.cli.screen.terminal import audience
 from neocpu.core.units import duration_text
-from neocpu.train.watch.rank_log import RankLog
 from neocpu.train.watch.results import Advance, Compiled, Listener, RunReport, Watch, unwatched
 
 if TYPE_CHECKING:
     from rich.progress import Task
     from rich.text import Text
+
+    from neocpu.parallel.transport.comm import Comm
+    from neocpu.train.watch.rank_log import RankLog
 
 # seconds after the start at which lines are due; then every so many
 EARLY = {"relayed": (1.0, 2.0, 5.0, 10.0, 20.0, 30.0), "nobody": ()}
@@ -210,7 +212,7 @@ def make_report(
     folder: Path,
     rank: int,
     listeners: Sequence[Listener] = (),
-    log: RankLog | None = None,
+    log: "RankLog | None" = None,
 ) -> RunReport:
     """The report of a run on a command line; listeners, log : as of `RunReport`."""
     if rank:
@@ -227,3 +229,12 @@ def make_report(
         listeners=(loss, *listeners),
         log=log,
     )
+
+
+def log_of_rank(folder: Path | None, comm: "Comm") -> "AbstractContextManager[RankLog | None]":
+    """The log of this rank while the block lasts; None without a folder. Collective."""
+    if folder is None:
+        return nullcontext()
+    from neocpu.train.watch.rank_log import rank_log
+
+    return rank_log(folder, comm)

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import click
 
 from neocpu.core.presets import log_path
-from neocpu.ingest.targets import refuse_sources
 
 
 class LogPath(click.Path):
@@ -40,6 +39,8 @@ def check_target(target: Path, force: bool, sources: Iterable[Path] = ()) -> Non
 
     sources : all files that the command reads.
     """
+    from neocpu.ingest.targets import refuse_sources
+
     refuse_sources(target, sources)
     if target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
 from neocpu.core.types import Elements
-from neocpu.ingest.dataset.feature_reader import starts_to_indices
+from neocpu.ingest.dataset.columns import starts_to_indices
 from neocpu.ingest.dataset.file import DatasetFile, Samples
 from neocpu.ingest.dataset_layout import BLOCK, BagColumn, FeatureColumn
 

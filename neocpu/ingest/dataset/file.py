@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
 from neocpu.core.types import Elements
-from neocpu.ingest.dataset.columns import Column, open_column
-from neocpu.ingest.dataset.feature_reader import FeatureReader
+from neocpu.ingest.dataset.columns import Column, FeatureReader, open_column
 from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
 from neocpu.tables.hdf5.door import File, Kind
 from neocpu.tables.hdf5.draft import SEALED

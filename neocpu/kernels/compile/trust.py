@@ -1,4 +1,5 @@
-"""May a file of the kernel cache be loaded? Only if nobody else could have written it.
+"""Where is the kernel cache, and may a file of it be loaded? Only if nobody else could have
+written it.
 
 A compiled kernel is code: whoever can write one into the cache runs programs as the user who loads
 it. Folders and files must therefore belong to this user or to root, and be writable by them alone.
@@ -17,7 +18,7 @@ except ImportError:  # not on Windows
     grp = None  # type: ignore[assignment]
     pwd = None  # type: ignore[assignment]
 
-__all__ = ["distrust", "read"]
+__all__ = ["base_folder", "distrust", "read"]
 
 
 def distrust(path: Path) -> str:
@@ -85,3 +86,16 @@ def _group_name(group: int) -> str:
         return grp.getgrgid(group).gr_name
     except KeyError:
         return f"number {group}"
+
+
+def base_folder() -> Path:
+    """The user's folder for what neocpu can make again.
+
+    NEOCPU_CACHE_DIR, else neocpu in XDG_CACHE_HOME, else ~/.cache/neocpu.
+    """
+    return Path(
+        os.environ.get("NEOCPU_CACHE_DIR")
+        or os.path.join(
+            os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "neocpu"
+        )
+    )

@@ -25,8 +25,7 @@ from neocpu.core.trees import rank_samples
 from neocpu.core.types import Floats, Ints
 from neocpu.parallel.embeddings.protocol import Embedding, LookupUnderWay
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
-from neocpu.parallel.exchange.checks import find_refusal, wide_rows
-from neocpu.parallel.exchange.input_dist import Input
+from neocpu.parallel.exchange.input_dist import Input, find_refusal, wide_rows
 from neocpu.parallel.exchange.peers import PeerLookups, Peers, PeerVectors
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import Plan

@@ -19,8 +19,7 @@ from neocpu.core.types import Floats, Ints
 from neocpu.parallel.embeddings.protocol import Embedding, LookupUnderWay, UpdateUnderWay
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.embeddings.unpooled import RowsInput, StartedRows, UnpooledEmbedding
-from neocpu.parallel.exchange.checks import find_refusal, wide_rows
-from neocpu.parallel.exchange.input_dist import Input
+from neocpu.parallel.exchange.input_dist import Input, find_refusal, wide_rows
 from neocpu.parallel.exchange.repeated_bags import together
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import Plan

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
 from neocpu.kernels.numbers.rounding import sum_words
+from neocpu.parallel.sharding.schemes import owner_cuts
 from neocpu.parallel.transport.buffers import Scalar
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
@@ -46,16 +47,16 @@ class Replicas:
     def __init__(self, comm: Comm, heights: Sequence[int], widths: Sequence[int]) -> None:
         self.comm = comm
         self.widths = np.array(widths, np.int64)
-        ranks = comm.size
-        self._cuts = [
-            # row i of H belongs to rank i*W//H, so rank d's begin at the ceiling of d*H/W
-            np.array([-(-d * rows // ranks) for d in range(ranks + 1)], np.int64)
-            for rows in heights
-        ]
+        self._cuts = [owner_cuts(rows, comm.size) for rows in heights]
 
-    def reduce(self, tables: Sequence[RowWords]) -> Generator[Request, None, list[RowGradients]]:
-        """Merged gradients of every touched row of each table, the same on every rank."""
-        owned = yield from self._to_owners(tables)
+    def reduce(
+        self, merged: Sequence[tuple[Ints, NDArray[np.float64]]]
+    ) -> Generator[Request, None, list[RowGradients]]:
+        """Merged gradients of every touched row of each table, the same on every rank.
+
+        merged : `RowWords` of this rank, or their fields.
+        """
+        owned = yield from self._to_owners([RowWords(*table) for table in merged])
         return (yield from self._to_all([self._sum(rows, words) for rows, words in owned]))
 
     def _to_owners(self, tables: Sequence[RowWords]) -> Generator[Request, None, list[RowWords]]:

@@ -18,14 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neocpu.core.jagged import KJT, InverseKJT
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.numbers.rounding import divide_columns
 from neocpu.kernels.rows.update import clip
 from neocpu.parallel.embeddings.protocol import Embedding, LookupUnderWay, UpdateUnderWay
-from neocpu.parallel.embeddings.replicas import Replicas, RowGradients, RowWords
-from neocpu.parallel.embeddings.scalars import ScalarPeers
-from neocpu.parallel.exchange.exchange import Exchange
-from neocpu.parallel.exchange.home_rounding import HomeRounding
+from neocpu.parallel.exchange.exchange import Exchange, HomeRounding
 from neocpu.parallel.exchange.input_dist import Input
 from neocpu.parallel.exchange.key_set import KeySet, LaidOut
 from neocpu.parallel.exchange.output_dist import Output, PooledRows, ShardGradients
@@ -33,9 +30,13 @@ from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Request, Started
+from neocpu.tables.embedding.lookups import Words
 from neocpu.tables.embedding.tbe import EntryLayout, TableBatchedEmbedding
+from neocpu.tables.specs.specs import TableSpec
 
 if TYPE_CHECKING:
+    from neocpu.parallel.embeddings.replicas import Replicas, RowGradients
+    from neocpu.parallel.embeddings.scalars import ScalarPeers
     from neocpu.tables.embedding.row_lookups import RowTerms
 
 
@@ -66,17 +67,29 @@ class ShardedEmbedding(Embedding[Input]):
         self._copied = EntryLayout(copied, np.zeros(copied.size, np.int64))  # each shard once
         copies = [plan.local(comm.rank)[i] for i in copied.tolist()]
         tables = [plan.tables[shard.table] for shard in copies]
+        self._replicas = self._replica_exchange(tables) if tables else None
+        self._rounding = HomeRounding(self.exchange)
+        # of any rank: the exchange of row scalars is collective
+        self._any_scalars = any(entries.any_scalars for entries in self.exchange.ranks)
+        self._peers = self._scalar_peers() if self._any_scalars else None
+
+    def _scalar_peers(self) -> "ScalarPeers":
+        """The exchange of numbers of whole rows among column shards."""
+        from neocpu.parallel.embeddings.scalars import ScalarPeers
+
+        layouts = self.all_keys.layouts
+        waiting = np.union1d(layouts.whole_with_scalars.shard, layouts.row_split_with_scalars.shard)
+        return ScalarPeers(self.env.plan, self.env.comm, waiting.tolist())
+
+    def _replica_exchange(self, tables: Sequence[TableSpec]) -> "Replicas":
+        """The exchange of the gradients of replicated tables."""
+        from neocpu.parallel.embeddings.replicas import Replicas
+
         # a rule that reads how often a row was looked up has that number behind its gradient
         widths = [table.dim + self.tbe.rule.counts for table in tables]
         heights = [table.rows for table in tables]
         # on a queue of its own, beside the gradients of other tables
-        self._replicas = Replicas(comm.queue("replicas"), heights, widths) if tables else None
-        self._rounding = HomeRounding(self.exchange)
-        # of any rank: the exchange of row scalars is collective
-        self._any_scalars = any(entries.any_scalars for entries in self.exchange.ranks)
-        layouts = self.all_keys.layouts
-        waiting = np.union1d(layouts.whole_with_scalars.shard, layouts.row_split_with_scalars.shard)
-        self._peers = ScalarPeers(plan, comm, waiting.tolist())
+        return Replicas(self.env.comm.queue("replicas"), heights, widths)
 
     # ---- forward ----
 
@@ -247,24 +260,26 @@ class ShardedEmbedding(Embedding[Input]):
                 i: np.empty((shard_rows.size, 0), np.float32) for i, shard_rows in rows.items()
             }
             if phase.of:
+                assert self._peers is not None
                 scalars = yield from self._peers.exchange(rows, terms, len(phase.of))
             for shard, numbers in scalars.items():
                 self.tbe.apply(merged[shard], shard, number, numbers, step)
 
-    def merge_copies(self, batch_input: Input, gradient: Floats) -> list[RowWords]:
+    def merge_copies(self, batch_input: Input, gradient: Floats) -> list[tuple[Ints, Words]]:
         """Merged gradients of this rank's samples, for each replicated table."""
         if self._replicas is None or batch_input.copies is None:
             return []
-        merged = self.tbe.merge_words(self.all_keys.copies, batch_input.copies, gradient)
-        return [RowWords(rows, words) for rows, words in merged]
+        return self.tbe.merge_words(self.all_keys.copies, batch_input.copies, gradient)
 
-    def start_replicas(self, merged: Sequence[RowWords]) -> "Started[list[RowGradients]] | None":
+    def start_replicas(
+        self, merged: Sequence[tuple[Ints, Words]]
+    ) -> "Started[list[RowGradients]] | None":
         """Begin to add the merged gradients of all ranks; None without replicated tables."""
         if self._replicas is None:
             return None
         return Started(self._replicas.reduce(merged), self._replicas.comm.stream)
 
-    def update_copies(self, summed: Sequence[RowGradients], step: int) -> None:
+    def update_copies(self, summed: "Sequence[RowGradients]", step: int) -> None:
         """Update the rows of replicated tables."""
         self.tbe.apply_tables(self._copied, summed, step)
 
@@ -312,7 +327,7 @@ class StartedUpdate(UpdateUnderWay):
         self._input = batch_input
         self._gradient = owner._rounding.gradient(gradient)  # of columns that do not travel
         self._step = step
-        self._words: list[RowWords] = []
+        self._words: list[tuple[Ints, Words]] = []
         self._summed: Started[list[RowGradients]] | None = None
         self._arriving: Started[ShardGradients] | None = None
         if not owner.exchange.alone:
@@ -325,7 +340,7 @@ class StartedUpdate(UpdateUnderWay):
     def merge_replicas(self) -> None:
         self._words = self._owner.merge_copies(self._input, self._gradient)
 
-    def start_replicas(self) -> Started[list[RowGradients]] | None:
+    def start_replicas(self) -> "Started[list[RowGradients]] | None":
         self._summed = self._owner.start_replicas(self._words)
         return self._summed
 

@@ -8,6 +8,9 @@ Every plan is the same to it: `entries.py` lists which key meets which shard. Sa
 the leaves of the batch are (`trees.rank_samples`), so the blocks of all ranks, one below the other,
 are the global batch. Lookups travel on a queue of their own (`Comm.queue`), so that those of coming
 batches may be on their way during a step.
+
+A wire rounds vectors that do not travel too (`HomeRounding`), so a pooled vector and its gradient
+are the same numbers under every plan (`docs/arithmetic.md` §13).
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +24,9 @@ from neocpu.parallel.exchange.key_set import KeySet
 from neocpu.parallel.exchange.output_dist import Output, PooledRows, ShardGradients
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
+from neocpu.parallel.exchange.wires import Rounding
 from neocpu.parallel.sharding.entries import entries_of_ranks, key_columns
+from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Started
 from neocpu.tables.specs.specs import bags
 
@@ -117,3 +122,47 @@ class Exchange:
     def start_gradients(self, shape: Shape, gradient: Floats) -> Started[ShardGradients]:
         """Send gradients of pooled rows to the shards; see `OutputDist.start_gradients`."""
         return self.all_keys.output.start_gradients(shape, gradient)
+
+
+class HomeRounding:
+    """The columns that are rounded at the sample's home: those of replicated tables, of row-split
+    ones, whose exact words travel, and all where one rank holds everything.
+
+    exchange : of all keys.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        env = exchange.env
+        copies = exchange.my_entries.copies
+        homes = copies.home
+        widths = copies.width
+        if exchange.alone:
+            columns = key_columns(env.plan.tables, env.first_column)
+            homes = columns[:-1]
+            widths = np.diff(columns)
+        self._gradients: Rounding | None = None
+        self._pooled: Rounding | None = None
+        self._buffers = Buffers()
+        wires = env.wire_set
+        if wires.backward is not None:
+            self._gradients = Rounding(wires.backward, homes, widths, exchange.columns)
+        if wires.forward is not None:
+            routed = exchange.all_keys.output.routed
+            if routed is not None:
+                # sums of row-split tables travel as exact words, their gradients as codes
+                homes = np.concatenate([homes, routed.home])
+                widths = np.concatenate([widths, routed.width])
+            self._pooled = Rounding(wires.forward, homes, widths, exchange.columns)
+
+    def pooled(self, E: Floats) -> None:
+        """Round pooled vectors in place."""
+        if self._pooled is not None:
+            self._pooled(E, E)
+
+    def gradient(self, gradient: Floats) -> Floats:
+        """The gradient of columns that do not travel, as the wire leaves it; others undefined."""
+        if self._gradients is None:
+            return gradient
+        rounded = self._buffers.matrix("gradient", gradient.shape[0], gradient.shape[1], np.float32)
+        self._gradients(gradient, rounded)
+        return rounded

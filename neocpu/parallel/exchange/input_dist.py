@@ -4,20 +4,21 @@
     --alltoall lengths, alltoallv rows-->   all B samples, my entries
     --permute-->                            bag k*B + s                    (Neo)
 
-A lookup outside its table is found before its batch is exchanged. The rank that finds it may be the
-only one, so each message of lengths begins with one number, 1 if the sender refuses its samples:
-every rank hears from every rank in that exchange anyway, and only then does anybody pay for
-agreeing on an error.
+A lookup outside its table is found, and named, before its batch is exchanged (`find_refusal`). The
+rank that finds it may be the only one, so each message of lengths begins with one number, 1 if the
+sender refuses its samples: every rank hears from every rank in that exchange anyway, and only then
+does anybody pay for agreeing on an error.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.errors import IndexRangeError
 from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.types import Floats, Ints
 from neocpu.kernels.exchange.blocks import copy_blocks
@@ -25,17 +26,17 @@ from neocpu.kernels.exchange.bucketize import (
     RowRanges,
     bucketize,
     bucketize_lengths,
+    first_outside,
     lengths_to_offsets,
 )
 from neocpu.kernels.operands import Bags
-from neocpu.parallel.exchange.checks import find_refusal, wide_rows
 from neocpu.parallel.exchange.shapes import Shape, lookups_between
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import ByClass, RankEntries
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Pause, Request, Started
 from neocpu.tables.embedding.tbe import Lookups
-from neocpu.tables.specs.specs import bags
+from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
 
 if TYPE_CHECKING:
     from neocpu.parallel.exchange.unique_rows import Heads, UniqueRows
@@ -308,3 +309,56 @@ def _joined(unique: "Sequence[Heads] | None", notes: "Sequence[Heads]") -> "Sequ
     if not unique or not notes:
         return unique or notes or None
     return [np.concatenate(pair) for pair in zip(unique, notes)]
+
+
+def wide_rows(kjt: KJT) -> KJT:
+    """The batch with its row numbers in i64, as they travel."""
+    if kjt.values.dtype == np.int64:
+        return kjt
+    return replace(kjt, values=kjt.values.astype(np.int64))
+
+
+def find_refusal(
+    kjt: KJT,
+    tables: Sequence[TableSpec],
+    bags: Sequence[BatchKey],
+    samples: int,
+    first_sample: int | NDArray[np.int64],
+) -> IndexRangeError | None:
+    """Why this rank's part of a batch cannot be looked up, or None.
+
+    samples : how many the rank owns. first_sample : position of the first one in the global batch,
+    or i64[samples], that of each (messages name samples of the global batch). Rows may be -1
+    (pruned) to rows - 1.
+    """
+    try:
+        kjt.check()
+    except IndexRangeError as error:
+        return error
+    if kjt.keys != tuple(bag.key for bag in bags):
+        return IndexRangeError(
+            f"the batch has keys {kjt.keys}; the tables need {tuple(bag.key for bag in bags)}"
+        )
+    if kjt.samples != samples:
+        return IndexRangeError(
+            f"the batch has {kjt.samples} samples where this rank owns {samples}"
+        )
+    if kjt.weights is None and any(table.weighted for table in tables):
+        names = [table.name for table in tables if table.weighted]
+        return IndexRangeError(
+            f"tables {names} are weighted, but the batch has no per-sample weights"
+        )
+    limits = np.array([tables[bag.table].rows for bag in bags], np.int64)
+    bad = first_outside(kjt.offsets, kjt.values, limits, samples)
+    if bad < 0:
+        return None
+    # empty bags begin at the same lookup: the last that does is the one that has it
+    bag = int(np.searchsorted(kjt.offsets, bad, side="right")) - 1
+    key = bags[bag // samples]
+    sample = bag % samples
+    table = tables[key.table]
+    position = first_sample + sample if isinstance(first_sample, int) else int(first_sample[sample])
+    return IndexRangeError(
+        f"feature {key.feature!r}, table {table.name!r}, sample {position} of the batch: "
+        f"row {int(kjt.values[bad])} is outside [-1, {table.rows})"
+    )

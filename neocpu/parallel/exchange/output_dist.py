@@ -1,7 +1,7 @@
 """How do pooled vectors come home, and their gradients go back to the shards?
 
 output_dist    whole: f32[B, C]  --alltoallv-->        columns of E[b]
-               row-split: fp64 words, by a route, rounded at home
+               row-split: fp64 words, by a route, rounded at home    (routed_words.py)
 gradients      columns of dE[b] --alltoallv--> f32[B, C] of my entries
 
 Finished rows and gradients may travel encoded (`wires.py`): packing encodes and unpacking decodes.
@@ -9,32 +9,24 @@ Finished rows and gradients may travel encoded (`wires.py`): packing encodes and
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements, Floats, Ints
+from neocpu.core.types import Elements, Floats
 from neocpu.kernels.exchange.blocks import copy_blocks
-from neocpu.kernels.numbers.rounding import FurtherWords, WordParts, combine_words
-from neocpu.parallel.exchange.block_jobs import reversed_jobs
-from neocpu.parallel.exchange.routes import ROUTES, WordBlocks
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
-from neocpu.parallel.exchange.shipment import (
-    GroupLayout,
-    Groups,
-    Shipment,
-    Spill,
-    SpilledWords,
-    ship_further,
-)
-from neocpu.parallel.exchange.wires import WholeJobs, Wire
-from neocpu.parallel.sharding.entries import RankEntries, RoutedEntries
+from neocpu.parallel.exchange.wires import WholeJobs, Wire, reversed_jobs
+from neocpu.parallel.sharding.entries import RankEntries
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Request, Started
-from neocpu.tables.embedding.tbe import ExtraWords
+from neocpu.tables.embedding.lookups import ExtraWords
+
+if TYPE_CHECKING:
+    from neocpu.parallel.exchange.routed_words import ArrivedWords, RoutedWords
+    from neocpu.parallel.exchange.shipment import Spill
 
 
 class PooledRows(NamedTuple):
@@ -47,7 +39,7 @@ class PooledRows(NamedTuple):
 
     whole: Floats
     words: NDArray[np.float64]
-    spill: Spill
+    spill: "Spill"
 
 
 class ShardGradients(NamedTuple):
@@ -59,22 +51,12 @@ class ShardGradients(NamedTuple):
     row_split: Floats
 
 
-class GroupColumns(NamedTuple):
-    """Columns of groups, which are rounded at home: their widths and the first of them in E, i64[G]
-    each.
-    """
-
-    width: Ints
-    home: Ints
-
-
 @dataclass
 class Arrival:
-    """What came home: finished rows, maybe encoded; blocks of words; further words."""
+    """What came home: finished rows, maybe encoded; words of row-split tables."""
 
     rows: Elements
-    blocks: WordBlocks | None = None
-    further: FurtherWords | None = None
+    words: "ArrivedWords | None" = None
 
 
 class OutputDist:
@@ -85,20 +67,22 @@ class OutputDist:
 
     def __init__(self, env: ShardingEnv, ranks: Sequence[RankEntries]) -> None:
         comm = env.comm
-        self.plan = env.plan
         self.comm = comm
-        self.route = ROUTES[env.route]
         self.wires = env.wire_set
         self.ranks = ranks
         self.my_entries = ranks[comm.rank]
-        # of any rank: all of them take part in an exchange, or none
-        self._routed = any(len(entries.row_split) for entries in ranks)
-        self._pooled = any(len(entries.whole) for entries in ranks)
-        self.group_columns, groups = _groups([entries.row_split for entries in ranks])
-        self._my_groups = groups[comm.rank]
-        self._held = tuple(tuple(g for entry in rank for g in entry) for rank in groups)
-        self.widths = tuple(self.group_columns.width.tolist())
         self._buffers = Buffers()
+        # of any rank: all of them take part in an exchange, or none
+        self._pooled = any(len(entries.whole) for entries in ranks)
+        self.routed: RoutedWords | None = None
+        if any(len(entries.row_split) for entries in ranks):
+            self.routed = self._routed_words(env)
+
+    def _routed_words(self, env: ShardingEnv) -> "RoutedWords":
+        """The half of row-split tables."""
+        from neocpu.parallel.exchange.routed_words import RoutedWords
+
+        return RoutedWords(env, self.ranks, self._buffers)
 
     def start_output(self, shape: Shape, pooled: PooledRows) -> "Output":
         """Send pooled rows home; they belong to the exchange until `Output.finish`."""
@@ -127,31 +111,16 @@ class OutputDist:
         )
         # under way while words are added on their route
         arrival = Arrival(rows)
-        if self._routed:
-            job = Shipment(self._layout(shape), pooled.words, pooled.spill, self._buffers)
-            arrival.blocks = yield from self.route.words(job)
-            arrival.further = yield from ship_further(job)
+        if self.routed is not None:
+            arrival.words = yield from self.routed.ship(shape, pooled.words, pooled.spill)
         if request is not None:
             yield request
         return arrival
 
-    def spill(self, shape: Shape, extras: ExtraWords, first_entry: int, spill: Spill) -> None:
-        """Address the further words of bags (entry, sample of the batch) of some of my row-split
-        entries, the first of which is `first_entry` among all of them.
-        """
-        if extras.bag.size == 0:
-            return
-        entry, sample = np.divmod(extras.bag, shape.batch)
-        rank = np.searchsorted(shape.cuts, sample, side="right") - 1
-        # bags with further words are too rare for a kernel
-        for m, (k, d, s) in enumerate(
-            zip(entry.tolist(), np.asarray(rank).tolist(), sample.tolist())
-        ):
-            at = int(extras.start[m])
-            for group in self._my_groups[first_entry + k]:
-                words = extras.words[at : at + self.widths[group]]
-                spill.append(SpilledWords(d, group, s - int(shape.cuts[d]), words))
-                at += self.widths[group]
+    def spill(self, shape: Shape, extras: ExtraWords, first_entry: int, spill: "Spill") -> None:
+        """Address further words of row-split entries, as `RoutedWords.spill`."""
+        if self.routed is not None:
+            self.routed.spill(shape, extras, first_entry, spill)
 
     def start_gradients(self, shape: Shape, gradient: Floats) -> Started[ShardGradients]:
         """Send the columns of dE f32[b, columns of E] to the shards of my entries' tables."""
@@ -182,8 +151,8 @@ class OutputDist:
                 message, sends, arriving, recvs, what="pooled gradients", table=table.T
             )
         row_split = np.empty((shape.batch, 0), np.float32)
-        if self._routed:
-            row_split = yield from self._row_split_gradients(shape, gradient)
+        if self.routed is not None:
+            row_split = yield from self.routed.gradients(shape, gradient)
         # waited for last: the row-split ones have taken their route meanwhile
         if self._pooled:
             yield request
@@ -191,33 +160,11 @@ class OutputDist:
                 wire.decode(arriving, whole, reversed_jobs(jobs.rows))
         return ShardGradients(whole, row_split)
 
-    def _row_split_gradients(
-        self, shape: Shape, gradient: Floats
-    ) -> Generator[Request, None, Floats]:
-        """Gradients f32[B, C'] of my row-split entries, which routes move and do not change."""
-        layout = self._layout(shape)
-        wire = self.wires.backward
-        if wire is None:
-            return (yield from self.route.gradients(layout, gradient, self._buffers))
-        codes = yield from self.route.gradients(layout.on(wire), gradient, self._buffers)
-        groups = layout.held[self.comm.rank]
-        block_shape = (shape.batch, layout.columns(groups))
-        numbers: Floats = self._buffers.matrix("part numbers", *block_shape, np.float32)
-        layout.on(wire).decode(codes, numbers, groups)
-        return numbers
-
     def _whole_jobs(self, shape: Shape, wire: Wire) -> WholeJobs:
         """Those of a batch size, computed once."""
         if wire not in shape.wired:
             shape.wired[wire] = WholeJobs(wire, self.ranks, shape.me, shape.cuts, shape.columns)
         return shape.wired[wire]
-
-    def _layout(self, shape: Shape) -> GroupLayout:
-        cuts = tuple(shape.cuts.tolist())
-        homes = tuple(self.group_columns.home.tolist())
-        return GroupLayout(
-            self.comm, self.plan.ranks_per_node, self._held, self.widths, homes, cuts
-        )
 
 
 class Output:
@@ -244,40 +191,5 @@ class Output:
             wire.decode(arrival.rows, out, reversed_jobs(owner._whole_jobs(shape, wire).columns))
         else:
             copy_blocks(arrival.rows, out.reshape(-1), shape.scatter_jobs)
-        if arrival.blocks is None:
-            return
-        assert arrival.further is not None
-        words, blocks = arrival.blocks
-        if shape.sources is None:  # a route brings the same groups in the same order every time
-            shape.sources = shape.combine_sources(blocks, owner.widths)
-        groups = owner.group_columns
-        word_parts = WordParts(words, *shape.sources, groups.width, groups.home)
-        combine_words(word_parts, arrival.further, out)
-
-
-def _groups(row_split: list[RoutedEntries]) -> tuple[GroupColumns, list[list[Groups]]]:
-    """Columns that the same row shards share, and the groups of all ranks' entries.
-
-    Bands of rows may be cut at other columns than their neighbours, so columns are divided at every
-    edge: an entry holds one group or several side by side.
-    """
-    ranges = {
-        span
-        for entries in row_split
-        for span in zip(entries.home.tolist(), (entries.home + entries.width).tolist())
-    }
-    edges = sorted({edge for span in ranges for edge in span})
-    spans = [(lo, hi) for lo, hi in pairwise(edges) if any(a <= lo and hi <= b for a, b in ranges)]
-    homes, ends = np.array(spans, np.int64).reshape(-1, 2).T
-    numbers = np.searchsorted(homes, np.array(edges, np.int64))
-    number = dict(zip(edges, numbers.tolist()))
-    of_range = {(lo, hi): tuple(range(number[lo], number[hi])) for lo, hi in ranges}
-    of_ranks = [
-        [
-            of_range[lo, lo + width]
-            for lo, width in zip(entries.home.tolist(), entries.width.tolist())
-        ]
-        for entries in row_split
-    ]
-    columns = GroupColumns(np.ascontiguousarray(ends - homes), np.ascontiguousarray(homes))
-    return columns, of_ranks
+        if owner.routed is not None and arrival.words is not None:
+            owner.routed.combine(shape, arrival.words, out)

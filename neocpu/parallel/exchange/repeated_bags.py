@@ -27,8 +27,7 @@ from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.types import Floats, Ints
 from neocpu.kernels.exchange.distinct import expand_columns, take_bags
 from neocpu.kernels.operands import Bags
-from neocpu.parallel.exchange.checks import find_refusal, wide_rows
-from neocpu.parallel.exchange.input_dist import NO_LOOKUPS, Input
+from neocpu.parallel.exchange.input_dist import NO_LOOKUPS, Input, find_refusal, wide_rows
 from neocpu.parallel.exchange.key_set import KeySet
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv

@@ -15,9 +15,14 @@ from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
 from neocpu.kernels.exchange.bucketize import lengths_to_offsets
-from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs, run_jobs
-from neocpu.parallel.exchange.shipment import Groups
-from neocpu.parallel.exchange.wires import WholeJobs, Wire
+from neocpu.parallel.exchange.wires import (
+    BlockJob,
+    WholeJobs,
+    Wire,
+    job_array,
+    reversed_jobs,
+    run_jobs,
+)
 from neocpu.parallel.sharding.entries import ByClass, RankEntries, RoutedEntries
 from neocpu.tables.embedding.tbe import Lookups
 
@@ -182,7 +187,9 @@ class Shape:
             base += self.samples * entries.columns
         return job_array(jobs)
 
-    def combine_sources(self, arrived: Sequence[Groups], widths: Sequence[int]) -> WordSources:
+    def combine_sources(
+        self, arrived: Sequence[Sequence[int]], widths: Sequence[int]
+    ) -> WordSources:
         """Where the words of each group stand in blocks [b, groups], one after the other."""
         blocks: list[list[tuple[int, int]]] = [[] for _ in widths]
         base = 0

@@ -31,7 +31,7 @@ class ShardingEnv:
     first_column : columns of E in front of the first pooled vector (the bottom MLP's output).
     route : wires of row-split tables' words, a name in `routes.ROUTES`.
     unique_rows : whether equal rows asked of one shard travel once, a name in
-        `message_sizes.UNIQUE_ROWS`.
+        `wire_formats.UNIQUE_ROWS`.
     wires : formats in which pooled vectors and their gradients travel.
     groups : keys whose repeated bags travel and are pooled once, of `feature_groups.key_groups`.
     huge : tables on huge pages. memory : where tables live (None: all in memory).

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from neocpu.core.types import Elements, Ints
 from neocpu.kernels.exchange.blocks import add_blocks, copy_blocks
 from neocpu.kernels.numbers.rounding import FurtherWords
-from neocpu.parallel.exchange.block_jobs import BlockJob, job_array, reversed_jobs
-from neocpu.parallel.exchange.wires import Wire, merged_jobs
+from neocpu.parallel.exchange.wires import BlockJob, Wire, job_array, merged_jobs, reversed_jobs
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request

@@ -18,8 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu.core.types import Elements, Ints
-from neocpu.parallel.transport.buffers import Buffers, as_bytes
-from neocpu.parallel.transport.checks import Counts, check_exchange, check_gather
+from neocpu.parallel.transport.buffers import (
+    Buffers,
+    Counts,
+    as_bytes,
+    check_exchange,
+    check_gather,
+)
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
 

@@ -1,7 +1,7 @@
 """How do equal rows that one rank asks of one shard travel once? As unique rows and positions.
 
 A rank's lookups for one shard, of all its keys, are a segment of its message of rows
-(`message_sizes.py`). The number of its unique rows, -1 where it travels as it is, stands in the
+(`wire_formats.py`). The number of its unique rows, -1 where it travels as it is, stands in the
 head of the message of lengths, so the receiver knows how long the rows are. What the receiver looks
 up is the same, lookup by lookup.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
 from neocpu.kernels.exchange.distinct import UniqueScratch, pack_unique_rows, unpack_unique_rows
-from neocpu.parallel.exchange.message_sizes import message_words
+from neocpu.parallel.exchange.wire_formats import message_words
 from neocpu.parallel.sharding.entries import RankEntries, RoutedEntries
 from neocpu.parallel.transport.buffers import Buffers
 

@@ -1,4 +1,4 @@
-"""In which formats may vectors and gradients travel, and how many bytes is that?
+"""In which formats may vectors, gradients and row numbers travel, and how many bytes is that?
 
     fp32              as they are
     fp16, bf16        number by number
@@ -8,6 +8,14 @@
 To add a format: a line in `WIRE_FORMATS`, and its branch in `kernels/exchange/wires.py` and its
 twin. Data only, so that configs and planners need no compiler. What a wire does to a number, and at
 which points of a step: `docs/arithmetic.md` §13.
+
+Row numbers travel as they are, or equal ones once (`unique_rows.py`). A segment is what one rank
+asks of one shard: n lookups with U unique rows.
+
+    off    8 bytes for each lookup
+    on     8 bytes for each unique row; n positions among them, 64 // bits to a word of 8 bytes,
+           where bits is the least number that holds U - 1, at least one
+    auto   as on where that is shorter, otherwise as off; the sender decides batch by batch
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,12 +29,13 @@ from neocpu.core.errors import PlanError
 from neocpu.core.formats import FORMATS, RowFormat
 from neocpu.core.formats import WIRES as TRAVELLING
 from neocpu.core.records import Limits
-from neocpu.core.types import Json
+from neocpu.core.types import Elements, Ints, Json
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 
 BLOCK = 32  # columns under one header: FBGEMM's row_dim
 DIRECTIONS = ("forward", "backward", "dense")
+UNIQUE_ROWS = ("off", "on", "auto")
 
 
 class WireFormat(NamedTuple):
@@ -199,3 +208,34 @@ def refuse_cut_blocks(plan: Plan, wires: WireSpecs) -> None:
                 "that does not cut columns there (table_wise, row_wise, data_parallel, auto), set "
                 "a wires.block that divides the cut, or use fp16 or bf16"
             )
+
+
+def positions_per_word(distinct: Elements) -> Ints:
+    """How many positions among so many unique rows a word of 8 bytes holds."""
+    # planners ask with expected numbers, which are no whole ones
+    highest = np.ceil(np.maximum(distinct - 1, 0)).astype(np.float64)
+    # frexp's exponent is the bit length of a whole number, without a rounded logarithm
+    bits = np.maximum(np.frexp(highest)[1], 1)
+    return 64 // bits.astype(np.int64)
+
+
+def message_words(lookups: Ints, distinct: Ints) -> Ints:
+    """Words of 8 bytes of segments of so many lookups, with so many unique rows (-1: they travel
+    as they are).
+    """
+    packed = distinct + -(-lookups // positions_per_word(distinct))
+    return np.where(distinct < 0, lookups, packed)
+
+
+def segment_words(lookups: Elements, distinct: Elements, unique_rows: str) -> Elements:
+    """Words of segments, i64 where lookups and unique rows were counted, f64 where expected;
+    unique_rows : one of UNIQUE_ROWS.
+    """
+    if unique_rows == "off":
+        return lookups
+    packed: Elements = (
+        message_words(lookups, distinct)
+        if lookups.dtype == np.int64
+        else distinct + lookups / positions_per_word(distinct)
+    )
+    return np.minimum(packed, lookups) if unique_rows == "auto" else packed

@@ -7,6 +7,9 @@ are packed, decoded as they are put in place, rounded alike where nothing travel
 A number is rounded at fixed points of a step, once, whether it travels or not
 (`docs/arithmetic.md` §13); so plan and rank count cannot be seen. Blocks of columns are those of
 the table, so no shard may be cut inside one: `refuse_cut_blocks`.
+
+Kernels of `kernels/exchange/` copy and encode blocks of a matrix, each described by one `BlockJob`;
+they take the jobs of a whole exchange as one array.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,12 +21,54 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from neocpu.core.types import Bytes, Floats, Ints
-from neocpu.parallel.exchange.block_jobs import BlockJob, job_array
 from neocpu.parallel.exchange.wire_formats import WIRE_FORMATS, WireSpec, WireSpecs
 from neocpu.parallel.sharding.entries import RankEntries, RoutedEntries
 
 if TYPE_CHECKING:
     from neocpu.kernels.exchange.wires import WireCode
+
+
+class BlockJob(NamedTuple):
+    """A block of `rows` by `width`, in elements (of a message of codes: in bytes).
+
+    Row i stands at source + i * source_stride, and goes to target + i * target_stride.
+    """
+
+    source: int
+    source_stride: int
+    target: int
+    target_stride: int
+    rows: int
+    width: int
+
+
+def job_array(jobs: Iterable[BlockJob]) -> Ints:
+    """The jobs as kernels take them: i64[J, 6]."""
+    return np.array(list(jobs), np.int64).reshape(-1, len(BlockJob._fields))
+
+
+def run_jobs(source: Ints, target: Ints, width: Ints) -> Ints:
+    """Jobs i64[J, 6] that copy runs: `width` elements from `source` on to `target` on."""
+    # by columns, not job by job: every batch has runs of its own, for each entry and rank
+    no_stride = np.zeros_like(source)
+    one_row = np.ones_like(source)
+    columns = [source, no_stride, target, no_stride, one_row, width]
+    # in C order, whatever `stack` chooses: another would be another signature of the kernels
+    return np.ascontiguousarray(np.stack(columns, axis=1))
+
+
+def reversed_jobs(jobs: Ints) -> Ints:
+    """The same jobs from target to source."""
+    job = BlockJob(*range(len(BlockJob._fields)))
+    columns = [
+        job.target,
+        job.target_stride,
+        job.source,
+        job.source_stride,
+        job.rows,
+        job.width,
+    ]
+    return np.ascontiguousarray(jobs[:, columns])
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ A plan is plain data and says nothing about cost: choosing schemes (`auto`) is t
 (`neocpu/plan/`).
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from neocpu.core.errors import PlanError
 from neocpu.core.records import choose
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, SCHEMES, RankLayout, Shard
 from neocpu.tables.specs.specs import TableSpec
+
+if TYPE_CHECKING:
+    from neocpu.parallel.transport.comm import Comm
 
 AUTO = "auto"
 FILE_SUFFIX = ".json"
@@ -310,3 +314,41 @@ def place(
             load[rank] += cost
     shards = tuple(sorted(shard for shards in placed.values() for shard in shards))
     return Plan(tuple(tables), tuple(schemes), shards, ranks, layout.ranks_per_node).check()
+
+
+def plan_on_first_rank(comm: "Comm", tables: Sequence[TableSpec], make: Callable[[], Plan]) -> Plan:
+    """The plan that `make` returns on rank 0, on every rank. Collective.
+
+    A planner weighs every way to cut every table: for hundreds of tables on 128 ranks that takes
+    seconds and more than 100 MB, which the ranks of a host should not all take at once.
+
+    tables : those of the plan, which all ranks know. Raises what `make` raises, on every rank.
+    """
+    if comm.size == 1:
+        return make()
+    return _from_bytes(comm.on_first_rank(lambda: _to_bytes(make())), tables)
+
+
+def _to_bytes(plan: Plan) -> bytes:
+    """All of a plan but its tables."""
+    # tables come from the config, which every rank has read
+    shards = [(shard.table, *shard.rows, *shard.cols, shard.rank) for shard in plan.shards]
+    layout = [plan.ranks, plan.ranks_per_node]
+    return json.dumps([plan.schemes, shards, layout, plan.placements]).encode()
+
+
+def _from_bytes(message: bytes, tables: Sequence[TableSpec]) -> Plan:
+    """The plan that `_to_bytes` wrote; it was checked where it was made."""
+    schemes, numbers, (ranks, ranks_per_node), placements = json.loads(message)
+    shards = tuple(
+        Shard(table, (first_row, last_row), (left, right), rank)
+        for table, first_row, last_row, left, right, rank in numbers
+    )
+    return Plan(
+        tables=tuple(tables),
+        schemes=tuple(schemes),
+        shards=shards,
+        ranks=ranks,
+        ranks_per_node=ranks_per_node,
+        placements=tuple(placements),
+    )

@@ -22,6 +22,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
+
+from neocpu.core.types import Ints
+
 COLUMN_STEP = 4  # a Philox block is four columns, and a quarter of the shortest vector
 
 
@@ -100,6 +104,14 @@ def row_blocks(rows: int, parts: int) -> Iterator[tuple[int, int]]:
     """
     step = -(-rows // parts)
     return ((lo, min(lo + step, rows)) for lo in range(0, rows, step))
+
+
+def owner_cuts(rows: int, ranks: int) -> Ints:
+    """First row of a replicated table that each rank sums, and the end: i64[ranks + 1].
+
+    Row i of H belongs to rank i*W//H, so rank d's begin at the ceiling of d*H/W.
+    """
+    return -(-np.arange(ranks + 1, dtype=np.int64) * rows // ranks)
 
 
 def column_blocks(dim: int, parts: int) -> Iterator[tuple[int, int]]:

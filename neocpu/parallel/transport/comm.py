@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from neocpu.core import errors
 from neocpu.core.types import Elements
-from neocpu.parallel.transport.checks import Counts, check_exchange, check_gather
+from neocpu.parallel.transport.buffers import Counts, check_exchange, check_gather
 from neocpu.parallel.transport.sent import CallName, CallUnderWay, Traffic, sum_traffic
 from neocpu.parallel.transport.started import Done, Request, Stream
 

@@ -21,7 +21,6 @@ from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.abort import StopSignal, guard, held_signals, join_job, let_finish
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_threads, check_variables
-from neocpu.parallel.transport.stale import advice, check_launch, is_stale, started_in_time
 
 __all__ = [
     "StopSignal",
@@ -102,6 +101,8 @@ def get_comm(
     """
     comm: Comm = SingleComm()
     if launched():
+        from neocpu.parallel.transport.stale import advice, check_launch, started_in_time
+
         check_launch()
         with started_in_time():
             from neocpu.parallel.transport import mpi
@@ -135,7 +136,16 @@ def run_guarded(main: Callable[[], int | None]) -> int:
     """Exit status of `main`; if a rank fails, its message is printed once and the whole job ends
     (`guard.py`).
     """
-    return guard(main, abort_job if launched() and not is_stale() else None)
+    return guard(main, abort_job if _has_job() else None)
+
+
+def _has_job() -> bool:
+    """Does this process belong to an MPI job whose launcher is still there?"""
+    if not launched():
+        return False
+    from neocpu.parallel.transport.stale import is_stale
+
+    return not is_stale()
 
 
 def abort_job(status: int) -> None:
@@ -144,6 +154,8 @@ def abort_job(status: int) -> None:
     """
     if not launched():
         return
+    from neocpu.parallel.transport.stale import started_in_time
+
     try:
         with started_in_time():
             from neocpu.parallel.transport import mpi

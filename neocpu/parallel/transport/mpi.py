@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from neocpu.core import cores
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.core.types import Elements
-from neocpu.parallel.transport.buffers import as_bytes
-from neocpu.parallel.transport.checks import Counts
+from neocpu.parallel.transport.buffers import Counts, as_bytes
 from neocpu.parallel.transport.comm import Comm, nodes_of
 from neocpu.parallel.transport.near import CROWD, NearExchanges, Runs, runs_of
 from neocpu.parallel.transport.sent import Traffic

@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from neocpu.core.types import Bytes, Elements
-from neocpu.parallel.transport.checks import Counts
+from neocpu.parallel.transport.buffers import Counts
 from neocpu.parallel.transport.windows import BY_MPI, Windows
 
 # Bytes of messages that are quicker through windows than by MPI, where each rank has a core of its

@@ -21,7 +21,7 @@ import numpy as np
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.core.types import Elements
 from neocpu.kernels.compile.threads import threading_layer, use_threads
-from neocpu.parallel.transport.checks import Counts
+from neocpu.parallel.transport.buffers import Counts
 from neocpu.parallel.transport.comm import Comm, nodes_of
 from neocpu.parallel.transport.sent import Traffic
 from neocpu.parallel.transport.started import Request

@@ -88,19 +88,6 @@ def rank_bytes(
     return size
 
 
-def placed(plan: Plan, memory: MemoryPlan | None) -> list[dict[str, object]]:
-    """Placement of each table, as `run.json` has it, and its demand per byte if any was chosen."""
-    if memory is None:
-        return []
-    entries: list[dict[str, object]] = [
-        {"table": table.name, "placement": name}
-        for table, name in zip(plan.tables, memory.placements)
-    ]
-    for entry, demand in zip(entries, memory.demands):
-        entry["demand"] = demand
-    return entries
-
-
 def placement_lines(plan: Plan, memory: MemoryPlan, state_floats: tuple[int, int]) -> list[str]:
     """Where each table lives and why, as lines of text, most demanded per byte first.
 

@@ -11,8 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
-from neocpu.parallel.exchange.message_sizes import segment_words
-from neocpu.parallel.exchange.wire_formats import BLOCK, WIRE_FORMATS, WireSpec, WireSpecs
+from neocpu.parallel.exchange.wire_formats import (
+    BLOCK,
+    WIRE_FORMATS,
+    WireSpec,
+    WireSpecs,
+    segment_words,
+)
 from neocpu.tables.specs.specs import TableSpec
 
 Floats = NDArray[np.float64]
@@ -99,7 +104,7 @@ class Workload:
     distinct : distinct rows that a step looks up, by table name, where they were measured (default:
         as many as uniform lookups would touch).
     dense, wires : the dense part, and formats of what travels.
-    unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
+    unique_rows : do equal rows travel once, one of `wire_formats.UNIQUE_ROWS`.
     """
 
     batch: int = 2048

@@ -17,7 +17,7 @@ from typing import Any
 from neocpu.core import presets
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import Limits, Reader, toml_tree
-from neocpu.kernels.compile.folder import base_folder
+from neocpu.kernels.compile.trust import base_folder
 from neocpu.plan.machines.curves import fault
 from neocpu.plan.machines.machine import (
     COLUMNS,

@@ -28,8 +28,7 @@ from neocpu.core.types import Elements
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.schema import TRANSFORMS, CategoryField, DenseField, Schema
 from neocpu.ingest.formats.table import table_schema
-from neocpu.kernels.twins.logs.hashing import feature_key
-from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
+from neocpu.kernels.twins.numbers.philox import INIT, feature_key, tensor_key
 from neocpu.serve.scoring.values import ValueMap, open_values
 from neocpu.tables.specs.row_maps import RowMap
 from neocpu.tables.specs.specs import TableSpec, bags

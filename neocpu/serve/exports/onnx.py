@@ -14,7 +14,6 @@ whole tables; with `unlearnt="zero"` it holds the trained ones and an index, and
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,9 +30,6 @@ from neocpu.train.before.preflight import human
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.tools import refuse_needed_files, written
 from neocpu.train.config.config import Config
-
-if TYPE_CHECKING:
-    pass
 
 PARTS = ("auto", "whole", "dense")
 INPUTS = ("codes", "rows")

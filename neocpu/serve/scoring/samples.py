@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Elements
+from neocpu.ingest.dataset.columns import starts_to_indices
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.ingest.dataset.feature_reader import starts_to_indices
 from neocpu.ingest.dataset.file import Samples
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.ingest.formats.schema import Schema

@@ -182,7 +182,7 @@ class ValueMap:
             rows[:] = codes % np.uint64(table.rows)
         else:
             from neocpu.kernels.logs.hashing import hash_rows
-            from neocpu.kernels.twins.logs.hashing import feature_key
+            from neocpu.kernels.twins.numbers.philox import feature_key
 
             key = feature_key(self.config.training.seed, feature)
             hash_rows(codes, key, table.rows, rows)

@@ -214,8 +214,6 @@ class File:
 
     def _walk(self) -> dict[str, Object]:
         """All objects of the file."""
-        with contextlib.suppress(ImportError):
-            import hdf5plugin  # noqa: F401  (registers zstd)
         try:
             self._h5 = h5py.File(self.path, "r", locking=False)
             objects = walk(self._h5, self._status.st_size)

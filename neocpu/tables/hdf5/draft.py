@@ -30,8 +30,7 @@ from numpy.typing import ArrayLike
 
 from neocpu.core.types import Dtype, Elements
 from neocpu.tables.hdf5 import seal
-from neocpu.tables.hdf5.disk import allocate, put_bytes
-from neocpu.tables.hdf5.sparse import SparseFile
+from neocpu.tables.hdf5.disk import SparseFile, allocate, put_bytes
 from neocpu.tables.hdf5.walk import each_chunk
 
 SEALED = "sealed"  # attribute of the root: the file is whole only with its seal

@@ -218,6 +218,9 @@ class _Walk:
                     f"{', '.join(FILTERS.values())}"
                 )
             if not h5py.h5z.filter_avail(code):
+                with contextlib.suppress(ImportError):
+                    import hdf5plugin  # noqa: F401  (registers zstd)
+            if not h5py.h5z.filter_avail(code):
                 raise NotAcceptable(
                     f"{where} is compressed by {FILTERS[code]}, which this HDF5 lacks: "
                     'pip install "neocpu[zstd]"'
@@ -298,8 +301,6 @@ def main(path: str) -> int:
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
         # a crash is one of the answers, and needs no dump
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(ImportError):
-        import hdf5plugin  # noqa: F401  (registers zstd)
     try:
         with h5py.File(path, "r", locking=False) as file:
             walk(file, size)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
-from neocpu.core.codecs import CODECS
 from neocpu.core.errors import ConfigError
 from neocpu.core.formats import CACHES, TRAINED, RowFormat, table_format
 from neocpu.core.records import Limits, choose
@@ -193,7 +192,11 @@ def _untrainable(form: RowFormat) -> str:
     """What a format lacks for tables to be trained in it; "" if nothing."""
     if why := form.fault():
         return f"{why} (neocpu/core/formats.py)"
-    if not form.exact and form.name not in CODECS:
+    if form.exact:
+        return ""
+    from neocpu.core.codecs import CODECS
+
+    if form.name not in CODECS:
         return "no functions write and read its rows (CODECS in neocpu/core/codecs.py)"
     return ""
 

@@ -5,15 +5,21 @@ A run tells them once, before its first step, and goes on: nothing here is an er
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from neocpu.core.errors import listed
 from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.train.advice.sizes import colliding
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import batch_of
 
+if TYPE_CHECKING:  # runs of runs read no HDF5 file
+    from neocpu.ingest.dataset.dataset import Dataset
+
 FEW_STEPS = 300  # fewer leave a model near its start, if smaller batches would make more
+LOOKED_AT = 1 << 16  # samples whose values are counted
 SHARED = 0.4  # share of values that share a row from which a table is too small
 NAMED = 5  # tables or features in one line
 WORSE = 1.01  # times its best, from which the valid loss has turned
@@ -31,6 +37,24 @@ class TrainData:
     rows: int
     features: Mapping[str, FeatureColumn]
     values: Mapping[str, int]
+
+
+def advise(config: Config, data: "Dataset", steps: int, tell: Callable[[str], None]) -> None:
+    """Tell what in a run's config does not serve its train data."""
+    # only rows by hash collide
+    values = _distinct_values(config, data) if config.data.rows_by == "hash" else {}
+    for line in complaints(config, TrainData(data.rows, data.features, values), steps):
+        tell(f"note: {line}")
+
+
+def _distinct_values(config: Config, data: "Dataset") -> dict[str, int]:
+    """Feature -> distinct values in the first samples; one at a time, for the sake of memory."""
+    samples = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
+    features = {feature for table in config.tables for feature in table.features}
+    return {
+        name: int(np.unique(data.take(samples, [name]).features[name].codes).size)
+        for name in sorted(features)
+    }
 
 
 def complaints(config: Config, data: TrainData, steps: int) -> Iterator[str]:
@@ -72,6 +96,11 @@ def _rates(config: Config) -> Iterator[str]:
     for section, what in sections:
         if getattr(config.optimizer, section).learning_rate == 0:
             yield f"optimizer.{section}.learning_rate is 0: {what} stay as they begin"
+
+
+def colliding(values: int, rows: int) -> float:
+    """Share of so many values that share their row with another one, if hashed into `rows`."""
+    return 1.0 - (1.0 - 1.0 / rows) ** max(values - 1, 0)
 
 
 def _collisions(config: Config, values: Mapping[str, int]) -> Iterator[str]:

@@ -60,8 +60,3 @@ def rows_of(column: "LogColumn", rows_by: str) -> int:
     if rows_by == "vocabulary":
         return max(column.frequent + 2, 2)
     return int(min(max(SPARE * column.grown, 16), MOST_ROWS))
-
-
-def colliding(values: int, rows: int) -> float:
-    """Share of so many values that share their row with another one, if hashed into `rows`."""
-    return 1.0 - (1.0 - 1.0 / rows) ** max(values - 1, 0)

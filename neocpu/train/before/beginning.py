@@ -23,7 +23,7 @@ from neocpu.core.types import Elements, JsonObject, Tree
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.datasets import Splits
-from neocpu.train.checkpoint.candidates import latest, sound
+from neocpu.train.checkpoint import latest, sound
 from neocpu.train.checkpoint.folder import checkpoints
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import BATCH_SIZE, as_overrides, value_of, with_key

@@ -114,8 +114,8 @@ def compile_dense(facts: JsonObject) -> None:
     from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
     from neocpu.tables.specs.optimizers import SparseOptimizer
     from neocpu.train.model.dlrm import Dlrm
-    from neocpu.train.model.interactions.options import DhenShape
     from neocpu.train.model.layout import ModelLayout
+    from neocpu.train.model.options import DhenShape
 
     layout = ModelLayout(
         dense_features=3,

@@ -16,7 +16,6 @@ from neocpu.core.errors import ConfigError, DataError, NeocpuError
 from neocpu.core.types import Elements
 from neocpu.ingest.dataset.copies import ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.ingest.dataset.vocabulary import fit_vocabularies
 from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.specs.batch_scaling import scaling_text
@@ -312,6 +311,8 @@ def _vocabularies(config: Config, datasets: dict[str, Dataset]) -> dict[str, Ele
         return None
     # the stored vocabulary is of the whole file, its test part included
     if data.split and data.min_count:
+        from neocpu.ingest.dataset.vocabulary import fit_vocabularies
+
         return dict(fit_vocabularies(train, data.min_count))
     return train.vocabularies
 

@@ -20,8 +20,7 @@ from neocpu.train.before.datasets import Splits, converted
 from neocpu.train.before.kernel_markers import is_ready
 from neocpu.train.before.machine_plans import LogFacts, placed_as, question_of
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
-from neocpu.train.before.room import PlannedRun, checkpoint_room, needs_once, rank_needs
-from neocpu.train.before.row_files import row_folder
+from neocpu.train.before.room import PlannedRun, checkpoint_room, needs_once, rank_needs, row_folder
 from neocpu.train.config.config import Config
 from neocpu.train.step.schedule import BatchSchedule
 

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import choose
 from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
-from neocpu.parallel.sharding.plan import Plan, choose_schemes, is_plan_file
-from neocpu.parallel.sharding.shared_plan import plan_on_first_rank
+from neocpu.parallel.sharding.plan import Plan, choose_schemes, is_plan_file, plan_on_first_rank
 from neocpu.parallel.transport.comm import Comm
-from neocpu.plan.cost.capacity import placement_lines
 from neocpu.plan.cost.work import Wires, Workload
 from neocpu.plan.search import auto
-from neocpu.plan.tiers.tiers import SPEEDS, demands, place_tables
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.tiers.placement import AUTO, PLACEMENTS, choose_placements
 from neocpu.train.config.config import Config
@@ -245,25 +242,40 @@ def memory_plan(
     Raises TrainingError where placements are to be chosen and none fits.
     """
     memory = config.memory
-    work = workload(config, pooling)
     placements = placements_of(config, plan)
-    slower = {"ddr": memory.ddr_bandwidth, "ssd": memory.ssd_bandwidth}
-    # a set bandwidth stands for a slower device, which the placement should know
-    speeds = SPEEDS | {name: speed for name, speed in slower.items() if speed}
+    demands: tuple[float, ...] = ()
+    if AUTO in placements:
+        placements, demands = _chosen_placements(config, plan, placements, pooling)
     return MemoryPlan(
-        placements=place_tables(plan, placements, work, memory.hbm, memory.ddr, speeds),
+        placements=placements,
         hbm=memory.hbm,
         ddr=memory.ddr,
         ssd=memory.ssd,
         policy=memory.policy,
         folder=Path(memory.folder or folder),
-        # for the lines that explain what was chosen
-        demands=demands(plan, work) if AUTO in placements else (),
+        demands=demands,
         ddr_bandwidth=memory.ddr_bandwidth,
         ssd_bandwidth=memory.ssd_bandwidth,
         ssd_iops=memory.ssd_iops,
         prefetch=memory.prefetch,
     )
+
+
+def _chosen_placements(
+    config: Config, plan: Plan, named: Sequence[str], pooling: Mapping[str, float]
+) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Placement of every table, chosen where the name is `auto`; and the tables' demands, for the
+    lines that explain it.
+    """
+    from neocpu.plan.tiers.tiers import SPEEDS, demands, place_tables
+
+    memory = config.memory
+    work = workload(config, pooling)
+    slower = {"ddr": memory.ddr_bandwidth, "ssd": memory.ssd_bandwidth}
+    # a set bandwidth stands for a slower device, which the placement should know
+    speeds = SPEEDS | {name: speed for name, speed in slower.items() if speed}
+    placements = place_tables(plan, named, work, memory.hbm, memory.ddr, speeds)
+    return placements, demands(plan, work)
 
 
 def table_lines(config: Config, plan: Plan, memory: MemoryPlan) -> Iterator[str]:
@@ -273,4 +285,6 @@ def table_lines(config: Config, plan: Plan, memory: MemoryPlan) -> Iterator[str]
 
         yield from kind_lines(config)
     if memory.demands:
+        from neocpu.plan.cost.capacity import placement_lines
+
         yield from placement_lines(plan, memory, config.optimizer.sparse.state_floats)

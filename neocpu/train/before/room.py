@@ -1,7 +1,7 @@
 """Has this machine room for a run?
 
 What the run needs, by `preflight.py`, against its memory and disks, on every rank before anything
-is allocated.
+is allocated. SSD files that killed runs left in its folder do not count: they are removed.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from neocpu.core.errors import NeocpuError, TrainingError
+from neocpu.core.errors import NeocpuError, StorageError, TrainingError
 from neocpu.kernels.compile.cache import cannot_write
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
@@ -187,3 +187,31 @@ def checkpoint_room(run: PlannedRun) -> preflight.CheckpointNeeds:
         present=[path.stat().st_size for path in checkpoints(run.out)],
         based=based,
     )
+
+
+def row_folder(out: Path) -> Path:
+    """The folder for SSD files in a folder of results."""
+    return out / "rows"
+
+
+def remove_row_files(out: Path, comm: Comm) -> None:
+    """Remove SSD files that killed runs, maybe of more ranks, left in a folder of results.
+
+    Collective.
+
+    Raises StorageError on all ranks where a file is in use or cannot be removed.
+    """
+    error: NeocpuError | None = None
+    folder = row_folder(out)
+    try:
+        if comm.rank == 0:
+            # each rank replaces its own, but there may have been more ranks
+            for path in folder.glob("rank-*.h5"):
+                from neocpu.tables.storage.row_tools import remove
+
+                remove(path)
+    except StorageError as problem:
+        error = problem
+    except OSError as problem:
+        error = StorageError(f"{folder}: cannot be cleared: {problem.strerror}; remove it")
+    comm.agree(error)

@@ -55,9 +55,9 @@ from neocpu.train.before.kernel_markers import (
 )
 from neocpu.train.before.plans import memory_plan
 from neocpu.train.config.config import Config
-from neocpu.train.config.search import SearchConfig
+from neocpu.train.config.settings import SearchConfig
 from neocpu.train.state.state import digest
-from neocpu.train.step.lookahead import ahead
+from neocpu.train.step.pipeline import ahead
 from neocpu.train.step.world import build
 from neocpu.train.watch.results import Compiled, Watch, unwatched
 

@@ -1,15 +1,18 @@
 """Which checkpoints does a folder hold, and which of them may go?
 
 The newest `keep` that can be read stay, and so do the one that is noted as the best, and every
-file that one of these is based on.
+file that one of these is based on. Rank 0 alone looks and deletes, for all ranks; its result, and
+its error, is everyone's (`on_first_rank`).
 """
 
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from neocpu.core.errors import CheckpointError
+from neocpu.parallel.transport.comm import Comm
 from neocpu.train.checkpoint.links import base_of
 
 FOLDER = "checkpoints"
@@ -140,3 +143,24 @@ def _sync(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def failed(path: Path, error: OSError) -> CheckpointError:
+    """The error that a checkpoint could not be written."""
+    why = error.strerror or str(error)
+    return CheckpointError(
+        f"{path} could not be written: {why}; older checkpoints are intact. Make room and go on "
+        "with --resume"
+    )
+
+
+def on_first_rank(comm: Comm, path: Path, work: Callable[[], bytes | None]) -> bytes:
+    """Do something on rank 0; what it returns, and its error, is that of all ranks."""
+
+    def explained() -> bytes:
+        try:
+            return work() or b""
+        except OSError as error:
+            raise failed(path, error) from error
+
+    return comm.on_first_rank(explained)

@@ -7,16 +7,15 @@ bf16_split, are float32. A quantised file (Check-N-Run) has the weights of float
 int8 or int4 (`docs/formats.md`), which does round them. NumPy only: no kernels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.codecs import LAYOUTS, NEAREST
 from neocpu.core.formats import table_format
 from neocpu.core.types import Elements
-from neocpu.train.state.blocks import Tensor
+from neocpu.train.state.blocks import Blocks, Tensor, canonical
 
 if TYPE_CHECKING:
     from neocpu.tables.storage.row_codecs import RowCodec
@@ -86,6 +85,7 @@ class Code:
                 return numbers.astype("<f2")
         if self.form == "bf16":
             return (np.ascontiguousarray(numbers, "<f4").view("<u4") >> np.uint32(16)).astype("<u2")
+        from neocpu.core.codecs import LAYOUTS, NEAREST
         from neocpu.kernels.twins.codecs.small_floats import encode_rows
 
         codes = np.empty(numbers.shape, self.dtype)
@@ -103,6 +103,7 @@ class Code:
             return stored.astype(np.float32)
         if self.form == "bf16":
             return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        from neocpu.core.codecs import LAYOUTS
         from neocpu.kernels.twins.codecs.small_floats import decode_rows
 
         numbers = np.empty(stored.shape, np.float32)
@@ -125,3 +126,14 @@ class Coded:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Elements:
         return self[:].astype(dtype or np.float32, copy=False)
+
+
+def rounded(blocks: Blocks, tensor: Tensor) -> Blocks:
+    """Blocks as the file has them, with the codes of their weights, if it rounds this tensor."""
+    if not tensor.quantized:
+        return blocks
+    code = Code.of(tensor, "weight")
+    codes = code.encode(blocks.values["weight"])
+    # hashes are of what readers will see
+    values = dict(blocks.values) | {"weight": canonical(code.decode(codes))}
+    return replace(blocks, values=values, codes={"weight": codes})

@@ -28,8 +28,7 @@ import numpy as np
 from neocpu.core.errors import CheckpointError
 from neocpu.core.types import Elements, Ints, JsonObject, Tree
 from neocpu.tables.hdf5.draft import Image
-from neocpu.train.checkpoint.first_rank import failed, on_first_rank
-from neocpu.train.checkpoint.folder import FOLDER, Bases, publish
+from neocpu.train.checkpoint.folder import FOLDER, Bases, failed, on_first_rank, publish
 from neocpu.train.checkpoint.layout import Offsets, create, file_bytes, lay_out, seal
 from neocpu.train.checkpoint.snapshot import Share, Snapshot, facts_of, shares_of, write_share
 from neocpu.train.state.blocks import Index, Tensor, digest_of

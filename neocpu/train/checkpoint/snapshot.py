@@ -16,7 +16,7 @@ import numpy as np
 from neocpu.core.types import Ints, Tree
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.checkpoint.layout import Offsets, Part, RowWriter
-from neocpu.train.checkpoint.quantized import rounded
+from neocpu.train.checkpoint.number_codes import rounded
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import as_overrides
 from neocpu.train.state.blocks import Blocks, Index, Tensor

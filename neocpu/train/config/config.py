@@ -1,9 +1,9 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-Records list all keys, their defaults and limits: those of training, memory and checkpoints in
-`settings.py`, of a search in `search.py`, the others beside their owners (`ingest/settings.py`,
-`train/model/settings.py`, `tables/specs/specs.py`, `tables/specs/optimizers.py`,
-`parallel/settings.py`, `parallel/exchange/wire_formats.py`).
+Records list all keys, their defaults and limits: those of training, memory, checkpoints and a
+search in `settings.py`, the others beside their owners (`ingest/settings.py`,
+`train/model/settings.py`, `train/model/options.py`, `tables/specs/specs.py`,
+`tables/specs/optimizers.py`, `parallel/settings.py`, `parallel/exchange/wire_formats.py`).
 Paths in the file are relative to its folder, those of `--set` to the current one (`paths.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
@@ -23,8 +23,7 @@ from neocpu.core.paths import absolute_paths, place_logs, place_paths, refuse_mi
 from neocpu.core.presets import MODELS, model_path, path_of
 from neocpu.core.records import Limits, Reader, apply_override, toml_tree
 from neocpu.core.types import Tree
-from neocpu.ingest.features import feature_names
-from neocpu.ingest.settings import DataConfig
+from neocpu.ingest.settings import DataConfig, feature_names
 from neocpu.parallel.exchange.wire_formats import WiresConfig
 from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.sharding.plan import choose_schemes, is_plan_file
@@ -39,12 +38,12 @@ from neocpu.tables.specs.specs import TableSpec, with_caches
 from neocpu.tables.specs.table_keys import ModelDefaults, tables_of
 from neocpu.tables.tiers.placement import choose_placements
 from neocpu.train.config import defaults
-from neocpu.train.config.search import SearchConfig
 from neocpu.train.config.settings import (
     CheckpointConfig,
     EvalConfig,
     MemoryConfig,
     OptimizerConfig,
+    SearchConfig,
     TrainingConfig,
 )
 from neocpu.train.model.layout import ModelLayout

@@ -14,23 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neocpu.core.errors import ConfigError
-from neocpu.train.model.layers.shapes import Shapes, mlp_shapes
+from neocpu.train.model.layers.arrays import Shapes, mlp_shapes
+from neocpu.train.model.options import AttentionKeys
 
 NORMALISE = ("none", "softmax")
-
-
-@dataclass(frozen=True)
-class AttentionKeys:
-    """How a history is weighted. model.attention.NAME, with the name of the history's feature.
-
-    target : the feature of the candidate, whose vector is compared with every row of the history.
-    hidden : widths of the layers between the comparison and the score.
-    normalise : none: scores are the weights of rows; softmax: those of a sample add up to 1.
-    """
-
-    target: str = ""
-    hidden: tuple[int, ...] = (16,)
-    normalise: str = "none"
 
 
 @dataclass(frozen=True)

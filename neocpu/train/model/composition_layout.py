@@ -13,12 +13,8 @@ from typing import Any
 from neocpu.core.errors import ConfigError
 from neocpu.tables.specs.compositions import COPY, Composition, Tensors
 from neocpu.tables.specs.specs import TableSpec, bags
-from neocpu.train.model.attention_layout import (
-    AttentionKeys,
-    AttentionLayout,
-    ModelKey,
-    attention_layouts,
-)
+from neocpu.train.model.attention_layout import AttentionLayout, ModelKey, attention_layouts
+from neocpu.train.model.options import AttentionKeys
 
 # Operations on lookups that look each row up once on every rank, however often it occurs there.
 LOOK_UP_ONCE: tuple[str, ...] = ("tensor_train",)

@@ -5,28 +5,10 @@ Nothing is compiled to answer that.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.records import Limits
-from neocpu.train.model.layers.shapes import Shapes, mlp_shapes
-
-LOSSES = ("bce", "mse")
-
-
-@dataclass(frozen=True)
-class HeadConfig:
-    """A further label that the model learns, with a top MLP of its own.
-
-    label : its name among the labels of the table. loss : bce or mse. weight : of its loss beside
-    that of the first label, which weighs 1. top : widths of its layers' outputs, the last 1 (empty:
-    those of `model.top`).
-    """
-
-    label: str = ""
-    loss: Annotated[str, Limits(LOSSES)] = "bce"
-    weight: float = 1.0
-    top: tuple[int, ...] = ()
+from neocpu.train.model.layers.arrays import Shapes, mlp_shapes
+from neocpu.train.model.options import HeadConfig
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,16 @@ heads in the order of the config (`docs/arithmetic.md` §7).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neocpu.kernels.dense import loss as losses
-from neocpu.train.model.head_layout import HeadLayout
 from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.layers.mlp import Mlp
+
+if TYPE_CHECKING:
+    from neocpu.train.model.head_layout import HeadLayout
 
 
 class Objective:
@@ -74,7 +77,7 @@ class Head:
 
     def __init__(
         self,
-        layout: HeadLayout,
+        layout: "HeadLayout",
         inputs: int,
         parameters: Mapping[str, F32],
         between: Callable[[], None],

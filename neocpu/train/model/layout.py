@@ -23,23 +23,26 @@ Parameters lie in one flat float32 array in this order:
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
-from neocpu.train.model.composition_layout import CompositionLayout
-from neocpu.train.model.head_layout import LOSSES, HeadLayout
-from neocpu.train.model.interactions.base import InteractionLayout
 from neocpu.train.model.interactions.chain import (
     WITH_FIRST_ORDER,
     chain_layouts,
     chain_tensors,
 )
 from neocpu.train.model.interactions.dot import DotLayout
-from neocpu.train.model.interactions.options import CrossShape, DhenShape, InteractionOptions
-from neocpu.train.model.layers.shapes import Shapes, mlp_shapes
-from neocpu.train.model.tower_layout import TowerLayout
+from neocpu.train.model.layers.arrays import Shapes, mlp_shapes
+from neocpu.train.model.options import LOSSES, CrossShape, DhenShape, InteractionOptions
+
+if TYPE_CHECKING:
+    from neocpu.train.model.composition_layout import CompositionLayout
+    from neocpu.train.model.head_layout import HeadLayout
+    from neocpu.train.model.interactions.base import InteractionLayout
+    from neocpu.train.model.tower_layout import TowerLayout
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,12 @@ class ModelLayout:
     interaction: str | tuple[str, ...] = "dot"
     diagonal: bool = False
     loss: str = "bce"
-    towers: tuple[TowerLayout, ...] = ()
-    composition: CompositionLayout | None = None
+    towers: "tuple[TowerLayout, ...]" = ()
+    composition: "CompositionLayout | None" = None
     cross: CrossShape = field(default_factory=CrossShape)
     dhen: DhenShape = field(default_factory=DhenShape)
     wide: tuple[int, ...] = ()
-    heads: tuple[HeadLayout, ...] = ()
+    heads: "tuple[HeadLayout, ...]" = ()
     appended: Shapes = ()
 
     def __post_init__(self) -> None:
@@ -142,7 +145,7 @@ class ModelLayout:
         names = self.interaction
         return (names,) if isinstance(names, str) else tuple(names)
 
-    def chain(self) -> tuple[InteractionLayout, ...]:
+    def chain(self) -> "tuple[InteractionLayout, ...]":
         """Layouts of the interactions behind one another."""
         widths = (self.first_column, *self.vector_widths)
         options = InteractionOptions(self.diagonal, self.cross, self.dhen)

@@ -3,20 +3,28 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.formats import TRAINED
 from neocpu.core.records import Limits
 from neocpu.tables.specs.compositions import Composition
 from neocpu.tables.specs.specs import MOST_COLUMNS, ROUNDINGS, TableSpec, bags
-from neocpu.train.model.attention_layout import AttentionKeys
-from neocpu.train.model.composition_layout import composition_layout
-from neocpu.train.model.head_layout import LOSSES, HeadConfig, head_layouts
 from neocpu.train.model.interactions.chain import INTERACTIONS, WITH_FIRST_ORDER
-from neocpu.train.model.interactions.options import CrossShape, DhenShape
 from neocpu.train.model.layout import ModelLayout
-from neocpu.train.model.tower_layout import TowerModule, tower_layouts
+from neocpu.train.model.options import (
+    LOSSES,
+    AttentionKeys,
+    CrossShape,
+    DhenShape,
+    HeadConfig,
+    TowerModule,
+)
+
+if TYPE_CHECKING:
+    from neocpu.train.model.composition_layout import CompositionLayout
+    from neocpu.train.model.head_layout import HeadLayout
+    from neocpu.train.model.tower_layout import TowerLayout
 
 
 @dataclass(frozen=True)
@@ -74,8 +82,6 @@ class ModelConfig:
         # a table of several features has a vector for each
         keys = bags(tables)
         dims = tuple(tables[key.table].dim for key in keys)
-        width = self.tower.width or (self.bottom[-1] if self.bottom else 0)
-        module = replace(self.tower, width=width)
         return ModelLayout(
             dense_features=dense_features,
             dims=dims,
@@ -84,13 +90,41 @@ class ModelConfig:
             interaction=self.interaction,
             diagonal=self.diagonal,
             loss=self.loss,
-            towers=tower_layouts(self.towers, module, [key.key for key in keys], dims),
-            composition=composition_layout(tables, physical, compositions, self.attention),
+            towers=self._tower_layouts([key.key for key in keys], dims),
+            composition=self._composition_layout(tables, physical, compositions),
             cross=self.cross,
             dhen=self.dhen,
             wide=self._wide_keys(tables),
-            heads=head_layouts(self.heads, self.top),
+            heads=self._head_layouts(),
         )
+
+    def _tower_layouts(self, keys: Sequence[str], dims: Sequence[int]) -> "tuple[TowerLayout, ...]":
+        if not self.towers:
+            return ()
+        from neocpu.train.model.tower_layout import tower_layouts
+
+        width = self.tower.width or (self.bottom[-1] if self.bottom else 0)
+        return tower_layouts(self.towers, replace(self.tower, width=width), keys, dims)
+
+    def _composition_layout(
+        self,
+        tables: Sequence[TableSpec],
+        physical: Sequence[TableSpec],
+        compositions: Sequence[Composition],
+    ) -> "CompositionLayout | None":
+        pooled = all(table.pooling != "none" for table in tables)
+        if pooled and not (compositions or self.attention):
+            return None
+        from neocpu.train.model.composition_layout import composition_layout
+
+        return composition_layout(tables, physical, compositions, self.attention)
+
+    def _head_layouts(self) -> "tuple[HeadLayout, ...]":
+        if not self.heads:
+            return ()
+        from neocpu.train.model.head_layout import head_layouts
+
+        return head_layouts(self.heads, self.top)
 
     def _wide_keys(self, tables: Sequence[TableSpec]) -> tuple[int, ...]:
         """Positions of the keys whose rows are weights of the linear term."""

@@ -15,21 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neocpu.core.errors import ConfigError
-from neocpu.train.model.layers.shapes import Shapes
-
-
-@dataclass(frozen=True)
-class TowerModule:
-    """Shape of the tower modules.
-
-    joint_vectors : c, vectors made of all keys of a tower together. feature_vectors : p, vectors
-    made of each key (its tower's keys then need one dim). width : D' of these vectors (0: that of
-    the bottom MLP's output).
-    """
-
-    joint_vectors: int = 1
-    feature_vectors: int = 0
-    width: int = 0
+from neocpu.train.model.layers.arrays import Shapes
+from neocpu.train.model.options import TowerModule
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from neocpu.train import checkpoint
 from neocpu.train.checkpoint.saving import Saver, SavingPolicy
 from neocpu.train.run.patience import NOTE, Patience
 from neocpu.train.step.world import World
-from neocpu.train.watch.clock import StepClock
+from neocpu.train.watch.step_watch import StepClock
 
 
 class Recovery:

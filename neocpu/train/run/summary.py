@@ -11,15 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from neocpu.core.types import JsonObject
+from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
-from neocpu.plan.cost.capacity import placed
+from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train.config.keys import config_record
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.state.state import digest
 from neocpu.train.step.world import World
-from neocpu.train.watch.clock import StepClock
 from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.results import versions
+from neocpu.train.watch.step_watch import StepClock
 
 MOST_RANKS = 128  # of a matrix of traffic by rank; of more ranks it is by node
 
@@ -67,13 +68,26 @@ def summarise(
         "plan": world.plan.to_dict(),
         "traffic": traffic,
         "checkpoints": recovery.written(),
-        "placements": placed(world.plan, world.embedding.env.memory),
+        "placements": _placed(world.plan, world.embedding.env.memory),
         "tiers": tier_counts(comm, tables.tiers()),
         "stall_seconds": comm.largest(int(1e6 * tables.stalled)) / 1e6,
         "crash_cost": recovery.crash_cost(),
         "versions": versions(),
         **config_record(config),
     }
+
+
+def _placed(plan: Plan, memory: MemoryPlan | None) -> list[dict[str, object]]:
+    """Placement of each table, as `run.json` has it, and its demand per byte if any was chosen."""
+    if memory is None:
+        return []
+    entries: list[dict[str, object]] = [
+        {"table": table.name, "placement": name}
+        for table, name in zip(plan.tables, memory.placements)
+    ]
+    for entry, demand in zip(entries, memory.demands):
+        entry["demand"] = demand
+    return entries
 
 
 def sent_matrix(states: Sequence[JsonObject], ranks_per_node: int) -> dict[str, object]:

@@ -18,12 +18,11 @@ from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.transport.sent import sum_traffic
 from neocpu.tables.embedding.memory_plan import MemoryPlan
-from neocpu.train.before.advising import advise
+from neocpu.train.advice.complaints import advise
 from neocpu.train.before.beginning import Beginning, begin
 from neocpu.train.before.datasets import Splits, open_splits
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
-from neocpu.train.before.room import PlannedRun, check_room
-from neocpu.train.before.row_files import remove_row_files, row_folder
+from neocpu.train.before.room import PlannedRun, check_room, remove_row_files, row_folder
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.config.config import Config
 from neocpu.train.run.evaluate import metrics_of, score
@@ -31,17 +30,13 @@ from neocpu.train.run.folder import RunLock
 from neocpu.train.run.patience import Patience
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.summary import sent_matrix, summarise
-from neocpu.train.step.lookahead import look_ahead
-from neocpu.train.step.requests import LOG_DUE, SIGNAL, STOP_ASKED, Stopped
-from neocpu.train.step.schedule import BatchSchedule
+from neocpu.train.step.pipeline import look_ahead
+from neocpu.train.step.schedule import LOG_DUE, SIGNAL, STOP_ASKED, BatchSchedule, Stopped
 from neocpu.train.step.step import Steps
 from neocpu.train.step.world import World, build
-from neocpu.train.watch.clock import StepClock
-from neocpu.train.watch.metrics import Metrics, Window
-from neocpu.train.watch.on_machine import load_machine, report_on_machine
-from neocpu.train.watch.reliability import reliability
+from neocpu.train.watch.metrics import Metrics, Window, reliability
 from neocpu.train.watch.results import RunReport
-from neocpu.train.watch.step_watch import StepWatch
+from neocpu.train.watch.step_watch import StepClock, StepWatch
 from neocpu.train.watch.train_log import TrainLog
 
 if TYPE_CHECKING:
@@ -115,7 +110,10 @@ class Trainer:
         keep_subnormals()
         check_kernels()
         # before the run: a name that is wrong should not be told after days
-        self._machine = load_machine(self.config.parallel.machine, self.comm)
+        if name := self.config.parallel.machine:
+            from neocpu.train.watch.on_machine import load_machine
+
+            self._machine = load_machine(name, self.comm)
         try:
             with (
                 StopSignal(started=False) as stop,
@@ -210,7 +208,8 @@ class Trainer:
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
         self.report.plan(plan, state_floats, [*table_lines(config, plan, memory)])
-        advise(splits, schedule.total_steps, self.report)
+        if comm.rank == 0:
+            advise(config, splits.datasets["train"], schedule.total_steps, self.report.tell)
         report = self.report
         self.report.note("planned, and there is room")
         seconds = warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
@@ -382,6 +381,8 @@ class Trainer:
         summary["sent"] = sent_matrix(traffic, self.comm.ranks_per_node)
         summary["exchanges"] = self._watch.report()
         if self._machine is not None:
+            from neocpu.train.watch.on_machine import report_on_machine
+
             per_node = self.comm.ranks_per_node
             summary["machine"] = report_on_machine(self._machine, traffic, per_node)
         self.report.finish(summary)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.core.trees import leaf_cuts, rank_samples
-from neocpu.parallel.dense.two_level_reduction import dense_reduction
+from neocpu.parallel.exchange.dense_reduction import dense_reduction
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.specs.optimizers import Schedule
 from neocpu.train.model.layers.arrays import NodeGradient

@@ -8,7 +8,7 @@ checkpoint do not depend on the plan (`docs/arithmetic.md` §11).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,54 @@ from neocpu.train.state.blocks import (
 from neocpu.train.state.exchange import Embeddings, Piece, PieceExchange, joined, rows_of
 from neocpu.train.state.initial import fields_of, initial_rows
 
+if TYPE_CHECKING:
+    from neocpu.parallel.embeddings.protocol import Embedding
+    from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+    from neocpu.train.config.config import Config
+    from neocpu.train.model.dlrm import Dlrm
+
 ROUND = 4 << 20  # bytes of whole blocks that an owner receives at a time; less for very many ranks
 Fields = Sequence[tuple[str, tuple[int, ...]]]
+
+
+class ApartTowers(Protocol):
+    """What the state needs of towers that run on their nodes."""
+
+    def gather(self, dense: "DenseOptimizer") -> None: ...
+
+
+class MovingRows(Protocol):
+    """What the state needs of tables whose rows move."""
+
+    def fields(self) -> dict[str, Mapping[str, F32]]: ...
+
+
+class Trained(Protocol):
+    """What the state needs of the objects of one rank (`step.world.World`)."""
+
+    @property
+    def config(self) -> "Config": ...
+
+    @property
+    def comm(self) -> Comm: ...
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def model(self) -> "Dlrm": ...
+
+    @property
+    def dense(self) -> "DenseOptimizer": ...
+
+    @property
+    def embedding(self) -> "Embedding[Any]": ...
+
+    @property
+    def towers(self) -> ApartTowers | None: ...
+
+    @property
+    def dynamic(self) -> MovingRows | None: ...
 
 
 class State:
@@ -273,7 +319,7 @@ def _add_over_ranks(counts: NDArray[np.int32], comm: Comm) -> NDArray[np.int32]:
     return total
 
 
-def dense_fields(world: Any) -> dict[str, dict[str, F32]]:
+def dense_fields(world: Trained) -> dict[str, dict[str, F32]]:
     """Parameter -> its fields: views of "value" and of the dense optimizer's state."""
     states = {name: world.model.layout.views(flat) for name, flat in world.dense.state.items()}
     return {
@@ -282,20 +328,20 @@ def dense_fields(world: Any) -> dict[str, dict[str, F32]]:
     }
 
 
-def replicated_fields(world: Any) -> dict[str, Mapping[str, F32]]:
+def replicated_fields(world: Trained) -> dict[str, Mapping[str, F32]]:
     """What every rank has whole: the fields of dense parameters, and copies of what says where the
     rows of tables are that move. Collective where there are such tables.
     """
-    dynamic = getattr(world, "dynamic", None)
-    return dense_fields(world) | ({} if dynamic is None else dynamic.fields())
+    moving = {} if world.dynamic is None else world.dynamic.fields()
+    return dense_fields(world) | moving
 
 
-def state_of(world: Any, quantize: str = "") -> State:
-    """The state of a `step.world.World`; quantize : as for `State`. Collective where towers run on
+def state_of(world: Trained, quantize: str = "") -> State:
+    """The state of a run; quantize : as for `State`. Collective where towers run on
     their nodes.
     """
-    if (towers := getattr(world, "towers", None)) is not None:
-        towers.gather(world.dense)
+    if world.towers is not None:
+        world.towers.gather(world.dense)
     optimizer = world.config.optimizer.sparse
     seed = world.config.training.seed
     tables = world.plan.tables
@@ -310,7 +356,7 @@ def state_of(world: Any, quantize: str = "") -> State:
     )
 
 
-def digest(world: Any, step: int) -> str:
+def digest(world: Trained, step: int) -> str:
     """Digest of a run after `step` steps. Collective."""
     state = state_of(world)
     return digest_of(world.config.header(), step, state.tensors, state.index())

@@ -11,22 +11,15 @@ same ones; nothing travels, but for towers that only their node trains.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Floats
+from neocpu.train.step.turn import DenseGradient
 
 Doubles = NDArray[np.float64]
 PIECE = 1 << 15  # elements, a power of two: subtrees of so many stay in the cache
-
-
-class DenseGradient(NamedTuple):
-    """Reduced gradient f32[n] of the parameters from element `first` of the flat array on."""
-
-    first: int
-    gradient: Floats
 
 
 def square_sum(gradient: Floats) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.compile.choice import chosen
-from neocpu.parallel.dense.reduction import sum_leaves
+from neocpu.parallel.exchange.dense_reduction import sum_leaves
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.train.model.layers.arrays import F32, NO_BIAS, NodeGradient

@@ -9,6 +9,13 @@ one order.
     step i     compute      lookup  bottom  top  upper'  lower' ...             batch i
                exchanges    output, gradient, replicas, sums                    batch i
                ahead        read, copy, input, index, prefetch                  batches i+1 ...
+
+Stages run ahead for tables in slow memory: their rows are brought up before their turn, and the
+policy `lookahead` knows rows of batches further away. Lookups of a batch must have arrived by then,
+so they travel one step earlier still.
+
+    batch   0        1 … prefetch        … known        one more
+            at work  rows on their way   lookups here   lookups on their way
 """
 
 import sys
@@ -18,8 +25,11 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from neocpu.core.errors import NeocpuError
+from neocpu.core.policies import POLICIES
 from neocpu.core.stages import EXCHANGE, NONE_AHEAD, Stage
 from neocpu.parallel.transport.started import Waitable
+from neocpu.tables.embedding.memory_plan import MemoryPlan
+from neocpu.train.config.settings import MemoryConfig
 
 T = TypeVar("T")
 COMPUTE = "compute"
@@ -182,3 +192,26 @@ class Pipeline(Generic[T]):
             if any(need.done <= state.begun - back for need, back in state.needs):
                 return
             self._begin(state, state.begun)
+
+
+def ahead(prefetch: int, known: int) -> Mapping[str, int]:
+    """Stages of `stages.STEP` and by how many batches they run ahead.
+
+    prefetch : batches whose rows are brought up before their turn. known : batches whose lookups
+    have arrived by then.
+    """
+    known = max(prefetch, known)
+    if not known:
+        return NONE_AHEAD
+    # one more: lookups travel during the step before they must be there
+    early = dict.fromkeys(("read", "copy", "input"), known + 1)
+    return {**early, "index": known, "prefetch": prefetch}
+
+
+def look_ahead(plan: MemoryPlan | None, memory: MemoryConfig) -> Mapping[str, int]:
+    """As far ahead as the config says, where the plan puts tables in slow memory; else not."""
+    if plan is None or plan.plain:
+        return NONE_AHEAD
+    # only a policy that evicts by next use gains from lookups of batches further away
+    known = memory.lookahead if POLICIES[memory.policy].next_use else 0
+    return ahead(memory.prefetch, known)

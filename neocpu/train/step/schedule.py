@@ -1,13 +1,15 @@
-"""Which batches does a run train on, and where in the data is it after so many steps?
+"""Which batches does a run train on, and what ends it before their end?
 
 The position in the data is (epoch, step of the epoch). Both follow from the number of steps taken,
-so that number is all that a checkpoint needs.
+so that number is all that a checkpoint needs. Before each step ranks ask one another whether the
+run shall end here.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from neocpu.core.errors import NeocpuError
 from neocpu.ingest.loader import Batch, Loader
 
 
@@ -43,3 +45,21 @@ class BatchSchedule:
             # each epoch has its own order, which its number gives
             yield from islice(self.loader.batches(epoch, first), total - step)
             step += self.loader.steps_per_epoch - first
+
+
+# what ranks tell each other before a step: nothing (0), or the largest of these
+LOG_DUE = 1  # rank 0 wants a line on training
+STOP_ASKED = 2  # a listener of rank 0 asks for a good end
+SIGNAL = 4  # times the number of a signal
+
+
+class Stopped(NeocpuError):
+    """The run was asked to end (SIGTERM, Ctrl-C); it has written a checkpoint if it took steps."""
+
+    def __init__(self, number: int, step: int) -> None:
+        done = f"after step {step}; a checkpoint is written, go on with --resume"
+        super().__init__(
+            f"stopped by signal {number} "
+            + (done if step else "before the first step; nothing is lost, start it again")
+        )
+        self.exit_status = 128 + number

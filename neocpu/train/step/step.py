@@ -18,22 +18,21 @@ from numpy.typing import NDArray
 from neocpu.core.errors import TrainingError
 from neocpu.core.stages import NONE_AHEAD, PIPELINES, STEP, pipelined
 from neocpu.core.trees import leaf_cuts, rank_samples
-from neocpu.parallel.dense.reduction import LeafReduction
-from neocpu.parallel.dense.two_level_reduction import dense_reduction
 from neocpu.parallel.embeddings.protocol import Embedding
+from neocpu.parallel.exchange.dense_reduction import LeafReduction, dense_reduction
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Started, Waitable
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layers.arrays import NodeGradient
-from neocpu.train.step.gradient_norm import DenseGradient, GradientClip
 from neocpu.train.step.node_gradients import node_gradient
 from neocpu.train.step.pipeline import Pipeline, Work
-from neocpu.train.step.turn import BatchLike, Outcome, Turn
+from neocpu.train.step.turn import BatchLike, DenseGradient, Outcome, Turn
 
 if TYPE_CHECKING:
     from neocpu.train.step.dynamic_kinds import DynamicKinds
+    from neocpu.train.step.gradient_norm import GradientClip
     from neocpu.train.step.tower_gradients import TowerGradients
 
 
@@ -89,10 +88,7 @@ class TrainStep:
         self.towers = towers
         self.dynamic = dynamic
         self._wire = options.wire
-        self._clip: GradientClip | None = None
-        if options.clip_norm:
-            sizes = list(model.layout.parameter_sizes().values())
-            self._clip = GradientClip(sizes, options.clip_norm)
+        self._clip = self._make_clip(options.clip_norm)
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
         self.buckets = self._make_buckets(options.bucket_bytes)
@@ -127,6 +123,13 @@ class TrainStep:
             "upper_update": lambda turn: self._update_dense(turn, "upper"),
             "lower_update": lambda turn: self._update_dense(turn, "lower"),
         }
+
+    def _make_clip(self, limit: float) -> "GradientClip | None":
+        if not limit:
+            return None
+        from neocpu.train.step.gradient_norm import GradientClip
+
+        return GradientClip([*self.model.layout.parameter_sizes().values()], limit)
 
     def _make_buckets(self, least: int) -> dict[str, Bucket]:
         """Two where sums overlap with the backward pass, as in a recorded DLRM; else one.
@@ -309,7 +312,7 @@ class TrainStep:
         if name == "lower" and self.towers is not None:
             self.towers.update(self.optimizer, turn.batch.samples, turn.step)
 
-    def _update_clipped(self, turn: Turn, clip: GradientClip) -> None:
+    def _update_clipped(self, turn: Turn, clip: "GradientClip") -> None:
         """Update all dense parameters, from gradients that are scaled down together."""
         gradients = [
             DenseGradient(self.buckets[name].parameters.start, sums.wait())
@@ -345,7 +348,7 @@ class Steps:
 
     Where rows of tables move, a segment of steps ends with no batch under way.
 
-    ahead : batches by which stages run ahead where the tables need it (`lookahead.py`).
+    ahead : batches by which stages run ahead where the tables need it (`pipeline.py`).
     """
 
     def __init__(

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.trees import Node, leaf_cuts, rank_samples
-from neocpu.parallel.dense.reduction import DenseReduction
+from neocpu.parallel.exchange.dense_reduction import DenseReduction
 from neocpu.parallel.exchange.peers import Peers
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.towers import Towers
-from neocpu.train.step.gradient_norm import DenseGradient
 from neocpu.train.step.node_gradients import node_gradient
+from neocpu.train.step.turn import DenseGradient
 
 F32 = NDArray[np.float32]
 

@@ -1,17 +1,22 @@
 """What is known of a batch on its way through a training step?"""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT, InverseKJT
+from neocpu.core.types import Floats
 from neocpu.parallel.embeddings.protocol import LookupUnderWay, UpdateUnderWay
 from neocpu.parallel.transport.started import Started
 
-if TYPE_CHECKING:
-    pass
+
+class DenseGradient(NamedTuple):
+    """Reduced gradient f32[n] of the parameters from element `first` of the flat array on."""
+
+    first: int
+    gradient: Floats
 
 
 class BatchLike(Protocol):

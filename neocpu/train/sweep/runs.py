@@ -33,7 +33,7 @@ def run_here(trial: SweepTrial, config: str, overrides: Sequence[str], folder: P
     """Run a trial in this process; it takes what the run says. Raises Interrupted."""
     # only here: a sweep on ranks trains in other processes, and needs no kernels itself
     from neocpu.train.run.trainer import Trainer
-    from neocpu.train.step.requests import Stopped
+    from neocpu.train.step.schedule import Stopped
     from neocpu.train.watch.results import RunReport
 
     out = folder / trial.name

@@ -16,12 +16,10 @@ if TYPE_CHECKING:
 
 
 def load_machine(name: str, comm: Comm) -> "Machine | None":
-    """The machine of `parallel.machine`, on rank 0; None on others, and for "". Collective.
+    """The machine of `parallel.machine`, on rank 0; None on others. Collective.
 
     Raises ConfigError on every rank where there is no such machine, or its file is wrong.
     """
-    if not name:
-        return None
     from neocpu.plan.machines import machine_file
 
     machine = None

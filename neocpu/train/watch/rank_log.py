@@ -110,14 +110,11 @@ def _ranges(cores: list[int]) -> str:
 
 
 @contextmanager
-def rank_log(folder: Path | None, comm: Comm) -> Iterator[RankLog | None]:
-    """The log of this rank while the block lasts; None without a folder. Collective.
+def rank_log(folder: Path, comm: Comm) -> Iterator[RankLog]:
+    """The log of this rank while the block lasts. Collective.
 
     Raises EnvironmentProblem, on every rank, where one cannot write its log.
     """
-    if folder is None:
-        yield None
-        return
     error = None
     log = None
     try:

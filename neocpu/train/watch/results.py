@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from neocpu.core.types import Tree
 from neocpu.parallel.sharding.plan import Plan
@@ -31,7 +31,9 @@ from neocpu.train.advice.complaints import ValidWatch
 from neocpu.train.config.config import Config
 from neocpu.train.config.keys import config_record
 from neocpu.train.watch.metrics import Metrics
-from neocpu.train.watch.rank_log import RankLog
+
+if TYPE_CHECKING:
+    from neocpu.train.watch.rank_log import RankLog
 
 Advance = Callable[[int, int], None]
 Tell = Callable[[str], None]  # shows one line
@@ -94,7 +96,7 @@ class RunReport:
         progress: Progress | None = None,
         compiling: Watch = unwatched,
         listeners: Sequence[Listener] = (),
-        log: RankLog | None = None,
+        log: "RankLog | None" = None,
     ) -> None:
         self.out = Path(out)
         self.stop_asked = False

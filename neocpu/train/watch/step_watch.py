@@ -4,6 +4,7 @@ Links get the speed that the config sets (`parallel/transport/throttle.py`) as l
 watched.
 """
 
+import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -71,3 +72,36 @@ class StepWatch:
     def report(self) -> dict[str, object]:
         """What exchanges took in a mean step (`exchange_times.py`). Collective."""
         return exchange_report(self._comm, self._times, max(self._steps, 1))
+
+
+class StepClock:
+    """Measures the steps of one process.
+
+    Attributes: seconds and samples (of all ranks) of the steps after the first; cold_start, seconds
+    from the start of the process to the end of its first step (None before that).
+    """
+
+    def __init__(self, process_start: float) -> None:
+        self.seconds = 0.0
+        self.cold_start: float | None = None
+        self._process_start = process_start  # as `time.time()` tells it
+        self.samples = 0
+        self._begin = 0.0
+
+    def start(self) -> None:
+        """A step begins."""
+        self._begin = time.perf_counter()
+
+    def stop(self, samples: int) -> None:
+        """The step is done; it trained on so many `samples` of all ranks."""
+        if self.cold_start is None:
+            # wall time: the start of the process is not on this process's monotonic clock
+            self.cold_start = time.time() - self._process_start
+            return
+        self.seconds += time.perf_counter() - self._begin
+        self.samples += samples
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples of all ranks a second; 0 where no step was timed."""
+        return self.samples / self.seconds if self.seconds else 0.0

@@ -28,12 +28,8 @@ from neocpu.parallel.transport.timeline import (
     TracedStep,
 )
 from neocpu.plan.simulation.chrome_trace import document
-from neocpu.train.watch.trace_clock import (
-    ClockSample,
-    compare_clocks,
-    on_clock_of_rank_0,
-    uncounted,
-)
+from neocpu.train.watch.exchange_times import uncounted
+from neocpu.train.watch.trace_clock import ClockSample, compare_clocks, on_clock_of_rank_0
 from neocpu.train.watch.trace_events import RankSpans, trace_events
 
 # Bytes of the file for each step of a rank, which a disk must have room for before training starts.

@@ -10,15 +10,14 @@ compared when a run starts and when it ends, and their offset is taken to change
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.sent import Traffic
+from neocpu.train.watch.exchange_times import uncounted
 
 Clock = Callable[[], float]
 # Round trips with each rank, and in all.
@@ -51,18 +50,6 @@ def compare_clocks(comm: Comm, clock: Clock = time.perf_counter) -> ClockSample:
             if comm.rank == rank:
                 sample = best
         return sample
-
-
-@contextmanager
-def uncounted(comm: Comm) -> Iterator[None]:
-    """What the ranks say to each other in the block is not part of the run."""
-    sent = comm.sent
-    # also without the throttle of slow links, which would shift the clocks
-    comm.sent = Traffic()
-    try:
-        yield
-    finally:
-        comm.sent = sent
 
 
 def _error(sample: ClockSample) -> float:

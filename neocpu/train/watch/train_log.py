@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.config.settings import OptimizerConfig
-from neocpu.train.watch.clock import StepClock
 from neocpu.train.watch.metrics import UNIT, Metrics, entropy, fixed_point
+from neocpu.train.watch.step_watch import StepClock
 
 if TYPE_CHECKING:
     from neocpu.train.step.turn import Outcome

@@ -2,13 +2,7 @@
 
 import numpy as np
 
-from neocpu.kernels.twins.numbers.philox import fnv1a64, splitmix64
-
-
-def feature_key(seed: int, feature: str) -> np.uint64:
-    """Key of a feature in the row hash: splitmix64(seed ^ FNV1a64(feature))."""
-    # the feature's name is part of it: equal codes of two features go to different rows
-    return np.uint64(splitmix64(seed % 2**64 ^ fnv1a64(feature)))
+from neocpu.kernels.twins.numbers.philox import splitmix64
 
 
 def hash_rows(codes, key, rows, out):

@@ -35,6 +35,12 @@ def fnv1a64(text: str) -> int:
     return h
 
 
+def feature_key(seed: int, feature: str) -> np.uint64:
+    """Key of a feature in the row hash: splitmix64(seed ^ FNV1a64(feature))."""
+    # the feature's name is part of it: equal codes of two features go to different rows
+    return np.uint64(splitmix64(seed % 2**64 ^ fnv1a64(feature)))
+
+
 def tensor_key(seed: int, purpose: int, name: str) -> np.uint64:
     """Philox key of a tensor for one purpose: key word 0 in the low half, 1 in the high half."""
     h = splitmix64(seed & _MASK64)

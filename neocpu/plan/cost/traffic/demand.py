@@ -15,7 +15,8 @@ import numpy as np
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.core.types import Elements, Ints
-from neocpu.parallel.exchange.message_sizes import segment_words
+from neocpu.parallel.exchange.wire_formats import segment_words
+from neocpu.parallel.sharding.schemes import owner_cuts
 from neocpu.plan.cost.traffic.shard_columns import ShardColumns
 from neocpu.plan.cost.work import alike_rows
 from neocpu.tables.specs.specs import TableSpec, bags
@@ -30,13 +31,6 @@ def sample_cuts(ranks: int, batch: int, leaves: int) -> Ints:
     return np.array(firsts, np.int64)
 
 
-def owner_cuts(rows: int, ranks: int) -> Ints:
-    """First row of a replicated table that each rank sums, and the end
-    (`parallel/embeddings/replicas.py`).
-    """
-    return -(-np.arange(ranks + 1, dtype=np.int64) * rows // ranks)
-
-
 class Demand(Protocol):
     """What the samples of one step look up."""
 
@@ -46,7 +40,7 @@ class Demand(Protocol):
     def row_words(self, rectangles: ShardColumns, unique_rows: str) -> Numbers:
         """Words of 8 bytes in which rows travel from rank s to rank q: [ranks, ranks], [s, q].
 
-        unique_rows : one of `message_sizes.UNIQUE_ROWS`; with "off" a word for each lookup.
+        unique_rows : one of `wire_formats.UNIQUE_ROWS`; with "off" a word for each lookup.
         """
 
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:

@@ -13,7 +13,7 @@ All go straight from rank to rank. W ranks, K entries of the receiver, b samples
     input lengths       i32, a status number and the bags of each entry and sample        [1 + K b]
                         (a number for each shard too, where equal rows travel once)
     input rows          i64, one for each lookup; or unique rows and positions
-                        (`parallel/exchange/message_sizes.py`)
+                        (`parallel/exchange/wire_formats.py`)
     input weights       f32, likewise, if any table is weighted
     pooled output       f32, columns of whole entries for each sample
     words               f64, columns of row-split entries; calls by route (`routes.py`)
@@ -66,7 +66,7 @@ class StepShape:
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
         `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
     counts : the sparse optimizer reads how often each row is looked up, so replicas add that up.
-    unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
+    unique_rows : do equal rows travel once, one of `wire_formats.UNIQUE_ROWS`.
     wires : formats of pooled vectors, their gradients and dense gradients.
     """
 

@@ -81,7 +81,7 @@ class DenseBench:
     """One design on this rank."""
 
     def __init__(self, design: DenseDesign, comm: Comm, machine: Machine) -> None:
-        from neocpu.parallel.dense.reduction import DenseReduction
+        from neocpu.parallel.exchange.dense_reduction import DenseReduction
         from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
         from neocpu.tables.specs.optimizers import SparseOptimizer
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neocpu.train.model.interactions.base import Interaction, Widths
-from neocpu.train.model.layers.arrays import F32
-from neocpu.train.model.layers.shapes import Shapes
+from neocpu.train.model.layers.arrays import F32, Shapes
 
 
 @dataclass(frozen=True)

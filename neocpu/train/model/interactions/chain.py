@@ -10,9 +10,8 @@ from importlib import import_module
 
 from neocpu.core.errors import ConfigError
 from neocpu.train.model.interactions.base import Interaction, InteractionLayout, Widths
-from neocpu.train.model.interactions.options import InteractionOptions
-from neocpu.train.model.layers.arrays import F32, NodeGradient
-from neocpu.train.model.layers.shapes import Shapes
+from neocpu.train.model.layers.arrays import F32, NodeGradient, Shapes
+from neocpu.train.model.options import InteractionOptions
 
 # name -> layout of (widths of the vectors that come, options, prefix of its tensors' names)
 Make = Callable[[Widths, InteractionOptions, str], InteractionLayout]

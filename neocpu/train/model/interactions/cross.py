@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.train.model.interactions.base import Interaction, Widths
-from neocpu.train.model.interactions.options import CrossShape
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient, Shapes
 from neocpu.train.model.layers.linear import Linear
-from neocpu.train.model.layers.shapes import Shapes
+from neocpu.train.model.options import CrossShape
 
 
 @dataclass(frozen=True)

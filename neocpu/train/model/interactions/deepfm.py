@@ -15,8 +15,7 @@ import numpy as np
 
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
 from neocpu.train.model.interactions.fm import PairSum
-from neocpu.train.model.layers.arrays import F32, Buffer
-from neocpu.train.model.layers.shapes import Shapes
+from neocpu.train.model.layers.arrays import F32, Buffer, Shapes
 
 
 @dataclass(frozen=True)

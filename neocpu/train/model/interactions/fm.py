@@ -14,8 +14,7 @@ import numpy as np
 
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
-from neocpu.train.model.layers.arrays import F32, Buffer
-from neocpu.train.model.layers.shapes import Shapes
+from neocpu.train.model.layers.arrays import F32, Buffer, Shapes
 
 
 @dataclass(frozen=True)

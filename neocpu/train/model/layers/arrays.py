@@ -5,13 +5,15 @@ And nodes of leaves, which take the gradients of parameters.
 Nothing is compiled when this file is imported: layouts stand beside their modules.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.compile.choice import chosen
+from neocpu.tables.specs.compositions import Tensors
 
 F32 = NDArray[np.float32]
 NO_GATE = np.empty((0, 0), np.float32)  # for `input_gradient` where no ReLU made the input
@@ -51,3 +53,15 @@ class NodeGradient:
         weight = self.into[f"{layer}.weight"]
         bias = self.into.get(f"{layer}.bias", NO_BIAS)
         chosen("dense.gemm", "weight_gradient")(outer, inputs, self.cuts * rows, weight, bias)
+
+
+Shapes = Tensors  # (name, shape) of each parameter, in the order of the flat array
+
+
+def mlp_shapes(name: str, sizes: Sequence[int]) -> Shapes:
+    """The parameters of an MLP; sizes : widths of its layers, the input's first."""
+    shapes: list[tuple[str, tuple[int, ...]]] = []
+    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
+        shapes.append((f"{name}.{layer}.weight", (outputs, inputs)))
+        shapes.append((f"{name}.{layer}.bias", (outputs,)))
+    return tuple(shapes)

@@ -1,5 +1,5 @@
-"""What do the keys of a config say about interactions, beside their names? Records without the
-interactions themselves, so that reading a config imports none of them.
+"""What do the keys of a config say about the parts of a model? Records without the parts
+themselves, so that reading a config imports none of them.
 """
 
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from neocpu.core.records import Limits
 MOST_LAYERS = 1024
 MODULES = ("dot", "cross", "attention", "linear")
 ENSEMBLES = ("sum", "concat")
+LOSSES = ("bce", "mse")
 
 
 @dataclass(frozen=True)
@@ -51,3 +52,46 @@ class InteractionOptions:
     diagonal: bool = False
     cross: CrossShape = field(default_factory=CrossShape)
     dhen: DhenShape = field(default_factory=DhenShape)
+
+
+@dataclass(frozen=True)
+class AttentionKeys:
+    """How a history is weighted. model.attention.NAME, with the name of the history's feature.
+
+    target : the feature of the candidate, whose vector is compared with every row of the history.
+    hidden : widths of the layers between the comparison and the score.
+    normalise : none: scores are the weights of rows; softmax: those of a sample add up to 1.
+    """
+
+    target: str = ""
+    hidden: tuple[int, ...] = (16,)
+    normalise: str = "none"
+
+
+@dataclass(frozen=True)
+class TowerModule:
+    """Shape of the tower modules.
+
+    joint_vectors : c, vectors made of all keys of a tower together. feature_vectors : p, vectors
+    made of each key (its tower's keys then need one dim). width : D' of these vectors (0: that of
+    the bottom MLP's output).
+    """
+
+    joint_vectors: int = 1
+    feature_vectors: int = 0
+    width: int = 0
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """A further label that the model learns, with a top MLP of its own.
+
+    label : its name among the labels of the table. loss : bce or mse. weight : of its loss beside
+    that of the first label, which weighs 1. top : widths of its layers' outputs, the last 1 (empty:
+    those of `model.top`).
+    """
+
+    label: str = ""
+    loss: Annotated[str, Limits(LOSSES)] = "bce"
+    weight: float = 1.0
+    top: tuple[int, ...] = ()

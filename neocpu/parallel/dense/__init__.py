@@ -1,1 +1,0 @@
-"""How do ranks agree on the gradient of dense parameters?"""
