@@ -16,8 +16,9 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.plan.machines import machine_file
 from neocpu.tables.specs.batch_scaling import NO_SCALING, scaling_text
 from neocpu.train.before import preflight
+from neocpu.train.before.compile_time import expected_seconds
 from neocpu.train.before.datasets import Splits, converted
-from neocpu.train.before.kernel_markers import is_ready
+from neocpu.train.before.kernel_markers import missing_kernels
 from neocpu.train.before.machine_plans import LogFacts, placed_as, question_of
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
 from neocpu.train.before.room import PlannedRun, checkpoint_room, needs_once, rank_needs
@@ -49,8 +50,7 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
         yield scaling_text(config.training.batch_size, splits.rates)
     elif config.optimizer.scaling.rule != NO_SCALING:
         yield "rates: optimizer.scaling derives them once the number of train samples is known"
-    ready = is_ready(config, plan, memory.placements)
-    yield f"kernels: {'compiled already' if ready else 'not compiled yet, up to a minute or two'}"
+    yield _kernels_line(missing_kernels(config, plan, memory.placements))
     if splits is not None:
         # how many rows are touched follows from the lookups of the data
         run = PlannedRun(config, plan, memory, splits, steps, out)
@@ -76,6 +76,13 @@ def _data_line(config: Config, splits: Splits | None, steps: int) -> str:
     if steps:
         text += f"; at most {steps:,} steps of {batch:,}"
     return f"{text}, or `neocpu data convert` does"
+
+
+def _kernels_line(missing: int) -> str:
+    if not missing:
+        return "kernels: compiled already"
+    seconds = duration_text(expected_seconds(missing))
+    return f"kernels: up to {missing} to be compiled before the first step, about {seconds}"
 
 
 def _memory_lines(run: PlannedRun, plan: Plan) -> Iterator[str]:
