@@ -147,10 +147,7 @@ def main() -> None:
             if name in results and (drawn := draw(results[name]["records"])):
                 PAGE.with_name(PICTURES[name][0]).write_text(drawn)
             elif name in results:
-                print(
-                    f"{PICTURES[name][0]} was not drawn: no matplotlib, or no C compiler; the old "
-                    "one stays"
-                )
+                print(f"{PICTURES[name][0]} was not drawn: no C compiler; the old one stays")
     else:
         print(summary([r for result in results.values() for r in result["records"]]))
 
