@@ -174,6 +174,8 @@ def _compiling(
         shown.enter_context(watch(count))
 
     activity.on_compile = begin
+    if missing < needed:
+        begin()  # a marker names them, and a companion may be the one that compiles them
     try:
         with shown:
             yield helpers
