@@ -170,7 +170,7 @@ def _compiling(
         about = count().about
         pace = expected_seconds(about) / about
         if tell:
-            tell(first_line(about, about * pace, bool(cannot_write())))
+            tell(compiling_line(about, about * pace, bool(cannot_write())))
         shown.enter_context(watch(count))
 
     activity.on_compile = begin
@@ -186,7 +186,7 @@ def _compiling(
             gc.enable()
 
 
-def first_line(kernels: int, seconds: float, in_memory: bool) -> str:
+def compiling_line(kernels: int, seconds: float, in_memory: bool) -> str:
     """What is said before the first of so many kernels is compiled."""
     kept = (
         "in every run again, as the cache cannot be written"
