@@ -143,14 +143,12 @@ def main() -> None:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.write:
         PAGE.write_text(page(results))
-        for name, draw in (("roofline", roofline.picture), ("cache", cache.picture)):
-            if name in results and (drawn := draw(results[name]["records"])):
+        for name, module in (("roofline", roofline), ("cache", cache)):
+            # from the page, whose figures are rounded: `benchmarks.pictures` draws the same
+            if name in results and (drawn := module.picture(module.recorded())):
                 PAGE.with_name(PICTURES[name][0]).write_text(drawn)
             elif name in results:
-                print(
-                    f"{PICTURES[name][0]} was not drawn: no matplotlib, or no C compiler; the old "
-                    "one stays"
-                )
+                print(f"{PICTURES[name][0]} was not drawn: no C compiler; the old one stays")
     else:
         print(summary([r for result in results.values() for r in result["records"]]))
 

@@ -14,6 +14,7 @@ import csv
 import gzip
 import io
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import ours
+from benchmarks import charts, ours
 from benchmarks.harness import CORES, THREADS, Contender, main, measure, summarise
 from benchmarks.shapes import Lookup
+from neocpu.core import svg
 from neocpu.core.policies import POLICIES
 from neocpu.tables.tiers.cache import Cache, batches_ahead, sets_for
 
@@ -288,57 +290,62 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     return records + [cost(shape, options.rounds) for shape in shapes]
 
 
-def picture(records: list[dict[str, Any]]) -> str:
-    """The miss rates as an SVG picture, a panel per log; empty without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        return ""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+MARKS = {  # colour and dashes of a curve
+    "lru": (svg.BLUE, ""),
+    "lfu": (svg.ORANGE, ""),
+    "sieve": (svg.GREEN, ""),
+    "lookahead": (svg.RED, ""),
+    "Belady's bound": (svg.INK, "6 4"),
+}
 
+
+def recorded() -> list[dict[str, Any]]:
+    """The records of the picture, from the tables in docs/benchmarks.md."""
+    page = (charts.DOCS / "benchmarks.md").read_text()
+    logs = re.findall("### cache misses, (.*)", page)
+    return [
+        {
+            "log": log,
+            "sizes": list(SHARES),
+            "curves": {name: [float(rate[:-2]) / 100 for rate in rates] for name, *rates in rows},
+        }
+        for log, rows in zip(logs, charts.rows_of("benchmarks.md", "| rows missed, cache of |"))
+    ]
+
+
+def picture(records: list[dict[str, Any]]) -> str:
+    """The miss rates as an SVG picture, a panel per log."""
     logs = [record for record in records if "curves" in record]
-    style = {
-        "svg.hashsalt": "neocpu",
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.size": 10,
-    }
-    with pyplot.rc_context(style):
-        figure, panels = pyplot.subplots(
-            1, len(logs), figsize=(4.2 * len(logs), 3.8), squeeze=False
+    title = "Rows missed, by policy and size of the cache"
+    body = svg.headings(
+        title, "% of the rows asked for, over lines of the cache in % of a log's rows"
+    )
+    sizes = [100 * size for size in logs[0]["sizes"]]
+    x = charts.Scale(0.9, 44, [(size, f"{size:g}") for size in sizes], logarithmic=True)
+    y = charts.Scale(0, 100, [(value, f"{value:g}") for value in range(0, 101, 20)])
+    for number, record in enumerate(logs):
+        axes = charts.Axes(70 + 300 * number, 130, 250, 230, x, y)
+        body += axes.frame(
+            record["log"], "lines of the cache, %", "" if number else "rows missed, %"
         )
-        for record, panel in zip(logs, panels[0]):
-            for (name, rates), mark in zip(record["curves"].items(), ("o", "s", "^", "D", "")):
-                line_style = (
-                    {"color": "black", "linestyle": "--"}
-                    if not mark
-                    else {"marker": mark, "markersize": 4}
-                )
-                panel.plot(
-                    [100 * size for size in record["sizes"]],
-                    [100 * r for r in rates],
-                    label=name,
-                    **line_style,
-                )
-            panel.set(
-                title=record["log"],
-                xscale="log",
-                xlabel="lines of the cache, % of the log's rows",
-                ylim=(0, 100),
-            )
-            panel.set_xticks(
-                [100 * size for size in record["sizes"]], [f"{100 * s:g}" for s in record["sizes"]]
-            )
-            panel.minorticks_off()
-            panel.grid(alpha=0.3)
-        panels[0][0].set_ylabel("rows missed, % of rows asked for")
-        panels[0][-1].legend(frameon=False)
-        figure.tight_layout()
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-        pyplot.close(figure)
-    return out.getvalue()
+        for name, rates in record["curves"].items():
+            colour, dashes = MARKS[name]
+            along = [(size, 100 * rate) for size, rate in zip(sizes, rates)]
+            body.append(axes.curve(along, colour, dashes=dashes))
+            if not dashes:
+                for at, rate in along:
+                    tip = f"{name}, {at:g} %: {rate:.1f} %"
+                    body.append(svg.dot(*axes.point(at, rate), colour, tip, 3))
+    for number, (name, (colour, dashes)) in enumerate(MARKS.items()):
+        left = 70 + 110 * number
+        body.append(svg.polyline([(left, 86), (left + 20, 86)], colour, dashes=dashes))
+        body.append(svg.text(left + 26, 90, name))
+    words = "; ".join(
+        f"{record['log']}, {name}: {', '.join(f'{100 * rate:.0f} %' for rate in rates)}"
+        for record in logs
+        for name, rates in record["curves"].items()
+    )
+    return svg.document(50 + 300 * len(logs), 420, title, words, body)
 
 
 if __name__ == "__main__":

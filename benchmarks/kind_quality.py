@@ -4,7 +4,7 @@ A model of the Criteo Kaggle tables (data/models/criteo-kaggle.toml, smaller MLP
 one pass on the first 80 % of a real log and measured on the rest, once for each seed. Memory is
 that of the embedding: physical tables in their formats, dense parameters and sketches of kinds;
 1x are the full fp32 tables of 33.8 million rows. Optimizer state is not counted. A short log
-touches few of these rows: "categories seen" in the picture is where every value of the train data
+touches few of these rows: with "most frequent rows", every value that the train data has so often
 has a row of its own. Marks are means over the seeds, bars reach from the worst seed to the best.
 
     python -m benchmarks.kind_quality criteo_kaggle_40k.tsv.gz --write   # docs/kind-quality.svg
@@ -13,8 +13,8 @@ has a row of its own. Marks are means over the seeds, bars reach from the worst 
 
 import argparse
 import gc
-import io
 import math
+import re
 import statistics
 import sys
 import tempfile
@@ -22,7 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import charts
 from benchmarks.towers import MODEL, SEEDS, SETTINGS, split
+from neocpu.core import svg
 from neocpu.core.errors import ConfigError
 from neocpu.core.formats import table_format
 from neocpu.parallel.transport.comm import SingleComm
@@ -33,7 +35,6 @@ from neocpu.train.config.config import Config
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.results import silent
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
 RATIOS = (10, 100, 1000, 10_000)
 SMALL = 200  # rows of tables that stay full, as in the published codes
 QR_MOST = 1000  # two parts have 2 sqrt(rows) rows at least
@@ -160,60 +161,79 @@ def table(results: dict[Variant, list[Result]]) -> str:
     return "\n".join([*lines, *(row(variant, results) for variant in results)]) + "\n"
 
 
-def picture(results: dict[Variant, list[Result]]) -> str:
-    """Logloss over memory as an SVG picture."""
-    import matplotlib
+class Point(NamedTuple):
+    """A variant in the picture: its curve, what it is there, how many times smaller than full
+    tables, and the mean, best and worst logloss.
+    """
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    curve: str
+    name: str
+    ratio: float
+    mean: float
+    best: float
+    worst: float
 
-    style = {
-        "svg.hashsalt": "neocpu",
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.size": 10,
-    }
-    marks = iter("os^Dvp*XP<>h")
-    with pyplot.rc_context(style):
-        figure, panel = pyplot.subplots(figsize=(8.4, 5.2))
-        for curve in dict.fromkeys(variant.curve for variant in results):
-            members = sorted(
-                (variant for variant in results if variant.curve == curve),
-                key=lambda variant: ratio_of(variant, results),
-            )
-            losses = [[run.logloss for run in results[variant]] for variant in members]
-            means = [statistics.mean(values) for values in losses]
-            below = [mean - min(values) for mean, values in zip(means, losses)]
-            above = [max(values) - mean for mean, values in zip(means, losses)]
-            panel.errorbar(
-                [ratio_of(variant, results) for variant in members],
-                means,
-                yerr=[below, above],
-                label=curve,
-                color="black" if curve == "full" else None,
-                marker=next(marks),
-                markersize=5,
-                linewidth=1,
-                capsize=2,
-            )
-        seen = [v for v in results if v.point == "seen 1 times"]
-        if seen:
-            panel.axvline(ratio_of(seen[0], results), color="gray", linestyle=":", linewidth=1)
-            panel.text(
-                ratio_of(seen[0], results), panel.get_ylim()[1], " categories seen", va="top"
-            )
-        panel.set(
-            xscale="log",
-            xlabel="times smaller than full fp32 tables of 33.8 million rows",
-            ylabel="logloss of later clicks (mean of 5 seeds, worst to best)",
-        )
-        panel.grid(alpha=0.3)
-        panel.legend(frameon=False, fontsize=9)
-        figure.tight_layout()
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-        pyplot.close(figure)
-    return out.getvalue()
+
+def points(results: dict[Variant, list[Result]]) -> list[Point]:
+    """What is drawn of results."""
+    drawn = []
+    for variant, runs in results.items():
+        losses = [run.logloss for run in runs]
+        ratio = ratio_of(variant, results)
+        mean = statistics.mean(losses)
+        drawn.append(Point(variant.curve, variant.point, ratio, mean, min(losses), max(losses)))
+    return drawn
+
+
+def recorded() -> list[Point]:
+    """The points of the table in docs/kinds.md."""
+    (rows,) = charts.rows_of("kinds.md", "| kind | | memory | logloss (5 seeds) |")
+    drawn = []
+    for curve, name, ratio, logloss, _ in rows:
+        mean, best, worst = map(float, re.findall(r"[0-9.]+", logloss))
+        drawn.append(Point(curve, name, float(ratio[:-1].replace(",", "")), mean, best, worst))
+    return drawn
+
+
+def picture(drawn: list[Point]) -> str:
+    """Logloss over memory as an SVG picture: a panel for each kind, the others pale behind it."""
+    (full,) = (point for point in drawn if point.curve == "full")
+    curves: dict[str, list[Point]] = {}
+    for point in sorted(drawn, key=lambda point: point.ratio):
+        if point.curve != "full":
+            curves.setdefault(point.curve, []).append(point)
+    least = 0.001 * math.floor(1000 * min(point.best for point in drawn))
+    most = 0.001 * math.ceil(1000 * max(point.worst for point in drawn))
+    x = charts.Scale(1, 2e5, charts.powers(1, 2e5, exponents=True), logarithmic=True)
+    y = charts.Scale(
+        least,
+        most,
+        [(0.001 * n, f"{0.001 * n:.3f}") for n in range(435, 455, 5) if n < 1000 * most],
+    )
+    title = "Logloss of later clicks, by how many times smaller the tables are"
+    subtitle = (
+        "mean of 5 seeds, bars from best to worst; dashes: full tables of 33.8 million rows; pale: "
+        "the other kinds"
+    )
+    body = svg.headings(title, subtitle)
+    for number, (curve, members) in enumerate(curves.items()):
+        left = 66.0 + 230 * (number % 4)
+        top = 104.0 + 196 * (number // 4)
+        axes = charts.Axes(left, top, 172, 140, x, y)
+        body += axes.frame(curve, small=True)
+        for other, others in curves.items():
+            if other != curve:
+                body.append(axes.curve([(p.ratio, p.mean) for p in others], svg.GRID, 1))
+        ends = [(x.low, full.mean), (x.high, full.mean)]
+        body.append(axes.curve(ends, svg.QUIET, 1, "5 4"))
+        body.append(axes.curve([(p.ratio, p.mean) for p in members], svg.BLUE))
+        for point in members:
+            bar = [(point.ratio, point.best), (point.ratio, point.worst)]
+            body.append(axes.curve(bar, svg.BLUE, 1))
+            tip = f"{curve}, {point.name}: {point.ratio:,.0f} times smaller, {point.mean:.4f}"
+            body.append(svg.dot(*axes.point(point.ratio, point.mean), svg.BLUE, tip, 3))
+    words = "; ".join(f"{p.curve} {p.name}: {p.ratio:,.0f}x, {p.mean:.4f}" for p in drawn)
+    return svg.document(950, 90 + 196 * -(-len(curves) // 4), title, words, body)
 
 
 def main() -> None:
@@ -227,7 +247,7 @@ def main() -> None:
     results = measure(options.log, options.quick)
     print(table(results))
     if options.write:
-        (DOCS / "kind-quality.svg").write_text(picture(results))
+        (charts.DOCS / "kind-quality.svg").write_text(picture(points(results)))
 
 
 if __name__ == "__main__":

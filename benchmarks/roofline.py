@@ -7,22 +7,25 @@ activations, each once), its flops those of the formula, exactness not counted. 
 """
 
 import argparse
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import log10
 from typing import Any
 
 import numpy as np
 
-from benchmarks import gemm, ours
+from benchmarks import charts, gemm, ours
 from benchmarks.harness import CORES, Contender, main, measure, summarise
 from benchmarks.limits import MULTIPLY_ADD, Limit, library
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Lookup, Model
+from neocpu.core import svg
 
 # Steps of the multiply-add limit.
 STEPS = 1_000_000
 # Floats that the memory limit reads.
 FLOATS = 64 << 20
+# Least flops per byte of the picture.
+LEAST = 0.03
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,18 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [record | {"notes": ["; ".join(lines) + "."]}]
 
 
+def recorded() -> list[dict[str, Any]]:
+    """The record of the picture, from the figures in docs/benchmarks.md."""
+    page = (charts.DOCS / "benchmarks.md").read_text()
+    text = page.partition("### roofline")[2].partition("\n## ")[0].replace("\n", " ")
+    figures = re.findall(r"(?:; |\|  )([a-zA-Z0-9 ,-]+?) ([0-9.]+) GFLOP/s, ([0-9.]+) GB/s", text)
+    points = [
+        {"name": name, "gflops": float(gflops), "gbytes": float(gbytes)}
+        for name, gflops, gbytes in figures
+    ]
+    return [{"points": points}]
+
+
 def picture(records: list[dict[str, Any]]) -> str:
     """The record as an SVG picture with logarithmic axes; empty without the limits."""
     limits = {p["name"]: p for p in records[0]["points"]}
@@ -130,83 +145,30 @@ def picture(records: list[dict[str, Any]]) -> str:
         return ""
     peak = limits.pop("multiply-add")["gflops"]
     bandwidth = limits.pop("memory, read")["gbytes"]
-    dots = [(p["gflops"] / p["gbytes"], p["gflops"], p["name"]) for p in limits.values()]
-    x0 = -1.5
-    x1 = max(log10(d[0]) for d in dots) + 0.6
-    y0 = min(log10(bandwidth * 10**x0), *(log10(d[1]) - 0.3 for d in dots))
-    y1 = log10(peak) + 0.3
-    width = 860
-    height = 460
-    left = 70
-    bottom = 50
-
-    def place(flops_per_byte: float, gflops: float) -> tuple[float, float]:
-        x = left + (log10(flops_per_byte) - x0) / (x1 - x0) * (width - left - 20)
-        return x, height - bottom - (log10(gflops) - y0) / (y1 - y0) * (height - bottom - 30)
-
-    def text(x: float, y: float, words: str, more: str = "") -> str:
-        return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{words}</text>'
-
+    dots = {name: (p["gflops"] / p["gbytes"], p["gflops"]) for name, p in limits.items()}
     ridge = peak / bandwidth
-    roof = " ".join(
-        f"{x:.1f},{y:.1f}"
-        for x, y in (place(10**x0, bandwidth * 10**x0), place(ridge, peak), place(10**x1, peak))
-    )
-    parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            'font-family="sans-serif" font-size="12">'
-        ),
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<polyline points="{roof}" fill="none" stroke="#444" stroke-width="2"/>',
-        text(
-            *place(10 ** (x0 + 0.2), bandwidth * 10 ** (x0 + 0.1)),
-            f"memory, read in order: {bandwidth:.0f} GB/s",
-        ),
-        text(
-            place(ridge, peak)[0] + 10,
-            place(ridge, peak)[1] - 8,
-            f"multiply-add: {peak:.0f} GFLOP/s",
-        ),
-        text(width / 2, height - 12, "flops per byte of memory", 'text-anchor="middle"'),
-        text(
-            18,
-            height / 2,
-            "GFLOP/s",
-            f'text-anchor="middle" transform="rotate(-90 18 {height / 2})"',
-        ),
-    ]
-    for power in range(int(x0), int(x1) + 1):
-        x, _ = place(10.0**power, 1)
-        parts.append(
-            f'<line x1="{x:.1f}" y1="30" x2="{x:.1f}" y2="{height - bottom}" stroke="#ddd"/>'
-        )
-        parts.append(text(x, height - bottom + 16, f"{10.0**power:g}", 'text-anchor="middle"'))
-    for power in range(int(y0) if y0 >= 0 else int(y0) - 1, int(y1) + 1):
-        if y0 <= power <= y1:
-            _, y = place(1, 10.0**power)
-            parts.append(
-                f'<line x1="{left}" y1="{y:.1f}" x2="{width - 20}" y2="{y:.1f}" stroke="#ddd"/>'
-            )
-            parts.append(text(left - 6, y + 4, f"{10.0**power:g}", 'text-anchor="end"'))
-    label_rows: list[float] = []
-    for intensity, gflops, name in sorted(dots, key=lambda d: -d[1]):
-        x, y = place(intensity, gflops)
-        label = y + 4
-        while any(abs(label - label_row) < 13 for label_row in label_rows):
-            label += 13
-        label_rows.append(label)
-        left_of_dot = x > width / 2
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#b00"/>')
-        parts.append(
-            text(
-                x - 8 if left_of_dot else x + 8,
-                label,
-                name,
-                f'text-anchor="{"end" if left_of_dot else "start"}"',
-            )
-        )
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    most = 10 * max(intensity for intensity, _ in dots.values())
+    least = 0.6 * min(bandwidth * LEAST, *(gflops for _, gflops in dots.values()))
+    x = charts.Scale(LEAST, most, charts.powers(LEAST, most), logarithmic=True)
+    y = charts.Scale(least, 2 * peak, charts.powers(least, 2 * peak), logarithmic=True)
+    axes = charts.Axes(76, 84, 800, 380, x, y)
+    title = "Our kernels under the machine's roof"
+    body = svg.headings(title, "GFLOP/s over flops per byte of memory, both axes logarithmic")
+    body += axes.frame(x="flops per byte of memory", y="GFLOP/s")
+    body.append(axes.curve([(LEAST, bandwidth * LEAST), (ridge, peak), (most, peak)], svg.QUIET))
+    at, height = axes.point(ridge, peak)
+    body.append(svg.text(at + 6, height - 8, f"multiply-add: {peak:.0f} GFLOP/s"))
+    at, height = axes.point(ridge / 20, peak / 20)
+    words = f"memory, read in order: {bandwidth:.0f} GB/s"
+    body.append(svg.text(at - 10, height - 10, words, anchor="end"))
+    places = {name: axes.point(*each) for name, each in dots.items()}
+    for name, place in places.items():
+        body.append(svg.dot(*place, svg.RED, f"{name}: {dots[name][1]:.1f} GFLOP/s"))
+    along = np.geomspace(LEAST, most, 300).tolist()
+    roof = [axes.point(intensity, min(peak, bandwidth * intensity)) for intensity in along]
+    body += charts.named(places, roof)
+    figures = "; ".join(f"{name}: {gflops:.1f} GFLOP/s" for name, (_, gflops) in dots.items())
+    return svg.document(900, 520, title, figures, body)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     _ext/repository.py      links that leave docs/ work in the site as they do on a code host
     _ext/key_reference.py   the page of all keys of a config, from the records
+    _ext/key_anchors.py     its keys are found by their whole names
     _ext/gallery.py         each lesson's pictures have the same look
     _ext/api.py             the page of the public modules, from their docstrings
     _ext/optimizer_table.py the table of optimizers in design.md, from their records
@@ -31,6 +32,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "repository",
     "key_reference",
+    "key_anchors",
     "api",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}

@@ -129,11 +129,10 @@ def shown_steps(steps: int) -> tuple[int, int]:
 
 
 def draw(traces: Mapping[str, Mapping[str, Any]], ranks: int, steps: int, path: Path) -> None:
-    """The picture: one rank of the serial step, all ranks of the overlapped one."""
+    """The picture: one rank in the serial step and in the overlapped one."""
     window = shown_steps(steps)
     panels = [
-        Panel("pipeline off, rank 0", traces["off"], [0], window),
-        Panel("pipeline full", traces["full"], range(ranks), window),
+        Panel(f"pipeline {kind}, rank 0", traces[kind], [0], window) for kind in ("off", "full")
     ]
     title = "A step without and with overlap"
     subtitle = f"{ranks} ranks on slow links, measured with --trace; the same digest"

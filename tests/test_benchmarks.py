@@ -4,6 +4,7 @@ import argparse
 import importlib
 import json
 import time
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import all as everything
-from benchmarks import cache, ladder, narrow
+from benchmarks import cache, charts, ladder, narrow, pictures
 from benchmarks.harness import (
     Contender,
     best,
@@ -194,6 +195,27 @@ def test_miss_rates_are_drawn_the_same_every_time() -> None:
     assert drawn == cache.picture(records) and len(drawn) < 200_000
     assert all(words in drawn for words in ("one log", "another", "lru", "Belady"))
     ElementTree.fromstring(drawn)
+
+
+def test_pictures_of_the_docs_hold_the_figures_of_their_pages() -> None:
+    for name, drawn in pictures.pictures().items():
+        assert drawn == (ROOT / "docs" / name).read_text(), (
+            "draw it anew: python -m benchmarks.pictures"
+        )
+
+
+def test_names_beside_points_are_apart() -> None:
+    rng = np.random.default_rng(4)
+    places = {f"name {i}": tuple(rng.uniform(0, 60, 2).tolist()) for i in range(6)}
+    drawn = [ElementTree.fromstring(text) for text in charts.named(places, [(30.0, 30.0)])]
+    texts = [element for element in drawn if element.tag == "text"]
+    assert [text.text for text in texts] == list(places)
+    rooms = []
+    for text in texts:
+        left = float(text.get("x")) - (42 if text.get("text-anchor") == "end" else 0)
+        rooms.append((left, left + 42, float(text.get("y"))))
+    for a, b in combinations(rooms, 2):
+        assert abs(a[2] - b[2]) >= 12 or a[1] <= b[0] or b[1] <= a[0]
 
 
 @pytest.mark.parametrize(("precision", "size"), [("fp16", 32), ("int8", 4 + 16)])

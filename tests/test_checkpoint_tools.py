@@ -154,8 +154,8 @@ def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]
 @pytest.mark.parametrize("dense", [False, True])
 def test_exports_hold_the_same_arrays(written: Path, tmp_path: Path, dense: bool) -> None:
     flags = ["--dense"] * dense
-    invoke("export", written, tmp_path / "a.npz", *flags)
-    invoke("export", written, tmp_path / "a.safetensors", *flags)
+    invoke("arrays", written, tmp_path / "a.npz", *flags)
+    invoke("arrays", written, tmp_path / "a.safetensors", *flags)
     facts, tensors = read_safetensors(tmp_path / "a.safetensors")
     assert facts["neocpu_step"] == "5"
     with np.load(tmp_path / "a.npz") as arrays, CheckpointFile(written) as file:
@@ -180,6 +180,12 @@ def test_exports_hold_the_same_arrays(written: Path, tmp_path: Path, dense: bool
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npz", "a.safetensors", "checkpoints"]
 
 
+def test_the_former_name_of_a_command_says_the_new_one(written: Path, tmp_path: Path) -> None:
+    invoke("arrays", written, tmp_path / "a.npz")
+    assert "neocpu checkpoint arrays" in invoke("export", written, tmp_path / "b.npz").stderr
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
 def test_safetensors_reads_the_export(written: Path, tmp_path: Path) -> None:
     numpy = pytest.importorskip("safetensors.numpy")
     with CheckpointFile(written) as file:
@@ -191,13 +197,13 @@ def test_safetensors_reads_the_export(written: Path, tmp_path: Path) -> None:
 
 def test_exports_that_cannot_be(written: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"one of \.npz, \.safetensors"):
-        invoke("export", written, tmp_path / "a.onnx")
+        invoke("arrays", written, tmp_path / "a.onnx")
     with pytest.raises(CheckpointError, match="could not be written"):
-        invoke("export", written, tmp_path / "gone" / "a.npz")
+        invoke("arrays", written, tmp_path / "gone" / "a.npz")
     with as_older(written) as file:
         file["tables/C1/weight"][0, 0] += 1
     with pytest.raises(CheckpointError, match="tables/C1, block 0"):
-        invoke("export", written, tmp_path / "a.npz")
+        invoke("arrays", written, tmp_path / "a.npz")
     assert not zipfile.is_zipfile(tmp_path / "a.npz")
 
 

@@ -2,6 +2,7 @@
 checkpoints.
 """
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from neocpu import cli
-from neocpu.cli import COMMANDS, run
+from neocpu.cli import COMMANDS, SECTIONS, run
 from neocpu.cli.train import default_folder
 from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.comm import SingleComm
@@ -65,6 +66,13 @@ def loaded_modules(*arguments: str) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1].split()
+
+
+def test_help_shows_every_command_once_in_its_section() -> None:
+    lines = call("--help").stdout.splitlines()
+    shown = [line.split()[0] for line in lines if re.match(r"  [a-z]+  +[A-Z]", line)]
+    assert shown == list(COMMANDS)
+    assert [line for line in lines if line[:-1] in SECTIONS] == [f"{name}:" for name in SECTIONS]
 
 
 def test_help_loads_few_modules() -> None:

@@ -225,7 +225,7 @@ WRITERS = {
     "data generate": ["criteo", "{target}", "--rows", "3"],
     "predict": ["{source}", "{source}", "--out", "{target}"],
     "checkpoint merge": ["{source}", "{target}"],
-    "checkpoint export": ["{source}", "{target}"],
+    "checkpoint arrays": ["{source}", "{target}"],
     "checkpoint import": ["{source}", "{source}", "{target}"],
     "export": ["{source}", "{target}"],
     "oracle export": ["{target}"],
@@ -261,7 +261,7 @@ def commands(group, name=""):
         path = f"{name} {child}".strip()
         if isinstance(command, click.Group):
             yield from commands(command, path)
-        else:
+        elif not command.hidden:
             yield path, command
 
 

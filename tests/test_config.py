@@ -192,6 +192,24 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         configs.load(tmp_path / "latin.toml")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("log.csv", b"click,a\n1,2\n", "is a log, not a config; try `neocpu init "),
+        ("log.txt", b"1\t2\t3\n", "is a log, not a config"),
+        ("log", b"\x1f\x8b\x08", "is a log, not a config"),
+        ("log.parquet", b"PAR1\x15", "is a log, not a config"),
+        ("train.h5", b"\x89HDF\r\n\x1a\n", "is converted data or a checkpoint, not a config"),
+        ("config.txt", b"[tables]\n", "at least one table is needed"),
+        ("config.toml", b"a, b\n", "not valid TOML"),
+    ],
+)
+def test_data_instead_of_a_config(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        configs.load(tmp_path / name)
+
+
 def test_header_holds_what_decides_the_bits_and_nothing_else() -> None:
     config = configs.loads(SMALL)
     header = config.header()

@@ -460,7 +460,7 @@ def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
     assert compiled == {"scale", "apart"}
     assert results == {name: RESULTS[name] for name in compiled}
     assert len(err.splitlines()) == 1
-    for words in ("compiled in memory", str(folder), "Not a directory", "NEOCPU_CACHE_DIR"):
+    for words in ("in memory only", str(folder), "Not a directory", "NEOCPU_CACHE_DIR"):
         assert words in err
     assert run(installation, folder, "apart", NEOCPU_CACHE_QUIET="1")[2] == ""
     assert not list(tmp_path.rglob("*.nb?"))

@@ -6,6 +6,7 @@ The lessons run here without the site, on the kernels of the cache.
 
 import ast
 import importlib
+import json
 import re
 import runpy
 import sys
@@ -109,3 +110,34 @@ def test_every_key_of_a_config_has_a_meaning(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
     page = importlib.import_module("key_reference").page()
     assert "| `batch_size` | samples of all ranks together" in page
+
+
+def test_the_search_finds_a_key_by_its_whole_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = pytest.importorskip("sphinx.application")
+    pytest.importorskip("myst_parser")
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    (tmp_path / "generated").mkdir()
+    (tmp_path / "index.md").write_text("# x\n\n```{toctree}\ngenerated/keys\n```\n")
+    rows = "\n\n| key | meaning |\n|---|---|\n| `placement` | a `hbm` |\n"
+    sections = [f"## {name}{rows}" for name in ("memory", "tables.NAME (kind tt)")]
+    (tmp_path / "generated" / "keys.md").write_text("# Keys\n\n" + "\n".join(sections))
+    site = tmp_path / "site"
+    application.Sphinx(
+        tmp_path,
+        None,
+        site,
+        tmp_path / "trees",
+        "html",
+        confoverrides={"extensions": ["myst_parser", "key_anchors"]},
+        status=None,
+    ).build()
+    index = json.loads((site / "searchindex.js").read_text()[len("Search.setIndex(") : -1])
+    page = index["docnames"].index("generated/keys")
+    entries = {name: found[0][:2] for name, found in index["indexentries"].items()}
+    assert entries == {
+        "memory.placement": [page, "key-memory-placement"],
+        "tables.name.placement": [page, "key-tables-name-kind-tt-placement"],
+    }
+    assert 'id="key-memory-placement"' in (site / "generated" / "keys.html").read_text()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from neocpu.core.errors import NeocpuError, TrainingError
-from neocpu.ingest.dataset.convert import convert, expected_bytes
+from neocpu.ingest.dataset.convert import convert, expected_dataset
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import missing_copies
 from neocpu.parallel.sharding.plan import place
@@ -21,12 +21,14 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.before import preflight
 from neocpu.train.before.datasets import open_splits
+from neocpu.train.before.plans import memory_plan
 from neocpu.train.before.preflight import (
     CheckpointNeeds,
     Need,
     check_checkpoints,
     check_conversions,
 )
+from neocpu.train.before.room import PlannedRun, check_room
 from neocpu.train.config import config
 from neocpu.train.run import trainer
 from neocpu.train.run.trainer import Trainer
@@ -278,6 +280,33 @@ def test_who_insists_is_warned_and_runs(log, tmp_path, monkeypatch):
     assert digest == Trainer(config_of(log), None, tmp_path / "free").run()["digest"]
 
 
+def test_a_table_far_beyond_memory_is_named(log, tmp_path, monkeypatch):
+    monkeypatch.setattr(preflight, "available_memory", lambda: 8 << 30)
+    huge = config_of(log, "tables.one.rows=50_000_000_000")
+    said = []
+
+    def run(settings, ranks=1):
+        def body(comm):
+            splits = open_splits(settings, comm, tmp_path, print)
+            plan = place(settings.tables, ["row_wise"] * len(settings.tables), ranks, ranks)
+            memory = memory_plan(settings, plan, splits.pooling_factors(), tmp_path)
+            check_room(PlannedRun(settings, plan, memory, splits, 3, tmp_path), comm, said.append)
+
+        run_threads(ranks, body)
+
+    run(config_of(log))
+    assert said == []
+    for ranks in (1, 2):
+        said.clear()
+        run(huge, ranks)
+        (line,) = (text for text in said if "table one" in text)
+        size = huge.tables[0].row_bytes(4, huge.optimizer.sparse.state_floats) * 50e9 / 2**30
+        assert f"all 50,000,000,000 rows of table one take {size:,.1f} GiB" in line
+        assert "8.0 GiB of memory are available" in line
+        for key in ("tables.one.rows", "tables.one.kind", "memory.placement=ddr_over_ssd"):
+            assert key in line
+
+
 def raw_log(path, rows):
     """A Criteo log of random fields."""
     random = np.random.default_rng(3)
@@ -295,7 +324,8 @@ def test_the_size_of_a_copy_is_known_before(tmp_path):
     raw = raw_log(tmp_path / "log.tsv", 9000)
     options = ConvertOptions()
     ((sources, copy),) = missing_copies([raw], "criteo", options)
-    foretold = expected_bytes(sources, "criteo", options)
+    expected = expected_dataset(sources, "criteo", options)
+    foretold = expected.bytes
     convert(sources, copy, "criteo", options)
     assert missing_copies([raw, copy], "criteo", options) == []
     peak = copy.stat().st_size + 9000 * 13 * 4  # the dense columns are the largest

@@ -80,11 +80,11 @@ def test_a_file_gets_a_line_every_half_minute() -> None:
 
 
 def test_compiling_tells_how_far_and_how_long(capsys: pytest.CaptureFixture[str]) -> None:
-    assert progress.compiling_text(Compiled(12, 72), 24.0) == (
+    assert progress.compiling_text(Compiled(12, 72, 0.6), 24.0) == (
         "12 of about 72 kernels compiled in 24 s, about 2 min left"
     )
-    assert progress.compiling_text(Compiled(80, 72), 40.0).startswith("80 of about 80 kernels")
-    with progress.compiling_lines((0.01,), lambda: Compiled(1, 72), tick=0.01):
+    assert progress.compiling_text(Compiled(80, 72, 0.6), 40.0).startswith("80 of about 80 kernels")
+    with progress.compiling_lines((0.01,), lambda: Compiled(1, 72, 0.6), tick=0.01):
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline and not (text := capsys.readouterr().err):
             time.sleep(0.01)

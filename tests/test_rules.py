@@ -56,6 +56,13 @@ def test_docs_have_every_rule(monkeypatch):
     )
 
 
+def test_the_picture_of_a_step_is_what_its_script_draws(monkeypatch):
+    docs = Path(__file__).parent.parent / "docs"
+    monkeypatch.syspath_prepend(str(docs / "_ext"))
+    drawn = importlib.import_module("step_picture").picture()
+    assert (docs / "step.svg").read_text() == drawn, "draw it: python docs/_ext/step_picture.py"
+
+
 def run(module, rule, w, g, states, row, squares, hyper):
     """All phases of a rule, the row scalars given: squares of each phase."""
     columns = f32(w.size)

@@ -18,6 +18,7 @@ from neocpu.parallel.transport.threads import run_threads
 from neocpu.plan.machines import machine_file
 from neocpu.train.before.dry_run import dry_run
 from neocpu.train.config import config
+from neocpu.train.config.keys import resolved
 from neocpu.train.config.settings import OptimizerConfig
 from neocpu.train.run.folder import RunLock
 from neocpu.train.run.trainer import Trainer
@@ -163,17 +164,48 @@ def test_a_dry_run_says_what_a_run_takes_and_writes_nothing(log, tmp_path, monke
     monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path / "cache"))
     config = config_of(log, "training.epochs=2", "checkpoint.every_steps=2")
     text = "\n".join(dry_run(config, 2, tmp_path / "out"))
-    assert f"{ROWS} samples; 6 steps of {BATCH}" in text
+    assert f"{ROWS} samples; 6 steps of {BATCH}, 3 an epoch" in text
     for line in ("memory: up to", "disk: 3 checkpoints", "time: not known; `neocpu calibrate`"):
         assert line in text
     path = machine_file.this_machine_path()
     path.parent.mkdir(parents=True)
     machine_file.save(path, machine_file.text(machine_file.load("fat-tree")))
-    assert "ms a step" in "\n".join(dry_run(config, 2, tmp_path / "out"))
+    assert "s a step, " in "\n".join(dry_run(config, 2, tmp_path / "out"))
     raw = config_of(log, f'data.train="{tmp_path}/raw.tsv"', "training.steps=7")
     (tmp_path / "raw.tsv").write_text("")
     assert "not converted yet" in "\n".join(dry_run(raw, 1, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_estimates_raw_data(tmp_path):
+    line = "\t".join(["1", *["3"] * 13, *["0a1b2c3d"] * 26]) + "\n"
+    (tmp_path / "raw.tsv").write_text(30_000 * line)  # more than the megabyte that is looked at
+    raw = config.loads(
+        '[data]\ntrain = "x"\n[tables]\nC1.rows = 900\nC2.rows = 900\n[training]\nbatch_size = 100',
+        overrides=[f'data.train="{tmp_path}/raw.tsv"'],
+    )
+    lines = list(dry_run(raw, 1, tmp_path / "out"))
+    (data,) = (text for text in lines if text.startswith("data: about "))
+    samples = int(data.split()[2].replace(",", ""))
+    assert abs(samples - 30_000) < 1500
+    assert f"{-(-samples // 100):,} an epoch; estimated" in data
+    for start in ("tables: ", "memory: up to", "disk: 1 checkpoints", "kernels: "):
+        assert any(text.startswith(start) for text in lines), start
+
+
+def test_a_dry_run_knows_the_time_of_a_run_like_it(tmp_path):
+    run = config.loads("[tables]\nC1.rows = 900\n[training]\nbatch_size = 100\nsteps = 50")
+    written = {"config": resolved(run), "ranks": 2, "samples_per_second": 400.0}
+    (tmp_path / "out-2").mkdir()
+    (tmp_path / "out-2" / "run.json").write_text(json.dumps(written))
+
+    def time(ranks, *overrides):
+        other = config.loads(run.text, overrides=overrides)
+        return list(dry_run(other, ranks, tmp_path / "out"))[-1]
+
+    assert "about 250 ms a step, 400 samples/s, 12 s for 50 steps; as in " in time(2)
+    for line in (time(1), time(2, "tables.C1.rows=901"), time(2, "training.batch_size=99")):
+        assert "as in" not in line
 
 
 def test_what_a_crash_would_have_cost(log, tmp_path):

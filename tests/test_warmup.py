@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from neocpu.kernels.compile import cache as kernel_cache
+from neocpu.train.before import compile_time
+
 ROOT = Path(__file__).resolve().parent.parent
 START = """
 import json, sys
@@ -131,6 +134,30 @@ def test_a_kernel_that_was_deleted_is_missed(filled: Path) -> None:
         path.unlink()
     compiled, _, lines = warm_up(ROOT, filled)
     assert compiled + any(path.exists() for path in loss) >= 1  # by one process or the other
-    assert lines in ([], ["compiling kernels (once; later runs load them from the cache)"])
+    # the marker lists all kernels, so the one that is missing is known
+    (line,) = lines
+    assert line.startswith("compiling a kernel, about ")
+    assert line.endswith("(once; later runs load them from the cache)")
     assert warm_up(ROOT, filled) == (0, 0, [])
     assert [path for path in loss if path.exists()]
+
+
+def test_the_time_to_compile_follows_from_what_kernels_took_and_from_the_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compile_time, "available", lambda: {0, 1})
+    monkeypatch.setattr(compile_time, "core_quota", lambda: float("inf"))
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert compile_time.expected_seconds(40) == 40 * compile_time.USUAL / 2
+    compile_time.remember(compile_time.FEWEST - 1, 500.0)
+    assert compile_time.expected_seconds(40) == 40 * compile_time.USUAL / 2
+    compile_time.remember(10, 30.0)
+    assert compile_time.expected_seconds(40) == 60
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
+    assert compile_time.expected_seconds(40) == 240  # eight on two cores
+    monkeypatch.setattr(compile_time, "available", lambda: {0})
+    assert compile_time.expected_seconds(40) == 840
+    for damaged in (b"", b"nan", b"-1", b"1e9", b"\xff"):
+        kernel_cache.write(kernel_cache.cache_folder() / "pace", damaged)
+        assert compile_time.expected_seconds(1) == 7 * compile_time.USUAL

@@ -19,83 +19,97 @@ from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.environment import check_variables
 from neocpu.parallel.transport.launch import let_finish, run_guarded
 
-# name -> (module:function, its line in `neocpu --help`, which is that of the function's docstring)
-COMMANDS = {
-    "init": (
-        "neocpu.cli.init:init",
-        "Look at a log (DATA...) and write a commented config that trains on it.",
-    ),
-    "train": (
-        "neocpu.cli.train:train",
-        "Train a model as CONFIG says, and print the digest of what was learnt.",
-    ),
-    "sweep": (
-        "neocpu.cli.sweep:sweep",
-        "Train CONFIG with many values of some keys, one after the other, and rank them.",
-    ),
-    "search": (
-        "neocpu.cli.search:search",
-        "Choose widths, columns and rows of CONFIG's model as its section [search] says.",
-    ),
-    "online": (
-        "neocpu.cli.online:online",
-        "Measure the model on each FILE, then train on it, in the order given.",
-    ),
-    "eval": ("neocpu.cli.evaluate:evaluate", "Measure a model on labelled data."),
-    "predict": (
-        "neocpu.cli.predict:predict",
-        "Write the predictions of a model for every row, in order.",
-    ),
-    "export": (
-        "neocpu.cli.export:export",
-        "Write a checkpoint's model as a file that other programs serve.",
-    ),
-    "models": (
-        "neocpu.cli.models:models",
-        "List the models that come with neocpu; print or copy the config of one.",
-    ),
-    "report": (
-        "neocpu.cli.report:report",
-        "Show runs as one HTML page: config, curves, calibration, plan, traffic, memory.",
-    ),
-    "plan": (
-        "neocpu.cli.plan:plan",
-        "Show where CONFIG's tables would be, and how many bytes they take.",
-    ),
-    "towers": (
-        "neocpu.cli.towers:towers",
-        "Group CONFIG's features into towers, by what a brief run learns of them.",
-    ),
-    "simulate": (
-        "neocpu.cli.simulate:simulate",
-        "Say how fast CONFIG would train on a machine, and what limits it.",
-    ),
-    "checkpoint": (
-        "neocpu.cli.checkpoint:checkpoint",
-        "Show, verify, compare, merge, export and import checkpoints.",
-    ),
-    "tier": (
-        "neocpu.cli.tier:tier",
-        "Show, verify and compact the files of rows that play the SSD.",
-    ),
-    "data": ("neocpu.cli.data:data", "Convert, generate and look at click logs."),
-    "compile": (
-        "neocpu.cli.compile:compile",
-        "Compile the kernels that CONFIG needs, so that runs start at once.",
-    ),
-    "calibrate": (
-        "neocpu.cli.calibrate:calibrate",
-        "Measure what this machine achieves, and write it to a machine file.",
-    ),
-    "oracle": (
-        "neocpu.cli.oracle:oracle",
-        "Export cases that break embedding kernels; check answers, and explain what is wrong.",
-    ),
-    "doctor": (
-        "neocpu.cli.doctor:doctor",
-        "Check MPI, threads, CPU, memory and folders; say what to mend.",
-    ),
+# heading -> name -> (module:function, its line in `neocpu --help`, which is that of the function's
+# docstring)
+SECTIONS = {
+    "Start": {
+        "init": (
+            "neocpu.cli.init:init",
+            "Look at a log (DATA...) and write a commented config that trains on it.",
+        ),
+        "models": (
+            "neocpu.cli.models:models",
+            "List the models that come with neocpu; print or copy the config of one.",
+        ),
+        "doctor": (
+            "neocpu.cli.doctor:doctor",
+            "Check MPI, threads, CPU, memory and folders; say what to mend.",
+        ),
+    },
+    "Train": {
+        "train": (
+            "neocpu.cli.train:train",
+            "Train a model as CONFIG says, and print the digest of what was learnt.",
+        ),
+        "online": (
+            "neocpu.cli.online:online",
+            "Measure the model on each FILE, then train on it, in the order given.",
+        ),
+        "sweep": (
+            "neocpu.cli.sweep:sweep",
+            "Train CONFIG with many values of some keys, one after the other, and rank them.",
+        ),
+        "search": (
+            "neocpu.cli.search:search",
+            "Choose widths, columns and rows of CONFIG's model as its section [search] says.",
+        ),
+    },
+    "Use": {
+        "predict": (
+            "neocpu.cli.predict:predict",
+            "Write the predictions of a model for every row, in order.",
+        ),
+        "eval": ("neocpu.cli.evaluate:evaluate", "Measure a model on labelled data."),
+        "report": (
+            "neocpu.cli.report:report",
+            "Show runs as one HTML page: config, curves, calibration, plan, traffic, memory.",
+        ),
+        "export": (
+            "neocpu.cli.export:export",
+            "Write a checkpoint's model as a file that other programs serve.",
+        ),
+    },
+    "Files": {
+        "data": ("neocpu.cli.data:data", "Convert, generate and look at click logs."),
+        "checkpoint": (
+            "neocpu.cli.checkpoint:checkpoint",
+            "Show, verify, compare, merge and import checkpoints; write out their arrays.",
+        ),
+        "tier": (
+            "neocpu.cli.tier:tier",
+            "Show, verify and compact the files of rows that play the SSD.",
+        ),
+    },
+    "Plan": {
+        "plan": (
+            "neocpu.cli.plan:plan",
+            "Show where CONFIG's tables would be, and how many bytes they take.",
+        ),
+        "towers": (
+            "neocpu.cli.towers:towers",
+            "Group CONFIG's features into towers, by what a brief run learns of them.",
+        ),
+        "simulate": (
+            "neocpu.cli.simulate:simulate",
+            "Say how fast CONFIG would train on a machine, and what limits it.",
+        ),
+        "calibrate": (
+            "neocpu.cli.calibrate:calibrate",
+            "Measure what this machine achieves, and write it to a machine file.",
+        ),
+    },
+    "Kernels": {
+        "oracle": (
+            "neocpu.cli.oracle:oracle",
+            "Export cases that break embedding kernels; check answers, and explain what is wrong.",
+        ),
+        "compile": (
+            "neocpu.cli.compile:compile",
+            "Compile the kernels that CONFIG needs, so that runs start at once.",
+        ),
+    },
 }
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class LazyGroup(click.Group):
@@ -114,9 +128,13 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        """List the commands by section, without importing them."""
+        width = max(map(len, COMMANDS))
+        for heading, commands in SECTIONS.items():
+            with formatter.section(heading):
+                # one column for the lines of all sections
+                rows = [(name.ljust(width), line) for name, (_, line) in commands.items()]
+                formatter.write_dl(rows)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,4 +1,4 @@
-"""`neocpu checkpoint`: look into checkpoints, verify, compare, export and import them."""
+"""`neocpu checkpoint`: look into checkpoints, verify, compare and import them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ FILE = click.Path(path_type=Path)
 
 @click.group()
 def checkpoint() -> None:
-    """Show, verify, compare, merge, export and import checkpoints."""
+    """Show, verify, compare, merge and import checkpoints; write out their arrays."""
 
 
 @checkpoint.command()
@@ -142,11 +142,11 @@ def merge(file: Path, target: Path, force: bool) -> None:
     help="Whole tables, initial values filled in, instead of the learnt rows only.",
 )
 @force_option("TARGET")
-def export(file: Path, target: Path, dense: bool, force: bool) -> None:
-    """Write FILE as TARGET, an .npz or .safetensors file.
+def arrays(file: Path, target: Path, dense: bool, force: bool) -> None:
+    """Write the arrays of FILE as TARGET, an .npz or .safetensors file.
 
     Tables come as rows (numbers of the learnt rows), weight and optimizer state; names are those in
-    the checkpoint.
+    the checkpoint. `neocpu export` writes a model that other programs serve.
     """
     from neocpu.serve.exports.arrays import entries
     from neocpu.serve.exports.arrays import export as write
@@ -158,6 +158,17 @@ def export(file: Path, target: Path, dense: bool, force: bool) -> None:
         click.echo(
             f"{target}: {len(entries(source, dense))} arrays, {target.stat().st_size:,} bytes"
         )
+
+
+checkpoint.add_command(
+    click.Command(
+        "export",
+        callback=arrays.callback,
+        params=arrays.params,
+        hidden=True,
+        deprecated="It is called `neocpu checkpoint arrays` now.",
+    )
+)
 
 
 @checkpoint.command("import")

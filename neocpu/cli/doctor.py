@@ -306,8 +306,8 @@ def check_folders(comm: Comm, threads: int) -> Iterator[Check]:
     from neocpu.kernels.compile.cache import OWN, cache_folder, refusal
 
     if reason := refusal():
-        text = f"{reason}: not used, because others could have written it; kernels are compiled "
-        yield Check("kernel cache", "bad", f"{text}in memory, in every process again", OWN)
+        text = f"{reason}: not used, because others could have written it; every process compiles "
+        yield Check("kernel cache", "bad", f"{text}its kernels again, in memory only", OWN)
     else:
         yield check_cache(cache_folder())
     free = shutil.disk_usage(".").free
@@ -330,10 +330,10 @@ def check_cache(folder: Path) -> Check:
     kernels = f"{folder}, {ready} kernels for this compiler and CPU"
     obstacle = cannot_write()
     if obstacle and not ready:
-        text = f"{obstacle}: kernels are compiled in memory, in every process again"
+        text = f"{obstacle}: every process compiles its kernels again, in memory only"
         return Check("kernel cache", "bad", text, ADVICE)
     if obstacle:
-        text = f"{kernels}, cannot be written: what it lacks is compiled in memory"
+        text = f"{kernels}, cannot be written: every process compiles what it lacks"
         advice = f"`neocpu compile` fills it beforehand, or {ADVICE}"
         return Check("kernel cache", "warn", text, advice)
     if damaged:

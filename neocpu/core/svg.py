@@ -1,10 +1,27 @@
-"""How are charts drawn as SVG? Text, lines and boxes as strings, and round ticks of an axis."""
+"""How are charts drawn as SVG? Text, lines, boxes and marks as strings, round ticks of an axis, and
+one set of sizes and colours, so that all pictures look alike.
+
+They stand on white, which the text needs where a page is dark.
+"""
 
 import math
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 FONT = "Helvetica, Arial, sans-serif"
+INK = "#222222"
+QUIET = "#555555"
+GRID = "#dddddd"
+PALE = "#c9c9c9"
+BLUE = "#1f5a99"
+SKY = "#4a90c4"
+GREEN = "#2b7a5b"
+YELLOW = "#f2c14e"
+ORANGE = "#e07b39"
+RED = "#b8432f"
+PURPLE = "#8a4f9e"
+LABEL = 12  # size of text
+SMALL = 11
 
 
 def document(width: float, height: float, title: str, description: str, body: Sequence[str]) -> str:
@@ -16,7 +33,7 @@ def document(width: float, height: float, title: str, description: str, body: Se
         # a title and a description, which screen readers read
         f'<title id="title">{escape(title)}</title>',
         f'<desc id="description">{escape(description)}</desc>',
-        f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
+        f'<rect width="{width:g}" height="{height:g}" rx="4" fill="#ffffff"/>',
     ]
     return "\n".join([*head, *body, "</svg>"]) + "\n"
 
@@ -25,8 +42,8 @@ def text(
     x: float,
     y: float,
     words: str,
-    size: int = 12,
-    colour: str = "#222222",
+    size: int = LABEL,
+    colour: str = INK,
     anchor: str = "start",
     bold: bool = False,
     turned: bool = False,
@@ -40,14 +57,33 @@ def text(
     )
 
 
-def line(
-    x1: float, y1: float, x2: float, y2: float, colour: str = "#dddddd", dashes: str = ""
-) -> str:
+def line(x1: float, y1: float, x2: float, y2: float, colour: str = GRID, dashes: str = "") -> str:
     """A straight line; dashes : of the stroke, in SVG's words."""
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return (
         f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{dashed}/>'
     )
+
+
+def headings(title: str, subtitle: str) -> list[str]:
+    """The first two lines of a picture."""
+    return [text(24, 34, title, 20, bold=True), text(24, 56, subtitle, 13, QUIET)]
+
+
+def polyline(
+    points: Sequence[tuple[float, float]], colour: str, width: float = 2.0, dashes: str = ""
+) -> str:
+    """A line through points."""
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    stroke = f'stroke="{colour}" stroke-width="{width:g}"{dashed}'
+    return f'<polyline points="{path}" fill="none" {stroke}/>'
+
+
+def dot(x: float, y: float, colour: str, tip: str = "", radius: float = 4.0) -> str:
+    """A mark; tip : as of `box`."""
+    shape = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"'
+    return f"<circle {shape}><title>{escape(tip)}</title></circle>" if tip else f"<circle {shape}/>"
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, tip: str = "") -> str:

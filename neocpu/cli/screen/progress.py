@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 # seconds after the start at which lines are due; then every so many
 EARLY = {"relayed": (1.0, 2.0, 5.0, 10.0, 20.0, 30.0), "nobody": ()}
 REGULAR = 30.0
-SECONDS_A_KERNEL = 0.6  # until some are compiled; two processes compile at a time
 
 
 class LatestLoss:
@@ -185,7 +184,7 @@ def compiling_lines(
 
 def compiling_text(compiled: Compiled, elapsed: float) -> str:
     """How far compiling is: "12 of about 70 kernels compiled in 9 s, about 40 s left"."""
-    pace = elapsed / compiled.done if compiled.done > 2 else SECONDS_A_KERNEL
+    pace = elapsed / compiled.done if compiled.done > 2 else compiled.pace
     left = pace * max(compiled.about - compiled.done, 1)
     return (
         f"{compiled.done} of about {max(compiled.about, compiled.done)} kernels compiled in "

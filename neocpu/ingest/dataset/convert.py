@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.core.types import Elements
@@ -282,23 +283,51 @@ def _append(
         counter.add(parsed.features[name].codes)
 
 
-def expected_bytes(sources: Sequence[Path], kind: str, options: ConvertOptions) -> int:
-    """Estimated peak of the disk space of a conversion, in bytes, from each log's first megabyte.
+class ExpectedDataset(NamedTuple):
+    """What a conversion is expected to make.
 
-    The dataset and its largest column once more (`writer.py`), before any compression.
+    bytes : peak of its disk space. lookups : codes of each feature.
+    """
+
+    bytes: int
+    rows: int
+    dense_columns: int
+    lookups: dict[str, int]
+
+
+def expected_dataset(
+    sources: Sequence[Path], kind: str, options: ConvertOptions
+) -> ExpectedDataset:
+    """What a conversion will make, estimated from each log's first megabyte.
+
+    The disk space is that of the dataset and its largest column once more (`writer.py`), before any
+    compression.
     """
     columns: dict[str, float] = {}
+    lookups: dict[str, float] = {}
+    rows = 0.0
+    dense_columns = 0
     for path in sources:
         source = open_source(path, schema_of(kind, options))
         block = next(source.blocks, None)
         if block is not None:
             scale = path.stat().st_size / max(block.done, 1)
             for part in block.parts:
-                for name, size in _column_bytes(source.parser.parse_fields(part)).items():
+                parsed = source.parser.parse_fields(part)
+                rows += scale * parsed.dense.shape[0]
+                dense_columns = parsed.dense.shape[1]
+                for name, bags in parsed.features.items():
+                    lookups[name] = lookups.get(name, 0.0) + scale * bags.codes.size
+                for name, size in _column_bytes(parsed).items():
                     columns[name] = columns.get(name, 0.0) + scale * size
         if (close := getattr(source.blocks, "close", None)) is not None:
             close()  # ends the thread that reads ahead
-    return int(sum(columns.values()) + max(columns.values(), default=0))
+    return ExpectedDataset(
+        bytes=int(sum(columns.values()) + max(columns.values(), default=0)),
+        rows=round(rows),
+        dense_columns=dense_columns,
+        lookups={name: round(count) for name, count in lookups.items()},
+    )
 
 
 def _column_bytes(parsed: Parsed) -> dict[str, int]:

@@ -91,8 +91,8 @@ class Activity:
         if not self.trouble:
             self.trouble = reason
             _say(
-                "kernels are compiled in memory, in every process again, because the kernel cache "
-                f"cannot be written: {reason}; {ADVICE}"
+                "every process compiles kernels again and keeps them in memory only, because the "
+                f"kernel cache cannot be written: {reason}; {ADVICE}"
             )
 
     def refuse(self, reason: str) -> None:
@@ -100,8 +100,8 @@ class Activity:
         if not self.trouble:
             self.trouble = reason
             _say(
-                "kernels are compiled in memory, in every process again, because others could have "
-                f"written the kernel cache, which is code: {reason}; {OWN}"
+                "every process compiles kernels again and keeps them in memory only, because "
+                f"others could have written the kernel cache, which is code: {reason}; {OWN}"
             )
 
     def drop(self, path: Path, reason: str) -> None:

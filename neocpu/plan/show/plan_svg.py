@@ -1,8 +1,9 @@
 """What does a plan look like? Ranks by phase, memories by tier, and traffic, in one SVG file.
 
 top      a bar for each rank, its parts the phases of a step; above 64 ranks one for each node,
-         its slowest rank. The dashed line is the step beside what every plan takes: ranks wait
-         for the slowest in every phase, so it lies above the highest bar.
+         its slowest rank; below them what every plan takes, dense part and latency. The dashed
+         line is the whole step: ranks wait for the slowest in every phase, so it lies above the
+         highest bar.
 middle   bytes of each memory that holds any, with the line of a rank's capacity
 bottom   bytes that ranks (or nodes) send each other in a step, and what bounds a step
 """
@@ -37,16 +38,17 @@ LOAD_HEIGHT = 250.0
 MEMORY_HEIGHT = 84.0
 HEAT_SIZE = 420.0
 COLOURS = {
-    "input": "#e9b83f",
-    "lookup": "#1f5a99",
-    "output": "#e07b39",
-    "gradient": "#a83a2a",
-    "update": "#2b7a5b",
+    "input": svg.YELLOW,
+    "lookup": svg.BLUE,
+    "output": svg.ORANGE,
+    "gradient": svg.RED,
+    "update": svg.GREEN,
     "prefetch": "#6b6b6b",
     "replicas": "#c877a5",
 }
-SPARE = ("#4a90c4", "#7cc4a1", "#8a4f9e", "#9c9c9c", "#c2a06b")
-TIERS = {"hbm": "#1f5a99", "ddr": "#2b7a5b", "ssd": "#8a6d3b"}
+SPARE = (svg.SKY, "#7cc4a1", svg.PURPLE, "#9c9c9c", "#c2a06b")
+FIXED = "dense part, latency"
+TIERS = {"hbm": svg.BLUE, "ddr": svg.GREEN, "ssd": "#8a6d3b"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def plan_svg(question: PlanQuestion, answer: Answer, title: str, leaves: int) ->
         f"{seconds_text(answer.seconds)}, {count_text(rate)} samples/s{bound}; planner "
         f"{answer.planner}, cost model {question.cost_model}"
     )
-    body = [svg.text(32, 38, heading, 20, bold=True), svg.text(32, 60, summary, 13, "#555555")]
+    body = svg.headings(heading, summary)
     body += _loads(answer, bars, 104.0)
     top = 104.0 + LOAD_HEIGHT + 78.0
     used = [m for m in range(len(MEMORIES)) if answer.memory[:, m].any()]
@@ -144,7 +146,7 @@ def _axis(top: float, height: float, values: Sequence[float], labels: Sequence[s
     for value, label in zip(values, labels):
         y = top + height * (1 - value / values[-1])
         elements.append(svg.line(LEFT, y, LEFT + PLOT, y))
-        elements.append(svg.text(LEFT - 8, y + 4, label, 11, "#444444", "end"))
+        elements.append(svg.text(LEFT - 8, y + 4, label, 11, svg.QUIET, "end"))
     return elements
 
 
@@ -154,25 +156,26 @@ def _names(bars: Bars, y: float) -> Iterator[str]:
     step = svg.label_step(len(bars.names), slot)
     for index in range(0, len(bars.names), step):
         x = LEFT + slot * (index + 0.5)
-        yield svg.text(x, y + 16, bars.names[index], 11, "#444444", "middle")
-    yield svg.text(LEFT + PLOT / 2, y + 36, bars.kind, 12, "#444444", "middle")
+        yield svg.text(x, y + 16, bars.names[index], 11, svg.QUIET, "middle")
+    yield svg.text(LEFT + PLOT / 2, y + 36, bars.kind, 12, svg.QUIET, "middle")
 
 
 def _loads(answer: Answer, bars: Bars, top: float) -> Iterator[str]:
-    """Stacked bars of phases."""
+    """Stacked bars of what every plan takes and of phases."""
     phases = answer.model.phases
-    if answer.model.synchronised:
-        step = float(answer.loads.max(axis=0).sum())
-    else:
-        step = float(answer.loads.sum(axis=1).max())
-    values = svg.ticks(max(step, float(bars.seconds.sum(axis=1).max())))
+    fixed = answer.model.fixed_seconds
+    step = answer.seconds
+    values = svg.ticks(max(step, fixed + float(bars.seconds.sum(axis=1).max())))
     whose = "each rank" if bars.kind == "rank" else "the slowest rank of each node"
     yield svg.text(LEFT, top - 16, f"seconds of {whose} in a step, by phase", 13, bold=True)
     yield from _axis(top, LOAD_HEIGHT, values, [seconds_text(value) for value in values])
     bottom = top + LOAD_HEIGHT
     for index, name in enumerate(bars.names):
         left, width = _bar(index, len(bars.names))
-        y = bottom
+        y = bottom - LOAD_HEIGHT * fixed / values[-1]
+        if fixed:
+            tip = f"{FIXED}: {seconds_text(fixed)}"
+            yield svg.box(left, y, width, bottom - y, svg.PALE, tip)
         for number, seconds in enumerate(bars.seconds[index].tolist()):
             size = LOAD_HEIGHT * seconds / values[-1]
             # thinner than any screen shows
@@ -183,27 +186,28 @@ def _loads(answer: Answer, bars: Bars, top: float) -> Iterator[str]:
             colour = _colour(phases, number)
             yield svg.box(left, y, width, size, colour, tip)
     yield from _names(bars, bottom)
-    mean = float(answer.loads.sum(axis=1).mean())
-    yield from _level(bottom - LOAD_HEIGHT * step / values[-1], "#222222", "6 4")
-    yield from _level(bottom - LOAD_HEIGHT * mean / values[-1], "#777777", "2 3")
+    mean = fixed + float(answer.loads.sum(axis=1).mean())
+    yield from _level(bottom - LOAD_HEIGHT * step / values[-1], svg.INK, "6 4")
+    yield from _level(bottom - LOAD_HEIGHT * mean / values[-1], svg.QUIET, "2 3")
     y = top + 4
     for number in range(len(phases) - 1, -1, -1):
         if bars.seconds[:, number].any():
             yield svg.box(LEGEND, y, 13, 13, _colour(phases, number))
             yield svg.text(LEGEND + 20, y + 11, phases[number])
             y += 20
+    if fixed:
+        yield svg.box(LEGEND, y, 13, 13, svg.PALE)
+        yield svg.text(LEGEND + 20, y + 11, FIXED)
+        yield svg.text(LEGEND + 20, y + 26, f"(any plan): {seconds_text(fixed)}")
+        y += 36
     y += 8
-    wait = "with waiting" if answer.model.synchronised else "the slowest"
     for dashes, colour, words in (
-        ("6 4", "#222222", f"{wait}: {seconds_text(step)}"),
-        ("2 3", "#777777", f"mean rank: {seconds_text(mean)}"),
+        ("6 4", svg.INK, f"step: {seconds_text(step)}"),
+        ("2 3", svg.QUIET, f"mean rank: {seconds_text(mean)}"),
     ):
         yield svg.line(LEGEND, y, LEGEND + 16, y, colour, dashes)
         yield svg.text(LEGEND + 20, y + 4, words)
         y += 20
-    fixed = seconds_text(answer.model.fixed_seconds)
-    yield svg.text(LEGEND, y + 8, "dense part and latency,", 11, "#555555")
-    yield svg.text(LEGEND, y + 22, f"not drawn: {fixed}", 11, "#555555")
 
 
 def _short(size: float) -> str:
@@ -247,9 +251,9 @@ def _memory(
     yield svg.box(LEGEND, top + 4, 13, 13, TIERS[name])
     yield svg.text(LEGEND + 20, top + 15, name)
     if near:
-        yield from _level(bottom - MEMORY_HEIGHT * capacity / values[-1], "#a83a2a", "6 4")
+        yield from _level(bottom - MEMORY_HEIGHT * capacity / values[-1], svg.RED, "6 4")
     if capacity:
-        colour = "#a83a2a" if near else "#555555"
+        colour = svg.RED if near else svg.QUIET
         yield svg.text(LEGEND, top + 36, "capacity", 11, colour)
         yield svg.text(LEGEND, top + 50, bytes_text(int(capacity)), 11, colour)
     if last:
@@ -327,11 +331,11 @@ def _traffic(answer: Answer, top: float, leaves: int) -> Iterator[str]:
     for index in range(0, count, step):
         at = cell * (index + 0.5)
         label = str(index)
-        yield svg.text(LEFT + at, top + HEAT_SIZE + 16, label, 11, "#444444", "middle")
-        yield svg.text(LEFT - 8, top + at + 4, label, 11, "#444444", "end")
+        yield svg.text(LEFT + at, top + HEAT_SIZE + 16, label, 11, svg.QUIET, "middle")
+        yield svg.text(LEFT - 8, top + at + 4, label, 11, svg.QUIET, "end")
     middle = HEAT_SIZE / 2
-    yield svg.text(LEFT + middle, top + HEAT_SIZE + 36, f"to {kind}", 12, "#444444", "middle")
-    yield svg.text(LEFT - 44, top + middle, f"from {kind}", 12, "#444444", "middle", turned=True)
+    yield svg.text(LEFT + middle, top + HEAT_SIZE + 36, f"to {kind}", 12, svg.QUIET, "middle")
+    yield svg.text(LEFT - 44, top + middle, f"from {kind}", 12, svg.QUIET, "middle", turned=True)
     x = LEFT + HEAT_SIZE + 24
     for tint in range(40):
         y = top + 160 * (1 - (tint + 1) / 40)
@@ -339,12 +343,12 @@ def _traffic(answer: Answer, top: float, leaves: int) -> Iterator[str]:
     for level in (0.0, 0.5, 1.0):
         yield svg.text(x + 20, top + 160 * (1 - level) + 4, _short(level * most), 11)
     if kind != "rank":
-        yield svg.text(x, top + 188, "the diagonal is", 11, "#555555")
+        yield svg.text(x, top + 188, "the diagonal is", 11, svg.QUIET)
         inside = "inside the node" if kind == "node" else "inside the group"
-        yield svg.text(x, top + 202, inside, 11, "#555555")
+        yield svg.text(x, top + 202, inside, 11, svg.QUIET)
     elif 1 < per_node < count:
-        yield svg.text(x, top + 188, "white lines:", 11, "#555555")
-        yield svg.text(x, top + 202, "nodes", 11, "#555555")
+        yield svg.text(x, top + 188, "white lines:", 11, svg.QUIET)
+        yield svg.text(x, top + 202, "nodes", 11, svg.QUIET)
 
 
 def _bounds(answer: Answer, top: float) -> Iterator[str]:
@@ -358,9 +362,9 @@ def _bounds(answer: Answer, top: float) -> Iterator[str]:
     longest = max(shares.values(), default=1.0)
     for name, seconds in shares.items():
         yield svg.text(left, y + 10, name)
-        yield svg.box(left, y + 17, max(width * seconds / longest, 0.5), 14, "#1f5a99")
+        yield svg.box(left, y + 17, max(width * seconds / longest, 0.5), 14, svg.BLUE)
         share = f"{seconds_text(seconds)}, {100 * seconds / whole:.0f} %"
-        yield svg.text(left + width * seconds / longest + 8, y + 29, share, 11, "#444444")
+        yield svg.text(left + width * seconds / longest + 8, y + 29, share, 11, svg.QUIET)
         y += 46
-    yield svg.text(left, y + 10, "the slowest rank of each phase,", 11, "#555555")
-    yield svg.text(left, y + 24, "dense part and latency among them", 11, "#555555")
+    yield svg.text(left, y + 10, "the slowest rank of each phase,", 11, svg.QUIET)
+    yield svg.text(left, y + 24, "dense part and latency among them", 11, svg.QUIET)

@@ -24,15 +24,15 @@ COMPUTE = ("embedding lookup", "MLPs forward", "MLPs backward", "embedding updat
 WAITING = "waiting for slower ranks"
 # what is computed in blues and greens, exchanges in warm colours, the host in greys
 COLOURS = {
-    "embedding lookup": "#1f5a99",
-    "MLPs forward": "#4a90c4",
+    "embedding lookup": svg.BLUE,
+    "MLPs forward": svg.SKY,
     "MLPs backward": "#8fbfe0",
-    "embedding update": "#2b7a5b",
+    "embedding update": svg.GREEN,
     "dense update": "#7cc4a1",
-    "exchange of inputs": "#f2c14e",
-    "exchange of pooled vectors": "#e07b39",
-    "exchange of pooled gradients": "#b8432f",
-    "sums of dense gradients": "#8a4f9e",
+    "exchange of inputs": svg.YELLOW,
+    "exchange of pooled vectors": svg.ORANGE,
+    "exchange of pooled gradients": svg.RED,
+    "sums of dense gradients": svg.PURPLE,
     "exchange of replicas": "#d98cb3",
     "prefetch": "#6b6b6b",
     "copy to device": "#9c9c9c",
@@ -48,8 +48,7 @@ def scaling_svg(outcomes: Sequence[Simulated], title: str) -> str:
     course = f"pipeline {first.pipeline}, exchanges {first.options.algorithm}"
     subtitle = f"{first.work.batch // first.ranks:,} samples per rank; {course}; simulated"
     elements = [
-        svg.text(40, 36, title, size=20, bold=True),
-        svg.text(40, 60, subtitle, size=13, colour="#555555"),
+        *svg.headings(title, subtitle),
         *_qps_chart(outcomes),
         *_step_chart(outcomes),
     ]
@@ -80,18 +79,14 @@ def _qps_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
     for count in ranks:
         yield svg.text(x(count), top + height + 20, f"{count:,}", anchor="middle")
     yield svg.text(left + width / 2, top + height + 42, "ranks", size=13, anchor="middle")
-    yield _polyline([(x(c), y(r)) for c, r in zip(ranks, ideal)], "#999", dashed=True)
-    yield svg.text(x(ranks[-1]) - 4, y(ideal[-1]) - 8, "perfect", colour="#777777", anchor="end")
-    yield _polyline([(x(c), y(r)) for c, r in zip(ranks, rates)], COLOURS["embedding lookup"])
+    yield svg.polyline([(x(c), y(r)) for c, r in zip(ranks, ideal)], "#999999", dashes="5 5")
+    yield svg.text(x(ranks[-1]) - 4, y(ideal[-1]) - 8, "perfect", colour=svg.QUIET, anchor="end")
+    yield svg.polyline([(x(c), y(r)) for c, r in zip(ranks, rates)], svg.BLUE)
     for count, rate, efficiency in zip(ranks, rates, efficiencies(outcomes)):
         tip = f"{count:,} ranks: {rate:,.0f} samples/s, {efficiency:.0%} of perfect"
-        yield (
-            f'<circle cx="{x(count):.1f}" cy="{y(rate):.1f}" r="4" '
-            f'fill="{COLOURS["embedding lookup"]}"><title>{tip}</title></circle>'
-        )
-        yield svg.text(
-            x(count) + 2, y(rate) + 20, f"{efficiency:.0%}", anchor="middle", colour="#333333"
-        )
+        yield svg.dot(x(count), y(rate), svg.BLUE, tip)
+        # right of the line, which rises
+        yield svg.text(x(count) + 8, y(rate) + 16, f"{efficiency:.0%}", svg.SMALL, svg.QUIET)
 
 
 def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
@@ -108,7 +103,7 @@ def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
         yield svg.line(left, y, left + width, y)
         yield svg.text(left - 8, y + 4, seconds(value), anchor="end")
     slot = width / len(outcomes)
-    small = 12 if slot > 36 else 9
+    small = svg.LABEL if slot > 42 else 10
     for index, (outcome, stack) in enumerate(zip(outcomes, stacks)):
         y = top + height
         x = left + slot * (index + 0.14)
@@ -149,9 +144,3 @@ def _short(value: float) -> str:
         if value >= size:
             return f"{value / size:g}{unit}"
     return f"{value:g}"
-
-
-def _polyline(points: Sequence[tuple[float, float]], colour: str, dashed: bool = False) -> str:
-    dash = ' stroke-dasharray="5 5"' if dashed else ""
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'

@@ -13,30 +13,30 @@ from neocpu.plan.simulation.chrome_trace import Event
 WIDTH = 1160
 LEFT = 150.0
 CHART = 980.0
-TOP = 84.0
-ROW = 15.0
+TOP = 88.0
+ROW = 16.0
 GAP = 10.0
 # Tracks in which nothing is drawn but lines between steps.
 STEPS = "steps"
 # What is computed in blues and greens, exchanges in warm colours, waiting in grey; by the beginning
 # of a name, the first that fits.
 COLOURS = {
-    "wait": "#c9c9c9",
-    "lookup": "#1f5a99",
-    "bottom_forward": "#4a90c4",
-    "top_forward": "#4a90c4",
-    "update": "#2b7a5b",
-    "apply": "#2b7a5b",
-    "merge": "#2b7a5b",
+    "wait": svg.PALE,
+    "lookup": svg.BLUE,
+    "bottom_forward": svg.SKY,
+    "top_forward": svg.SKY,
+    "update": svg.GREEN,
+    "apply": svg.GREEN,
+    "merge": svg.GREEN,
     "upper_update": "#7cc4a1",
     "lower_update": "#7cc4a1",
     "dense_update": "#7cc4a1",
-    "input": "#f2c14e",
-    "pooled output": "#e07b39",
-    "words": "#e07b39",
-    "pooled gradients": "#b8432f",
-    "word gradients": "#b8432f",
-    "dense": "#8a4f9e",
+    "input": svg.YELLOW,
+    "pooled output": svg.ORANGE,
+    "words": svg.ORANGE,
+    "pooled gradients": svg.RED,
+    "word gradients": svg.RED,
+    "dense": svg.PURPLE,
     "replica": "#d98cb3",
     "gathered": "#d98cb3",
 }
@@ -77,13 +77,14 @@ def trace_svg(panels: Sequence[Panel], title: str, subtitle: str) -> str:
     drawn = [(panel, _window(panel)) for panel in panels]
     longest = max(end - begin for _, (begin, end) in drawn)
     elements = [
-        svg.text(24, 32, title, size=20, bold=True),
-        svg.text(24, 54, subtitle, size=13, colour="#555555"),
+        *svg.headings(title, subtitle),
         *_legend(),
     ]
     y = TOP + 20
     for panel, window in drawn:
-        elements.append(svg.text(24, y + 12, panel.title, size=14, bold=True))
+        elements.append(
+            svg.text(24, y + 12, f"{panel.title}: {_length(panel):.1f} ms a step", 13, bold=True)
+        )
         y += 34
         rows = list(_rows(panel, window))
         bottom = y + sum(ROW if row.title else GAP for row in rows)
@@ -157,14 +158,16 @@ def _step_lines(
         if whole and window[0] <= at <= window[1]:
             x = LEFT + CHART * (at - window[0]) / longest
             yield svg.line(x, top - 4, x, bottom, colour="#777777", dashes="3 3")
-            yield svg.text(x + 3, top - 6, event["name"], size=10, colour="#555555")
+            # what begins at the end of the window has no room for its name
+            if at < window[1] - 0.05 * longest:
+                yield svg.text(x + 3, top - 6, event["name"], svg.SMALL, svg.QUIET)
 
 
 def _row(row: _Row, begin: float, longest: float, y: float) -> Iterator[str]:
     """One track."""
     if not row.title:
         return
-    yield svg.text(LEFT - 8, y + 11, row.title, size=10, anchor="end")
+    yield svg.text(LEFT - 8, y + 11, row.title, svg.SMALL, anchor="end")
     for start, end, name in row.pieces:
         x = LEFT + CHART * (start - begin) / longest
         # a short piece stays visible

@@ -77,7 +77,7 @@ def refuse_unknown_operations(file: CheckpointFile) -> None:
         raise ConfigError(
             f"{file.path}: tables {', '.join(sorted(refused))}: they are of a kind, or have "
             'pooling "none" or same_codes, which files for other programs do not have; `neocpu '
-            "checkpoint export` writes its arrays"
+            "checkpoint arrays` writes its arrays"
         )
 
 

@@ -51,9 +51,9 @@ def check_disk(
         if name != first and options.unfitted:
             options = replace(options, fitted=train)
         for raw_files, copy in missing_copies(paths, kind, options, out):
-            from neocpu.ingest.dataset.convert import expected_bytes
+            from neocpu.ingest.dataset.convert import expected_dataset
 
-            needs.append((copy, expected_bytes(raw_files, kind, options)))
+            needs.append((copy, expected_dataset(raw_files, kind, options).bytes))
     check_conversions(needs, tell)
 
 

@@ -60,6 +60,11 @@ class Splits:
         self._vocabularies = dict(vocabularies)
 
     @property
+    def train_rows(self) -> int:
+        """Samples of the train data."""
+        return self.datasets["train"].rows
+
+    @property
     def dense_features(self) -> int:
         """Dense columns of the data."""
         return len(next(iter(self.datasets.values())).dense_columns)

@@ -1,28 +1,37 @@
 """What would a run be? Its steps, plan, memory, disk and time, without starting or writing any.
 
-Where the train data is not converted yet, nobody knows its rows and lookups: plans then count one
-lookup per sample and feature, and what depends on the number of samples is left out, unless
-`training.steps` says how many steps there are.
+Where the train data is not converted yet, rows and lookups are estimated (`expected_data.py`).
+Where not even that can be, plans count one lookup per sample and feature, and what depends on the
+number of samples is left out, unless `training.steps` says how many steps there are.
 """
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from neocpu.core.errors import NeocpuError
-from neocpu.core.units import count_text, duration_text
+from neocpu.core.units import count_text, duration_text, seconds_text
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.plan.machines import machine_file
 from neocpu.tables.specs.batch_scaling import NO_SCALING, scaling_text
 from neocpu.train.before import preflight
+from neocpu.train.before.compile_time import expected_seconds
 from neocpu.train.before.datasets import Splits, converted
-from neocpu.train.before.kernel_markers import is_ready
+from neocpu.train.before.expected_data import ExpectedData, expected_data
+from neocpu.train.before.kernel_markers import missing_kernels
 from neocpu.train.before.machine_plans import LogFacts, placed_as, question_of
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
-from neocpu.train.before.room import PlannedRun, checkpoint_room, needs_once, rank_needs, row_folder
+from neocpu.train.before.room import PlannedRun
+from neocpu.train.before.room import beyond_home
+from neocpu.train.before.room import checkpoint_room
+from neocpu.train.before.room import needs_once
+from neocpu.train.before.room import rank_needs
+from neocpu.train.before.room import row_folder
 from neocpu.train.config.config import Config
-from neocpu.train.step.schedule import BatchSchedule
+from neocpu.train.config.keys import resolved
 
 
 def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
@@ -32,49 +41,87 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
     """
     comm = SingleComm()
     splits = converted(config, comm)
-    if splits is not None:
+    data, reason = (splits, "") if splits is not None else _expected(config)
+    rates = splits.rates if splits is not None else {}
+    if data is not None:
         # with the batch size and rates that follow from the number of samples
-        config = splits.config
-    pooling = splits.pooling_factors() if splits else {}
-    distinct = splits.distinct_rows() if splits and plans_in_seconds(config) else None
+        config = data.config
+    pooling = data.pooling_factors() if data else {}
+    distinct = data.distinct_rows() if data and plans_in_seconds(config) else None
     plan = make_plan(config, comm, pooling, ranks, distinct)
     memory = memory_plan(config, plan, pooling, row_folder(out))
     state_floats = config.optimizer.sparse.state_floats
     yield plan.text(state_floats)
     yield from table_lines(config, plan, memory)
-    steps = _steps(config, splits)
-    yield _data_line(config, splits, steps)
-    if splits is not None and splits.rates:
-        yield scaling_text(config.training.batch_size, splits.rates)
+    steps = _steps(config, data)
+    yield _data_line(config, data, steps, reason)
+    if rates:
+        yield scaling_text(config.training.batch_size, rates)
     elif config.optimizer.scaling.rule != NO_SCALING:
         yield "rates: optimizer.scaling derives them once the number of train samples is known"
-    ready = is_ready(config, plan, memory.placements)
-    yield f"kernels: {'compiled already' if ready else 'not compiled yet, up to a minute or two'}"
-    if splits is not None:
+    yield _kernels_line(missing_kernels(config, plan, memory.placements))
+    yield _tables_line(config)
+    if data is not None:
         # how many rows are touched follows from the lookups of the data
-        run = PlannedRun(config, plan, memory, splits, steps, out)
+        run = PlannedRun(config, plan, memory, data, steps, out)
         yield from _memory_lines(run, plan)
         yield from _disk_lines(run)
-    yield _time_line(config, plan, splits, steps)
+        if warning := beyond_home(run, range(ranks)):
+            yield warning
+    yield _time_line(config, plan, data, steps, out)
 
 
-def _steps(config: Config, splits: Splits | None) -> int:
+def _expected(config: Config) -> tuple[ExpectedData | None, str]:
+    """(what raw train data are expected to be, "") or (None, why nothing is known of them)."""
+    try:
+        data = expected_data(config)
+    except (NeocpuError, OSError) as error:
+        return None, str(error)
+    return (data, "") if data.train_rows else (None, "")
+
+
+def _steps_per_epoch(config: Config, data: Splits | ExpectedData) -> int:
+    return -(-data.train_rows // config.training.batch_size)
+
+
+def _steps(config: Config, data: Splits | ExpectedData | None) -> int:
     """Steps of the run; 0 where nobody knows."""
     training = config.training
-    if splits is None:
+    if data is None:
         return training.steps
-    return BatchSchedule(splits.loader("train"), training.epochs, training.steps).total_steps
+    by_epochs = training.epochs * _steps_per_epoch(config, data)
+    return min(by_epochs, training.steps or by_epochs)
 
 
-def _data_line(config: Config, splits: Splits | None, steps: int) -> str:
+def _data_line(config: Config, data: Splits | ExpectedData | None, steps: int, reason: str) -> str:
     batch = config.training.batch_size
-    if splits is not None:
-        rows = splits.loader("train").dataset.rows
-        return f"data: {rows:,} samples; {steps:,} steps of {batch:,}"
-    text = "data: not converted yet, so rows and lookups are not known; the run converts it first"
-    if steps:
-        text += f"; at most {steps:,} steps of {batch:,}"
-    return f"{text}, or `neocpu data convert` does"
+    if data is not None:
+        estimated = isinstance(data, ExpectedData)
+        rows = f"{'about ' * estimated}{data.train_rows:,} samples"
+        epoch = f"{_steps_per_epoch(config, data):,} an epoch"
+        how = "; estimated, as the log is converted when the run starts" * estimated
+        return f"data: {rows}; {steps:,} steps of {batch:,}, {epoch}{how}"
+    text = "data: not converted yet, and its rows and lookups are not known"
+    text += f" ({reason})" if reason else ""
+    return f"{text}; at most {steps:,} steps of {batch:,}" if steps else text
+
+
+def _tables_line(config: Config) -> str:
+    """Bytes of all tables, as if every row were touched."""
+    state_floats = config.optimizer.sparse.state_floats
+    weights = sum(table.rows * table.row_bytes(table.dim, (0, 0)) for table in config.tables)
+    whole = sum(table.rows * table.row_bytes(table.dim, state_floats) for table in config.tables)
+    return (
+        f"tables: {preflight.human(weights)} of weights and {preflight.human(whole - weights)} of "
+        "optimizer state, once all rows are touched"
+    )
+
+
+def _kernels_line(missing: int) -> str:
+    if not missing:
+        return "kernels: compiled already"
+    seconds = duration_text(expected_seconds(missing))
+    return f"kernels: up to {missing} to be compiled before the first step, about {seconds}"
 
 
 def _memory_lines(run: PlannedRun, plan: Plan) -> Iterator[str]:
@@ -107,26 +154,60 @@ def _disk_lines(run: PlannedRun) -> Iterator[str]:
     )
 
 
-def _time_line(config: Config, plan: Plan, splits: Splits | None, steps: int) -> str:
-    """Seconds of the steps, by the machine file of this host and the planner's cost model."""
+def _time_line(
+    config: Config, plan: Plan, data: Splits | ExpectedData | None, steps: int, out: Path
+) -> str:
+    """Seconds of a step, an epoch and the run."""
+    seconds, source = _seconds(config, plan, data, out)
+    if not seconds:
+        return f"time: not known{source}"
+    rate = count_text(config.training.batch_size / seconds)
+    parts = [f"about {seconds_text(seconds)} a step, {rate} samples/s"]
+    if data is not None:
+        epoch = _steps_per_epoch(config, data) * seconds
+        parts.append(f"{duration_text(epoch)} an epoch")
+    if steps:
+        parts.append(f"{duration_text(steps * seconds)} for {steps:,} steps")
+    return f"time: {', '.join(parts)}; {source}, without evaluation and checkpoints"
+
+
+def _seconds(
+    config: Config, plan: Plan, data: Splits | ExpectedData | None, out: Path
+) -> tuple[float, str]:
+    """(seconds of a step, how they are known): as measured by the newest such run, else by the
+    machine file of this host and the planner's cost model; (0, what would help) if by neither.
+    """
+    runs = sorted(out.parent.glob(f"{out.name}*/run.json"), key=lambda path: path.stat().st_mtime)
+    for path in reversed(runs):
+        if seconds := _measured(config, plan, path):
+            return seconds, f"as in {path.parent}"
     path = machine_file.this_machine_path()
     if not path.exists():
-        return "time: not known; `neocpu calibrate` measures this machine, once"
+        return 0.0, "; `neocpu calibrate` measures this machine, once"
     try:
         question = question_of(
             config,
             machine_file.load(path),
             plan.ranks,
             plan.ranks_per_node,
-            LogFacts.of(splits),
+            LogFacts.of(data),
         )
         # priced as it would run: a plan file may place tables itself
         placements = placed_as(plan, question.capacity)
-        seconds = replace(question, placements=placements).price(plan).seconds
+        priced = replace(question, placements=placements).price(plan)
     except NeocpuError as error:
-        return f"time: not known ({error})"
-    rate = config.training.batch_size / seconds
-    text = f"time: about {1e3 * seconds:,.1f} ms a step, {count_text(rate)} samples/s"
-    if steps:
-        text += f", {duration_text(steps * seconds)} for {steps:,} steps"
-    return f"{text}; predicted from {path}, without evaluation and checkpoints"
+        return 0.0, f" ({error})"
+    return priced.seconds, f"predicted from {path}"
+
+
+def _measured(config: Config, plan: Plan, path: Path) -> float:
+    """Seconds of a step of a run that was like this one; 0 if it was not, or took one step only."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        run = json.loads(path.read_text())
+        ours = resolved(config)
+        same = all(run["config"][name] == ours[name] for name in ("model", "tables"))
+        same &= run["config"]["training"]["batch_size"] == config.training.batch_size
+        rate = float(run["samples_per_second"])
+        if same and run["ranks"] == plan.ranks and rate > 0:
+            return config.training.batch_size / rate
+    return 0.0

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 from neocpu.kernels.compile.cache import (
     cache_folder,
@@ -23,6 +24,16 @@ from neocpu.kernels.compile.key import PACKAGE, source_digest
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.config.config import Config
+
+TRAINING = 44  # kernels that a run with its tables in memory compiles, about
+MOVING = 28  # more of them where rows move between memories
+
+
+class Kernels(NamedTuple):
+    """Kernels of a run: all that it needs, and those that are not in the cache."""
+
+    needed: int
+    missing: int
 
 
 def signature(config: Config, plan: Plan) -> str:
@@ -117,16 +128,39 @@ def deepest(placements: Collection[str]) -> str:
 
 def is_warm(marker: Path) -> bool:
     """Are the kernels that a marker lists all in its folder, whole and trusted?"""
+    return counted(marker, 1).missing == 0
+
+
+def counted(marker: Path, usual: int) -> Kernels:
+    """The kernels that a marker lists; where there is none, or a damaged one, the usual number, of
+    which any may be missing.
+    """
     try:
         names = json.loads(marker.read_bytes()) if marker.is_file() and not refusal() else []
     except (OSError, ValueError, RecursionError):
-        return False  # damaged: the walk writes it again
+        names = []  # damaged: the walk writes it again
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return False
-    return bool(names) and all(is_sound(marker.parent / Path(name).name) for name in names)
+        names = []
+    if not names:
+        return Kernels(usual, usual)
+    sound = [is_sound(marker.parent / Path(name).name) for name in names]
+    return Kernels(len(names), sound.count(False))
+
+
+def markers_of(
+    config: Config, plan: Plan, placements: Collection[str]
+) -> tuple[tuple[Path, int], ...]:
+    """(marker, kernels that it usually lists) of training, and of moving rows if any are moved."""
+    moving = memory_signature(config, plan, placements)
+    names = ((signature(config, plan), TRAINING), (moving, MOVING))
+    return tuple((cache_folder() / f"warm-{name}", usual) for name, usual in names if name)
+
+
+def missing_kernels(config: Config, plan: Plan, placements: Collection[str]) -> int:
+    """How many kernels of a run are not in the cache, at most; arguments as for `warm_up`."""
+    return sum(counted(*marker).missing for marker in markers_of(config, plan, placements))
 
 
 def is_ready(config: Config, plan: Plan, placements: Collection[str]) -> bool:
     """Are all kernels of a run in the cache? Arguments as for `warm_up`."""
-    names = [signature(config, plan), memory_signature(config, plan, placements)]
-    return all(is_warm(cache_folder() / f"warm-{name}") for name in names if name)
+    return missing_kernels(config, plan, placements) == 0

@@ -13,7 +13,7 @@ from neocpu.plan.search.planners import PLANNERS
 from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.tiers.placement import PLACEMENTS, choose_placements
-from neocpu.train.before.datasets import Splits
+from neocpu.train.before.expected_data import TrainFacts
 from neocpu.train.before.plans import workload
 from neocpu.train.before.scenario import DENSE_FEATURES, dense_work, refuse_towers
 from neocpu.train.config.config import Config
@@ -32,7 +32,7 @@ class LogFacts(NamedTuple):
     dense_features: int
 
     @classmethod
-    def of(cls, splits: Splits | None) -> "LogFacts":
+    def of(cls, splits: TrainFacts | None) -> "LogFacts":
         """Those of the data of a run, if there are any."""
         if splits is None:
             return NO_FACTS

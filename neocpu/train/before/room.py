@@ -4,20 +4,23 @@ What the run needs, by `preflight.py`, against its memory and disks, on every ra
 is allocated. SSD files that killed runs left in its folder do not count: they are removed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from neocpu.core.errors import NeocpuError, StorageError, TrainingError
+from neocpu.core.errors import NeocpuError
+from neocpu.core.errors import StorageError
+from neocpu.core.errors import TrainingError
+import numpy as np
 from neocpu.kernels.compile.cache import cannot_write
-from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.plan import Plan, shard_bytes
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.storage.arena import HUGE
 from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.before import preflight
-from neocpu.train.before.datasets import Splits
+from neocpu.train.before.expected_data import TrainFacts
 from neocpu.train.before.kernel_markers import is_ready
 from neocpu.train.checkpoint import checkpoints
 from neocpu.train.config.config import Config
@@ -30,7 +33,7 @@ class PlannedRun:
     config: Config
     plan: Plan
     memory: MemoryPlan
-    splits: Splits
+    splits: TrainFacts
     steps: int
     out: Path
 
@@ -79,11 +82,18 @@ def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
+    if comm.rank == 0 and (text := beyond_home(run, _ranks_of_host(comm))):
+        tell(text)
     # rank 0 alone can tell, and it may be another host that is short
     warnings = [text.decode() for text in comm.allgather_bytes(warning.encode()) if text]
     if warnings:
         tell(warnings[0])
     return huge
+
+
+def _ranks_of_host(comm: Comm) -> list[int]:
+    """Ranks that share this one's host and its memory."""
+    return [int(rank) for rank in np.flatnonzero(comm.nodes == comm.node_of(comm.rank))]
 
 
 def _check_memory(run: PlannedRun, comm: Comm) -> tuple[bool, str]:
@@ -92,8 +102,8 @@ def _check_memory(run: PlannedRun, comm: Comm) -> tuple[bool, str]:
     Raises TrainingError if they do not even fit with small ones, unless the config insists.
     """
     needs = rank_needs(run, comm.rank)
-    # ranks of one host share its memory, and each sees all of it as free
-    host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
+    # each sees all of the host's memory as free
+    host_ranks = len(_ranks_of_host(comm))
     once = needs_once(run)
     # a touched row takes a whole page; where huge ones do not fit, small ones may
     huge = preflight.fits(needs.huge, host_ranks, needs.working, once=once)
@@ -135,6 +145,36 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
     if cannot_write() and not is_ready(run.config, run.plan, run.memory.placements):
         working += preflight.COMPILER  # each rank compiles for itself
     return RankNeeds(huge_needs, small_needs, working)
+
+
+def beyond_home(run: PlannedRun, ranks: Iterable[int]) -> str:
+    """A warning of the table that is furthest beyond what there is for it, once all its rows are
+    touched, on a host with these ranks; "" where none is.
+
+    Such a run may well start: memory is mapped as rows are touched, and it may touch few of them.
+    """
+    held = [0] * len(run.plan.tables)
+    for shard in (shard for rank in ranks for shard in run.plan.local(rank)):
+        held[shard.table] += shard_bytes(run.plan.tables[shard.table], shard, run.state_floats)
+    memory = preflight.available_memory()
+    disk = preflight.free_bytes(run.memory.folder or run.out)
+    homes = [disk if PLACEMENTS[name].ssd else memory for name in run.memory.placements]
+    worst = max(range(len(held)), key=lambda number: held[number] / max(homes[number], 1))
+    if held[worst] <= homes[worst]:
+        return ""
+    table = run.plan.tables[worst]
+    on_disk = PLACEMENTS[run.memory.placements[worst]].ssd
+    room = preflight.human(homes[worst])
+    there = f"{room} of its disk are free" if on_disk else f"{room} of memory are available"
+    elsewhere = "" if on_disk else "memory.placement=ddr_over_ssd, which keeps rows on a disk, "
+    touched = run.splits.touchable_rows(run.samples)[table.name]
+    return (
+        f"warning: all {table.rows:,} rows of table {table.name} take "
+        f"{preflight.human(held[worst])} on this host, and {there}; this run touches at most "
+        f"{touched:,} of them, but its checkpoints and digest look at every one. What helps: fewer "
+        f"tables.{table.name}.rows (categories share rows by hash), {elsewhere}a compressed "
+        f"tables.{table.name}.kind, or more hosts"
+    )
 
 
 def needs_once(run: PlannedRun) -> int:

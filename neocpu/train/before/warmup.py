@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
+from neocpu.core.units import duration_text
 from neocpu.ingest.loader import warm_up_reading
 from neocpu.kernels.compile.cache import (
     ADVICE,
     activity,
-    cache_folder,
     cannot_write,
     remove_leftovers,
     write,
@@ -44,12 +44,14 @@ from neocpu.parallel.sharding.plan import Plan, place
 from neocpu.parallel.sharding.schemes import COLUMN_STEP
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.train.before.compile_time import cpu_seconds, expected_seconds, remember
 from neocpu.train.before.kernel_markers import (
+    Kernels,
+    counted,
     deepest,
     is_warm,
-    memory_signature,
+    markers_of,
     rows_move,
-    signature,
     table_formats,
     table_ways,
 )
@@ -70,8 +72,6 @@ DIM = 8
 BATCH = 12
 BAG = 14
 RANKS = 4
-KERNELS = 44  # that a run with its tables in memory compiles, about
-MOVING_KERNELS = 28  # more of them where rows move between memories
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,7 @@ def warm_up(
     watch : shows how many kernels have been compiled.
     """
     started = time.perf_counter()
-    memory_name = memory_signature(config, plan, placements)
-    markers = [cache_folder() / f"warm-{name}" for name in (signature(config, plan), memory_name)]
+    training, *moving = markers_of(config, plan, placements)
     # compiled code is of a kind of CPU: one rank of each compiles, whatever node it is on
     kinds = comm.allgather_bytes("|".join(cpu_kind()).encode())
     leader = kinds.index(kinds[comm.rank]) == comm.rank
@@ -108,26 +107,26 @@ def warm_up(
     obstacle = ""
     # leaders of kinds first: where nodes share a folder, the second turn finds all there
     for responsible in (leader, node_leader and not leader):
-        train = responsible and not is_warm(markers[0])
-        move = responsible and bool(memory_name) and not is_warm(markers[1])
+        train = responsible and not is_warm(training[0])
+        move = responsible and bool(moving) and not is_warm(moving[0][0])
         if comm.size > 1 and (train or move):
             # alone a rank compiles for itself even then; together all would, so nobody walks
             obstacle = cannot_write()
             train = train and not obstacle
             move = move and not obstacle
         if comm.largest(int(train or move)):
-            about = KERNELS * train + MOVING_KERNELS * move
-            with _compiling(tell, watch, about) as helpers:
+            walks = [training] * train + moving * move
+            with _compiling(tell, watch, [counted(*walk) for walk in walks]) as helpers:
                 if train:
                     from neocpu.train.before.companion import companion
 
                     with companion(config) as helper:
                         helpers.append(helper)
                         _train_miniature(config, plan, helper)
-                    _mark(markers[0])
+                    _mark(training[0])
                 if move:
                     _move_rows(config, plan, deepest(placements))
-                    _mark(markers[1])
+                    _mark(moving[0][0])
             # a wait of seconds: asleep, so that the compiler has the cores
             comm.quiet_barrier()
     obstacles = comm.allgather_bytes(obstacle.encode())
@@ -140,10 +139,11 @@ def warm_up(
 
 @contextmanager
 def _compiling(
-    tell: Callable[[str], None] | None, watch: Watch, about: int
+    tell: Callable[[str], None] | None, watch: Watch, walks: Sequence[Kernels]
 ) -> "Iterator[list[Companion]]":
-    """Say that kernels are compiled when the first one is, and show how many of `about` until the
-    block ends; those that the companions in the list compile are counted too.
+    """Say how long compiling takes when the first kernel is to be compiled, and show how many of
+    those of `walks` have been until the block ends; those that the companions in the list compile
+    are counted too.
 
     Garbage is not collected meanwhile: the collector would walk the compiler's many objects again
     and again, a tenth of the time to compile.
@@ -152,30 +152,49 @@ def _compiling(
     loaded = activity.loaded
     collecting = gc.isenabled()
     before = activity.compiled
+    needed, missing = (sum(counts) for counts in zip(Kernels(0, 0), *walks))
+    cpu_before = cpu_seconds()
+    pace = 0.0
     shown = ExitStack()
 
     def count() -> Compiled:
         by_helpers = sum(helper.compiled() for helper in helpers)
         done = activity.compiled - before + by_helpers
         ready = max(activity.loaded - loaded - by_helpers, 0)  # in the cache from earlier runs
-        return Compiled(done, max(about - ready, done + 1))
+        return Compiled(done, max(min(missing, needed - ready), done + 1), pace)
 
     def begin() -> None:
+        nonlocal pace
         activity.on_compile = None
         gc.disable()
+        about = count().about
+        pace = expected_seconds(about) / about
         if tell:
-            kept = "in memory" if cannot_write() else "(once; later runs load them from the cache)"
-            tell(f"compiling kernels {kept}")
+            tell(compiling_line(about, about * pace, bool(cannot_write())))
         shown.enter_context(watch(count))
 
     activity.on_compile = begin
+    if missing < needed:
+        begin()  # a marker names them, and a companion may be the one that compiles them
     try:
         with shown:
             yield helpers
+        remember(count().done, cpu_seconds() - cpu_before)
     finally:
         activity.on_compile = None
         if collecting:
             gc.enable()
+
+
+def compiling_line(kernels: int, seconds: float, in_memory: bool) -> str:
+    """What is said before the first of so many kernels is compiled."""
+    kept = (
+        "in every run again, as the cache cannot be written"
+        if in_memory
+        else "once; later runs load them from the cache"
+    )
+    which = f"about {kernels} kernels" if kernels > 1 else "a kernel"
+    return f"compiling {which}, about {duration_text(seconds)} ({kept})"
 
 
 def _mark(marker: Path) -> None:

@@ -29,6 +29,7 @@ from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.sharding.plan import choose_schemes, is_plan_file
 from neocpu.parallel.transport.throttle import link_speeds
 from neocpu.plan.search.planners import PLANNERS
+from neocpu.tables.hdf5.disk import SIGNATURE
 from neocpu.tables.kinds import FULL, KIND_NAMES, expand, key_records
 from neocpu.tables.specs.compositions import Composition, LogicalTable
 from neocpu.tables.specs.feature_groups import key_groups
@@ -48,6 +49,8 @@ from neocpu.train.config.settings import (
 )
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.settings import ModelConfig
+
+PACKED = (b"\x1f\x8b", b"PAR1")  # first bytes of logs that are no text: gzip, Parquet
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,8 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path = model_path(config)
     try:
+        if path.suffix != ".toml" and (instead := _what_instead(path)):
+            raise ConfigError(f"{path} is {instead}")
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"{error}"
@@ -201,6 +206,25 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> Config:
             why = f"{why}; the model that comes with neocpu is called {path.stem}, without .toml"
         raise ConfigError(f"{path}: cannot read the config: {why}") from error
     return loads(text, str(path), overrides, path.parent)
+
+
+def _what_instead(path: Path) -> str:
+    """What a file of data is that was taken for a config, and what reads it; "" for other files.
+
+    Raises OSError where it cannot be read.
+    """
+    with open(path, "rb") as file:
+        head = file.read(1 << 12)
+    if head.startswith(SIGNATURE):
+        return (
+            "converted data or a checkpoint, not a config; `neocpu data show` or `neocpu "
+            "checkpoint show` says what is in it"
+        )
+    line = head.partition(b"\n")[0]
+    columns = b"=" not in line and not line.startswith((b"#", b"["))
+    if head.startswith(PACKED) or (columns and any(mark in line for mark in b",\t;|")):
+        return f"a log, not a config; try `neocpu init {path}`"
+    return ""
 
 
 def loads(

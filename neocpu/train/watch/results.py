@@ -42,10 +42,13 @@ Progress = Callable[[int, int], AbstractContextManager[Advance]]
 
 
 class Compiled(NamedTuple):
-    """Kernels that have been compiled so far, and about how many there will be in all."""
+    """Kernels that have been compiled so far, about how many there will be in all, and the seconds
+    that one was expected to take.
+    """
 
     done: int
     about: int
+    pace: float
 
 
 # shows how many kernels have been compiled, asking the function now and then, while the block lasts

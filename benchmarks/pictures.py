@@ -1,0 +1,24 @@
+"""Draw the pictures of measurements anew, from the figures that the pages of docs/ hold.
+
+python -m benchmarks.pictures     # nothing is measured
+"""
+
+import argparse
+
+from benchmarks import cache, kind_quality, roofline
+from benchmarks.charts import DOCS
+
+
+def pictures() -> dict[str, str]:
+    """File of docs/ -> what it holds."""
+    return {
+        "cache-misses.svg": cache.picture(cache.recorded()),
+        "kind-quality.svg": kind_quality.picture(kind_quality.recorded()),
+        "roofline.svg": roofline.picture(roofline.recorded()),
+    }
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
+    for file, text in pictures().items():
+        (DOCS / file).write_text(text)
