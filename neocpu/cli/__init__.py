@@ -91,6 +91,10 @@ COMMANDS = {
         "neocpu.cli.oracle:oracle",
         "Export cases that break embedding kernels; check answers, and explain what is wrong.",
     ),
+    "course": (
+        "neocpu.cli.course:course",
+        "Write such a system's parts yourself; see what is wrong, and why (docs/learn.md).",
+    ),
     "doctor": (
         "neocpu.cli.doctor:doctor",
         "Check MPI, threads, CPU, memory and folders; say what to mend.",

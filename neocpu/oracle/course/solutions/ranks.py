@@ -1,0 +1,21 @@
+"""Which rank needs which lookup, where a table is cut by rows?"""
+
+import numpy as np
+
+
+def bucketize(
+    lengths: np.ndarray, rows: np.ndarray, block: int, ranks: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Deal out the lookups of a table that is cut by rows: rank r has the rows from r*block on.
+
+    lengths : int64[B], lookups of each bag.
+    rows : int64[n], the row of each lookup, bag after bag; below block * ranks.
+    block : rows of each rank.
+    Returns (lengths int64[ranks * B], rows int64[n]): for rank after rank, how many lookups it gets
+    of each bag, and these lookups, in the order of the bags, as rows of the rank's own block.
+    """
+    bag = np.repeat(np.arange(len(lengths)), lengths)
+    owner = rows // block
+    dealt_lengths = [np.bincount(bag[owner == r], minlength=len(lengths)) for r in range(ranks)]
+    dealt_rows = [rows[owner == r] - r * block for r in range(ranks)]
+    return np.concatenate(dealt_lengths), np.concatenate(dealt_rows)
