@@ -81,9 +81,11 @@ class StudentFile:
                 f"{self.path}: {name} is a {type(function).__name__}, not a function {wanted}"
             )
         try:
-            inspect.signature(function).bind(*parameters)
-        except TypeError as error:
             signature = inspect.signature(function)
+            signature.bind(*parameters)
+        except ValueError:
+            pass  # of NumPy's own functions nobody knows the signature
+        except TypeError as error:
             raise OracleError(
                 f"{self.path}: {name}{signature} is called as {wanted}: {error}"
             ) from error

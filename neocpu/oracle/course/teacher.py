@@ -155,8 +155,8 @@ def type_fault(returned: Returned, x: Elements) -> str:
     if fits:
         return ""
     hint = ""
-    if returned.dtype == "float32" and x.dtype == np.float64:
-        hint = "; np.zeros, np.array and Python's floats are float64 unless told otherwise"
+    if x.dtype == np.float64:
+        hint = "; np.zeros, np.empty and Python's floats are float64 unless told otherwise"
     return f"{returned.name} has elements of {x.dtype}, expected {returned.dtype}{hint}"
 
 

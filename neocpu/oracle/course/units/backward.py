@@ -60,7 +60,7 @@ UNIT = CourseUnit(
             slips=(
                 Slip(
                     "a lookup takes the gradient of the bag before its own",
-                    "np.repeat(np.arange(bags), lengths) has bag 0 for the lookups of the first bag",
+                    "np.repeat(np.arange(bags), lengths) begins with bag 0",
                     (("gradient[bag[lookups]]", "gradient[bag[lookups] - 1]"),),
                 ),
                 Slip(

@@ -80,10 +80,9 @@ UNIT = CourseUnit(
                     "the sum of a bag goes on from that of the bag before",
                     "begin every bag with zeros",
                     (
-                        (
-                            "        if mean and",
-                            "        if bag and not mean:\n            out[bag] += out[bag - 1]\n        if mean and",
-                        ),
+                        ("float32)\n    for", "float32)\n    total = 0\n    for"),
+                        ("out[bag] +=", "total = total +"),
+                        ("        if mean", "        out[bag] = total\n        if mean"),
                     ),
                 ),
             ),
