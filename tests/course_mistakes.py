@@ -106,7 +106,7 @@ def exact_sum(terms):
     "backward": (
         ("np.mean(g * g) -> np.sum(g * g)", "the sum of squares over the columns"),
         (
-            X,
+            "np.sqrt(sums[row]) + np.float32(eps) -> np.sqrt(sums[row] + eps)",
             "inside the square root",
         ),
         (

@@ -197,7 +197,11 @@ def test_a_loop_without_an_end_is_stopped_at_its_line() -> None:
 
 
 def test_a_loop_that_catches_everything_ends_the_process(folder: Path) -> None:
-    body = "    while True:\n        try:\n            sum(range(10**6))\n        except:\n            pass"
+    body = """    while True:
+        try:
+            sum(range(10**6))
+        except:
+            pass"""
     (folder / "my3.py").write_text(exact(body))
     command = [sys.executable, "-m", "neocpu", "course", "check", "3", "--seconds", "0.2"]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
