@@ -61,7 +61,7 @@ def dlrm() -> tuple[str, list[str]]:
     body += cell(460, 90, "pairs", RANKS[1], 70) + arrow(532, 105, 558, 105)
     body += cell(560, 90, "top", RANKS[2], 60) + arrow(622, 105, 648, 105)
     body += cell(650, 90, "z, loss", GREY, 80)
-    body += arrow(690, 140, 690, 185, RED) + [line(90, 205, 690, 205, RED, "5 4")]
+    body += [line(690, 122, 690, 185, RED, "5 4"), line(90, 205, 690, 205, RED, "5 4")]
     body += [line(690, 185, 690, 205, RED, "5 4"), *arrow(90, 205, 90, 183, RED)]
     body.append(
         text(390, 222, "the way back: each line forward has one line backward", 12, RED, "middle")
@@ -92,7 +92,7 @@ def bags() -> tuple[str, list[str]]:
 def order() -> tuple[str, list[str]]:
     """Running fp32 sums of four numbers in four orders."""
     big = np.float32(2**24)
-    names = {float(big): "2²⁴", -float(big): "−2²⁴", 1.0: "1"}
+    names = {float(big): "2²⁴", -float(big): "\N{MINUS SIGN}2²⁴", 1.0: "1"}
     body = [
         text(20, 26, "terms, in the order in which they are added"),
         text(330, 26, "running sums in fp32"),
@@ -212,16 +212,13 @@ def trees() -> tuple[str, list[str]]:
             shade = RANKS[covering[0]] if covering else GREY
             if size < 8:
                 parent = start // (2 * size) * 2 * size
-                body.append(line(x, y, 60 + 76 * (parent + size), y - 30, INK))
+                body.append(line(x, y, 60 + 76 * (parent + size), y - 20, INK))
             words = f"leaf {start}" if size == 1 else f"{start}, {size}"
-            body += cell(x - 32, y, words, shade, 64)
             if (start, size) in owner:
-                body.append(
-                    text(x, y - 4, f"rank {owner[start, size]} sends it", 10, RED, "middle")
-                )
-    body.append(
-        text(20, 20, "grey nodes are added by whoever receives the others: left + right", 12)
-    )
+                body.append(box(x - 35, y - 3, 68, 36, INK))
+            body += cell(x - 32, y, words, shade, 64)
+    body.append(text(20, 20, "framed: what ranks 0 (blue), 1 (orange) and 2 (green) send", 12))
+    body.append(text(20, 38, "grey: what whoever receives them adds, left + right", 12))
     return (
         "A tree over eight leaves; three ranks send the largest aligned nodes of their leaves",
         body,
@@ -317,6 +314,7 @@ def run() -> tuple[str, list[str]]:
     return "One step on one rank: its computing, its waits, and exchanges under way", body
 
 
+HEIGHTS = (236, 150, 222, 180, 230, 205, 236, 290, 205, 215)
 DRAWINGS = (dlrm, bags, order, backward, narrow, ranks, trees, planner, tiers, run)
 
 
@@ -325,7 +323,7 @@ def pictures() -> dict[str, str]:
     drawn = {}
     for number, draw in enumerate(DRAWINGS, 1):
         title, body = draw()
-        height = 300 if draw is planner else 236
+        height = HEIGHTS[number - 1]
         drawn[f"{number:02}_{draw.__name__}.svg"] = document(760, height, title, title, body)
     return drawn
 
