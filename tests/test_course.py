@@ -26,6 +26,7 @@ from neocpu.oracle.course.unit import CourseUnit, Slip
 from neocpu.oracle.course.units import UNITS
 from neocpu.oracle.course.units import run as run_unit
 from neocpu.tables.tiers.cache import Cache
+from tests.course_answers import ANSWERS
 from tests.course_mistakes import EDIT, MISTAKES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,7 +83,15 @@ def unit_of(name: str) -> CourseUnit:
 def test_the_solution_of_a_unit_passes(unit: CourseUnit) -> None:
     marks = examined(unit, source(unit.name))
     assert marks.passed, marks.lines
-    assert marks.asked == sum(len(list(e.problems())) for e in unit.exercises)
+    for exercise, line in zip(unit.exercises, marks.lines):
+        count = len(list(exercise.problems()))
+        assert line == f"{exercise.function}: right on all {count} problems"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=NAMES)
+def test_a_right_answer_of_another_kind_passes(unit: CourseUnit) -> None:
+    marks = examined(unit, f"import numpy as np\n{ANSWERS[unit.name]}")
+    assert marks.passed, marks.lines
 
 
 @pytest.mark.parametrize(("unit", "slip"), SLIPS, ids=lambda value: getattr(value, "about", ""))
@@ -313,10 +322,26 @@ def test_a_unit_is_begun_checked_and_passed(folder: Path) -> None:
     (folder / "my3.py").write_text(solution)
     assert course("check", "3").return_value == 0
     assert re.search(r"the order of a sum +passed", course().output)
+    assert "1 of 10 are passed" in course().output
     (folder / "my3.py").write_text(solution + "# changed\n")
     assert "my3.py has changed since it passed" in course().output
     (folder / "elsewhere.py").write_text(solution)
     assert course("check", "3", "elsewhere.py").return_value == 0
+
+
+def test_a_command_without_a_number_means_the_next_unit(folder: Path) -> None:
+    assert "my1.py is written" in course("start").output
+    assert course("check").return_value == 1
+    (folder / "my1.py").write_text(course("solution").output)
+    assert "a DLRM in 40 lines of NumPy: passed" in course("check").output
+    assert "my2.py is written" in course("start").output
+
+
+def test_each_function_of_a_file_is_judged() -> None:
+    text = source("trees")
+    broken = text.replace("    nodes = []\n", "    raise NotImplementedError('later')\n")
+    words = said(unit_of("trees"), broken)
+    assert "later" in words and "climb: right on all" in words
 
 
 def test_a_journal_that_is_none_is_refused(folder: Path) -> None:

@@ -8,7 +8,7 @@ import click
 if TYPE_CHECKING:
     from neocpu.oracle.course.unit import CourseUnit
 
-UNIT = click.argument("number", metavar="UNIT", type=int)
+UNIT = click.argument("number", metavar="[UNIT]", type=int, required=False)
 
 
 @click.group(invoke_without_command=True)
@@ -16,7 +16,8 @@ UNIT = click.argument("number", metavar="UNIT", type=int)
 def course(context: click.Context) -> None:
     """Write such a system's parts yourself; see what is wrong, and why (docs/learn.md).
 
-    Without a command: list the units, and which of them the files of this folder have passed.
+    Without a command: list the units, and which of them the files of this folder have passed. UNIT
+    is the number of one; without it, of the first that is not passed.
     """
     if context.invoked_subcommand is not None:
         return
@@ -24,19 +25,17 @@ def course(context: click.Context) -> None:
     from neocpu.oracle.course.units import UNITS
 
     journal = Journal(Path())
-    states = {
-        number: journal.state(number, _file_of(number)) for number in range(1, len(UNITS) + 1)
-    }
+    passed = 0
     for number, unit in enumerate(UNITS, 1):
-        state = states[number]
+        state = journal.state(number, _file_of(number))
+        passed += state == "passed"
         line = f"{number:2}  {unit.title:32} {state}".rstrip()
         click.secho(line, fg="green" if state == "passed" else None)
-    coming = next((n for n, state in states.items() if state != "passed"), None)
-    if coming is None:
-        click.echo("all units are passed")
-        return
-    verb = "check" if _file_of(coming).exists() else "start"
-    click.echo(f"\nnext: {_page(UNITS[coming - 1], coming)}, then `neocpu course {verb} {coming}`")
+    click.echo(f"\n{passed} of {len(UNITS)} are passed")
+    if passed < len(UNITS):
+        number, unit = _chosen(None)
+        verb = "check" if _file_of(number).exists() else "start"
+        click.echo(f"next: {_page(unit, number)}, then `neocpu course {verb} {number}`")
 
 
 def _file_of(number: int) -> Path:
@@ -48,23 +47,32 @@ def _page(unit: "CourseUnit", number: int) -> str:
     return f"docs/course/{number:02}_{unit.name}.md"
 
 
-def _unit(number: int) -> "CourseUnit":
-    """The unit of that number. Raises UsageError if there is none."""
+def _chosen(number: int | None) -> "tuple[int, CourseUnit]":
+    """The unit of that number; of None the first that is not passed, or else the last.
+
+    Raises UsageError if there is none.
+    """
+    from neocpu.oracle.course.journal import Journal
     from neocpu.oracle.course.units import UNITS
 
+    if number is None:
+        journal = Journal(Path())
+        numbers = range(1, len(UNITS) + 1)
+        ahead = (n for n in numbers if journal.state(n, _file_of(n)) != "passed")
+        number = next(ahead, len(UNITS))
     if not 1 <= number <= len(UNITS):
         raise click.BadParameter(f"there are the units 1 to {len(UNITS)}", param_hint="UNIT")
-    return UNITS[number - 1]
+    return number, UNITS[number - 1]
 
 
 @course.command()
 @UNIT
-def start(number: int) -> None:
+def start(number: int | None) -> None:
     """Write myUNIT.py, with the functions to be written; an existing one stays."""
     from neocpu.core.errors import DataError
     from neocpu.oracle.course.solutions import starter
 
-    unit = _unit(number)
+    number, unit = _chosen(number)
     path = _file_of(number)
     try:
         # "x" creates or fails, so that nobody's work is lost
@@ -88,12 +96,12 @@ def start(number: int) -> None:
     show_default=True,
     help="How long one call of a function may take.",
 )
-def check(number: int, file: Path | None, seconds: float) -> int:
+def check(number: int | None, file: Path | None, seconds: float) -> int:
     """Try the functions of FILE (myUNIT.py) on many problems; exit status 1 if one is wrong."""
     from neocpu.oracle.course.journal import Journal, digest
     from neocpu.oracle.course.teacher import examine
 
-    unit = _unit(number)
+    number, unit = _chosen(number)
     path = _file_of(number) if file is None else file
     journal = Journal(Path())
     marks = examine(unit, path, seconds, f"neocpu course start {number}")
@@ -111,11 +119,12 @@ def check(number: int, file: Path | None, seconds: float) -> int:
 
 @course.command()
 @UNIT
-def hint(number: int) -> None:
+def hint(number: int | None) -> None:
     """Give the next hint of a unit, after those that were read already."""
     from neocpu.oracle.course.journal import Journal
 
-    rungs = _unit(number).rungs()
+    number, unit = _chosen(number)
+    rungs = unit.rungs()
     journal = Journal(Path())
     read = min(journal.hints(number) + 1, len(rungs))
     for rung, text in enumerate(rungs[:read], 1):
@@ -127,8 +136,9 @@ def hint(number: int) -> None:
 
 @course.command()
 @UNIT
-def solution(number: int) -> None:
+def solution(number: int | None) -> None:
     """Print a solution of a unit."""
     from neocpu.oracle.course.solutions import source
 
-    click.echo(source(_unit(number).name), nl=False)
+    _, unit = _chosen(number)
+    click.echo(source(unit.name), nl=False)

@@ -38,10 +38,9 @@ Answers = dict[str, Elements]
 
 @dataclass(frozen=True)
 class Marks:
-    """What a check says. asked : how many problems."""
+    """What a check says."""
 
     passed: bool
-    asked: int
     lines: tuple[str, ...]
 
 
@@ -52,22 +51,27 @@ def examine(unit: CourseUnit, path: Path, seconds: float, start: str) -> Marks:
     start : the command that writes such a file, for messages.
     Raises DataError where there is no file.
     """
-    asked = 0
     lines: list[str] = []
+    passed = True
     try:
         student = StudentFile(path, seconds, start)
-        for exercise in unit.exercises:
-            problems = list(exercise.problems())
-            faults = list(_faults(exercise, problems, student))
-            if faults:
-                return Marks(False, asked, tuple(faults))
-            asked += len(problems)
-            lines.append(f"{exercise.function}: right on all {len(problems)} problems")
-        if unit.own_run is not None:
-            lines.append(unit.own_run(vars(student.module)))
     except OracleError as error:
-        return Marks(False, asked, (*lines, str(error)))
-    return Marks(True, asked, tuple(lines))
+        return Marks(False, (str(error),))
+    for exercise in unit.exercises:
+        problems = list(exercise.problems())
+        try:
+            faults = list(_faults(exercise, problems, student))
+        except OracleError as error:
+            # the other functions of the file are judged all the same
+            faults = [str(error)]
+        passed &= not faults
+        lines += faults or [f"{exercise.function}: right on all {len(problems)} problems"]
+    if passed and unit.own_run is not None:
+        try:
+            lines.append(unit.own_run(vars(student.module)))
+        except OracleError as error:
+            return Marks(False, (*lines, str(error)))
+    return Marks(passed, tuple(lines))
 
 
 def _faults(exercise: Exercise, problems: Sequence[Problem], student: StudentFile) -> Iterator[str]:
