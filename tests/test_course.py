@@ -25,6 +25,7 @@ from neocpu.oracle.course.teacher import Marks, examine
 from neocpu.oracle.course.unit import CourseUnit, Slip
 from neocpu.oracle.course.units import UNITS
 from neocpu.oracle.course.units import run as run_unit
+from neocpu.plan.search.partition import Packing, greedy
 from neocpu.tables.tiers.cache import Cache
 from tests.course_answers import ANSWERS
 from tests.course_mistakes import EDIT, MISTAKES
@@ -278,6 +279,16 @@ def test_the_greedy_plan_is_near_the_best() -> None:
         assert np.bincount(owner, weights=seconds).max() <= best * (4 / 3 - 1 / 6) + 1e-9
 
 
+def test_the_courses_greedy_plan_is_the_planners() -> None:
+    for problem in unit_of("planner").exercises[0].problems():
+        x = problem.arguments
+        none = np.zeros((x["ranks"], 1))
+        items = x["seconds"][:, None], x["sizes"][:, None].astype(float)
+        planned = greedy(Packing(*items, none, none, np.array([float(x["room"])])))
+        assert planned is not None
+        assert place(**x).tolist() == planned.tolist(), problem.about
+
+
 def test_problems_are_the_same_every_time() -> None:
     for _, exercise in EXERCISES:
         for one, other in zip(exercise.problems(), exercise.problems()):
@@ -295,6 +306,10 @@ def test_an_own_run_is_asked_for_and_read(folder: Path) -> None:
     path = folder / "runs" / "course" / "run.json"
     path.write_text(json.dumps({"ranks": 1, "tiers": []}))
     assert "a run of 1 ranks without tiers" in said(unit, source("run"))
+    path.write_text(json.dumps({"ranks": 4, "tiers": [{}]}))
+    trace = {"traceEvents": run_unit.trace(1, 2, False)}
+    (folder / "runs" / "course-trace.json").write_text(json.dumps(trace))
+    assert "not a trace of 4 ranks" in said(unit, source("run"))
     path.unlink()
     assert run_unit.COMMAND in said(unit, source("run"))
 

@@ -247,14 +247,19 @@ def _first_elements(exercise: Exercise, report: Report) -> Iterator[str]:
 def _reasons(report: Report) -> Iterator[str]:
     """What the oracle's explanations say to a student."""
     for finding in report.findings:
-        if not finding.strong or finding.diagnosis.kind not in ("mistake", "quirk", "pattern"):
+        diagnosis = finding.diagnosis
+        if not finding.strong or diagnosis.kind == "mirror":
             continue
-        yield f"  looks as if {finding.diagnosis.about}"
+        if diagnosis.kind == "pattern":
+            yield f"  the numbers show a pattern: {diagnosis.about}"
+        elif diagnosis.names[0] in SWITCHES:
+            # what roundings prove of themselves stands in the verdict already
+            yield f"  looks as if {', and '.join(SWITCHES[name].about for name in diagnosis.names)}"
         for name in finding.equally:
             if name in SWITCHES:
                 yield f"    or as if {SWITCHES[name].about}"
-        if finding.diagnosis.fix:
-            yield f"    {finding.diagnosis.fix}"
+        if diagnosis.fix:
+            yield f"    {diagnosis.fix}"
 
 
 def _slip_lines(

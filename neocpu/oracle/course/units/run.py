@@ -115,6 +115,8 @@ def own_run(names: Mapping[str, object]) -> str:
             f"{folder}: a run of {run.get('ranks')} ranks {tiers} tiers; the course asks for "
             f"{RANKS} ranks with tiers:\n  {COMMAND}"
         )
+    if {event.get("pid") for event in events} != set(range(RANKS)):
+        raise OracleError(f"{path}: not a trace of {RANKS} ranks; run:\n  {COMMAND}")
     shares = [time_shares(events, rank) for rank in range(RANKS)]
     lines = [
         f"rank {rank}: {computing:.0%} computing, {waiting:.0%} waiting, "
