@@ -154,6 +154,10 @@ def exact(body: str) -> str:
         (exact("    return terms[:1]"), r"sum has the shape \[1\], expected \[\]"),
         (exact("    return terms[0] / 0 if nothing else 1"), "nothing has this name"),
         (exact("    return terms[9]"), r"line 4:\n    return terms\[9\]\n  an index lies outside"),
+        (
+            f"def term(x):\n    return x[99]\n{exact('    return term(terms)')}",
+            r"line 2:\n    return x\[99\]",
+        ),
         (exact("    return exact_sum(terms)"), "calls itself without an end"),
         (exact("    return {}['a']"), "a dictionary has no such key"),
         (exact("    raise SystemExit"), "this ends the program, not the function"),

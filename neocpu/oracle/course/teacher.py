@@ -8,8 +8,7 @@ Mistakes are the oracle's switches where the exercise is one of its operators, e
 the solution. Either explains only what it predicts.
 """
 
-import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -17,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from neocpu.core.errors import OracleError
-from neocpu.core.types import Elements
 from neocpu.oracle.checking import judge_cases
+from neocpu.oracle.course.forms import Answers, asked_lines, named, same, shape_fault, type_fault
 from neocpu.oracle.course.solutions import exercise_function
 from neocpu.oracle.course.student import StudentFile
-from neocpu.oracle.course.unit import CourseUnit, Exercise, Problem, Returned, Slip
+from neocpu.oracle.course.unit import CourseUnit, Exercise, Problem, Slip
 from neocpu.oracle.report import Report
 from neocpu.oracle.semantics import SWITCHES
 from neocpu.oracle.verdicts.compare import as_text
@@ -29,11 +28,6 @@ from neocpu.oracle.verdicts.compare import as_text
 BUDGET = 8.0  # seconds in which the oracle looks for what explains wrong answers
 # what an edit that does not fit a problem, or another edit, may raise: it then explains nothing
 MISFITS = (ArithmeticError, LookupError, NameError, OracleError, TypeError, ValueError)
-SHOWN = 30  # elements of an array that are written out
-DIGITS = 7  # of numbers that are written out
-KINDS = {"integer": "iu", "float": "f", "bool": "b"}
-
-Answers = dict[str, Elements]
 
 
 @dataclass(frozen=True)
@@ -90,7 +84,7 @@ def _faults(exercise: Exercise, problems: Sequence[Problem], student: StudentFil
                 malformed = shape_fault(returned, answer[returned.name], expected[returned.name])
             if malformed:
                 yield f"{exercise.function}: {malformed}"
-                yield from _asked(problem)
+                yield from asked_lines(problem)
                 return
         answers.append(answer)
     yield from _wrong(exercise, problems, answers)
@@ -100,68 +94,6 @@ def _faults(exercise: Exercise, problems: Sequence[Problem], student: StudentFil
             f"{exercise.function}: the first problem, asked a second time, has another answer: "
             "does something stay from call to call, in a global or a default value?"
         )
-
-
-def named(exercise: Exercise, value: object) -> Answers:
-    """The arrays of a returned value by name. Raises OracleError for what is none."""
-    names = [returned.name for returned in exercise.returned]
-    wanted = ", ".join(names)
-    if value is None:
-        raise OracleError(
-            f"{exercise.function} returns nothing; does it end with `return {wanted}`?"
-        )
-    if len(names) > 1 and not isinstance(value, tuple | list):
-        raise OracleError(
-            f"{exercise.function} returns a {type(value).__name__}, expected {len(names)} things: "
-            f"{wanted}"
-        )
-    values = [value]
-    if len(names) > 1 and isinstance(value, tuple | list):
-        values = list(value)
-    if len(values) != len(names):
-        raise OracleError(
-            f"{exercise.function} returns {len(values)} things, expected {len(names)}: {wanted}"
-        )
-    answer = {}
-    for name, part in zip(names, values):
-        try:
-            array = np.asarray(part)
-        except ValueError as error:
-            raise OracleError(
-                f"{exercise.function}: {name} is a list of lists of different lengths"
-            ) from error
-        if array.dtype.kind not in "biuf":
-            raise OracleError(
-                f"{exercise.function}: {name} is a {type(part).__name__}, expected numbers"
-            )
-        answer[name] = array
-    return answer
-
-
-def shape_fault(returned: Returned, x: Elements, expected: Elements) -> str:
-    """What is wrong with a shape, in words; "" if nothing."""
-    if x.shape == expected.shape:
-        return ""
-    if x.ndim == 1 == expected.ndim and max(x.size, expected.size) <= SHOWN:
-        return f"{returned.name}: yours is {_shown(x)}, expected {_shown(expected)}"
-    turned = "; it is transposed" if x.ndim > 1 and x.shape == expected.shape[::-1] else ""
-    shapes = f"the shape {list(x.shape)}, expected {list(expected.shape)}"
-    return f"{returned.name} has {shapes}: {returned.about}{turned}"
-
-
-def type_fault(returned: Returned, x: Elements) -> str:
-    """What is wrong with the type of elements, in words; "" if nothing."""
-    if returned.dtype in KINDS:
-        # an empty list has no type of its own
-        fits = x.dtype.kind in KINDS[returned.dtype] or not x.size
-    else:
-        fits = x.dtype == np.dtype(returned.dtype)
-    if fits:
-        return ""
-    hint = ""
-    if x.dtype == np.float64:
-        hint = "; np.zeros, np.empty and Python's floats are float64 unless told otherwise"
-    return f"{returned.name} has elements of {x.dtype}, expected {returned.dtype}{hint}"
 
 
 def expected_of(exercise: Exercise, problem: Problem) -> Answers:
@@ -192,7 +124,7 @@ def _wrong(
         return
     yield f"{exercise.function}: wrong on {len(failed)} of {len(problems)} problems"
     problem = problems[failed[0]]
-    yield from _asked(problem)
+    yield from asked_lines(problem)
     if report is None:
         yield f"  {_element_fault(exercise, problem, answers[failed[0]])}"
     else:
@@ -298,30 +230,3 @@ def _predicts(
                 if x.shape != theirs.shape or not returned.right(theirs, x).all():
                     return False
     return True
-
-
-def same(left: Answers, right: Answers) -> bool:
-    """Are two answers equal to the last bit?"""
-    return all(
-        x.shape == right[name].shape and np.array_equal(x, right[name], equal_nan=True)
-        for name, x in left.items()
-    )
-
-
-def _asked(problem: Problem) -> Iterator[str]:
-    """What was asked, with the arguments that can be read."""
-    yield f"  asked about {problem.about}"
-    for name, value in problem.arguments.items():
-        yield f"    {name} = {_shown(value)}"
-
-
-def _shown(value: object) -> str:
-    """A value in one line."""
-    if isinstance(value, np.ndarray):
-        if value.size > SHOWN:
-            return f"{value.dtype}{list(value.shape)}"
-        text = np.array2string(value, precision=DIGITS, separator=", ", max_line_width=10**6)
-        return " ".join(text.split())
-    if isinstance(value, Mapping | list) and len(value) > SHOWN // 5:
-        return f"a {type(value).__name__} of {len(value)}"
-    return inspect.cleandoc(repr(value))
