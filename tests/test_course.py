@@ -404,6 +404,29 @@ def test_the_code_of_a_page_runs(number: int, unit: CourseUnit) -> None:
         exec(block, names)
 
 
+def test_units_lead_to_every_lesson() -> None:
+    pages = "".join(page_of(number, unit).read_text() for number, unit in NUMBERED)
+    lessons = (ROOT / "examples" / "lessons").glob("[0-9]*.py")
+    assert [path.name for path in lessons if f"/lessons/{path.name})" not in pages] == []
+
+
+NO_NUMBA = """
+import sys
+from pathlib import Path
+from neocpu.oracle.course.solutions import source
+from neocpu.oracle.course.teacher import examine
+from neocpu.oracle.course.units import UNITS
+for unit in UNITS:
+    Path("my.py").write_text(source(unit.name))
+    assert examine(unit, Path("my.py"), 10.0, "").passed, unit.name
+assert "numba" not in sys.modules
+"""
+
+
+def test_checks_need_no_compiler() -> None:
+    subprocess.run([sys.executable, "-c", NO_NUMBA], timeout=120, check=True)
+
+
 def test_pages_hide_the_solutions() -> None:
     text = (PAGES / "solutions.md").read_text()
     for unit in UNITS:
