@@ -83,6 +83,16 @@ def bucketize(lengths, rows, block, ranks):
         position += length
     flat = [row for rank in out for bag in rank for row in bag]
     return [len(bag) for rank in out for bag in rank], flat
+
+def needs(rectangles, rows, home, ranks, columns):
+    holds = np.zeros((ranks, len(rows)), int)
+    for begin, end, first, last, rank in rectangles:
+        holds[rank] += np.where((rows >= begin) & (rows < end), last - first, 0)
+    needed = holds > 0
+    own = holds[home] == columns
+    needed[:, own] = False
+    needed[home, own] = True
+    return needed.T
 """,
     "trees": """
 def aligned_nodes(lo, hi):

@@ -183,6 +183,25 @@ def bucketize(lengths, rows, block, ranks):
             "bag[owner == r], minlength=len(lengths)) -> bag[owner == r])",
             "lengths: yours is",
         ),
+        (
+            """
+def needs(rectangles, rows, home, ranks, columns):
+    return np.array([[any(a <= row < b and rank == r for a, b, _, _, rank in rectangles)
+                      for r in range(ranks)] for row in rows], bool).reshape(-1, ranks)
+""",
+            "every rank that has a copy gets the lookup",
+        ),
+        (
+            """
+def needs(rectangles, rows, home, ranks, columns):
+    out = np.zeros((len(rows), ranks), bool)
+    for k, row in enumerate(rows):
+        holders = [r for a, b, _, _, r in rectangles if a <= row < b]
+        out[k, [home] if home in holders else holders] = True
+    return out
+""",
+            "has some columns of the row itself asks nobody else",
+        ),
     ),
     "trees": (
         (
