@@ -20,6 +20,7 @@ MISTAKES: dict[str, tuple[tuple[str, str], ...]] = {
         ("np.maximum(x @ bottom.T, 0) -> (x @ bottom.T) * 1", "missing in the forward pass"),
         ("np.subtract.at( -> np.add.at(table, [], 0) if t < 99 else (", "tables are not trained"),
         ("losses.append( -> losses.insert(0, ", "losses, step 0: yours is"),
+        ("return np.array(losses) -> return np.array(losses) + 1e-5", "losses, step 0: yours is"),
     ),
     "bags": (
         (
