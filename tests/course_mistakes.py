@@ -131,6 +131,18 @@ def backward(table, sums, offsets, rows, gradient, rate, eps):
             """
 def backward(table, sums, offsets, rows, gradient, rate, eps):
     table, sums = table.copy(), sums.copy()
+    for b in range(len(offsets) - 1):
+        for row in set(rows[offsets[b] : offsets[b + 1]]):
+            sums[row] += np.mean(gradient[b] ** 2)
+            table[row] -= rate * gradient[b] / (np.sqrt(sums[row]) + eps)
+    return table, sums
+""",
+            "and a row that occurs several times in a bag counts once",
+        ),
+        (
+            """
+def backward(table, sums, offsets, rows, gradient, rate, eps):
+    table, sums = table.copy(), sums.copy()
     bag = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     g = np.zeros_like(table)
     g[rows] = gradient[bag]

@@ -102,6 +102,14 @@ def test_a_slip_is_named_and_no_other(unit: CourseUnit, slip: Slip) -> None:
     assert slip.fix in words
 
 
+def test_two_slips_at_once_are_named_together() -> None:
+    slips = unit_of("dlrm").exercises[0].slips
+    one, other = slips[1], slips[3]
+    text = edited(source("dlrm"), *one.edits, *other.edits)
+    words = said(unit_of("dlrm"), text)
+    assert f"looks as if {one.about}, and {other.about}" in words
+
+
 def test_every_unit_has_planted_mistakes() -> None:
     assert list(MISTAKES) == NAMES
     assert min(map(len, MISTAKES.values())) >= 3
