@@ -25,7 +25,14 @@ from neocpu.tables.specs.specs import TableKeys
 from neocpu.train.config.config import SECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("*.md", "docs/*.md", "examples/*.md", "data/*.md", "examples/slurm/*.sh")
+PAGES = (
+    "*.md",
+    "docs/*.md",
+    "docs/course/*.md",
+    "examples/*.md",
+    "data/*.md",
+    "examples/slurm/*.sh",
+)
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 SHELLS = ("", "sh", "bash", "console", "text")

@@ -18,7 +18,11 @@ MODULE = re.compile(r"`(neocpu[.\w]*)`")
 IMPORT = re.compile(
     r"^(?:>>> )?\s*(?:from (neocpu[.\w]*) import (\w+)|import (neocpu[.\w]*))", re.MULTILINE
 )
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+PAGES = [
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").glob("course/*.md")),
+    ROOT / "README.md",
+]
 # what pages and lessons may show: a family by its prefix stands for all of its modules
 FAMILIES = ("neocpu.kernels.",)
 

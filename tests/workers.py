@@ -41,7 +41,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     ),
     "formats": ("spmd::test_on_threads", "narrow_homes", "narrow", "formats", "tiers"),
     "updates": ("tbe", "update", "sharded", "preflight"),
-    "lookups": ("lookup", "codecs_rows", "codecs", "pooling", "cache"),
+    "lookups": ("lookup", "codecs_rows", "codecs", "pooling", "cache", "course"),
     "benchmarks": ("benchmarks",),
     "toys": ("recipes",),
     "exports": ("export", "export_onnx", "imports", "serve"),

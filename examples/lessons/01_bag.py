@@ -16,8 +16,11 @@ from neocpu.kernels.rows import lookup as tuned
 from neocpu.kernels.twins.rows import lookup as twin
 
 # %%
-# A table of 8 rows and 4 columns, and three bags: rows 3, 7, 7; nothing; rows 0, 2.
-# In the flat array that kernels read, row r begins at element 4 r.
+# A table of 8 rows, 0 to 7, and 4 columns, and three bags: rows 3, 7, 7; nothing; rows 0, 2.
+# Kernels read all tables as one flat array. ``Entries`` says where in it this one begins
+# (``base``), how many columns it has (``width``), how many elements are from row to row
+# (``stride``), and that its bags are 0 up to 3 (``first``); ``Lines``, where a bag's vector is
+# written, and how far apart.
 
 table = (np.arange(32, dtype=np.float32) - 16) / 8
 bags = Bags(

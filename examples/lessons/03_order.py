@@ -62,5 +62,5 @@ show("03_order")
 # ``neocpu/kernels/plain/numbers/exact.py``, kernel ``neocpu/kernels/rows/pooling.py``, test
 # ``tests/test_pooling.py``; the norm is ``docs/arithmetic.md``, section 3.
 #
-# **Exercise.** Sort the terms by magnitude before adding them in fp32, ascending and descending.
-# How much of the scatter goes, and why does none of it go with pairs that cancel?
+# **Exercise.** Write the exact sum yourself, without a look at the twin: unit 3 of the course,
+# ``docs/course/03_order.md``, says when it is right, and what is wrong.

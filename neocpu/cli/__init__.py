@@ -98,7 +98,11 @@ SECTIONS = {
             "Measure what this machine achieves, and write it to a machine file.",
         ),
     },
-    "Kernels": {
+    "Learn and check": {
+        "course": (
+            "neocpu.cli.course:course",
+            "Write such a system's parts yourself; see what is wrong, and why (docs/learn.md).",
+        ),
         "oracle": (
             "neocpu.cli.oracle:oracle",
             "Export cases that break embedding kernels; check answers, and explain what is wrong.",

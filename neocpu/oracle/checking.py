@@ -146,6 +146,22 @@ def judge_suite(
     return JudgedSuite(report, _with_verdicts(trials, report.cases))
 
 
+def judge_cases(answered: Iterable[tuple[Case, Mapping[str, Array]]]) -> JudgedSuite:
+    """Verdicts, within bounds, on answers to cases that stand in no suite; as judge_suite.
+
+    answered : cases of different names, each with answers by output.
+    """
+    outcomes = []
+    trials = []
+    for case, answers in answered:
+        truths = find_operator(case.op).truth(case.inputs, case.options)
+        outcome, trial = _judged(case, truths, answers, {}, False, None)
+        outcomes.append(outcome)
+        trials.append(trial)
+    report = Report(tuple(judged_by_seed(outcomes)), (), (), unsought=True)
+    return JudgedSuite(report, _with_verdicts(trials, report.cases))
+
+
 def _with_verdicts(
     trials: Iterable[CaseTrial], outcomes: Iterable[CaseOutcome]
 ) -> tuple[CaseTrial, ...]:

@@ -39,9 +39,7 @@ from numba.core.sigutils import normalize_signature
 
 from neocpu.kernels.compile import key as kernel_key
 from neocpu.kernels.compile.linking import optimised_once
-from neocpu.kernels.compile.trust import base_folder
-from neocpu.kernels.compile.trust import distrust
-from neocpu.kernels.compile.trust import read
+from neocpu.kernels.compile.trust import base_folder, distrust, read
 
 QUIET = "NEOCPU_CACHE_QUIET"  # set on ranks that leave it to rank 0 to speak
 MAGIC = b"neocpu kernel 1\n"

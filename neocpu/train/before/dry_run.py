@@ -24,12 +24,14 @@ from neocpu.train.before.expected_data import ExpectedData, expected_data
 from neocpu.train.before.kernel_markers import missing_kernels
 from neocpu.train.before.machine_plans import LogFacts, placed_as, question_of
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
-from neocpu.train.before.room import PlannedRun
-from neocpu.train.before.room import beyond_home
-from neocpu.train.before.room import checkpoint_room
-from neocpu.train.before.room import needs_once
-from neocpu.train.before.room import rank_needs
-from neocpu.train.before.room import row_folder
+from neocpu.train.before.room import (
+    PlannedRun,
+    beyond_home,
+    checkpoint_room,
+    needs_once,
+    rank_needs,
+    row_folder,
+)
 from neocpu.train.config.config import Config
 from neocpu.train.config.keys import resolved
 

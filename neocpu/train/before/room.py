@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from neocpu.core.errors import NeocpuError
-from neocpu.core.errors import StorageError
-from neocpu.core.errors import TrainingError
 import numpy as np
+
+from neocpu.core.errors import NeocpuError, StorageError, TrainingError
 from neocpu.kernels.compile.cache import cannot_write
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
 from neocpu.parallel.transport.comm import Comm

@@ -1,0 +1,1 @@
+"""How does a student learn to build such a system herself, and who says whether she is right?"""
