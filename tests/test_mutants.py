@@ -60,6 +60,8 @@ def test_what_is_only_said_or_typed_has_no_bugs() -> None:
         ("a += b", "a += b -> pass"),
         ("a = b", "a = b -> pass"),
         ("y = True", "True -> False"),
+        ("fetch_row(a, b + 1)", None),
+        ("y = a.reshape(-1)", None),
     ],
 )
 def test_kinds_of_bugs(line: str, edit: str | None) -> None:
@@ -99,7 +101,7 @@ def test_files_have_tests_that_belong_to_them() -> None:
     for file in mutants.ROOT.glob("neocpu/*/**/*.py"):
         name = file.relative_to(mutants.ROOT).as_posix()
         tests = known.tests(name)
-        assert 0 < len(tests) <= mutants.MOST_FILES, name
+        assert 0 < len(tests) <= mutants.MOST_FILES + 1, name
     for name, test in (
         ("plan/search/partition", "partition"),
         ("train/watch/metrics", "metrics"),
