@@ -39,6 +39,7 @@ START_MPI = {f"tests/test_{name}.py" for group in workers.LAST.values() for name
 # tests that hold the numbers of a folder against recorded ones
 RECORDED = {
     "neocpu/oracle/truth/": "tests/test_oracle_cases.py",
+    "neocpu/oracle/": "tests/test_oracle_reports.py",
     "neocpu/plan/": "tests/test_recorded.py",
 }
 KILLED = "killed"

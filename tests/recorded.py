@@ -42,18 +42,16 @@ def summary(array: np.ndarray) -> list[float]:
 def check(name: str, entries: Iterable[Entry]) -> None:
     """Compare labels and numbers with those recorded by this name."""
     entries = [*entries]
-    told = {
-        "labels": np.array([zlib.crc32(label.encode()) for label, _ in entries], np.uint32),
-        "counts": np.array([len(numbers) for _, numbers in entries], np.int32),
-        "numbers": np.array([number for _, each in entries for number in each], np.float32),
-    }
-    told = {f"{name}:{kind}": array for kind, array in told.items()}
-    stored = dict(np.load(FILE)) if FILE.exists() else {}
+    labels = np.array([zlib.crc32(label.encode()) for label, _ in entries], np.uint32)
+    counts = np.array([len(numbers) for _, numbers in entries], np.uint32)
+    numbers = np.array([number for _, each in entries for number in each], np.float32)
     if os.environ.get("NEOCPU_RECORD"):
-        np.savez_compressed(FILE, **{**stored, **told})
+        _record(name, np.concatenate([[labels.size], labels, counts, numbers.view(np.uint32)]))
         return
-    labels, counts, numbers = told.values()
-    was_labels, was_counts, was = (stored[key] for key in told)
+    with np.load(FILE) as stored:
+        size, *words = np.split(stored[name], [1, 1 + int(stored[name][0])])
+    was_labels, rest = words
+    was_counts, was = rest[: size[0]], rest[size[0] :].view(np.float32)
     least = min(labels.size, was_labels.size)
     same = (labels[:least] == was_labels[:least]) & (counts[:least] == was_counts[:least])
     assert same.all(), f"{name}: other than recorded is {entries[int(np.argmin(same))]}"
@@ -63,3 +61,8 @@ def check(name: str, entries: Iterable[Entry]) -> None:
         at = int(np.argmin(near))
         entry = entries[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
         raise AssertionError(f"{name}: {entry} has {numbers[at]} where {was[at]} was recorded")
+
+
+def _record(name: str, words: np.ndarray) -> None:
+    stored = dict(np.load(FILE)) if FILE.exists() else {}
+    np.savez_compressed(FILE, **{**stored, name: words.astype(np.uint32)})

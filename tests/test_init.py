@@ -22,6 +22,7 @@ from neocpu.train.config import config as configs
 from neocpu.train.config.defaults import batch_of
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.results import silent
+from tests import recorded
 
 CRITEO = Path(__file__).parent.parent / "data" / "tiny-criteo-train.tsv.gz"
 ROWS = 400
@@ -184,6 +185,14 @@ def test_a_known_log_is_known_and_only_a_part_of_a_large_one_is_read(tmp_path):
     assert max(column.grown / column.distinct for column in columns) > 1.1
 
 
+def without_folders(path, *others):
+    """A file that names no folder of this machine."""
+    text = path.read_text()
+    for folder in (*others[:1], others[1].parent, CRITEO.parent):
+        text = text.replace(str(folder), "")
+    return text
+
+
 @pytest.mark.parametrize("source", ["criteo", "csv"])
 def test_the_config_trains_at_once(source, csv, tmp_path, capsys):
     data = CRITEO if source == "criteo" else csv
@@ -191,6 +200,7 @@ def test_the_config_trains_at_once(source, csv, tmp_path, capsys):
     said = capsys.readouterr().out
     (path,) = tmp_path.glob("*.toml")
     assert f"neocpu train {path}" in said and "label: " in said and "careful" not in said
+    recorded.check(f"config for {source}", recorded.lines_of(without_folders(path, tmp_path, csv)))
     config = configs.load(path, ["training.steps=3"])
     summary = Trainer(config, None, tmp_path / "run").run()
     assert summary["steps"] == 3 and summary["metrics"]["test"]["samples"] > 0

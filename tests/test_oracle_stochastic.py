@@ -25,6 +25,7 @@ from neocpu.oracle.verdicts import stochastic
 from neocpu.oracle.verdicts.compare import compare
 from neocpu.oracle.verdicts.stochastic import draws_of, limit, mistake_of, scores, untested
 from neocpu.oracle.verdicts.stochastic_mistakes import SIZES
+from tests import recorded
 from tests.oracle_cases import all_cases
 
 Bools = NDArray[np.bool_]
@@ -130,7 +131,10 @@ def test_wrong_kinds_are_caught_and_named_from_one_answer(name: str, wrong: str)
     expected, kernel = WRONG[wrong]
     x = answered(truth, kernel(Kernel(truth, 7)))
     if wrong not in SHORTLY:  # verdicts and diagnoses are all made the same way
-        finding = mistake_of(draws_of(case, truth, x))
+        draws = draws_of(case, truth, x)
+        told = np.array([finding.score for finding in scores(draws)])
+        recorded.check(f"scores of {name}, {wrong}", [("scores", recorded.summary(told))])
+        finding = mistake_of(draws)
         assert finding is not None and finding.mistake.name == expected and finding.mistake.fix
         return
     verdict = compare(OPERATORS[case.op], case, "out", truth, x)
