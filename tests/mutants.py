@@ -30,7 +30,7 @@ from tests import workers
 from tests.mutations import Mutant, differs, mutants_of
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_FILES = 4  # of tests, for a file of the package
+MOST_FILES = 6  # of tests, for a file of the package
 SECONDS = 180.0  # that one test may take; kernels are compiled anew with each bug
 NO_CODE = "neocpu/kernels/simd/"  # it writes LLVM: what it means is in the kernels
 # of the whole house: they look at texts of files, or at copies of the package
@@ -51,9 +51,9 @@ NOTHING = ""  # that failed
 class TestMap:
     """Which files of tests belong to a file of the package?
 
-    Those that docs/map.md names, then those from which the fewest imports lead to it; of equally
-    near ones, those with its name, then those that import most from its wing. Last those that hold
-    its numbers against recorded ones.
+    Those that docs/map.md names or that have its name, then those from which the fewest imports
+    lead to it; of equally near ones, those with words of its name, then those that import most from
+    its wing. Last those that hold its numbers against recorded ones.
     """
 
     __test__ = False  # pytest: no class of tests
@@ -79,7 +79,8 @@ class TestMap:
     def tests(self, file: str) -> list[str]:
         """Files of tests, the one that most probably sees a bug first."""
         near = self._distances(file)
-        named = self._named.get(file, [])
+        own = f"tests/test_{Path(file).stem}.py"
+        named = [*self._named.get(file, []), *({own} & self._files)]
         path = Path(file)
         if not near and not named and len(path.parts) > 2:  # imported by a name put together
             up = path.parent.parent if path.stem == "__init__" else path.parent

@@ -263,6 +263,18 @@ def test_sizes_follow_the_number_of_samples():
     assert colliding(1000, 10_000) < 0.1
 
 
+def test_no_log_is_overwritten_by_its_config(csv, tmp_path):
+    log = tmp_path / "log.toml"
+    log.write_bytes(csv.read_bytes())
+    (tmp_path / "other.toml").hardlink_to(log)
+    for target in (log, tmp_path / "other.toml"):
+        with pytest.raises(DataError, match="is read by the same command"):
+            write_config([log], target, Wishes())
+        with pytest.raises(DataError, match="is read by the same command"):
+            write_config([csv], target, Wishes(valid=(str(log),)))
+    assert log.read_bytes() == csv.read_bytes()
+
+
 def test_a_log_that_is_sorted_by_its_label_is_said(tmp_path):
     path = tmp_path / "sorted.csv"
     rows = sorted(range(ROWS), key=lambda number: number % 5 == 0)

@@ -143,6 +143,17 @@ def test_wrong_kinds_are_caught_and_named_from_one_answer(name: str, wrong: str)
     assert verdict.message.startswith(f"stochastic rounding {SHORTLY[wrong]}")
 
 
+def test_elements_that_a_run_misses_are_left_out() -> None:
+    case, truth = small(160)
+    up = truth.reference > np.inf
+    runs = np.stack([answered(truth, up), answered(truth, ~up)])
+    runs[1, 3, 5] = 7.0  # of 160 elements: less than MOST_OUTSIDE
+    draws = draws_of(case, truth, runs)
+    assert draws is not None and draws.up.shape == (2, 159) and 3 * 16 + 5 not in draws.element
+    runs[0, 4, :2] = 7.0
+    assert draws_of(case, truth, runs) is None
+
+
 @pytest.mark.parametrize("name", MANY)
 def test_our_own_bits_pass_and_every_effect_is_visible(name: str) -> None:
     case, truth, canonical = question(name)

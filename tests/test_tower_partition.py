@@ -13,6 +13,7 @@ from neocpu.cli import cli
 from neocpu.core.errors import ConfigError
 from neocpu.plan.towers import towers
 from neocpu.train.config import config
+from tests import recorded
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -84,6 +85,17 @@ def test_sizes_are_kept(features: int, count: int, ratio: float) -> None:
     assert len(groups) == count and all(groups)
     assert max(map(len, groups)) <= math.ceil(ratio * features / count)
     assert sorted(chain.from_iterable(groups)) == list(range(features))
+
+
+@pytest.mark.parametrize("kind", towers.DISTANCES)
+def test_towers_are_those_that_were_recorded(kind: str) -> None:
+    random = np.random.default_rng(4)
+    entries: list[recorded.Entry] = []
+    for features, count, ratio in ((26, 4, 1.2), (17, 5, 1.5), (40, 3, 2.0)):
+        likeness = random.uniform(size=(features, features))
+        groups = towers.partition((likeness + likeness.T) / 2, count, kind, ratio)
+        entries.append((f"{features} in {count}", [*chain.from_iterable(groups)]))
+    recorded.check(f"towers, {kind}", entries)
 
 
 def test_what_cannot_be_is_refused() -> None:
