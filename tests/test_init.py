@@ -146,6 +146,9 @@ def test_dense_columns_have_the_kind_and_transform_of_their_numbers(tmp_path):
         "whole": draw.integers(-5, 6, ROWS).astype(float),
         "wide": np.abs(normal) * 1e6,
         "signed": normal * 1e6,
+        "above 0": np.linspace(0.5, 1e6 + 0.5, ROWS),
+        "from 0": np.arange(ROWS) * 1000.0,
+        "to 0": np.arange(-ROWS + 1, 1) * 1000.0,
     }
     path = tmp_path / "log.parquet"
     pl.DataFrame(table).write_parquet(path)
@@ -156,6 +159,9 @@ def test_dense_columns_have_the_kind_and_transform_of_their_numbers(tmp_path):
         ("whole", "int", "none"),
         ("wide", "float", "log1p"),
         ("signed", "float", "standard"),
+        ("above 0", "float", "log1p"),
+        ("from 0", "int", "log1p"),
+        ("to 0", "int", "standard"),
     ]
 
 

@@ -87,6 +87,23 @@ def test_sizes_are_kept(features: int, count: int, ratio: float) -> None:
     assert sorted(chain.from_iterable(groups)) == list(range(features))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_better_towers_have_the_sizes_that_are_counted(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    square = random.uniform(size=(15, 4))
+    labels = np.arange(15) % 3  # the last centre has none
+    sizes = np.bincount(labels, minlength=4)
+    stress = square[np.arange(15), labels].sum()
+    steps = 0
+    while towers._improve(square, labels, sizes, capacity=6):
+        assert sizes.tolist() == np.bincount(labels, minlength=4).tolist()
+        assert sizes.max() <= 6
+        before, stress = stress, square[np.arange(15), labels].sum()
+        assert stress < before
+        steps += 1
+    assert steps > 3
+
+
 @pytest.mark.parametrize("kind", towers.DISTANCES)
 def test_towers_are_those_that_were_recorded(kind: str) -> None:
     random = np.random.default_rng(4)
