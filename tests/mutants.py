@@ -31,6 +31,7 @@ from tests.mutations import Mutant, differs, mutants_of
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_FILES = 6  # of tests, for a file of the package
+MOST_OF_KERNELS = 3  # which are compiled anew; their twins see most bugs
 SECONDS = 180.0  # that one test may take; kernels are compiled anew with each bug
 NO_CODE = "neocpu/kernels/simd/"  # it writes LLVM: what it means is in the kernels
 # of the whole house: they look at texts of files, or at copies of the package
@@ -94,7 +95,8 @@ class TestMap:
             far = near.get(test, 0) + (test in START_MPI)
             return test not in named, far, -alike, self._common(test, path), test
 
-        tests = sorted({*near, *named} - LEFT_OUT, key=order)[:MOST_FILES]
+        most = MOST_OF_KERNELS if file.startswith("neocpu/kernels/") else MOST_FILES
+        tests = sorted({*near, *named} - LEFT_OUT, key=order)[:most]
         recorded = (test for folder, test in RECORDED.items() if file.startswith(folder))
         return [*tests, *(test for test in recorded if test not in tests)]
 
