@@ -39,9 +39,13 @@ LEFT_OUT = {f"tests/test_{name}.py" for name in ("house", "recipes", "mutants", 
 START_MPI = {f"tests/test_{name}.py" for group in workers.LAST.values() for name in group}
 # tests that hold the numbers of a folder against recorded ones
 RECORDED = {
+    "neocpu/core/": "tests/test_recorded.py",
+    "neocpu/oracle/ops/": "tests/test_oracle_cases.py",
     "neocpu/oracle/truth/": "tests/test_oracle_cases.py",
     "neocpu/oracle/": "tests/test_oracle_reports.py",
     "neocpu/plan/": "tests/test_recorded.py",
+    "neocpu/train/before/": "tests/test_recorded.py",
+    "neocpu/train/model/": "tests/test_recorded.py",
 }
 KILLED = "killed"
 SURVIVED = "survived"

@@ -1,12 +1,14 @@
-"""Do plans, simulations, their pictures and formats say what they said when they were recorded?"""
+"""Do plans, simulations, pictures, formats and models say what they said when it was recorded?"""
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from neocpu.cli import run
 from neocpu.core.formats import FORMATS, INFERENCE, SPLIT, WIRES
+from neocpu.parallel.sharding.plan import place
+from neocpu.train.before import preflight
+from neocpu.train.config import config as configs
 from tests import recorded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +31,7 @@ CAPACITIES = {
     "dhen": "data/models/dhen.toml",
     "criteo": "data/models/criteo-kaggle.toml --ranks 4",
 }
+MODELS = ("tiny", "dcnv2", "deepfm", "dhen", "din", "mlperf-like", "wide-deep")
 SIMULATIONS = {
     "tiny": f"{TINY} --ranks 4",
     "off": f"{TINY} --ranks 16 --pipeline off --algorithm pairwise",
@@ -76,7 +79,7 @@ def test_simulated_steps(name: str, capsys: pytest.CaptureFixture[str], tmp_path
     recorded.check(f"simulation {name}", recorded.lines_of(text))
 
 
-def properties(record: NamedTuple) -> list[str]:
+def properties(record: object) -> list[str]:
     """What a record works out of its fields."""
     names = (name for name, kind in vars(type(record)).items() if isinstance(kind, property))
     return [f"{name} {getattr(record, name)}" for name in names]
@@ -92,3 +95,29 @@ def test_formats_of_rows() -> None:
         numbers = [] if form.number is None else properties(form.number)
         entries += [(f"{name} {x}", []) for x in (*properties(form), *numbers, form.fault())]
     recorded.check("formats", entries)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tensors_of_models_and_the_room_that_they_need(name: str) -> None:
+    config = configs.load(f"data/models/{name}.toml")
+    layout = config.layout(13)
+    states = config.optimizer.sparse.state_floats
+    touched = {table.name: min(table.rows, 5000) for table in config.tables}
+    pooling = dict.fromkeys(touched, 3.0)
+    entries: list[recorded.Entry] = [(text, []) for text in properties(layout)]
+    needs = [
+        *preflight.checkpoint_needs(config.tables, states, touched),
+        *preflight.row_file_needs(config.tables, states, touched, 2),
+    ]
+    for ranks in (1, 4):
+        plan = place(config.tables, ["row_wise"] * len(config.tables), ranks, 2)
+        slots = [3000] * len(plan.local(0))
+        needs += preflight.table_needs(plan, 0, states, touched)
+        needs += preflight.table_needs(plan, 0, states, touched, slots, 1 << 21, slots)
+        rooms = [
+            preflight.working_memory(config, plan),
+            preflight.row_memory(config, plan, pooling),
+        ]
+        entries.append((f"{ranks} ranks", [*rooms, preflight.dense_bytes(config, 13)]))
+    entries += [(need.table, [need.bytes]) for need in needs]
+    recorded.check(f"tensors and room of {name}", entries)
