@@ -199,6 +199,50 @@ def without_folders(path, *others):
     return text
 
 
+def edges(rows=100):
+    """A table whose columns lie on both sides of what divides the roles."""
+    number = range(rows)
+    label = [int(i * 7 % 10 < 3) for i in number]
+    return {
+        "label": label,
+        "unique of 97": [f"u{min(i, 96)}" for i in number],
+        "unique of 98": [f"u{min(i, 97)}" for i in number],
+        "lists of 19": ["a|b" if i < 19 else f"c{i % 3}" for i in number],
+        "lists of 20": ["a|b" if i < 20 else f"c{i % 3}" for i in number],
+        "weighted": [f"a:{i % 4}.5|b:1" if i % 2 else "c:2" for i in number],
+        "numbers of 98": [str(i * 7 % 31 / 4) if i < 98 else "x" for i in number],
+        "numbers of 99": [str(i * 7 % 31 / 4) if i < 99 else "x" for i in number],
+        "up to 5": [i % 21 / 2 - 5 for i in number],
+        "up to 6": [i % 23 / 2 - 5 for i in number],
+        "from 999": [999 + i * i % 10 * 500 for i in number],
+        "from 1000": [1000 + i * i % 10 * 500 for i in number],
+        "dense gaps": [1000 + i * i % 10 * 50 for i in number],
+        "many gaps": [1000 + i % 50 * 500 for i in number],
+        "few gaps": [1000 + i % 49 * 500 for i in number],
+        "shop_id": [i % 9 for i in number],
+        "ts": [1_700_000_000 + i * 3600 for i in number],
+        "not seen": [1_700_000_000 + i % 40 * 3600 for i in number],
+        "day": [f"2024-01-{1 + i % 28:02d}" for i in number],
+        "hour": [f"2401{1 + i % 28:02d}{i % 24:02d}" for i in number],
+        "given away": [f"{'no' if label[i] else 'yes'}{i % 5}" for i in number],
+        "half given": [f"g{label[i]}" if i < 50 else f"h{i}" for i in number],
+        "more given": [f"g{label[i]}" if i < 52 else f"h{i}" for i in number],
+        "rare": [f"r{i % 3}" if i % 4 else "" for i in number],
+        "one": [1] * rows,
+    }
+
+
+def test_roles_at_the_edges_are_those_that_were_recorded(tmp_path):
+    path = tmp_path / "edges.csv"
+    pl.DataFrame(edges()).write_csv(path)
+    for least in (1, 3):
+        columns = columns_of(look([path]), Roles(min_count=least))
+        recorded.check(f"roles from {least}", [(str(column), []) for column in columns])
+    drafted = write_config([path], tmp_path / "a.toml", Wishes())
+    text = "\n".join([drafted.text, *drafted.said]).replace(str(tmp_path), "")
+    recorded.check("config for edges", recorded.lines_of(text))
+
+
 @pytest.mark.parametrize("source", ["criteo", "csv"])
 def test_the_config_trains_at_once(source, csv, tmp_path, capsys):
     data = CRITEO if source == "criteo" else csv
