@@ -12,6 +12,7 @@ runs all tests to know which belong to a function; cosmic-ray has one command fo
 import argparse
 import ast
 import datetime
+import importlib.util
 import os
 import random
 import re
@@ -101,8 +102,8 @@ class TestMap:
 
         most = MOST_OF_KERNELS if file.startswith("neocpu/kernels/") else MOST_FILES
         tests = sorted({*near, *named} - LEFT_OUT, key=order)[:most]
-        recorded = (test for folder, test in RECORDED.items() if file.startswith(folder))
-        return [*tests, *(test for test in recorded if test not in tests)]
+        recorded = {test for folder, test in RECORDED.items() if file.startswith(folder)}
+        return [*tests, *sorted((recorded & self._files) - {*tests})]
 
     def _common(self, test: str, path: Path) -> tuple[int, int]:
         """How many files a file of tests imports from the folder of a file, and from its wing."""
@@ -178,6 +179,8 @@ class Copy:
         """What became of a bug, and which test killed it; UNTESTED where none could be run."""
         path = self.folder / mutant.file
         source = path.read_bytes()
+        if _cannot_run(ast.parse(source)):
+            return UNTESTED, ""
         rest = [*tests]
         while rest:
             path.write_bytes(mutant.applied(source))
@@ -220,6 +223,17 @@ class Copy:
             return NOTHING if re.search(r"\b\d+ passed", shown) else None
         name = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", shown, re.MULTILINE)
         return name[1] if name else tests[0]
+
+
+def _cannot_run(module: ast.Module) -> bool:
+    """Whether a module imports a library that is not installed."""
+    names = set()
+    for node in module.body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return any(importlib.util.find_spec(name.split(".")[0]) is None for name in names)
 
 
 def _until_silent(process: subprocess.Popen[bytes]) -> str:

@@ -112,6 +112,22 @@ def test_files_have_tests_that_belong_to_them() -> None:
         assert known.tests(f"neocpu/{name}.py")[0] == f"tests/test_{test}.py"
 
 
+def test_what_cannot_be_imported_is_not_tested(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in {
+        "neocpu/__init__.py": "",
+        "neocpu/core/toy.py": "import no_such_library\n" + TOY,
+        "tests/test_toy.py": "def test_toy():\n    pass\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert mutants.main([], root=tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "untested: neocpu/core/toy.py:3 " in shown and "0 of 0 killed" in shown
+
+
 def test_lines_changed_since_a_revision() -> None:
     shown = "--- a/neocpu/a.py\n+++ b/neocpu/a.py\n@@ -1,2 +3 @@ def f\n-x\n+y\n@@ -9 +8,0 @@\n-z\n"
     assert mutants.lines_in(shown) == {"neocpu/a.py": {3}}
