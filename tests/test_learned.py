@@ -104,8 +104,8 @@ def test_gradients_of_the_policy_are_those_of_its_loss(networks: store.Networks)
 
 
 def test_samples_are_those_that_were_recorded() -> None:
-    compute = simulated_compute(MACHINE, BATCH, 3, sets=40, pool_size=30)
-    forward, backward = simulated_comm(MACHINE, BATCH, Layout(4, 2), 3, count=20)
+    compute = simulated_compute(MACHINE, BATCH, sets=40, pool_size=30)
+    forward, backward = simulated_comm(MACHINE, BATCH, Layout(4, 2), count=20)
     arrays = {
         f"{name} {key}": array
         for name, samples in (("sets", compute), ("forward", forward), ("backward", backward))
