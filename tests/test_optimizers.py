@@ -14,6 +14,7 @@ from neocpu.tables.specs.optimizers import (
     COWCLIP,
     COWCLIPS,
     DENSE_NAMES,
+    TABLE_RULES,
     WEIGHT_DECAY_MODES,
     Schedule,
     SparseOptimizer,
@@ -71,6 +72,19 @@ def test_numbers_of_rules_are_those_that_were_recorded(mode):
             for step in (1, 3, 6, 7, 12)
         ],
     )
+
+
+@pytest.mark.parametrize("name", TABLE_RULES)
+def test_keys_without_effect_are_told_with_their_owners(name):
+    rule = RULES[name]
+    for key in SparseOptimizer(name)._later():
+        other = 3 if isinstance(getattr(SparseOptimizer(), key), int) else 0.25
+        if key in ("learning_rate_mode", *rule.options, "max_norm", "max_gradient", "steps_before"):
+            continue
+        told = dict(SparseOptimizer(name, **{key: other}).faults())[key]
+        owners = {each for each, known in RULES.items() if key in known.options}
+        assert set(told.partition("; it is of ")[2].split(", ")) == owners
+        assert f"no effect on {name}" in told and name not in owners
 
 
 def test_steps_of_an_earlier_run_count_for_corrections_and_not_for_the_schedule():
