@@ -50,7 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m quick` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which worker, which order, what is quick, and which long covers this day leaves out."""
-    workers.arrange(items)
+    workers.mark(items)
+    # a worker is always told what to run
+    if config.args_source is not pytest.Config.ArgsSource.ARGS or hasattr(config, "workerinput"):
+        workers.arrange(items)
     left = [item for item in items if workers.is_left_out(item)]
     if left:
         config.hook.pytest_deselected(items=left)

@@ -12,9 +12,11 @@ runs all tests to know which belong to a function; cosmic-ray has one command fo
 import argparse
 import ast
 import datetime
+import importlib.util
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -30,13 +32,22 @@ from tests.mutations import Mutant, differs, mutants_of
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_FILES = 4  # of tests, for a file of the package
-SECONDS = 120.0  # that a file of tests may take; kernels are compiled anew with each bug
-KERNEL_SECONDS = 360.0
+MOST_OF_KERNELS = 3  # which are compiled anew; their twins see most bugs
+SECONDS = 180.0  # that one test may take; kernels are compiled anew with each bug
 NO_CODE = "neocpu/kernels/simd/"  # it writes LLVM: what it means is in the kernels
 # of the whole house: they look at texts of files, or at copies of the package
 LEFT_OUT = {f"tests/test_{name}.py" for name in ("house", "recipes", "mutants", "readme")}
 START_MPI = {f"tests/test_{name}.py" for group in workers.LAST.values() for name in group}
-JUDGED = ("neocpu/oracle/truth/", "tests/test_oracle_cases.py")  # far away by imports
+# tests that hold the numbers of a folder against recorded ones
+RECORDED = {
+    "neocpu/core/": "tests/test_recorded.py",
+    "neocpu/oracle/ops/": "tests/test_oracle_cases.py",
+    "neocpu/oracle/truth/": "tests/test_oracle_cases.py",
+    "neocpu/oracle/": "tests/test_oracle_reports.py",
+    "neocpu/plan/": "tests/test_recorded.py",
+    "neocpu/train/before/": "tests/test_recorded.py",
+    "neocpu/train/model/": "tests/test_recorded.py",
+}
 KILLED = "killed"
 SURVIVED = "survived"
 UNTESTED = "untested"
@@ -46,8 +57,9 @@ NOTHING = ""  # that failed
 class TestMap:
     """Which files of tests belong to a file of the package?
 
-    Those that docs/map.md names, then those from which the fewest imports lead to it; of equally
-    near ones, those with its name, then those that import most from its wing.
+    Those that docs/map.md names or that have its name, then those from which the fewest imports
+    lead to it; of equally near ones, those with words of its name, then those that import most from
+    its wing. Last those that hold its numbers against recorded ones.
     """
 
     __test__ = False  # pytest: no class of tests
@@ -73,9 +85,8 @@ class TestMap:
     def tests(self, file: str) -> list[str]:
         """Files of tests, the one that most probably sees a bug first."""
         near = self._distances(file)
-        named = self._named.get(file, [])
-        if file.startswith(JUDGED[0]):
-            named = [*named, JUDGED[1]]
+        own = f"tests/test_{Path(file).stem}.py"
+        named = [*self._named.get(file, []), *({own} & self._files)]
         path = Path(file)
         if not near and not named and len(path.parts) > 2:  # imported by a name put together
             up = path.parent.parent if path.stem == "__init__" else path.parent
@@ -89,7 +100,10 @@ class TestMap:
             far = near.get(test, 0) + (test in START_MPI)
             return test not in named, far, -alike, self._common(test, path), test
 
-        return sorted({*near, *named} - LEFT_OUT, key=order)[:MOST_FILES]
+        most = MOST_OF_KERNELS if file.startswith("neocpu/kernels/") else MOST_FILES
+        tests = sorted({*near, *named} - LEFT_OUT, key=order)[:most]
+        recorded = {test for folder, test in RECORDED.items() if file.startswith(folder)}
+        return [*tests, *sorted((recorded & self._files) - {*tests})]
 
     def _common(self, test: str, path: Path) -> tuple[int, int]:
         """How many files a file of tests imports from the folder of a file, and from its wing."""
@@ -163,51 +177,76 @@ class Copy:
 
     def verdict(self, mutant: Mutant, tests: Sequence[str]) -> tuple[str, str]:
         """What became of a bug, and which test killed it; UNTESTED where none could be run."""
-        slow = mutant.file.startswith("neocpu/kernels/") and "/twins/" not in mutant.file
-        limit = KERNEL_SECONDS if slow else SECONDS
         path = self.folder / mutant.file
         source = path.read_bytes()
-        word = UNTESTED
-        for test in tests:
+        if _cannot_run(ast.parse(source)):
+            return UNTESTED, ""
+        rest = [*tests]
+        while rest:
             path.write_bytes(mutant.applied(source))
-            failed = self._failed(test, limit)
+            failed = self._failed(rest)
             path.write_bytes(source)
+            if failed is None:
+                return UNTESTED, ""
             if failed == NOTHING:
-                word = SURVIVED
-            elif failed and self._passes(failed, limit):
+                return SURVIVED, ""
+            if self._passes(failed):
                 return KILLED, failed
-        return word, ""
+            rest.remove(failed.partition("::")[0])
+        return UNTESTED, ""
 
-    def _passes(self, test: str, limit: float) -> bool:
+    def _passes(self, test: str) -> bool:
         """Whether a test passes without a bug."""
         if test not in self._clean:
-            self._clean[test] = self._failed(test, limit) == NOTHING
+            self._clean[test] = self._failed([test]) == NOTHING
         return self._clean[test]
 
-    def _failed(self, test: str, limit: float) -> str | None:
-        """The test that fails, or the whole file where none can be named; NOTHING where all pass,
-        None where all are skipped.
+    def _failed(self, tests: Sequence[str]) -> str | None:
+        """The test that fails or does not end, or its file where it cannot be named; NOTHING where
+        all pass, None where all are skipped.
         """
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+        options = ["-x", "-v", "-n", "0", "-p", "no:cacheprovider"]
         with subprocess.Popen(
-            [*command, test],
+            [sys.executable, "-u", "-m", "pytest", *options, *tests],
             cwd=self.folder,
             env=self._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
             start_new_session=True,
         ) as process:
-            try:
-                shown, _ = process.communicate(timeout=limit)
-            except subprocess.TimeoutExpired:
+            shown = _until_silent(process)
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                return test
+                started = re.findall(r"^(tests/\S+?::.*?) *$", shown, re.MULTILINE)
+                return started[-1] if started else tests[0]
         if process.returncode in (0, 5):  # 5: no tests
             return NOTHING if re.search(r"\b\d+ passed", shown) else None
-        name = re.search(r"^FAILED (\S+::.+?)(?: - .*)?$", shown, re.MULTILINE)
-        return name[1] if name else test
+        name = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", shown, re.MULTILINE)
+        return name[1] if name else tests[0]
+
+
+def _cannot_run(module: ast.Module) -> bool:
+    """Whether a module imports a library that is not installed."""
+    names = set()
+    for node in module.body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return any(importlib.util.find_spec(name.split(".")[0]) is None for name in names)
+
+
+def _until_silent(process: subprocess.Popen[bytes]) -> str:
+    """What a process writes until it ends, or has written nothing for the time of a test."""
+    assert process.stdout is not None
+    shown = b""
+    while select.select([process.stdout], [], [], SECONDS)[0]:
+        read = os.read(process.stdout.fileno(), 1 << 16)
+        if not read:
+            process.wait()
+            break
+        shown += read
+    return shown.decode(errors="replace")
 
 
 def lines_in(diff: str) -> dict[str, set[int]]:

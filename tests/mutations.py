@@ -2,10 +2,12 @@
 
 Comparisons, arithmetic, constants, and/or/not, dropped statements, returned values, bounds of
 slices and ranges, and functions that are taken for one another (min and max). What is only said or
-only typed has none: texts, messages of errors, annotations, decorators, `__repr__`.
+only typed has none: texts, messages of errors, annotations, decorators, `__repr__`. Nor have hints
+to the processor, on which no answer depends: functions named `fetch` and `prefetch`, their calls.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -40,6 +42,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 PAIRS = ("min max", "minimum maximum", "argmin argmax", "floor ceil", "any all", "left right")
 SWAPS = {name: other for pair in map(str.split, PAIRS) for name, other in (pair, pair[::-1])}
 SILENT_FIELDS = {"decorator_list", "annotation", "returns"}
+HINT = re.compile(r"(?:pre)?fetch(?:_|$)")
 SILENT_NODES = (ast.Raise, ast.JoinedStr)  # Python 3.11 places what is in an f-string wrongly
 
 Edit = tuple[ast.AST, str]
@@ -93,7 +96,7 @@ def _facts(code: CodeType) -> list[Any]:
 
 def _edits(node: ast.AST, function: ast.FunctionDef | None) -> Iterator[Edit]:
     """Edits of a node and of all below it."""
-    if isinstance(node, SILENT_NODES):
+    if isinstance(node, SILENT_NODES) or _is_hint(node):
         return
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         if node.name == "__repr__":
@@ -108,8 +111,30 @@ def _edits(node: ast.AST, function: ast.FunctionDef | None) -> Iterator[Edit]:
         if name in SILENT_FIELDS:
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
+            if isinstance(child, ast.AST) and not _is_unknown_length(node, child):
                 yield from _edits(child, function)
+
+
+def _is_hint(node: ast.AST) -> bool:
+    """Whether a node is a function that prefetches, or the call of one."""
+    if isinstance(node, ast.FunctionDef):
+        return bool(HINT.match(node.name))
+    called = node.value if isinstance(node, ast.Expr) else node
+    return (
+        isinstance(called, ast.Call)
+        and isinstance(called.func, ast.Name)
+        and bool(HINT.match(called.func.id))
+    )
+
+
+def _is_unknown_length(call: ast.AST, argument: ast.AST) -> bool:
+    """Whether an argument is the -1 of a reshape, for which NumPy takes any negative number."""
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "reshape"
+        and ast.unparse(argument) == "-1"
+    )
 
 
 def _text(node: ast.AST, **changes: Any) -> str:

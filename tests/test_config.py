@@ -3,6 +3,7 @@ allowed?
 """
 
 import json
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from neocpu.core.errors import ConfigError
 from neocpu.core.rules import RULES
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.config import config as configs
+from neocpu.train.config.keys import flat
+from tests import recorded
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = (
@@ -34,7 +37,11 @@ def test_defaults_and_tables() -> None:
     "path", sorted((ROOT / "data" / "models").glob("*.toml")), ids=lambda p: p.name
 )
 def test_presets_are_valid(path: Path) -> None:
-    assert len(configs.load(path).tables) >= 2
+    settings = configs.load(path)
+    assert len(settings.tables) >= 2
+    values = (f"{key} {value}".replace(str(ROOT), "") for key, value in flat(settings).items())
+    sections = groupby(values, lambda value: value.partition(".")[0])
+    recorded.check(f"keys of {path.name}", [("\n".join(lines), []) for _, lines in sections])
 
 
 @pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.updates])

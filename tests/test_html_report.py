@@ -17,6 +17,7 @@ from neocpu.serve.report.runs import Run, differing, find_runs
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.config import config
 from neocpu.train.config.keys import config_record, defaults
+from tests import recorded
 from tests.small_run import CONFIG
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -105,6 +106,7 @@ def test_a_page_of_one_run(tmp_path: Path) -> None:
     runs = find_runs([tmp_path / "one"])
     text = page(runs)
     assert text == page(find_runs([tmp_path / "one"]))
+    recorded.check("page of a run", recorded.lines_of(text.replace(str(tmp_path), "")))
     words = words_of(text)
     assert runs[0].state == "finished" and not runs[0].problems
     for part in (

@@ -22,6 +22,7 @@ from neocpu.train.config import config as configs
 from neocpu.train.config.defaults import batch_of
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.results import silent
+from tests import recorded
 
 CRITEO = Path(__file__).parent.parent / "data" / "tiny-criteo-train.tsv.gz"
 ROWS = 400
@@ -145,6 +146,9 @@ def test_dense_columns_have_the_kind_and_transform_of_their_numbers(tmp_path):
         "whole": draw.integers(-5, 6, ROWS).astype(float),
         "wide": np.abs(normal) * 1e6,
         "signed": normal * 1e6,
+        "above 0": np.linspace(0.5, 1e6 + 0.5, ROWS),
+        "from 0": np.arange(ROWS) * 1000.0,
+        "to 0": np.arange(-ROWS + 1, 1) * 1000.0,
     }
     path = tmp_path / "log.parquet"
     pl.DataFrame(table).write_parquet(path)
@@ -155,6 +159,9 @@ def test_dense_columns_have_the_kind_and_transform_of_their_numbers(tmp_path):
         ("whole", "int", "none"),
         ("wide", "float", "log1p"),
         ("signed", "float", "standard"),
+        ("above 0", "float", "log1p"),
+        ("from 0", "int", "log1p"),
+        ("to 0", "int", "standard"),
     ]
 
 
@@ -184,6 +191,58 @@ def test_a_known_log_is_known_and_only_a_part_of_a_large_one_is_read(tmp_path):
     assert max(column.grown / column.distinct for column in columns) > 1.1
 
 
+def without_folders(path, *others):
+    """A file that names no folder of this machine."""
+    text = path.read_text()
+    for folder in (*others[:1], others[1].parent, CRITEO.parent):
+        text = text.replace(str(folder), "")
+    return text
+
+
+def edges(rows=100):
+    """A table whose columns lie on both sides of what divides the roles."""
+    number = range(rows)
+    label = [int(i * 7 % 10 < 3) for i in number]
+    return {
+        "label": label,
+        "unique of 97": [f"u{min(i, 96)}" for i in number],
+        "unique of 98": [f"u{min(i, 97)}" for i in number],
+        "lists of 19": ["a|b" if i < 19 else f"c{i % 3}" for i in number],
+        "lists of 20": ["a|b" if i < 20 else f"c{i % 3}" for i in number],
+        "weighted": [f"a:{i % 4}.5|b:1" if i % 2 else "c:2" for i in number],
+        "numbers of 98": [str(i * 7 % 31 / 4) if i < 98 else "x" for i in number],
+        "numbers of 99": [str(i * 7 % 31 / 4) if i < 99 else "x" for i in number],
+        "up to 5": [i % 21 / 2 - 5 for i in number],
+        "up to 6": [i % 23 / 2 - 5 for i in number],
+        "from 999": [999 + i * i % 10 * 500 for i in number],
+        "from 1000": [1000 + i * i % 10 * 500 for i in number],
+        "dense gaps": [1000 + i * i % 10 * 50 for i in number],
+        "many gaps": [1000 + i % 50 * 500 for i in number],
+        "few gaps": [1000 + i % 49 * 500 for i in number],
+        "shop_id": [i % 9 for i in number],
+        "ts": [1_700_000_000 + i * 3600 for i in number],
+        "not seen": [1_700_000_000 + i % 40 * 3600 for i in number],
+        "day": [f"2024-01-{1 + i % 28:02d}" for i in number],
+        "hour": [f"2401{1 + i % 28:02d}{i % 24:02d}" for i in number],
+        "given away": [f"{'no' if label[i] else 'yes'}{i % 5}" for i in number],
+        "half given": [f"g{label[i]}" if i < 50 else f"h{i}" for i in number],
+        "more given": [f"g{label[i]}" if i < 52 else f"h{i}" for i in number],
+        "rare": [f"r{i % 3}" if i % 4 else "" for i in number],
+        "one": [1] * rows,
+    }
+
+
+def test_roles_at_the_edges_are_those_that_were_recorded(tmp_path):
+    path = tmp_path / "edges.csv"
+    pl.DataFrame(edges()).write_csv(path)
+    for least in (1, 3):
+        columns = columns_of(look([path]), Roles(min_count=least))
+        recorded.check(f"roles from {least}", [(str(column), []) for column in columns])
+    drafted = write_config([path], tmp_path / "a.toml", Wishes())
+    text = "\n".join([drafted.text, *drafted.said]).replace(str(tmp_path), "")
+    recorded.check("config for edges", recorded.lines_of(text))
+
+
 @pytest.mark.parametrize("source", ["criteo", "csv"])
 def test_the_config_trains_at_once(source, csv, tmp_path, capsys):
     data = CRITEO if source == "criteo" else csv
@@ -191,6 +250,7 @@ def test_the_config_trains_at_once(source, csv, tmp_path, capsys):
     said = capsys.readouterr().out
     (path,) = tmp_path.glob("*.toml")
     assert f"neocpu train {path}" in said and "label: " in said and "careful" not in said
+    recorded.check(f"config for {source}", recorded.lines_of(without_folders(path, tmp_path, csv)))
     config = configs.load(path, ["training.steps=3"])
     summary = Trainer(config, None, tmp_path / "run").run()
     assert summary["steps"] == 3 and summary["metrics"]["test"]["samples"] > 0
@@ -251,6 +311,18 @@ def test_sizes_follow_the_number_of_samples():
     assert [batch_of(10**power) for power in (2, 4, 5, 6, 9)] == [16, 16, 32, 128, 2048]
     assert colliding(1000, 1000) == pytest.approx(0.63, abs=0.01)
     assert colliding(1000, 10_000) < 0.1
+
+
+def test_no_log_is_overwritten_by_its_config(csv, tmp_path):
+    log = tmp_path / "log.toml"
+    log.write_bytes(csv.read_bytes())
+    (tmp_path / "other.toml").hardlink_to(log)
+    for target in (log, tmp_path / "other.toml"):
+        with pytest.raises(DataError, match="is read by the same command"):
+            write_config([log], target, Wishes())
+        with pytest.raises(DataError, match="is read by the same command"):
+            write_config([csv], target, Wishes(valid=(str(log),)))
+    assert log.read_bytes() == csv.read_bytes()
 
 
 def test_a_log_that_is_sorted_by_its_label_is_said(tmp_path):

@@ -15,7 +15,7 @@ from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
-from neocpu.tables.kinds.tt import TrainShape, cube_factors, even_factors, start_bound
+from neocpu.tables.kinds.tt import TrainShape, _compressed, cube_factors, even_factors, start_bound
 from neocpu.tables.specs.specs import bags
 from neocpu.train.before.plans import memory_plan
 from neocpu.train.before.warmup import MiniBatch
@@ -101,6 +101,16 @@ def test_factors() -> None:
 def test_keys_that_do_not_fit_are_refused(keys: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         configs.loads(f"[tables]\nC1 = {{ rows = 100, kind = 'tt', {keys} }}", "tt.toml")
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 7, 8])
+def test_a_budget_is_used_up(rank: int) -> None:
+    shape = TrainShape((10, 9, 8), (2, 2, 4), rank)
+    budget = shape.parameters
+    assert _compressed("key", shape, budget).rank == rank
+    assert _compressed("key", shape, budget + 1).rank == rank
+    if rank > 1:
+        assert _compressed("key", shape, budget - 1).rank == rank - 1
 
 
 def test_compression_chooses_the_largest_rank() -> None:

@@ -53,6 +53,16 @@ def test_a_second_run_is_refused_and_a_killed_one_leaves_the_folder_free(
         pass
 
 
+def test_a_holder_that_has_not_said_its_name_yet_is_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "PATIENCE", 0.0)
+    monkeypatch.setattr(lock, "fcntl", None)
+    (tmp_path / lock.HELD).touch()
+    with pytest.raises(TrainingError, match="is in use by another run; wait, or choose another"):
+        RunLock(tmp_path, SingleComm(), resume=True).__enter__()
+
+
 RACE = """
 import multiprocessing, os, subprocess, sys
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Are hyper-parameters, schedules and the dense optimizer those of docs/arithmetic.md §5?"""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,10 +14,13 @@ from neocpu.tables.specs.optimizers import (
     COWCLIP,
     COWCLIPS,
     DENSE_NAMES,
+    TABLE_RULES,
+    WEIGHT_DECAY_MODES,
     Schedule,
     SparseOptimizer,
     power,
 )
+from tests import recorded
 from tests.cases import assert_same, floats
 
 
@@ -50,6 +54,37 @@ def test_hyper_is_computed_wide_and_rounded_once():
     assert l2.l2 == np.float32(0.3) and l2.keep == 1
     none = SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3).hyper(1)
     assert none.l2 == 0 and none.keep == 1
+
+
+@pytest.mark.parametrize("mode", WEIGHT_DECAY_MODES)
+def test_numbers_of_rules_are_those_that_were_recorded(mode):
+    schedule = Schedule(3, 5, 4, 2, 0.01)
+    base = SparseOptimizer(
+        "adam", 0.1, 1e-3, 0.7, 0.8, 0.3, mode, schedule=schedule, ar_alpha=0.2, max_counter=7.5
+    )
+    tail = replace(base, tail_id_threshold=0.3, tail_id_threshold_is_ratio=True)
+    counted = replace(tail, counter_halflife=-4, adjustment_iter=6, steps_before=2)
+    recorded.check(
+        f"numbers of rules, {mode}",
+        [
+            (" ".join(optimizer.hyper(step)._fields), [float(x) for x in optimizer.hyper(step)])
+            for optimizer in (base, tail, counted)
+            for step in (1, 3, 6, 7, 12)
+        ],
+    )
+
+
+@pytest.mark.parametrize("name", TABLE_RULES)
+def test_keys_without_effect_are_told_with_their_owners(name):
+    rule = RULES[name]
+    for key in SparseOptimizer(name)._later():
+        other = 3 if isinstance(getattr(SparseOptimizer(), key), int) else 0.25
+        if key in ("learning_rate_mode", *rule.options, "max_norm", "max_gradient", "steps_before"):
+            continue
+        told = dict(SparseOptimizer(name, **{key: other}).faults())[key]
+        owners = {each for each, known in RULES.items() if key in known.options}
+        assert set(told.partition("; it is of ")[2].split(", ")) == owners
+        assert f"no effect on {name}" in told and name not in owners
 
 
 def test_steps_of_an_earlier_run_count_for_corrections_and_not_for_the_schedule():

@@ -13,11 +13,13 @@ from neocpu.oracle import cases as drawing
 from neocpu.oracle.operator import Arrays, Case, Truth
 from neocpu.oracle.ops import OPERATORS, operator
 from neocpu.oracle.truth.formats import decode
+from tests import recorded
 from tests.oracle_cases import all_cases
 
 ALL = list(all_cases())
 CASES = {case.name: case for case in ALL}
 SECONDS: dict[str, float] = {}  # of the processor, for the truths of each case
+SUMMARIES: dict[str, list[recorded.Entry]] = {}  # of the truths of each case
 OF_TABLES = {
     name for name, case in CASES.items() if case.op in ("lookup", "weight_gradient", "backward")
 }
@@ -66,6 +68,11 @@ def check(case: Case, backend: str) -> None:
         "inputs were written to"
     )
     assert truths.keys() == answers.keys()
+    SUMMARIES[case.name] = [
+        (f"{case.name} {name} {kind}", recorded.summary(array))
+        for name, truth in truths.items()
+        for kind, array in truth.arrays().items()
+    ]
     for name, truth in truths.items():
         wrong = np.argwhere(outside(truth, answers[name]))
         assert not wrong.size, (case.name, name, op.locate(case, name, tuple(wrong[0])))
@@ -80,6 +87,16 @@ def test_our_twins_lie_within_the_bounds(op: str) -> None:
     for case in CASES.values():
         if case.op == op:
             check(case, "reference")
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_the_truths_are_those_that_were_recorded(op: str) -> None:
+    """Also the bounds: a wide one admits wrong kernels, and no answer of ours falls out of it."""
+    names = [case.name for case in ALL if case.op == op]
+    for name in names:
+        if name not in SUMMARIES:
+            check(CASES[name], "reference")
+    recorded.check(f"truths of {op}", [entry for name in names for entry in SUMMARIES[name]])
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from neocpu.oracle.verdicts import stochastic
 from neocpu.oracle.verdicts.compare import compare
 from neocpu.oracle.verdicts.stochastic import draws_of, limit, mistake_of, scores, untested
 from neocpu.oracle.verdicts.stochastic_mistakes import SIZES
+from tests import recorded
 from tests.oracle_cases import all_cases
 
 Bools = NDArray[np.bool_]
@@ -130,13 +131,27 @@ def test_wrong_kinds_are_caught_and_named_from_one_answer(name: str, wrong: str)
     expected, kernel = WRONG[wrong]
     x = answered(truth, kernel(Kernel(truth, 7)))
     if wrong not in SHORTLY:  # verdicts and diagnoses are all made the same way
-        finding = mistake_of(draws_of(case, truth, x))
+        draws = draws_of(case, truth, x)
+        told = np.array([finding.score for finding in scores(draws)])
+        recorded.check(f"scores of {name}, {wrong}", [("scores", recorded.summary(told))])
+        finding = mistake_of(draws)
         assert finding is not None and finding.mistake.name == expected and finding.mistake.fix
         return
     verdict = compare(OPERATORS[case.op], case, "out", truth, x)
     assert verdict.status == "failed" and verdict.wrong == 0
     assert [mistake.name for mistake in verdict.mistakes] == [expected]
     assert verdict.message.startswith(f"stochastic rounding {SHORTLY[wrong]}")
+
+
+def test_elements_that_a_run_misses_are_left_out() -> None:
+    case, truth = small(160)
+    up = truth.reference > np.inf
+    runs = np.stack([answered(truth, up), answered(truth, ~up)])
+    runs[1, 3, 5] = 7.0  # of 160 elements: less than MOST_OUTSIDE
+    draws = draws_of(case, truth, runs)
+    assert draws is not None and draws.up.shape == (2, 159) and 3 * 16 + 5 not in draws.element
+    runs[0, 4, :2] = 7.0
+    assert draws_of(case, truth, runs) is None
 
 
 @pytest.mark.parametrize("name", MANY)

@@ -37,6 +37,7 @@ from neocpu.plan.machines.measure import phase_clock
 from neocpu.plan.machines.measure import phases as phase_costs
 from neocpu.plan.machines.measure.dense import DENSE_DESIGNS
 from neocpu.tables.specs.specs import TableSpec
+from tests import recorded
 
 MACHINE = Machine(
     name="measured",
@@ -163,9 +164,21 @@ def test_phases_of_rows_and_columns_are_measured_apart(
         bench = phase_costs.Workbench(design, comm, MACHINE)
         seconds = bench.measure()
         bench.close()
+        if comm.rank == 0:
+            amounts = [(phase, bench.amounts(phase)) for phase in sorted(seconds)]
+            recorded.check(f"amounts of {scheme}", amounts)
         return set(seconds)
 
     assert run_threads(2, body) == [phases] * 2
+
+
+def test_machine_files_are_of_the_same_workloads() -> None:
+    """Others would make costs that cannot be compared with those of files written before."""
+    designs = [(str(design), []) for ranks in (1, 2) for design in phase_costs.designs(ranks)]
+    dense = [
+        (str(d), [d.columns, d.top_inputs, d.parameters, *sum(d.layers, ())]) for d in DENSE_DESIGNS
+    ]
+    recorded.check("workloads of phases", [*designs, *dense])
 
 
 def test_the_prediction_benchmark_times_a_step_and_its_phases() -> None:

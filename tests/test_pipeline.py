@@ -123,6 +123,12 @@ def test_tables_in_slow_memory_run_as_far_ahead_as_they_must() -> None:
         assert step[0] < log.place("begin", "input", 4) < step[1]
 
 
+def test_lookups_arrive_a_step_before_they_are_known() -> None:
+    assert not any(ahead(0, 0).values())
+    assert ahead(2, 0) == dict.fromkeys(("read", "copy", "input"), 3) | {"index": 2, "prefetch": 2}
+    assert ahead(1, 4) == dict.fromkeys(("read", "copy", "input"), 5) | {"index": 4, "prefetch": 1}
+
+
 def test_an_error_waits_for_the_step_of_its_batch() -> None:
     def start(batch: int) -> None:
         if batch == 2:

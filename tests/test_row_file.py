@@ -285,3 +285,11 @@ def test_a_pipe_is_no_file_of_rows(tmp_path, write):
     for path in (tmp_path / "pipe.h5", Path("/dev/null")):
         with pytest.raises(StorageError, match="not a regular file"):
             RowFile(path, write=write)
+
+
+@pytest.mark.parametrize("name", ["", ".", "a/b", TABLES[0].name])
+def test_names_that_tables_cannot_have(tmp_path: Path, name: str) -> None:
+    tables = (*TABLES, RowTable(name, 300, 7))
+    with pytest.raises(StorageError, match="names of tables must be distinct, not empty and"):
+        RowFile.create(tmp_path / "r.h5", tables)
+    assert not [*tmp_path.iterdir()]

@@ -25,6 +25,7 @@ from neocpu.plan.simulation.engine import Work, run, unrolled
 from neocpu.plan.simulation.scenario import Scenario, placed_by, simulate
 from neocpu.plan.simulation.trace import trace_text, traced_ranks
 from neocpu.tables.specs.specs import TableSpec
+from tests import recorded
 
 ZIONEX = load("zionex")
 DENSE = DenseWork(((13, 512), (512, 64), (1344, 1024), (1024, 1)), precision="tf32")
@@ -306,6 +307,8 @@ def test_the_command_prints_traces_and_draws(config, tmp_path, capsys, monkeypat
         if event["pid"] == 3 and event["tid"] == 2
     )
     assert all(left[1] <= right[0] + 0.01 for left, right in pairwise(compute))
+    text = shown + picture.read_text()
+    recorded.check("scaling", recorded.lines_of(text.replace(str(tmp_path), "")))
     root = ElementTree.fromstring(picture.read_text())
     assert root.tag.endswith("svg") and "32 ranks" in picture.read_text()
 

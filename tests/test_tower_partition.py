@@ -13,6 +13,7 @@ from neocpu.cli import cli
 from neocpu.core.errors import ConfigError
 from neocpu.plan.towers import towers
 from neocpu.train.config import config
+from tests import recorded
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -84,6 +85,34 @@ def test_sizes_are_kept(features: int, count: int, ratio: float) -> None:
     assert len(groups) == count and all(groups)
     assert max(map(len, groups)) <= math.ceil(ratio * features / count)
     assert sorted(chain.from_iterable(groups)) == list(range(features))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_better_towers_have_the_sizes_that_are_counted(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    square = random.uniform(size=(15, 4))
+    labels = np.arange(15) % 3  # the last centre has none
+    sizes = np.bincount(labels, minlength=4)
+    stress = square[np.arange(15), labels].sum()
+    steps = 0
+    while towers._improve(square, labels, sizes, capacity=6):
+        assert sizes.tolist() == np.bincount(labels, minlength=4).tolist()
+        assert sizes.max() <= 6
+        before, stress = stress, square[np.arange(15), labels].sum()
+        assert stress < before
+        steps += 1
+    assert steps > 3
+
+
+@pytest.mark.parametrize("kind", towers.DISTANCES)
+def test_towers_are_those_that_were_recorded(kind: str) -> None:
+    random = np.random.default_rng(4)
+    entries: list[recorded.Entry] = []
+    for features, count, ratio in ((26, 4, 1.2), (17, 5, 1.5), (40, 3, 2.0)):
+        likeness = random.uniform(size=(features, features))
+        groups = towers.partition((likeness + likeness.T) / 2, count, kind, ratio)
+        entries.append((f"{features} in {count}", [*chain.from_iterable(groups)]))
+    recorded.check(f"towers, {kind}", entries)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -151,12 +151,16 @@ def is_left_out(item: pytest.Item) -> bool:
     return marker is not None and not is_drawn(*marker.args or (item.nodeid,))
 
 
-def arrange(items: list[pytest.Item]) -> None:
-    """Mark quick and long tests, and sort all by groups."""
+def mark(items: list[pytest.Item]) -> None:
+    """Mark quick and long tests."""
     for item in items:
         file, test = name_of(item.nodeid)
         if file in QUICK:
             item.add_marker(pytest.mark.quick)
         if LONG & {file, f"{file}::{test}"}:
             item.add_marker(pytest.mark.long)
+
+
+def arrange(items: list[pytest.Item]) -> None:
+    """Sort tests by groups; files that are named are run in the order in which they are."""
     items.sort(key=lambda item: _PLACES[group_of(*name_of(item.nodeid))])
