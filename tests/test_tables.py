@@ -395,3 +395,41 @@ def test_nothing_left_is_an_error(tmp_path):
         with pytest.raises(DataError, match="has no rows"):
             made(tmp_path, text, tree, on_error="skip")
     assert not (tmp_path / "out.h5").exists()
+
+
+VECTORS = {"columns": ["v"], "kind": "float", "transform": "standard"}
+
+
+def test_each_number_of_a_vector_is_an_input(tmp_path):
+    tree = {"label": {"column": "y"}, "dense": [VECTORS | {"width": 3, "separator": " "}]}
+    text = made(tmp_path, 'y,v\n1,1 2 3\n0,\n1,-1  5\n0,"4.5 0 1"\n', tree, "log.csv")
+    assert text.dense_columns == ("v.0", "v.1", "v.2")
+    # one mean for all of its numbers; what is missing is 0 afterwards
+    numbers = np.array([1, 2, 3, -1, 5, 4.5, 0, 1])
+    expected = np.array([[1, 2, 3], [np.nan] * 3, [-1, np.nan, 5], [4.5, 0, 1]])
+    expected = np.nan_to_num((expected - numbers.mean()) / numbers.std()).astype(np.float32)
+    assert (text.take(np.arange(4), []).dense == expected).all()
+    assert text.missing_dense.tolist() == [1, 2, 1]
+    lists = [[1.0, 2.0, 3.0], None, [-1.0, None, 5.0], [4.5, 0.0, 1.0]]
+    frame = polars.DataFrame({"y": [1, 0, 1, 0], "v": lists})
+    tree = {"label": {"column": "y"}, "dense": [VECTORS | {"width": 3}]}
+    parquet = made(tmp_path, frame, tree, "log.parquet")
+    assert (parquet.take(np.arange(4), []).dense == expected).all()
+
+
+def test_a_vector_of_another_length_is_a_fault_or_missing(tmp_path):
+    entry = VECTORS | {"width": 2, "transform": "none", "separator": "|"}
+    tree = {"label": {"column": "y"}, "dense": [entry]}
+    with pytest.raises(DataError, match=r"line 3, column v: '1\|2\|x' has 3 numbers, expected 2"):
+        made(tmp_path, "y,v\n1,1|2\n0,1|2|x\n", tree)
+    lenient = tree | {"dense": [entry | {"invalid": "missing"}]}
+    read = made(tmp_path, "y,v\n1,1|2\n0,1|2|x\n", lenient)
+    assert read.take(np.arange(2), []).dense.tolist() == [[1, 2], [0, 0]]
+    with pytest.raises(DataError, match=r"line 3, column v\.1: 'y' is not a number"):
+        made(tmp_path, "y,v\n1,1|2\n0,1|y\n", tree)
+    with pytest.raises(ConfigError, match="separator goes with width"):
+        table_schema({"dense": [{"columns": ["v"], "separator": " "}]})
+    with pytest.raises(ConfigError, match="width = 0 must be from 1"):
+        table_schema({"dense": [entry | {"width": 0}]})
+    with pytest.raises(DataError, match="lists in a text need a separator"):
+        made(tmp_path, "y,v\n1,1 2\n", tree | {"dense": [VECTORS | {"width": 2}]})

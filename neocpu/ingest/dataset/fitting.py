@@ -88,9 +88,14 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
         return schema
     values, present = sample.rows()
     columns = [values[present[:, i], i] for i in range(len(numbers))]
+    dense: dict[str, list[NDArray[np.float64]]] = {}
+    for each, column in zip(standard, columns):
+        # the numbers of a vector have one mean
+        dense.setdefault(each.column, []).append(column)
     fitted = {
         "dense": {
-            each.column: list(mean_and_deviation(column)) for each, column in zip(standard, columns)
+            column: list(mean_and_deviation(np.concatenate(parts)))
+            for column, parts in dense.items()
         },
         "category": {
             each.column: quantiles(column, each.buckets)

@@ -37,6 +37,7 @@ from neocpu.ingest.formats.fields import (
 from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import TIME_KINDS, CategoryField, LabelField, Schema
 from neocpu.ingest.formats.times import time_codes
+from neocpu.ingest.formats.vectors import Vectors
 from neocpu.kernels.logs import tokenize
 
 
@@ -51,12 +52,13 @@ class TextParser:
         self.schema = schema
         self.position = {name: i for i, name in enumerate(schema.columns)}
         self.fields = FieldParser(schema)
+        self.vectors = Vectors(schema)
         self.labels = [
             (label, (self.position[label.column], label_kind(label, schema.words)))
             for label in schema.labels
         ]
         self.dense = [
-            (number, (self.position[number.column], dense_kind(number))) for number in schema.dense
+            (number, (self.vectors.position(number), dense_kind(number))) for number in schema.dense
         ]
         kinds = [
             (category, (self.position[category.column], category_kind(category, integers)))
@@ -103,6 +105,7 @@ class _Block:
     def __init__(self, parser: TextParser, fields: Fields) -> None:
         self.parser = parser
         self.text = fields.text
+        fields = parser.vectors.split(fields)
         self.begin = fields.begin
         self.items = fields.items
         self.lines = fields.begin.shape[1]
@@ -185,7 +188,7 @@ class _Block:
     def _fault(self, line: int, column: int, raw: bytes, status: int, kind: FieldKind) -> None:
         """Note a fault, unless the line has one in an earlier column."""
         earlier = self.faults.get(line)
-        names = self.parser.schema.columns
+        names = self.parser.vectors.columns
         if earlier is None or (earlier.column and names.index(earlier.column) > column):
             reason = WHY[status].format(digits=kind.digits, form=kind.form)
             self.faults[line] = Fault(line, names[column], shown(raw), reason)

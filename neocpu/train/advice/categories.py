@@ -17,7 +17,7 @@ LISTS = 0.2  # share of values with a separator from which they are lists
 CHECKED = 1000  # values whose form is looked at
 LARGEST_INTEGER = 2**53  # up to which a float says which integer it is
 # as an integer is written; 007 and +7 are other texts than 7
-INTEGER = r"^(0|-?[1-9]\d{0,17})$"
+INTEGER = r"^(0|-?[1-9]\d*)$"
 
 
 def category(log: Log, values: pl.Series, name: str, min_count: int, kind: str = "") -> LogColumn:
@@ -49,7 +49,10 @@ def are_integers(present: pl.Series) -> bool:
         return bool((present < 2**63).all())
     if present.dtype != pl.String:
         return present.dtype.is_integer()
-    return present.len() > 0 and bool(present.str.contains(INTEGER).all())
+    # of more than 64 bits there is no code
+    if not present.len() or present.cast(pl.Int64, strict=False).null_count():
+        return False
+    return bool(present.str.contains(INTEGER).all())
 
 
 def _grown(present: pl.Series, distinct: int, log: Log) -> int:

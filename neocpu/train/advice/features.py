@@ -52,7 +52,7 @@ def number_tables(
     them, others are cut into buckets. Else only numbers of a log without names do, which may be
     codes.
     """
-    single = [column for column in dense if not column.width]
+    single = [column for column in dense if not column.width and not column.unreadable]
     if len(single) > MOST and probe.serves:
         single = sorted(single, key=lambda column: _loss(log, column, probe))
     recurring = [column for column in single if _recurs(log, column)]
@@ -67,8 +67,7 @@ def number_tables(
 
 def _recurs(log: Log, column: LogColumn) -> bool:
     """Is each of a column's whole numbers the value of several rows?"""
-    whole = column.kind == "int" and not column.unreadable
-    return whole and column.distinct * ROWS_OF_VALUE <= log.frame.height
+    return column.kind == "int" and column.distinct * ROWS_OF_VALUE <= log.frame.height
 
 
 def _values(log: Log, column: LogColumn) -> LogColumn:

@@ -17,10 +17,11 @@ DECIMAL_COMMA = re.compile(r"-?\d[\d.]*,\d+")
 CHECKED = 1000  # values whose form is looked at
 SHARE = 0.95  # of values that are numbers from which the column is one
 LARGEST = float(np.finfo(np.float32).max)  # of a dense column
-ALIKE = (0.4, 2.0)  # deviations about as large as those that a model begins with
-CENTRED = 1.5  # deviations from 0 that a mean may be away
-SPREAD = 4.0  # the same of a logarithm; beyond, its values differ too little to be told apart
+ALIKE = (0.5, 2.0)  # deviations of numbers that are about as large as standardised ones
+CENTRED = 0.5  # deviations from 0 that their mean may be away
+SPREAD = 3.0  # the same of a logarithm; beyond, its values differ too little to be told apart
 SKEWED = 1.0  # from which a logarithm may serve
+SKEW_LEFT = 0.5  # share of the skew that it may leave
 
 
 def numbers_in(present: pl.Series) -> pl.Series:
@@ -116,7 +117,7 @@ def _fitting(numbers: F64) -> dict[str, str]:
     # the logarithms of years are alike: 7.58 to 7.61
     if numbers.min() < 0 or logs.mean() > SPREAD * logs.std():
         return standard
-    if skew < SKEWED or abs(_skew(logs)) > skew:
+    if skew < SKEWED or abs(_skew(logs)) > SKEW_LEFT * skew:
         return standard
     zeros = float((numbers == 0).mean())
     shown = f"log1p: skewed by {skew:.1f}" + (f", {100 * zeros:.0f} % zeros" if zeros else "")
