@@ -8,7 +8,7 @@ import polars as pl
 
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.look import Log
-from neocpu.train.advice.numbers import are_numbers, are_whole, numbers_in
+from neocpu.train.advice.numbers import are_numbers, are_whole, numbers_in, present_in
 
 ITEM_SEPARATORS = ("|", ";", ",", " ")
 NUMBER_SEPARATORS = (" ", ",", ";", "|")
@@ -25,7 +25,7 @@ def category(log: Log, values: pl.Series, name: str, min_count: int, kind: str =
 
     kind : how its values are read; "": by their form. min_count : from which a value is seen often.
     """
-    present = values.drop_nulls()
+    present = present_in(values)
     counts = present.value_counts()["count"] if present.len() else pl.Series([0])
     distinct = present.n_unique()
     return LogColumn(
@@ -35,7 +35,7 @@ def category(log: Log, values: pl.Series, name: str, min_count: int, kind: str =
         distinct=distinct,
         grown=_grown(present, distinct, log),
         frequent=int((counts >= min_count).sum()),
-        missing=values.null_count() / max(values.len(), 1),
+        missing=1 - present.len() / max(values.len(), 1),
     )
 
 
@@ -65,25 +65,31 @@ def _grown(present: pl.Series, distinct: int, log: Log) -> int:
     return math.ceil(distinct * (log.rows / log.frame.height) ** power)
 
 
-def number_width(values: pl.Series) -> tuple[int, str]:
+def leaf_of(dtype: pl.DataType) -> object:
+    """The type of the items of a list, or the type itself."""
+    return dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
+
+
+def number_width(values: pl.Series, named: bool) -> tuple[int, str]:
     """(how many numbers each field holds, what separates them) of a column of vectors.
 
-    (0, ""): its fields hold other things, or not as many numbers each. Whole numbers in lists are
-    names rather than sizes.
+    named : the user says that it is one; else whole numbers in lists are names rather than sizes.
+    (0, ""): its fields hold other things, or not as many numbers each.
     """
     present = values.drop_nulls()
     if isinstance(present.dtype, pl.List | pl.Array):
         lists = present.cast(pl.List(present.dtype.inner))
-        if not present.len() or not present.dtype.inner.is_float():
-            return 0, ""
-        return _width(lists), ""
+        kind = present.dtype.inner
+        numbers = kind.is_numeric() and (named or kind.is_float())
+        return (_width(lists) if present.len() and numbers else 0), ""
     if present.dtype != pl.String:
         return 0, ""
     for separator in NUMBER_SEPARATORS:
         lists = present.str.split(separator)
         items = lists.head(CHECKED).list.explode()
         numbers = are_numbers(items) and numbers_in(items).null_count() == 0
-        if numbers and items.str.contains(".", literal=True).any() and _width(lists):
+        points = named or items.str.contains(".", literal=True).any()
+        if numbers and points and _width(lists):
             return _width(lists), separator
     return 0, ""
 

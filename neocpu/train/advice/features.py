@@ -24,11 +24,10 @@ def table_columns(columns: Sequence[LogColumn], kind: str) -> list[LogColumn]:
     """Columns that become features; a time gives the hour of its day and its weekday."""
     features = []
     for column in columns:
-        table = _table_name(column.name)
         if column.role != "time":
-            renamed = replace(column, name=table, source=column.name)
-            features.append(column if table == column.name else renamed)
+            features.append(_renamed(column))
             continue
+        table = _table_name(column.name)
         # Avazu's features have names of their own
         names = ("hour", "weekday")
         if kind == "table":
@@ -41,6 +40,17 @@ def table_columns(columns: Sequence[LogColumn], kind: str) -> list[LogColumn]:
 
 def _table_name(column: str) -> str:
     return column.replace("/", "_")  # a table's name is one of its files
+
+
+def _renamed(column: LogColumn) -> LogColumn:
+    """The column under a name that a file may have."""
+    name = _table_name(column.name)
+    return column if name == column.name else replace(column, name=name, source=column.name)
+
+
+def dense_inputs(columns: Sequence[LogColumn]) -> list[LogColumn]:
+    """Columns that become dense inputs."""
+    return [_renamed(column) for column in columns if column.role == "dense"]
 
 
 def number_tables(

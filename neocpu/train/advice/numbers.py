@@ -24,6 +24,11 @@ SKEWED = 1.0  # from which a logarithm may serve
 SKEW_LEFT = 0.5  # share of the skew that it may leave
 
 
+def present_in(values: pl.Series) -> pl.Series:
+    """The values of a column that are not missing."""
+    return (values.fill_nan(None) if values.dtype.is_float() else values).drop_nulls()
+
+
 def numbers_in(present: pl.Series) -> pl.Series:
     """Its values as f64, null where the schema's parser would read no number."""
     numbers = present.cast(pl.Float64, strict=False)
@@ -65,14 +70,13 @@ def dense_column(values: pl.Series, probe: Probe | None, why: str) -> LogColumn:
 
     Raises ConfigError for a column without numbers.
     """
-    present = values.drop_nulls()
+    present = present_in(values)
     numbers = numbers_in(present)
     known = numbers.drop_nulls()
     if not known.len():
         raise ConfigError(f"column {values.name!r} has no numbers; it cannot be dense")
-    unreadable = numbers.null_count() if present.dtype == pl.String else 0
-    # "60.0" is written as no integer
-    digits = present.filter(numbers.is_not_null()).cast(pl.Int64, strict=False)
+    # "60.0" is written as no integer, and so are decimals
+    digits = present.filter(numbers.is_not_null()).cast(pl.String).cast(pl.Int64, strict=False)
     whole = are_whole(known) if present.dtype.is_float() else digits.null_count() == 0
     transform, reason = _transform(numbers_in(values), probe)
     low, high = ends(known)
@@ -81,9 +85,9 @@ def dense_column(values: pl.Series, probe: Probe | None, why: str) -> LogColumn:
         "dense",
         "int" if whole else "float",
         transform,
-        unreadable=unreadable,
+        unreadable=numbers.null_count(),
         distinct=known.n_unique(),
-        missing=values.null_count() / max(values.len(), 1),
+        missing=1 - present.len() / max(values.len(), 1),
         why=f"{why} from {low:g} to {high:g}, {reason}",
     )
 

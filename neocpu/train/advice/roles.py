@@ -15,7 +15,9 @@ from neocpu.core.errors import ConfigError
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import DENSE, criteo_schema
 from neocpu.train.advice.categories import (
+    LARGEST_INTEGER,
     category,
+    leaf_of,
     list_column,
     list_separator,
     number_width,
@@ -32,6 +34,7 @@ from neocpu.train.advice.numbers import (
     dense_column,
     ends,
     numbers_in,
+    present_in,
 )
 from neocpu.train.advice.outcomes import gives_away
 from neocpu.train.advice.probe import Probe, probe_of
@@ -120,13 +123,16 @@ def _column(guess: _Guess, name: str) -> LogColumn:
     if name in roles.left_out:
         return LogColumn(name, "left out", why="as asked")
     if name in roles.dense:
-        return _dense(values, guess.probe, "as asked:")
+        return _dense(values, guess.probe, "as asked:", number_width(values, named=True))
     named = name in roles.categories
     if not named and names_outcome(name):
         why = f"an outcome as {guess.label} is, known only afterwards; {_taken_back(name, values)}"
         return LogColumn(name, "left out", distinct=values.n_unique(), why=why)
-    if number_width(values)[0] and not named:
-        return _dense(values, guess.probe, "vectors of numbers")
+    vector = number_width(values, named=False)
+    if vector[0] and not named:
+        return _dense(values, guess.probe, "vectors of numbers", vector)
+    if isinstance(leaf_of(values.dtype), pl.Binary | pl.Object | pl.Duration):
+        return LogColumn(name, "left out", why=f"its type {values.dtype} is not read; cast it")
     if values.dtype.is_nested():
         return list_column(guess.log, values, roles.min_count)
     if named:
@@ -136,13 +142,18 @@ def _column(guess: _Guess, name: str) -> LogColumn:
 
 def _taken_back(name: str, values: pl.Series) -> str:
     """The option that takes a column back."""
-    role = "dense" if are_numbers(values.drop_nulls()) else "category"
+    role = "dense" if are_numbers(present_in(values)) else "category"
     return f"--{role} {name} takes it back"
 
 
-def _dense(values: pl.Series, probe: Probe, why: str) -> LogColumn:
-    """A column of numbers, or of vectors of as many numbers each."""
-    width, separator = number_width(values)
+def _dense(values: pl.Series, probe: Probe, why: str, vector: tuple[int, str]) -> LogColumn:
+    """A column of numbers, or of vectors of as many numbers each: (how many, their separator)."""
+    width, separator = vector
+    if not width and values.dtype.is_nested():
+        raise ConfigError(
+            f"column {values.name!r} is of type {values.dtype}, and its lists are no numbers, or "
+            "not as many in each row; it cannot be dense"
+        )
     if not width:
         return dense_column(values, probe, why)
     lists = values if values.dtype.is_nested() else values.str.split(separator)
@@ -156,8 +167,8 @@ def _dense(values: pl.Series, probe: Probe, why: str) -> LogColumn:
 def _of_values(guess: _Guess, values: pl.Series) -> LogColumn:
     """The role that a column's values show, and its name."""
     log, roles, name = guess.log, guess.roles, values.name
-    missing = values.null_count() / max(values.len(), 1)
-    present = values.drop_nulls()
+    present = present_in(values)
+    missing = 1 - present.len() / max(values.len(), 1)
     distinct = present.n_unique()
     if distinct <= 1:
         return LogColumn(name, "left out", why="one value in all rows")
@@ -211,7 +222,9 @@ def _is_code(name: str, present: pl.Series, distinct: int) -> bool:
     if low > OFFSET * float(numbers.to_numpy().std()) > 0:
         return True
     # amounts are rounded: of 10,000, 20,000 … 500,000 none is left out
-    step = int(np.gcd.reduce((numbers - low).to_numpy().astype(np.int64)))
+    step = 1
+    if high - low < LARGEST_INTEGER:
+        step = int(np.gcd.reduce((numbers - low).to_numpy().astype(np.int64)))
     between = (high - low) / step
     large = low >= LARGE[0] or high >= LARGE[1]
     return large and distinct < GAPS * between and distinct < 0.5 * numbers.len()

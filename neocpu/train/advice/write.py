@@ -17,6 +17,7 @@ from neocpu.ingest.formats.frames import as_frame
 from neocpu.ingest.targets import refuse_sources
 from neocpu.train.advice.columns import LogColumn, by_role
 from neocpu.train.advice.features import (
+    dense_inputs,
     groups,
     missing_note,
     number_tables,
@@ -217,13 +218,13 @@ def _shown(
     """What the template shows of a log's columns and of their sizes."""
     roles = by_role(columns)
     (label,) = roles["label"]
-    dense = roles.get("dense", [])
+    dense = dense_inputs(columns)
     absent = [text for column in columns for text in column.absent]
     return {
         "looked_at": _looked_at(log),
         "missing_texts": list(dict.fromkeys([*log.missing, *absent])),
         "liked": liked_from(log, label),
-        "dense": groups(dense, "kind", "transform", "width", "separator", "lenient"),
+        "dense": groups(dense, "kind", "transform", "width", "separator", "lenient", "source"),
         "dense_count": sum(max(column.width, 1) for column in dense),
         "categories": groups(
             tables, "role", "kind", "separator", "weight_separator", "source", "time"
