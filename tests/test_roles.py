@@ -102,7 +102,7 @@ def test_of_several_texts_the_user_says_which_are_clicks(tmp_path: Path) -> None
 
 
 def test_labels_of_two_numbers_and_ratings_have_a_threshold(tmp_path: Path) -> None:
-    draft = drafted(tmp_path, {"risk": [1 + one for one in clicks()]})
+    draft = drafted(tmp_path, {"risk": [1 + one for one in clicks()]}, label="risk")
     assert column_of(draft, "risk").threshold == 2
     assert train_data(tmp_path).take(np.arange(240), []).labels.tolist() == clicks()[:240]
     stars = [1 + number * 7 // 5 % 5 for number in range(ROWS)]
@@ -114,6 +114,26 @@ def test_labels_of_two_numbers_and_ratings_have_a_threshold(tmp_path: Path) -> N
     assert configs.load(tmp_path / "log.toml").model.loss == "bce"
     labels = train_data(tmp_path).take(np.arange(5), []).labels
     assert labels is not None and labels.tolist() == [int(each > 3) for each in stars[:5]]
+
+
+def test_a_label_of_large_numbers_is_said(tmp_path: Path) -> None:
+    draft = drafted(
+        tmp_path, {"year": [1980 + number % 31 for number in range(ROWS)]}, label="year"
+    )
+    assert any(line.startswith("careful: year is 199") for line in draft.said)
+    draft = drafted(tmp_path, {"stars": [1 + number * 7 // 5 % 5 for number in range(ROWS)]})
+    assert not any(line.startswith("careful") for line in draft.said)
+
+
+def test_whole_numbers_that_tell_more_one_by_one_are_categories_as_well(tmp_path: Path) -> None:
+    draw = random.Random(8)
+    codes = [draw.randint(1, 30) for _ in range(ROWS)]
+    sizes = [draw.randint(1, 30) for _ in range(ROWS)]
+    click = [int(draw.random() < 0.1 + 0.6 * (x % 3 == 0) + y / 100) for x, y in zip(codes, sizes)]
+    draft = drafted(tmp_path, {"click": click, "f1": codes, "f2": sizes})
+    assert "numbers that are categories as well: f1" in draft.said
+    assert [column_of(draft, name).role for name in ("f1", "f2")] == ["dense", "dense"]
+    assert "f1_value" in train_data(tmp_path).features
 
 
 def test_outcomes_are_left_out_and_taken_back(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
+import polars as pl
+
 from neocpu.core.records import toml_text
 from neocpu.train.advice.categories import category
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.look import Log
 from neocpu.train.advice.numbers import numbers_in, transformed
-from neocpu.train.advice.probe import Probe, losses
+from neocpu.train.advice.probe import Probe, better, losses, losses_alone
 from neocpu.train.advice.sizes import ModelSizes, rows_of
 
 MOST = 26  # columns of numbers that have tables too
@@ -59,8 +61,8 @@ def number_tables(
     """Categories of columns that are dense as well.
 
     alone : there are no others, and a DLRM needs a table: numbers that recur get a row for each of
-    them, others are cut into buckets. Else only numbers of a log without names do, which may be
-    codes.
+    them, others are cut into buckets. Else only whole numbers that may be codes get rows: in a log
+    without names, and where they tell more one by one than by their size.
     """
     single = [column for column in dense if not column.width and not column.unreadable]
     if len(single) > MOST and probe.serves:
@@ -68,7 +70,8 @@ def number_tables(
     recurring = [column for column in single if _recurs(log, column)]
     unnamed = log.dialect is not None and not log.dialect.header
     if not alone:
-        return [_values(log, column) for column in recurring[:MOST] if unnamed]
+        codes = [each for each in recurring if unnamed or _tells_as_code(log, each, probe)]
+        return [_values(log, column) for column in codes[:MOST]]
     return [
         _values(log, column) if column in recurring else _buckets(log, column)
         for column in single[:MOST]
@@ -78,6 +81,16 @@ def number_tables(
 def _recurs(log: Log, column: LogColumn) -> bool:
     """Is each of a column's whole numbers the value of several rows?"""
     return column.kind == "int" and column.distinct * ROWS_OF_VALUE <= log.frame.height
+
+
+def _tells_as_code(log: Log, column: LogColumn, probe: Probe) -> bool:
+    """Do a column's values tell more, each by itself, than their size does?"""
+    if not probe.serves:
+        return False
+    values = log.frame[column.name]
+    sizes = probe.sample(numbers_in(values)).to_numpy()
+    by_size = losses(probe, transformed(sizes, column.transform))
+    return better(losses_alone(probe, values.cast(pl.String)), by_size)
 
 
 def _values(log: Log, column: LogColumn) -> LogColumn:

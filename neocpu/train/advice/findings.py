@@ -9,6 +9,7 @@ from neocpu.train.advice.look import Log
 from neocpu.train.advice.outcomes import warning
 from neocpu.train.advice.probe import Probe
 
+FAR = 20  # from 0, of the numbers of a label
 SHOWN = 12  # columns of one role on the screen
 TITLES = {"dense": "numbers", "category": "categories", "list": "lists", "time": "times"}
 
@@ -44,6 +45,8 @@ def findings(
             yield f"{column.name}: {column.unreadable:,} texts are no numbers and count as missing"
     for column in roles.get("left out", []):
         yield f"left out: {column.name}, {column.why}"
+    if line := _far(log, label):
+        yield line
     if log.kind == "table":
         yield from _careful(log, columns, label, probe)
     if split and (line := _sorted(log, label, split[-1])):
@@ -56,6 +59,21 @@ def findings(
 def liked_from(log: Log, label: LogColumn) -> float | None:
     """From which rating on a label of ratings is a click, if it were one; None: it is no rating."""
     return rating_threshold(log.frame[label.name]) if label.kind == "number" else None
+
+
+def _far(log: Log, label: LogColumn) -> str:
+    """A line about a label of numbers that a model is long in reaching; "" for any other."""
+    if label.kind != "number":
+        return ""
+    numbers = label_numbers(log.frame[label.name], label).to_numpy()
+    mean, deviation = float(numbers.mean()), float(numbers.std())
+    # a model begins near 0, and each step moves it by about the learning rate
+    if max(abs(mean), deviation) <= FAR:
+        return ""
+    return (
+        f"careful: {label.name} is {mean:.4g} ± {deviation:.4g}, and a model begins at 0: it "
+        "learns more of numbers near 0, so subtract a mean and divide by a deviation beforehand"
+    )
 
 
 def _careful(

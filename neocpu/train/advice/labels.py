@@ -7,7 +7,6 @@ import polars as pl
 
 from neocpu.core.errors import ConfigError, listed
 from neocpu.train.advice.columns import LogColumn
-from neocpu.train.advice.names import names_code
 from neocpu.train.advice.numbers import are_numbers, are_whole, numbers_in
 
 LABELS = (
@@ -51,10 +50,11 @@ SCALE = 20  # whole numbers, up to which a label is a rating
 LIKED = 0.75  # of the way from the least to the highest rating: 4 of 1 to 5
 
 
-def guess_label(frame: pl.DataFrame) -> str:
+def guess_label(frame: pl.DataFrame, header: bool = True) -> str:
     """The column that is most likely the label. Raises ConfigError where none looks like one.
 
     By its name, or as the only column whose values are 0 and 1, or two texts of which one says yes.
+    header : whether columns have names; else the only column of 1 and 2, or of a scale, will do.
     """
     by_name = {name.lower(): name for name in reversed(frame.columns)}
     for name in LABELS:
@@ -74,7 +74,7 @@ def guess_label(frame: pl.DataFrame) -> str:
             return by_name[name]
     for is_label in (_is_pair, _is_rating):
         names = [name for name in frame.columns if is_label(frame[name])]
-        if not binary and len(names) == 1 and not names_code(names[0]):
+        if not header and not binary and len(names) == 1:
             return names[0]
     clicks = f"{len(binary)} columns hold 0 and 1 only" if binary else "none holds 0 and 1 only"
     raise ConfigError(

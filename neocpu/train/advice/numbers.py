@@ -19,7 +19,9 @@ SHARE = 0.95  # of values that are numbers from which the column is one
 LARGEST = float(np.finfo(np.float32).max)  # of a dense column
 ALIKE = (0.5, 2.0)  # deviations of numbers that are about as large as standardised ones
 CENTRED = 0.5  # deviations from 0 that their mean may be away
-SPREAD = 3.0  # the same of a logarithm; beyond, its values differ too little to be told apart
+# the same of a logarithm, whose values are too much alike beyond; from the second on it serves
+# only where it tells more on rows held out
+SPREAD = (6.0, 3.0)
 SKEWED = 1.0  # from which a logarithm may serve
 SKEW_LEFT = 0.5  # share of the skew that it may leave
 
@@ -119,13 +121,14 @@ def _fitting(numbers: F64) -> dict[str, str]:
     logs = np.log1p(np.maximum(numbers, 0.0))
     skew = _skew(numbers)
     # the logarithms of years are alike: 7.58 to 7.61
-    if numbers.min() < 0 or logs.mean() > SPREAD * logs.std():
+    if numbers.min() < 0 or logs.mean() > SPREAD[0] * logs.std():
         return standard
     if skew < SKEWED or abs(_skew(logs)) > SKEW_LEFT * skew:
         return standard
     zeros = float((numbers == 0).mean())
     shown = f"log1p: skewed by {skew:.1f}" + (f", {100 * zeros:.0f} % zeros" if zeros else "")
-    return {"log1p": shown} | standard
+    log1p = {"log1p": shown}
+    return standard | log1p if logs.mean() > SPREAD[1] * logs.std() else log1p | standard
 
 
 def _skew(numbers: F64) -> float:

@@ -20,6 +20,7 @@ BENDS = (-1.5, -0.75, 0.0, 0.75, 1.5)
 RIDGE = 1.0  # how hard weights far from 0 are to reach, in rows of one deviation
 NEWTON_STEPS = 6
 BINS = 64  # of numbers, for what each of them says alone
+LEAST_CHANCE = 1e-4  # of what happens all the same
 PRIOR = 2.0  # rows at the mean label that every value begins with
 
 
@@ -101,7 +102,25 @@ def better(first: F64, second: F64) -> bool:
 def auc_alone(probe: Probe, values: pl.Series) -> float:
     """The AUC on held-out rows of the mean click of each value of a column; 0.5: it says nothing.
 
-    values : of all rows of the log; numbers in bins, a missing value is one more.
+    values : of all rows of the log.
+    """
+    return _auc(pl.Series(_means(probe, values)), pl.Series(probe.labels[probe.held]))
+
+
+def losses_alone(probe: Probe, values: pl.Series) -> F64:
+    """The loss of each held-out row by the mean label of its value, as a table would learn it."""
+    means = _means(probe, values)
+    labels = probe.labels[probe.held]
+    if not probe.clicks:
+        return np.square(means - labels)
+    likely = np.where(labels == 1, means, 1.0 - means)
+    return -np.log(np.maximum(likely, LEAST_CHANCE))
+
+
+def _means(probe: Probe, values: pl.Series) -> F64:
+    """The mean label of the value of each held-out row, in the other rows.
+
+    Numbers of many values are put into bins; what is missing is a value, too.
     """
     sample = probe.sample(values)
     if sample.dtype.is_numeric() and sample.n_unique() > BINS:
@@ -111,13 +130,15 @@ def auc_alone(probe: Probe, values: pl.Series) -> float:
             np.searchsorted(cuts, sample.cast(pl.Float64).fill_null(np.nan), "right")
         )
     frame = pl.DataFrame({"value": sample.cast(pl.String), "label": probe.labels})
-    learnt = frame.filter(~probe.held)
     mean = float(probe.labels[~probe.held].mean())
-    rates = learnt.group_by("value").agg(
+    by_value = frame.filter(~probe.held).group_by("value")
+    rates = by_value.agg(
         ((pl.col("label").sum() + PRIOR * mean) / (pl.len() + PRIOR)).alias("rate")
     )
-    held = frame.filter(probe.held).join(rates, "value", "left", nulls_equal=True)
-    return _auc(held["rate"].fill_null(mean), held["label"])
+    held = frame.filter(probe.held).join(
+        rates, "value", "left", nulls_equal=True, maintain_order="left"
+    )
+    return held["rate"].fill_null(mean).to_numpy()
 
 
 def _auc(scores: pl.Series, labels: pl.Series) -> float:

@@ -86,7 +86,8 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
         return [*_known(log, roles, criteo_schema().used[: 1 + DENSE], "hex")]
     if log.kind == "avazu" and roles.label in ("", "click"):
         return [*_known(log, roles, ["click"], "text", frozenset(avazu_schema().used))]
-    values = frame[roles.label or guess_label(frame)]
+    header = log.dialect is None or log.dialect.header
+    values = frame[roles.label or guess_label(frame, header)]
     label = label_column(values, roles.positive, roles.threshold)
     guess = _Guess(log, roles, label.name, probe_of_label(log, label))
     return [label if name == label.name else _column(guess, name) for name in frame.columns]
