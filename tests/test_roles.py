@@ -154,6 +154,18 @@ def test_outcomes_are_left_out_and_taken_back(tmp_path: Path) -> None:
     assert column_of(draft, "conversion").role == "category"
 
 
+def test_orders_of_the_past_may_tell_who_leaves(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    churn = clicks(2)
+    orders = [draw.randrange(20) - 2 * one for one in churn]
+    draft = drafted(tmp_path, {"churn": churn, "orders": orders, "age": orders[::-1]})
+    assert column_of(draft, "orders").role == "dense"
+    sold = [one if draw.random() < 0.7 else 0 for one in churn]
+    draft = drafted(tmp_path, {"label": churn, "purchase": sold, "orders": orders})
+    assert "an outcome by its name, and it tells label (AUC 0." in column_of(draft, "purchase").why
+    assert column_of(draft, "orders").role == "dense"
+
+
 @pytest.mark.parametrize("name", ["is_purchase", "dwell_time", "play_duration", "Rating", "order"])
 def test_names_of_outcomes(name: str) -> None:
     assert names_outcome(name)

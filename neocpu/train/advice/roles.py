@@ -26,7 +26,7 @@ from neocpu.train.advice.categories import (
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.labels import guess_label, label_column, label_numbers
 from neocpu.train.advice.look import Log
-from neocpu.train.advice.names import names_code, names_outcome
+from neocpu.train.advice.names import names_code
 from neocpu.train.advice.numbers import (
     are_numbers,
     are_whole,
@@ -36,7 +36,7 @@ from neocpu.train.advice.numbers import (
     numbers_in,
     present_in,
 )
-from neocpu.train.advice.outcomes import gives_away
+from neocpu.train.advice.outcomes import gives_away, outcome_reason
 from neocpu.train.advice.probe import Probe, probe_of
 from neocpu.train.advice.times import time_form
 
@@ -126,8 +126,8 @@ def _column(guess: _Guess, name: str) -> LogColumn:
     if name in roles.dense:
         return _dense(values, guess.probe, "as asked:", number_width(values, named=True))
     named = name in roles.categories
-    if not named and names_outcome(name):
-        why = f"an outcome as {guess.label} is, known only afterwards; {_taken_back(name, values)}"
+    if not named and (reason := outcome_reason(guess.probe, values, guess.label)):
+        why = f"{reason}; {_taken_back(name, values)}"
         return LogColumn(name, "left out", distinct=values.n_unique(), why=why)
     vector = number_width(values, named=False)
     if vector[0] and not named:
@@ -193,7 +193,7 @@ def _of_values(guess: _Guess, values: pl.Series) -> LogColumn:
         )
         return LogColumn(name, "left out", distinct=distinct, why=why)
     # codes are often numbers, and their order means nothing
-    if are_numbers(present) and not _is_code(name, present, distinct):
+    if are_numbers(present) and not is_code(name, present, distinct):
         return dense_column(values, guess.probe, "numbers")
     if separator:
         return text_list(log, values, separator, roles.min_count)
@@ -212,7 +212,7 @@ def _names_row(present: pl.Series, distinct: int) -> str:
     return ""
 
 
-def _is_code(name: str, present: pl.Series, distinct: int) -> bool:
+def is_code(name: str, present: pl.Series, distinct: int) -> bool:
     """Is a column of numbers one of names? By its own name, or by its large numbers."""
     numbers = numbers_in(present).drop_nulls()
     if not are_whole(numbers):
