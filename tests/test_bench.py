@@ -10,7 +10,8 @@ from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.write import ConfigDraft, Wishes, write_config
 from neocpu.train.config import config as configs
 from neocpu.train.run.trainer import Trainer
-from tests.bench_logs import EXPECTED, LOGS
+from tests.bench_expected import EXPECTED
+from tests.bench_logs import LOGS
 from tests.workers import covered
 
 # trained on every day: texts as label, unreadable numbers, numbers only

@@ -233,6 +233,12 @@ def test_words_among_times_are_missing_ones(tmp_path: Path) -> None:
     assert sorted(set(hours.tolist())) == [0, 6] and hours[7] == 0
 
 
+def test_a_number_among_times_is_no_word_for_a_missing_one(tmp_path: Path) -> None:
+    times = [f"2024-01-{1 + i % 28:02d} 05:00:00" for i in range(ROWS)]
+    times[7] = "-1"  # which may be a value of other columns
+    assert column_of(drafted(tmp_path, {"click": clicks(), "seen": times}), "seen").role != "time"
+
+
 def test_texts_among_numbers_are_missing_ones(tmp_path: Path) -> None:
     numbers: list[object] = [number / 7 for number in range(ROWS)]
     numbers[5] = numbers[9] = "12 kg"
@@ -334,6 +340,17 @@ def test_a_log_of_numbers_only_learns_what_is_not_in_proportion(tmp_path: Path) 
     assert config.data.schema["dense"][0]["transform"] == "standard"
     summary = Trainer(config, None, tmp_path / "run").run()
     assert summary["metrics"]["test"]["auc"] > 0.85
+
+
+def test_numbers_with_texts_among_them_have_no_buckets(tmp_path: Path) -> None:
+    heat = [f"{number / 7:.2f}" for number in range(ROWS)]
+    heat[5] = "error"  # for which there is no bucket
+    path = tmp_path / "log.csv"
+    size = [number * 7 % 50 / 2 for number in range(ROWS)]
+    pl.DataFrame({"click": clicks(), "heat": heat, "size": size}).write_csv(path)
+    draft = write_config([path], tmp_path / "log.toml", Wishes())
+    assert "numbers that are categories as well: size" in draft.said
+    assert train_data(tmp_path).rows == ROWS * 8 // 10
 
 
 VECTOR = pl.Array(pl.Float64, 2)
