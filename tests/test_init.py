@@ -123,6 +123,9 @@ def test_a_label_of_one_value_and_a_single_row_are_said(tmp_path):
     drafted = write_config([path], tmp_path / "a.toml", Wishes())
     assert "label: click, it is 1 in all rows, so there is nothing to learn" in drafted.said
     assert "categories: item" in drafted.said
+    path.write_text("click,item\n" + "".join(f"{i % 2},v\n" for i in range(ROWS)))
+    with pytest.raises(ConfigError, match="no column looks like a category or a number"):
+        write_config([path], tmp_path / "b.toml", Wishes())
     path.write_text("click,item\n1,v\n")
     with pytest.raises(DataError, match="has one row only"):
         write_config([path], tmp_path / "b.toml", Wishes())

@@ -80,9 +80,10 @@ def test_of_two_texts_the_one_that_says_yes_is_a_click(
     assert labels is not None and labels.tolist() == clicks()[:240]
 
 
-def test_a_yes_that_is_frequent_is_still_the_click(tmp_path: Path) -> None:
-    draft = drafted(tmp_path, {"sold": ["no" if one else "yes" for one in clicks()]})
-    assert column_of(draft, "sold").positive == ("yes",)
+@pytest.mark.parametrize(("no", "yes"), [("no", "yes"), ("not_installed", "installed")])
+def test_a_yes_that_is_frequent_is_still_the_click(no: str, yes: str, tmp_path: Path) -> None:
+    draft = drafted(tmp_path, {"sold": [no if one else yes for one in clicks()]}, label="sold")
+    assert column_of(draft, "sold").positive == (yes,)
 
 
 def test_points_and_blanks_do_not_make_other_answers(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ YES = frozenset(
         *("churned", "default", "spam", "subscribed", "recommended"),
     )
 )
-DENIED = re.compile(r"^(no|not|non|un|dis)[-_ ]?(?=.)")
+DENIED = re.compile(r"^(not|non|no|un|dis)[-_ ]?(?=.)")
 TEXTS = 20  # of a label, that are shown
 RATINGS = 11  # numbers of a scale of ratings, at most
 SCALE = 20  # whole numbers, up to which a label is a rating
