@@ -37,6 +37,15 @@ FILE = click.Path(path_type=Path)
     help="A column not to learn from; likewise.",
 )
 @click.option(
+    "--positive",
+    multiple=True,
+    metavar="TEXT",
+    help="A text of the label that is a click; all others are none. Likewise.",
+)
+@click.option(
+    "--threshold", type=float, metavar="NUMBER", help="The label is a click from this number on."
+)
+@click.option(
     "--valid", type=FILE, multiple=True, help="Measure on it now and then; DATA is not split."
 )
 @click.option(
@@ -50,6 +59,8 @@ def init(
     dense: tuple[str, ...],
     categories: tuple[str, ...],
     left_out: tuple[str, ...],
+    positive: tuple[str, ...],
+    threshold: float | None,
     valid: tuple[Path, ...],
     test: tuple[Path, ...],
 ) -> None:
@@ -63,7 +74,8 @@ def init(
 
     target = target_of(data, out)
     check_target(target, force, (*data, *valid, *test))
-    drafted = write_config(data, target, Wishes(label, dense, categories, left_out, valid, test))
+    wishes = Wishes(label, dense, categories, left_out, valid, test, positive, threshold)
+    drafted = write_config(data, target, wishes)
     for line in drafted.said:
         click.echo(line)
     click.echo(f"{target} is written; change it as you like, then: neocpu train {target}")

@@ -72,7 +72,7 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
     ]
     buckets = [each for each in schema.categories if each.kind == "bucket" and each.edges is None]
     # Without its transform, which is what is looked for.
-    numbers = [DenseField(each.column, each.name, each.kind) for each in standard]
+    numbers = [replace(each, transform="none") for each in standard]
     # Buckets cut numbers, so the column of a category is read as a dense one here.
     numbers += [DenseField(each.column, each.name, "float") for each in buckets]
     fields = replace(
@@ -88,9 +88,14 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
         return schema
     values, present = sample.rows()
     columns = [values[present[:, i], i] for i in range(len(numbers))]
+    dense: dict[str, list[NDArray[np.float64]]] = {}
+    for each, column in zip(standard, columns):
+        # the numbers of a vector have one mean
+        dense.setdefault(each.column, []).append(column)
     fitted = {
         "dense": {
-            each.column: list(mean_and_deviation(column)) for each, column in zip(standard, columns)
+            column: list(mean_and_deviation(np.concatenate(parts)))
+            for column, parts in dense.items()
         },
         "category": {
             each.column: quantiles(column, each.buckets)

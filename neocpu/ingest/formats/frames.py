@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from neocpu.core.errors import DataError
 from neocpu.core.types import Elements
 from neocpu.ingest.formats.fields import I32, Fields, Items
+from neocpu.ingest.formats.parsed import Parsed, joined
 from neocpu.ingest.formats.schema import TIME_KINDS, Schema
-from neocpu.ingest.formats.text import Parsed, TextParser, joined
+from neocpu.ingest.formats.text import TextParser
 from neocpu.tables.hdf5.walk import one_line
 
 ROWS = 1 << 16  # parsed at a time, so that memory stays bounded
@@ -194,14 +195,12 @@ def _column_faults(
     """All columns of a schema that are missing, or of a kind that no field has; or ""."""
     inner = [weight for _, weight in structs.values()]
     faults = []
-    lists = {field.column: field for field in schema.categories if field.is_list}
-    lists |= {field.weights: field for field in lists.values() if field.weights}
+    lists = schema.lists
     for name in schema.used:
         if name in types and name not in structs:
             fault = _fault_of(types[name], name in lists)
-            field = lists.get(name)
             text = not isinstance(types[name], pl.List | pl.Array)
-            if field is not None and text and not field.separator:
+            if text and not lists.get(name, "none"):
                 fault = "holds no lists, and lists as text need a separator"
             if fault:
                 faults.append(f"column {name!r} {fault}")
@@ -256,7 +255,10 @@ def _fault_of(dtype: pl.DataType, is_list: bool) -> str:
         return f"is a struct ({names}); make its fields columns of their own first"
     if isinstance(dtype, pl.List | pl.Array):
         if not is_list:
-            return "holds lists; write list = true in its [[category]] entry"
+            return (
+                "holds lists; write list = true in its [[category]] entry, or in a [[dense]] one "
+                "width, the numbers in each"
+            )
         inner = _leaf(dtype)
         if isinstance(inner, pl.Struct):
             names = ", ".join(field.name for field in inner.fields)

@@ -13,6 +13,7 @@ TRANSFORMS = ("log1p", "none")  # of --dense-transform
 DENSE_TRANSFORMS = (*TRANSFORMS, "standard")
 LABEL_KINDS = ("click", "number")
 DENSE_KINDS = ("int", "float")
+INVALID = ("error", "missing")  # what a text is that is no number
 TIME_KINDS = ("hour", "weekday", "day", "month", "date")
 CATEGORY_KINDS = ("hex", "int", "text", *TIME_KINDS, "bucket")
 HOURS = "YYMMDDHH"  # the time of Avazu's log
@@ -42,7 +43,9 @@ class DenseField:
 
     kind : int or float. transform : log1p (of max(x, 0), as in the DLRM reference), none, or
     standard: x minus the mean, divided by the standard deviation, which are `fitted` (None: not
-    yet).
+    yet). invalid : what a text is that is no such number, an error or missing. width : numbers in
+    each field of a column of vectors, of which this is number `item` (0: the column has one each);
+    separator : between them; "": they are lists of a frame.
     """
 
     column: str
@@ -50,6 +53,10 @@ class DenseField:
     kind: str = "int"
     transform: str = "log1p"
     fitted: tuple[float, float] | None = None
+    invalid: str = "error"
+    width: int = 0
+    item: int = 0
+    separator: str = ""
 
     @property
     def description(self) -> str:
@@ -152,6 +159,17 @@ class Schema:
         categories = [category.column for category in self.categories]
         weights = [category.weights for category in self.categories if category.weights]
         return list(dict.fromkeys([*labels, *dense, *categories, *weights]))
+
+    @property
+    def lists(self) -> dict[str, str]:
+        """Columns of lists and of vectors -> what separates their items; "": lists of a frame."""
+        columns = {number.column: number.separator for number in self.dense if number.width}
+        for category in self.categories:
+            if category.is_list:
+                columns[category.column] = category.separator
+                if category.weights:
+                    columns[category.weights] = category.separator
+        return columns
 
     @property
     def integers(self) -> set[str]:

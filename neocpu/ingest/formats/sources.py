@@ -58,11 +58,10 @@ def open_source(path: Path, schema: Schema) -> Source:
         from neocpu.ingest.formats.parquet import Parquet
 
         return _parquet(Parquet(path), schema)
-    lists = [field for field in schema.categories if field.is_list and not field.separator]
+    lists = [repr(column) for column, separator in schema.lists.items() if not separator]
     if lists:
-        names = ", ".join(repr(field.column) for field in lists)
         raise DataError(
-            f"{path}: lists in a text need a separator, which the [[category]] of {names} lacks"
+            f"{path}: lists in a text need a separator, which the entry of {', '.join(lists)} lacks"
         )
     return _text(path, schema)
 

@@ -20,6 +20,9 @@ columns = ["price", "age"]
 kind = "float"             # int (default) | float
 transform = "none"         # log1p | none | standard: minus the mean, divided by the deviation.
                            # Default: --dense-transform
+invalid = "missing"        # a text that is no number: error (default) | missing
+width = 8                  # each field holds so many numbers, each of them an input
+separator = " "            # between them: "0.1 0.2"; lists of a frame or of Parquet have none
 
 [[category]]
 columns = ["site", "user"]
@@ -65,6 +68,7 @@ from neocpu.ingest.formats.schema import (
     DENSE_KINDS,
     DENSE_TRANSFORMS,
     HOURS,
+    INVALID,
     LABEL_KINDS,
     MISSING_INTEGER,
     TIME_KINDS,
@@ -79,6 +83,7 @@ from neocpu.ingest.formats.times import format_fault
 
 VERSION = 2
 MOST_BUCKETS = 1 << 20
+MOST_INPUTS = 1 << 16  # of a column of vectors
 _TOP = {
     "delimiter": str,
     "quote": str,
@@ -92,7 +97,16 @@ _TOP = {
     "version": int,
 }
 _LABEL = {"column": str, "name": str, "kind": str, "threshold": float, "positive": list}
-_DENSE = {"columns": list, "name": str, "kind": str, "transform": str, "fitted": dict}
+_DENSE = {
+    "columns": list,
+    "name": str,
+    "kind": str,
+    "transform": str,
+    "invalid": str,
+    "width": int,
+    "separator": str,
+    "fitted": dict,
+}
 _CATEGORY = {
     "columns": list,
     "name": str,
@@ -143,18 +157,32 @@ def _label(entry: SchemaEntry) -> LabelField:
     )
 
 
-def _dense(entry: SchemaEntry, column: str, name: str, transform: str) -> DenseField:
+def _dense(entry: SchemaEntry, column: str, name: str, transform: str) -> Iterator[DenseField]:
+    """The inputs of a column: one, or as many as each of its vectors has numbers."""
     fitted = entry.fitted(column)
     if fitted is not None and (len(fitted) != 2 or fitted[1] <= 0):
         entry.wrong(f"fitted of {column!r} must be a mean and a positive deviation")
         fitted = None
-    return DenseField(
+    width = entry.get("width", 0)
+    if "width" in entry and not 1 <= width <= MOST_INPUTS:
+        entry.wrong(f"width = {width} must be from 1 to {MOST_INPUTS}")
+        width = 0
+    if "separator" in entry and not width:
+        entry.wrong("separator goes with width, the numbers in each field")
+    number = DenseField(
         column=column,
         name=name,
         kind=entry.get("kind", "int", DENSE_KINDS),
         transform=entry.get("transform", transform, DENSE_TRANSFORMS),
         fitted=None if fitted is None else (fitted[0], fitted[1]),
+        invalid=entry.get("invalid", "error", INVALID),
+        width=width,
+        separator=entry.byte("separator"),
     )
+    if not width:
+        yield number
+    for item in range(width):
+        yield replace(number, name=f"{name}.{item}", item=item)
 
 
 def _category(entry: SchemaEntry, column: str, name: str, version: int) -> CategoryField:
@@ -243,9 +271,10 @@ def table_schema(
         top.wrong(f"version = {version}; choose 1 or {VERSION}")
     labels = tuple(_label(entry) for entry in _entries(problems, top, "label", _LABEL))
     dense = tuple(
-        _dense(entry, column, name, transform)
+        number
         for entry in _entries(problems, top, "dense", _DENSE)
         for column, name in entry.columns()
+        for number in _dense(entry, column, name, transform)
     )
     categories = tuple(
         _category(entry, column, name, version)

@@ -15,7 +15,7 @@ from that. 64-bit numbers are written as texts: JSON readers may round them.
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -191,9 +191,22 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> Facts:
         "model": model,
         "tables": tables,
         "features": feature_cards(config.tables, facts, seed),
-        "dense": [asdict(column) for column in facts.dense],
+        "dense": [_dense_card(column) for column in facts.dense],
         "missing": list(facts.missing),
     }
+
+
+def _dense_card(column: DenseField) -> Facts:
+    """A dense column; how it takes texts stands there only where it does.
+
+    Each number of a vector is a column of its own there, of the name of its input.
+    """
+    one = replace(column, column=column.name) if column.width else column
+    card = asdict(one)
+    # files that were exported before these keys existed stay what they are
+    for key in ("width", "item", "separator", *(["invalid"] if column.invalid == "error" else [])):
+        del card[key]
+    return card
 
 
 def _version(model: Mapping[str, object]) -> int:

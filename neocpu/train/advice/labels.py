@@ -1,24 +1,60 @@
-"""Which column of a log is the label, and is it a click or a number?"""
+"""Which column of a log is the label, and what of it is a click?"""
+
+import re
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, listed
+from neocpu.train.advice.columns import LogColumn
+from neocpu.train.advice.numbers import are_numbers, are_whole, numbers_in
 
 LABELS = (
-    *("label", "click", "clicked", "is_click", "is_clicked", "target", "y", "converted"),
-    *("conversion", "is_attributed", "purchase", "purchased", "rating", "response"),
+    *("label", "click", "clicked", "is_click", "is_clicked", "click_bool", "target", "y"),
+    *("converted", "conversion", "is_attributed", "purchase", "purchased", "is_booking"),
+    *("rating", "ratings", "stars", "overall", "book-rating", "response", "survived"),
+    *("default.payment.next.month", "default payment next month", "watch_ratio"),
 )
-# the texts of a label of clicks: no, yes
+# names that are labels where nothing else looks like one
+LIKELY = ("churn", "default", "income", "deposit", "class", "like", "is_like", "weight", "hours")
+# names of what users did, where it is a text of several
+EVENTS = ("event", "event_type", "behavior", "behavior_type", "action", "interaction")
+# the texts of a label of clicks that the parser knows: no, yes
 CLICKS = (
     *({"0", "1"}, {"-1", "1"}, {"0.0", "1.0"}, {"-1.0", "1.0"}),
     *({"false", "true"}, {"False", "True"}, {"FALSE", "TRUE"}),
 )
+YES = frozenset(
+    (
+        *("yes", "y", "true", "t", "click", "clicked", "buy", "bought", "purchase", "purchased"),
+        *(
+            "play",
+            "played",
+            "positive",
+            "pos",
+            "good",
+            "like",
+            "liked",
+            "success",
+            "won",
+            "win",
+            "churn",
+        ),
+        *("churned", "default", "spam", "subscribed", "recommended"),
+    )
+)
+DENIED = re.compile(r"^(not|non|no|un|dis)[-_ ]?(?=.)")
+TEXTS = 20  # of a label, that are shown
+RATINGS = 11  # numbers of a scale of ratings, at most
+SCALE = 20  # whole numbers, up to which a label is a rating
+LIKED = 0.75  # of the way from the least to the highest rating: 4 of 1 to 5
 
 
-def guess_label(frame: pl.DataFrame) -> str:
+def guess_label(frame: pl.DataFrame, header: bool = True) -> str:
     """The column that is most likely the label. Raises ConfigError where none looks like one.
 
-    By its name, or as the only column whose values are 0 and 1.
+    By its name, or as the only column whose values are 0 and 1, or two texts of which one says yes.
+    header : whether columns have names; else the only column of 1 and 2, or of a scale, will do.
     """
     by_name = {name.lower(): name for name in reversed(frame.columns)}
     for name in LABELS:
@@ -27,6 +63,19 @@ def guess_label(frame: pl.DataFrame) -> str:
     binary = [name for name in frame.columns if _is_click(frame[name])]
     if len(binary) == 1 or (binary and binary[0] == frame.columns[0]):
         return binary[0]
+    texts = [name for name in frame.columns if _says_yes(frame[name])]
+    if not binary and (len(texts) == 1 or (texts and texts[-1] == frame.columns[-1])):
+        return texts[-1]
+    for name in LIKELY:
+        if name in by_name:
+            return by_name[name]
+    for name in EVENTS:
+        if name in by_name and not are_numbers(frame[by_name[name]].drop_nulls()):
+            return by_name[name]
+    for is_label in (_is_pair, _is_rating):
+        names = [name for name in frame.columns if is_label(frame[name])]
+        if not header and not binary and len(names) == 1:
+            return names[0]
     clicks = f"{len(binary)} columns hold 0 and 1 only" if binary else "none holds 0 and 1 only"
     raise ConfigError(
         f"which column is the label? No name says it, and {clicks}; name it with --label COLUMN "
@@ -38,25 +87,161 @@ def _is_click(values: pl.Series) -> bool:
     """Are all values 0 or 1, or other words for them, and both there?"""
     if values.null_count() or values.dtype.is_nested():
         return False
-    return _texts(values) in CLICKS
+    return {*_texts(values, 3)} in CLICKS
 
 
-def _texts(values: pl.Series) -> set[str]:
-    """The first distinct values, as texts."""
-    return {*map(str, values.unique().head(3).to_list())}
+def _says_yes(values: pl.Series) -> bool:
+    """Does a column hold two texts, of which one says yes?"""
+    if values.null_count() or values.dtype != pl.String:
+        return False
+    groups = _answers(_texts(values, 5))
+    return len(groups) == 2 and bool(_affirmative([*groups]))
 
 
-def label_kind(values: pl.Series) -> tuple[str, str]:
-    """The kind of a label, "click" or "number", and why. Raises ConfigError for other values."""
-    if _is_click(values):
-        low, high = sorted(_texts(values))
-        return "click", f"its values are {low} and {high}"
-    numbers = values.cast(pl.Float64, strict=False)
-    if numbers.null_count() > values.null_count() or values.null_count():
+def _levels(values: pl.Series) -> list[float]:
+    """The values of a column of few whole numbers, ascending; [] of any other."""
+    if values.null_count() or values.dtype.is_nested() or values.n_unique() > RATINGS:
+        return []
+    numbers = numbers_in(values).unique().sort()
+    return [] if numbers.null_count() or not are_whole(numbers) else numbers.to_list()
+
+
+def _is_pair(values: pl.Series) -> bool:
+    """Does a column hold 1 and 2 only?"""
+    return _levels(values) == [1, 2]
+
+
+def _is_rating(values: pl.Series) -> bool:
+    """Does a column hold all numbers of a scale from 0 or 1 on?"""
+    levels = _levels(values)
+    return len(levels) > 2 and levels in ([*range(len(levels))], [*range(1, len(levels) + 1)])
+
+
+def _texts(values: pl.Series, most: int) -> list[str]:
+    """The first distinct values, as texts, in order."""
+    return sorted(map(str, values.drop_nulls().unique().head(most).to_list()))
+
+
+def _answers(texts: Sequence[str]) -> Mapping[str, list[str]]:
+    """What texts say, without blanks, points and capitals -> the texts that say it.
+
+    The two files of the census write >50K and >50K. for one answer.
+    """
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault(text.strip(" .").lower(), []).append(text)
+    return groups
+
+
+def _affirmative(answers: Sequence[str]) -> str:
+    """Which of two answers says yes; "": neither does."""
+    for answer, other in (answers, answers[::-1]):
+        if answer in YES and other not in YES:
+            return answer
+        if answer.startswith(">") and other[:1] in ("<", "≤"):
+            return answer
+        if answer.endswith("+") and other.startswith("-"):
+            return answer
+        # no-click, not_bought, unsubscribed, and what is denied
+        if DENIED.sub("", other) == answer:
+            return answer
+    return ""
+
+
+def label_column(
+    values: pl.Series, positive: Sequence[str] = (), threshold: float | None = None
+) -> LogColumn:
+    """The label: a click, a number, or what makes a click of other values, and why.
+
+    positive, threshold : the user's. Raises ConfigError for values of which none is chosen, and for
+    empty fields.
+    """
+    if values.null_count():
         raise ConfigError(
-            f"the label {values.name!r} has values that are no numbers, or empty fields; choose "
-            "another column with --label COLUMN"
+            f"the label {values.name!r} has {values.null_count():,} empty fields; choose another "
+            "column with --label COLUMN, or remove these rows"
         )
+    if positive:
+        if missing := {*positive} - {*values.cast(pl.String).unique().to_list()}:
+            raise ConfigError(f"the label {values.name!r} never says {listed(sorted(missing), 8)}")
+        return _click(values, positive=tuple(positive), why=f"a click where it is {_or(positive)}")
+    if threshold is not None:
+        return _click(values, threshold=threshold, why=f"a click from {threshold:g} on")
+    if _is_click(values):
+        low, high = sorted(_texts(values, 3))
+        return _click(values, why=f"its values are {low} and {high}")
+    if numbers_in(values).null_count():
+        return _text_label(values)
+    return _number_label(values)
+
+
+def _click(
+    values: pl.Series, *, positive: tuple[str, ...] = (), threshold: float | None = None, why: str
+) -> LogColumn:
+    return LogColumn(values.name, "label", "click", positive=positive, threshold=threshold, why=why)
+
+
+def _number_label(values: pl.Series) -> LogColumn:
+    """The label of numbers, two of them or more."""
     if values.n_unique() == 1:
-        return "number", f"it is {values[0]} in all rows, so there is nothing to learn"
-    return "number", "its values are numbers other than 0 and 1"
+        why = f"it is {values[0]} in all rows, so there is nothing to learn"
+        return LogColumn(values.name, "label", "number", why=why)
+    numbers = numbers_in(values)
+    low, *others = numbers.unique().sort().to_list()
+    if len(others) == 1:
+        why = f"its values are {low:g} and {others[0]:g}: a click from {others[0]:g} on"
+        return _click(values, threshold=others[0], why=why)
+    return LogColumn(
+        values.name, "label", "number", why="its values are numbers other than 0 and 1"
+    )
+
+
+def rating_threshold(values: pl.Series) -> float | None:
+    """From which rating on a user liked it, of a label whose values are few numbers; else None."""
+    levels = numbers_in(values).drop_nulls().unique().sort()
+    if not 3 <= levels.len() <= SCALE:
+        return None
+    low, high = float(levels[0]), float(levels[-1])
+    return float(levels.filter(levels >= low + LIKED * (high - low))[0])
+
+
+def _text_label(values: pl.Series) -> LogColumn:
+    """The label of texts: the one of two that says yes, or the rarer one."""
+    texts = _texts(values, TEXTS + 1)
+    groups = _answers(texts)
+    if len(groups) != 2:
+        shown = f"{'more than ' if len(texts) > TEXTS else ''}{min(len(texts), TEXTS)} texts"
+        raise ConfigError(
+            f"the label {values.name!r} has {shown}, {listed([*map(repr, texts)], 8)}; say "
+            "which are a click with --positive TEXT (from Python positive=), or choose another "
+            "column with --label COLUMN"
+        )
+    answer = _affirmative([*groups])
+    reason = "which says yes" if answer else "the rarer one"
+    if not answer:
+        counts = {key: int(values.is_in(each).sum()) for key, each in groups.items()}
+        answer = min(counts, key=lambda key: counts[key])
+    positive = tuple(groups[answer])
+    shown = _or([text for texts in groups.values() for text in texts], " and ")
+    return _click(
+        values,
+        positive=positive,
+        why=f"its values are {shown}: a click is {_or(positive)}, {reason}",
+    )
+
+
+def _or(texts: Sequence[str], word: str = " or ") -> str:
+    return word.join(map(repr, texts))
+
+
+def label_numbers(values: pl.Series, label: LogColumn) -> pl.Series:
+    """What the label of each row is, f64, null where it is none."""
+    if label.positive:
+        return values.cast(pl.String).is_in(list(label.positive)).cast(pl.Float64)
+    words = values.cast(pl.String).str.to_lowercase()
+    as_words = words.replace_strict({"true": 1.0, "false": 0.0}, default=None)
+    numbers = numbers_in(values).fill_null(as_words)
+    if label.threshold is not None:
+        return (numbers >= label.threshold).cast(pl.Float64)
+    # -1 is how some logs write a 0
+    return (numbers == 1).cast(pl.Float64) if label.kind == "click" else numbers

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from neocpu.train.config.defaults import batch_of
 
 if TYPE_CHECKING:  # they load polars, which runs have no need of
+    from neocpu.train.advice.columns import LogColumn
     from neocpu.train.advice.look import Log
-    from neocpu.train.advice.roles import LogColumn
 
 MIN_COUNT = 1  # of a vocabulary: rows for values seen once did not hurt on any log measured
 SPARE = 4  # rows of a hashed table for each value

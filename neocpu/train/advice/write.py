@@ -4,33 +4,38 @@ write_config(["clicks.csv"], "my") -> my/clicks.toml, which `neocpu train` takes
 """
 
 import os
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from neocpu.core.errors import ConfigError, DataError, listed
+from neocpu.core.errors import ConfigError, DataError
 from neocpu.core.records import toml_text
 from neocpu.ingest.formats.frames import as_frame
 from neocpu.ingest.targets import refuse_sources
+from neocpu.train.advice.columns import LogColumn, by_role
+from neocpu.train.advice.features import (
+    dense_inputs,
+    groups,
+    missing_note,
+    number_tables,
+    table_columns,
+    table_entry,
+)
+from neocpu.train.advice.findings import findings, liked_from
 from neocpu.train.advice.look import LOOKED_AT, Log, look
-from neocpu.train.advice.roles import LogColumn, Roles, by_role, columns_of
-from neocpu.train.advice.sizes import MIN_COUNT, ModelSizes, rows_of, sizes_of
+from neocpu.train.advice.roles import Roles, columns_of, probe_of_label
+from neocpu.train.advice.sizes import MIN_COUNT, ModelSizes, sizes_of
 from neocpu.train.config import config as configs
 
 SPLIT = (0.8, 0.1, 0.1)
 LEAST_SPLIT = 10  # rows; of fewer no part is measured
 MEASURED = 10  # times in a pass that the valid part is measured
-SHOWN = 12  # columns of one role on the screen
 SAVED = 2  # times in a pass that a checkpoint is written
 FRAME = "data.parquet"  # file of a frame beside its config
-TITLES = {"dense": "numbers", "category": "categories", "list": "lists", "time": "times"}
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+TABLES = ("category", "list", "time")  # roles of columns that have tables
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Wishes:
     """What callers of `init` say about their log.
 
     label, dense, categories, left_out : column names. valid, test : files that are measured on;
-    with either the train files are not split. looked_at : bytes of text to look at.
+    with either the train files are not split. positive, threshold : of the label, the texts or the
+    least number that are a click. looked_at : bytes of text to look at.
     """
 
     label: str = ""
@@ -47,6 +53,8 @@ class Wishes:
     left_out: Sequence[str] = ()
     valid: Sequence[str | Path] = ()
     test: Sequence[str | Path] = ()
+    positive: Sequence[str] = ()
+    threshold: float | None = None
     looked_at: int = LOOKED_AT
 
 
@@ -72,6 +80,8 @@ def init(
     left_out: Sequence[str] = (),
     valid: Sequence[str | Path] = (),
     test: Sequence[str | Path] = (),
+    positive: Sequence[str] = (),
+    threshold: float | None = None,
 ) -> Path:
     """Look at a log and write a config that trains on it; returns the config's path.
 
@@ -80,11 +90,14 @@ def init(
     out : folder of the config, or the config itself if it ends with ".toml".
     force : replace files that exist. label, dense, categories, left_out : names of columns whose
         role is not to be guessed. valid, test : files to measure on, instead of a split.
+    positive, threshold : texts of the label that are a click, or the number from which it is one.
 
     Raises DataError for files that cannot be read, ConfigError where no label is found, a named
     column is missing, or a file exists.
     """
-    wishes = Wishes(label, dense, categories, left_out, valid, test)
+    wishes = Wishes(
+        label, dense, categories, left_out, valid, test, positive=positive, threshold=threshold
+    )
     if isinstance(data, str | Path):
         data = [data]
     if isinstance(data, Sequence):
@@ -131,21 +144,60 @@ def write_config(data: Sequence[str | Path], target: Path, wishes: Wishes) -> Co
 def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDraft:
     """The config of a log, whose file will be `target`, checked as `neocpu train` would."""
     log = look(data, wishes.looked_at)
-    named = Roles(wishes.label, wishes.dense, wishes.categories, wishes.left_out, MIN_COUNT)
-    columns = columns_of(log, named)
-    roles = by_role(columns)
-    (label,) = roles["label"]
+    columns = columns_of(log, _roles(wishes))
+    (label,) = by_role(columns)["label"]
+    probe = probe_of_label(log, label)
     split = SPLIT if not (wishes.valid or wishes.test) and log.rows >= LEAST_SPLIT else ()
     sizes = sizes_of(log, round(log.rows * (split[0] if split else 1.0)))
-    tables = [column for column in columns if column.role in ("category", "list", "time")]
-    features = _table_columns(tables, log.kind)
-    if not features and log.rows == 1:
+    tables = table_columns([column for column in columns if column.role in TABLES], log.kind)
+    if log.kind == "table":
+        dense = by_role(columns).get("dense", [])
+        tables += number_tables(log, dense, probe, alone=not tables)
+    _check_tables(log, tables)
+    folder = target.parent
+    text = _template().render(
+        title=target.stem,
+        name=_comment(target.name),
+        source=_comment(", ".join(path.name for path in log.paths)),
+        train=_relative(log.paths, folder),
+        valid=_relative(wishes.valid, folder),
+        test=_relative(wishes.test, folder),
+        split=list(split),
+        log=log,
+        label=label,
+        sizes=sizes,
+        **_shown(log, columns, tables, sizes),
+    )
+    # a draft that `neocpu train` would refuse is an error of ours, not the user's
+    configs.loads(text, str(target))
+    said = findings(log, columns, tables, split, probe)
+    return ConfigDraft(text, log, columns, sizes, tuple(said))
+
+
+def _roles(wishes: Wishes) -> Roles:
+    return Roles(
+        wishes.label,
+        wishes.dense,
+        wishes.categories,
+        wishes.left_out,
+        MIN_COUNT,
+        wishes.positive,
+        wishes.threshold,
+    )
+
+
+def _check_tables(log: Log, tables: Sequence[LogColumn]) -> None:
+    """Raise DataError or ConfigError for a log without a column that becomes a table."""
+    if not tables and log.rows == 1:
         raise DataError(f"{log.paths[0]}: has one row only; nothing can be seen in it")
-    if not features:
+    if not tables:
         raise ConfigError(
-            f"{log.paths[0]}: no column looks like a category, and a DLRM needs one; name one with "
-            "--category COLUMN (from Python categories=)"
+            f"{log.paths[0]}: no column looks like a category or a number, and a DLRM needs one; "
+            "name one with --category COLUMN (from Python categories=)"
         )
+
+
+def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("neocpu.train.advice", ""),
         trim_blocks=True,
@@ -157,83 +209,34 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
     )
     environment.filters["toml"] = toml_text
     environment.filters["comment"] = _comment
-    folder = target.parent
-    text = environment.get_template("config.toml.j2").render(
-        title=target.stem,
-        name=_comment(target.name),
-        source=_comment(", ".join(path.name for path in log.paths)),
-        looked_at=_looked_at(log),
-        train=_relative(log.paths, folder),
-        valid=_relative(wishes.valid, folder),
-        test=_relative(wishes.test, folder),
-        split=list(split),
-        log=log,
-        missing_texts=list(log.missing),
-        label=label,
-        dense=_groups(roles.get("dense", []), "kind", "transform"),
-        dense_count=len(roles.get("dense", [])),
-        categories=_groups(
-            features, "role", "kind", "separator", "weight_separator", "source", "time"
+    return environment.get_template("config.toml.j2")
+
+
+def _shown(
+    log: Log, columns: Sequence[LogColumn], tables: Sequence[LogColumn], sizes: ModelSizes
+) -> Mapping[str, object]:
+    """What the template shows of a log's columns and of their sizes."""
+    roles = by_role(columns)
+    (label,) = roles["label"]
+    dense = dense_inputs(columns)
+    absent = [text for column in columns for text in column.absent]
+    return {
+        "looked_at": _looked_at(log),
+        "missing_texts": list(dict.fromkeys([*log.missing, *absent])),
+        "liked": liked_from(log, label),
+        "dense": groups(dense, "kind", "transform", "width", "separator", "lenient", "source"),
+        "dense_count": sum(max(column.width, 1) for column in dense),
+        "categories": groups(
+            tables, "role", "kind", "separator", "weight_separator", "source", "time"
         ),
-        left_out=roles.get("left out", []),
-        missing=_missing,
-        sizes=sizes,
-        loss="bce" if label.kind == "click" else "mse",
-        rows_note=_rows_note(sizes),
-        tables=[_table(column, sizes) for column in features],
-        every=max(sizes.steps // MEASURED, 1),
-        save_every=max(sizes.steps // SAVED, 1),
-    )
-    # a draft that `neocpu train` would refuse is an error of ours, not the user's
-    configs.loads(text, str(target))
-    return ConfigDraft(text, log, columns, sizes, tuple(_said(log, columns, split)))
-
-
-def _table_columns(tables: Sequence[LogColumn], kind: str) -> list[LogColumn]:
-    """Columns that become features; a time gives the hour of its day and its weekday."""
-    columns = []
-    for column in tables:
-        table = column.name.replace("/", "_")  # a table's name is one of its files
-        if column.role != "time":
-            renamed = replace(column, name=table, source=column.name)
-            columns.append(column if table == column.name else renamed)
-            continue
-        # Avazu's features have names of their own
-        names = ("hour", "weekday")
-        if kind == "table":
-            names = (f"{table}_hour", f"{table}_weekday")
-        for name, part, values in zip(names, ("hour", "weekday"), (24, 7)):
-            feature = replace(column, name=name, kind=part, source=column.name)
-            columns.append(replace(feature, distinct=values, grown=values, frequent=values))
-    return columns
-
-
-def _groups(columns: Sequence[LogColumn], *keys: str) -> list[dict[str, object]]:
-    """Neighbouring columns that agree in these attributes."""
-    groups = []
-    for values, members in groupby(columns, lambda c: tuple(getattr(c, key) for key in keys)):
-        group = list(members)
-        names = [column.name for column in group]
-        groups.append({"columns": group, "names": names, **dict(zip(keys, values))})
-    return groups
-
-
-def _table(column: LogColumn, sizes: ModelSizes) -> dict[str, str]:
-    """One table: its key, its body as TOML and a note about its values."""
-    rows = rows_of(column, sizes.rows_by)
-    body = f"rows = {rows}"
-    if column.role == "list":
-        body += ', pooling = "mean"' if not column.weight_separator else ", weighted = true"
-    estimate = "" if column.grown == column.distinct else f", about {column.grown:,} in all"
-    note = f"{column.distinct:,} values{estimate}{_missing(column)}"
-    if column.role == "list":
-        note += f"; {column.items:.1f} per row"
-    key = column.name if BARE_KEY.fullmatch(column.name) else toml_text(column.name)
-    return {"key": key, "body": body, "note": note}
-
-
-def _missing(column: LogColumn) -> str:
-    return f", {100 * column.missing:.1f} % empty" if column.missing else ""
+        "left_out": roles.get("left out", []),
+        "missing": missing_note,
+        "loss": "bce" if label.kind == "click" else "mse",
+        "rows_note": _rows_note(sizes),
+        "tables": [table_entry(column, sizes) for column in tables],
+        "every": max(sizes.steps // MEASURED, 1),
+        "save_every": max(sizes.steps // SAVED, 1),
+    }
 
 
 def _comment(text: str) -> str:
@@ -256,44 +259,6 @@ def _rows_note(sizes: ModelSizes) -> str:
     if sizes.rows_by == "vocabulary":
         return "A row for each value, one for those that training never saw, one for empty fields."
     return "Several rows for each value, so that few values share one."
-
-
-def _said(log: Log, columns: Sequence[LogColumn], split: Sequence[float]) -> list[str]:
-    """What was guessed, for the screen."""
-    roles = by_role(columns)
-    (label,) = roles["label"]
-    lines = [f"{log.rows:,} rows{'' if log.whole else ', about'}, read as {log.kind}"]
-    lines.append(f"label: {label.name}{f', {label.why}' if label.why else ''}")
-    for role, title in TITLES.items():
-        names = [column.name for column in roles.get(role, [])]
-        if names:
-            lines.append(f"{title}: {listed(names, SHOWN)}")
-    for column in roles.get("left out", []):
-        lines.append(f"left out: {column.name}, {column.why}")
-    if split and (warning := _sorted(log, label)):
-        lines.append(warning)
-    if split:
-        shares = ", ".join(f"{100 * share:g} %" for share in split)
-        lines.append(f"train, valid, test: the first, next and last rows, {shares}")
-    return lines
-
-
-def _sorted(log: Log, label: LogColumn) -> str:
-    """A line about a log whose first and last rows have other labels; "" for any other."""
-    if label.kind != "click" or not log.whole:
-        return ""
-    labels = log.frame[label.name].cast(pl.String).str.to_lowercase().is_in(["1", "1.0", "true"])
-    last = round(log.rows * SPLIT[2])
-    first_rate = float(labels.head(log.rows - last).mean() or 0.0)  # type: ignore[arg-type]
-    last_rate = float(labels.tail(last).mean() or 0.0)  # type: ignore[arg-type]
-    deviation = (first_rate * (1 - first_rate) / max(last, 1)) ** 0.5
-    # rates drift in any log; six deviations are no chance
-    if abs(first_rate - last_rate) <= max(0.5 * first_rate, 6 * deviation):
-        return ""
-    return (
-        f"careful: {100 * first_rate:.1f} % clicks in the first rows, {100 * last_rate:.1f} % in "
-        "the last tenth: the log may be sorted by something; put it in the order of time"
-    )
 
 
 def _relative(paths: Sequence[str | Path], folder: Path) -> list[str] | str:

@@ -1,0 +1,52 @@
+"""What was seen of one column of a log, and the role that it gets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LogColumn:
+    """One column: its role and what was seen.
+
+    role : "label", "dense", "category", "list", "time" or "left out". kind : of the schema: "click"
+    or "number" of a label, "int" or "float" of a dense column, "text", "int", "hex" or "bucket" of
+    categories. transform : of a dense column; `width`, how many numbers each of its fields holds
+    (0: one, and no list); `unreadable`, how many of its texts are no numbers. separator,
+    weight_separator : of a list. distinct : values (of a list: of its items); `grown`, how many the
+    whole log may have. missing : share of empty fields. items : per row. source : the column that a
+    feature is made of, if that is another. absent : texts of a time that are none. positive,
+    threshold : of a label, what makes it a click. why : the reason, a phrase.
+    """
+
+    name: str
+    role: str
+    kind: str = ""
+    transform: str = ""
+    width: int = 0
+    unreadable: int = 0
+    time: str = ""
+    separator: str = ""
+    weight_separator: str = ""
+    distinct: int = 0
+    grown: int = 0
+    frequent: int = 0
+    missing: float = 0.0
+    items: float = 1.0
+    source: str = ""
+    absent: tuple[str, ...] = ()
+    positive: tuple[str, ...] = ()
+    threshold: float | None = None
+    why: str = ""
+
+    @property
+    def lenient(self) -> bool:
+        """Whether texts that are no numbers count as missing."""
+        return self.unreadable > 0
+
+
+def by_role(columns: Sequence[LogColumn]) -> Mapping[str, list[LogColumn]]:
+    """role -> its columns, in the log's order."""
+    roles: dict[str, list[LogColumn]] = {}
+    for column in columns:
+        roles.setdefault(column.role, []).append(column)
+    return roles
