@@ -15,10 +15,8 @@ from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.advice.columns import by_role
 from neocpu.train.advice.complaints import colliding
-from neocpu.train.advice.look import guess_dialect
-from neocpu.train.advice.look import look
-from neocpu.train.advice.roles import Roles
-from neocpu.train.advice.roles import columns_of
+from neocpu.train.advice.look import guess_dialect, look
+from neocpu.train.advice.roles import Roles, columns_of
 from neocpu.train.advice.write import Wishes, write_config
 from neocpu.train.before.datasets import open_splits
 from neocpu.train.config import config as configs
