@@ -41,6 +41,10 @@ SECTIONS = {
             "neocpu.cli.train:train",
             "Train a model as CONFIG says, and print the digest of what was learnt.",
         ),
+        "compile": (
+            "neocpu.cli.compile:compile",
+            "Compile the kernels that CONFIG needs, so that runs start at once.",
+        ),
         "online": (
             "neocpu.cli.online:online",
             "Measure the model on each FILE, then train on it, in the order given.",
@@ -106,10 +110,6 @@ SECTIONS = {
         "oracle": (
             "neocpu.cli.oracle:oracle",
             "Export cases that break embedding kernels; check answers, and explain what is wrong.",
-        ),
-        "compile": (
-            "neocpu.cli.compile:compile",
-            "Compile the kernels that CONFIG needs, so that runs start at once.",
         ),
     },
 }
