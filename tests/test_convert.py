@@ -18,7 +18,7 @@ from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats import readers
-from neocpu.ingest.formats.readers import kind_of
+from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.sources import _pieces
 from neocpu.ingest.read_ahead import read_ahead
 from neocpu.kernels.twins.numbers.elementary import log1p
@@ -89,7 +89,10 @@ def test_blocks_of_any_size_give_the_same_file(tmp_path, monkeypatch):
     text = "\n".join(line(I1=str(i), C1=f"{i:x}") for i in range(500))
     whole = convert([source(tmp_path, text)], tmp_path / "a.h5", "criteo").path.read_bytes()
     for size in (100, 1000, 4097):
-        short = lambda path, size=size: readers.text_blocks(path, size)  # noqa: E731
+
+        def short(path, size=size, **options):
+            return readers.text_blocks(path, size, **options)
+
         monkeypatch.setattr("neocpu.ingest.formats.sources.text_blocks", short)
         assert (
             convert([tmp_path / "log.tsv"], tmp_path / "b.h5", "criteo").path.read_bytes() == whole

@@ -14,7 +14,7 @@ from pathlib import Path
 from neocpu.core.errors import DataError
 from neocpu.core.presets import keeps_no_copies
 from neocpu.ingest.dataset.convert_options import ConvertOptions, Progress
-from neocpu.ingest.formats.readers import kind_of
+from neocpu.ingest.formats.files.kinds import kind_of
 
 
 def copy_name(paths: Sequence[Path], kind: str, options: ConvertOptions) -> str:

@@ -1,11 +1,11 @@
-"""Does polars come to an end with a Parquet file? Tried in a process of its own.
+"""Does polars come to an end with a Parquet or Arrow file? Tried in a process of its own.
 
 A damaged page can say that it has 2**61 values. Polars then asks for their memory, and its process
 ends at once, which no `except` sees. So all columns are read once in another process, some rows
 after others; whoever reads the file afterwards does what has been seen to work.
 
-The file is also a program: `python parquet_probe.py FILE` exits with 0 where polars reads the file,
-or raises an error that can be caught and said by the reader itself.
+The file is also a program: `python columnar_probe.py FILE` exits with 0 where polars reads the
+file, or raises an error that can be caught and said by the reader itself.
 """
 
 import subprocess
@@ -15,7 +15,20 @@ from pathlib import Path
 
 import polars as pl
 
+STREAM = b"\xff\xff\xff\xff"  # begins a message of an Arrow stream
 SLAB = 1 << 18  # rows that polars reads at a time
+
+
+def scan(path: Path) -> pl.LazyFrame:
+    """A Parquet file, an Arrow file or an Arrow stream, by its first bytes.
+
+    A stream has no index of its rows, so it is held in memory. Raises what polars raises.
+    """
+    with open(path, "rb") as file:
+        start = file.read(6)
+    if start == b"ARROW1":
+        return pl.scan_ipc(path)
+    return pl.read_ipc_stream(path).lazy() if start[:4] == STREAM else pl.scan_parquet(path)
 
 
 def trouble(path: Path) -> str:
@@ -50,7 +63,7 @@ def _tried(path: Path, size: int, changed: int) -> str:
 
 def read_all(path: Path) -> None:
     """Read every column once, and forget it. Raises what polars raises."""
-    frame = pl.scan_parquet(path)
+    frame = scan(path)
     rows = frame.select(pl.len()).collect().item()
     for first in range(0, rows, SLAB):
         frame.slice(first, SLAB).collect()

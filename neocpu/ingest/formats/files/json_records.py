@@ -1,0 +1,134 @@
+"""How do JSON objects become rows? A column for each key, of texts as they are written.
+
+    {"id": 7, "user": {"age": 31.0}, "tags": ["a", "b"], "new": true}
+    id "7", user.age "31.0", tags ["a", "b"], new "true"
+
+Numbers keep their digits, so an object has the codes that the same row has in CSV. `null` and NaN
+are missing values, an object inside an object gives columns with a dot in their names.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from neocpu.core.errors import DataError
+from neocpu.ingest.formats.files.record_file import (
+    NoRecordError,
+    Record,
+    RecordFile,
+    Rows,
+    Value,
+    line_rows,
+)
+from neocpu.ingest.formats.readers import text_blocks
+
+LARGEST = 64 << 20  # characters of one object; bounds memory for a text that is none
+RECORDS = "write it with an object for each row, as pandas' to_json(orient='records', lines=True)"
+_DECODER = json.JSONDecoder(
+    parse_int=str,
+    parse_float=str,
+    # NaN is how a float says that it is missing; what is infinite is text, which no number is
+    parse_constant=lambda word: None if word == "NaN" else word,
+)
+
+
+def record_of(value: object) -> Record:
+    """An object as a row. Raises NoRecordError for anything else."""
+    if not isinstance(value, dict):
+        raise NoRecordError("is no JSON object")
+    record: Record = {}
+    _flatten(value, "", record)
+    return record
+
+
+def _flatten(value: dict[str, Any], prefix: str, record: Record) -> None:
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            _flatten(inner, f"{prefix}{key}.", record)
+        else:
+            record[prefix + key] = _value(inner)
+
+
+def _value(value: Any) -> Value:
+    """A value as text, or as a list of texts, of mappings of texts or of lists."""
+    if isinstance(value, list):
+        return [record_of(item) if isinstance(item, dict) else _value(item) for item in value]
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # half of a surrogate pair is no text that could be written
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def _decode(line: str) -> Record:
+    try:
+        return record_of(_DECODER.decode(line.strip()))
+    except RecursionError as error:
+        raise NoRecordError("is nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise NoRecordError(f"is no JSON object ({error.msg})") from error
+
+
+class JsonLines(RecordFile):
+    """A text with a JSON object on each line."""
+
+    def parsed(self) -> Iterator[tuple[Rows, int]]:
+        """The rows of the file, piece by piece, and the bytes read so far."""
+        for number, (rows, done) in enumerate(line_rows(self.path, _decode)):
+            if not number and rows and isinstance(rows[0], dict):
+                self._refuse_columns(rows[0])
+            yield rows, done
+
+    def _refuse_columns(self, row: Record) -> None:
+        """Raise DataError for a file that is one object of columns."""
+        # pandas writes {"column": {"0": value, "1": value}} unless it is asked for records
+        if row and all(re.fullmatch(r"[^.]+\.\d+", name) for name in row):
+            raise DataError(f"{self.path}: one JSON object of columns; {RECORDS}")
+
+
+class JsonArray(RecordFile):
+    """A text that is one JSON array of objects."""
+
+    def parsed(self) -> Iterator[tuple[Rows, int]]:
+        """The rows of the file, piece by piece, and the bytes read so far."""
+        blocks = text_blocks(self.path)
+        text = ""
+        opened = False
+        try:
+            for block in blocks:
+                text += block.text.tobytes().decode("utf-8", "replace")
+                if not opened:
+                    text = text.lstrip().removeprefix("[")
+                    opened = True
+                rows, text = self._objects(text)
+                if rows:
+                    yield rows, block.done
+                if len(text) > LARGEST:
+                    raise DataError(f"{self.path}: holds an object that does not end; {RECORDS}")
+        finally:
+            blocks.close()
+        if text.strip() != "]":
+            raise DataError(
+                f"{self.path}: a damaged or truncated JSON array: {text.strip()[:60]!r} cannot be "
+                "read; fetch it again"
+            )
+
+    def _objects(self, text: str) -> tuple[list[Record], str]:
+        """The objects that a text begins with, and the rest of it."""
+        rows: list[Record] = []
+        at = 0
+        while True:
+            start = at
+            while start < len(text) and text[start] in " \t\r\n,":
+                start += 1
+            if text[start : start + 1] in ("", "]"):
+                return rows, text[start:]
+            try:
+                value, at = _DECODER.raw_decode(text, start)
+                rows.append(record_of(value))
+            except RecursionError as error:
+                raise DataError(f"{self.path}: an object is nested too deeply") from error
+            except json.JSONDecodeError:
+                return rows, text[start:]  # it may go on in the next block
+            except NoRecordError as error:
+                raise DataError(f"{self.path}: a value in its array {error}; {RECORDS}") from error

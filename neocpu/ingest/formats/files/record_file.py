@@ -1,0 +1,156 @@
+"""How does text whose rows name their columns become frames? Row by row, into columns of texts.
+
+    {"user": 7, "tags": ["a", "b"]}     user "7", tags ["a", "b"]
+
+A row may lack columns, so the first rows say which there are, and what a schema wants beside them
+is looked for in all of the file.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from neocpu.ingest.formats.fields import Fault, shown
+from neocpu.ingest.formats.files.frame_file import ROWS, FrameRows, Hint
+from neocpu.ingest.formats.readers import text_blocks
+
+Value = str | list[Any] | None  # of a list: texts, or mappings of texts
+Record = dict[str, Value]
+FIRST_ROWS = 1 << 15  # rows that tell the columns
+
+
+class NoRecordError(ValueError):
+    """A row or a value is not what the rows of the file are; the text says why."""
+
+
+class Faulty(NamedTuple):
+    """A row that is no record: its text, and what is wrong."""
+
+    text: str
+    reason: str
+
+
+Rows = Sequence[Record | Faulty]
+
+
+class RecordFile:
+    """A text of records: a `FrameFile`. Kinds say how a text is read (`parsed`)."""
+
+    hints: Mapping[str, Hint] = {}
+    rows: int | None = None
+
+    def __init__(self, path: Path, wanted: Collection[str] = ()) -> None:
+        self.path = path
+        self.types: dict[str, pl.DataType] = {}
+        self._absent: dict[str, str] = {}
+        missing = set(wanted)
+        seen = 0
+        for rows, _ in self.parsed():
+            for row in rows:
+                for name, value in row.items() if isinstance(row, dict) else ():
+                    self._note(name, value)
+            seen += len(rows)
+            missing -= {name for name, dtype in self.types.items() if dtype != pl.Null}
+            if seen >= FIRST_ROWS and not missing:
+                break
+        self.types = {
+            name: pl.String() if dtype == pl.Null else dtype for name, dtype in self.types.items()
+        }
+        self.offered = list(self.types)
+
+    def parsed(self) -> Iterator[tuple[Rows, int]]:
+        """The rows of the file, piece by piece, and the bytes read so far."""
+        raise NotImplementedError
+
+    def _note(self, name: str, value: Value) -> None:
+        """The type of a column, by one more of its values."""
+        known = self.types.get(name)
+        empty = isinstance(known, pl.List) and known.inner == pl.Null and isinstance(value, list)
+        if known is None or known == pl.Null or empty:
+            self.types[name] = _type_of(value)
+
+    def batches(self, columns: Mapping[str, str]) -> Iterator[FrameRows]:
+        """The rows of columns: their names in the frames -> in the file."""
+        for rows, done in self.parsed():
+            for first in range(0, len(rows), ROWS):
+                yield self._frame(rows[first : first + ROWS], columns, done)
+
+    def _frame(self, rows: Rows, columns: Mapping[str, str], done: int) -> FrameRows:
+        faults = {
+            line: Fault(line, "", shown(row.text.encode("utf-8", "replace")), row.reason)
+            for line, row in enumerate(rows)
+            if isinstance(row, Faulty)
+        }
+        parts = []
+        for alias, name in columns.items():
+            dtype = self.types[name]
+            fits = _list_of if isinstance(dtype, pl.List) else _text_of
+            values: list[Value] = []
+            for line, row in enumerate(rows):
+                value = row.get(name, self._absent.get(name)) if isinstance(row, dict) else None
+                try:
+                    values.append(None if value is None else fits(value, dtype))
+                except NoRecordError as error:
+                    values.append(None)
+                    faults.setdefault(line, Fault(line, name, str(value)[:80], str(error)))
+            parts.append(pl.Series(alias, values, _texts(dtype)))
+        ordered = tuple(faults[line] for line in sorted(faults))
+        return FrameRows(pl.DataFrame(parts), done, ordered)
+
+
+def _type_of(value: Value) -> pl.DataType:
+    """The type of a column with this value; what is not known yet is Null."""
+    if value is None:
+        return pl.Null()
+    if isinstance(value, str):
+        return pl.String()
+    item = next((each for each in value if each is not None), None)
+    if isinstance(item, dict):
+        return pl.List(pl.Struct({name: pl.String() for name in item}))
+    if isinstance(item, list):
+        return pl.List(pl.List(pl.String()))
+    return pl.List(pl.Null() if item is None else pl.String())
+
+
+def _texts(dtype: pl.DataType) -> pl.DataType:
+    """A type in which lists without any item are lists of texts."""
+    empty = isinstance(dtype, pl.List) and dtype.inner == pl.Null
+    return pl.List(pl.String()) if empty else dtype
+
+
+def _text_of(value: Value, dtype: pl.DataType) -> Value:
+    if isinstance(value, list):
+        raise NoRecordError("is a list, but the rows before have one value")
+    return value
+
+
+def _list_of(value: Value, dtype: pl.DataType) -> Value:
+    items = value if isinstance(value, list) else [value]
+    inner = dtype.inner if isinstance(dtype, pl.List) else None
+    kind = dict if isinstance(inner, pl.Struct) else list if isinstance(inner, pl.List) else str
+    if not all(item is None or isinstance(item, kind) for item in items):
+        raise NoRecordError("has other items than the lists of the rows before")
+    return items
+
+
+def line_rows(path: Path, parse: Callable[[str], Record]) -> Iterator[tuple[Rows, int]]:
+    """The rows of a text with one record a line; empty lines are none.
+
+    parse : makes a record of a line, or raises NoRecordError.
+    """
+    blocks = text_blocks(path)
+    try:
+        for block in blocks:
+            lines = block.text.tobytes().decode("utf-8", "replace").split("\n")
+            yield [_parsed(line, parse) for line in lines if line.strip()], block.done
+    finally:
+        blocks.close()
+
+
+def _parsed(line: str, parse: Callable[[str], Record]) -> Record | Faulty:
+    try:
+        return parse(line)
+    except NoRecordError as error:
+        return Faulty(line, str(error))
