@@ -45,8 +45,8 @@ def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
         raise DataError(f"{path}: a converted file has no key columns; name the raw log")
     try:
         file = frames_of(path, schema)
-        text = _text(path, schema) if file is None else None
-        columns = [*(file.types if text is None else text.collect_schema())]
+        text = _text(path, schema) if file is None else pl.LazyFrame()
+        columns = [*(text.collect_schema() if file is None else file.types)]
         keys = {key: value for key, value in folder_keys(path).items() if key not in columns}
         missing = [name for name in names if name not in (*columns, *keys)]
         if missing:
@@ -55,10 +55,10 @@ def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
                 f"predictions; it has {', '.join(columns)}"
             )
         own = {name: name for name in names if name in columns}
-        if text is None:
-            frame = pl.concat(rows.frame for rows in file.batches(own))
-        else:
+        if file is None:
             frame = text.select(own).collect()
+        else:
+            frame = pl.concat(rows.frame for rows in file.batches(own))
         constants = [pl.lit(value).alias(name) for name, value in keys.items()]
         return frame.with_columns(constants).select(names)
     except POLARS_ERRORS as error:

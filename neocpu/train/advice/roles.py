@@ -15,6 +15,7 @@ import polars as pl
 from neocpu.core.errors import ConfigError
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import DENSE, criteo_schema
+from neocpu.ingest.formats.files.frame_file import Hint
 from neocpu.train.advice.labels import guess_label, label_kind
 from neocpu.train.advice.look import Log
 
@@ -147,6 +148,9 @@ def _guess(log: Log, name: str, roles: Roles, label: str) -> LogColumn:
         return LogColumn(name, "left out", why="as asked")
     if name in roles.categories:
         return _category(log, values, name, "text", roles.min_count)
+    hint = log.hints.get(name)
+    if hint is not None and hint.kind == "left out":
+        return LogColumn(name, "left out", why=hint.why)
     if values.dtype.is_nested():
         return _list_column(log, values, roles.min_count)
     present = values.drop_nulls()
@@ -155,6 +159,8 @@ def _guess(log: Log, name: str, roles: Roles, label: str) -> LogColumn:
     distinct = present.n_unique()
     if distinct <= 1:
         return LogColumn(name, "left out", why="one value in all rows")
+    if hint is not None and hint.separator:
+        return _text_list(log, values, hint, roles.min_count)
     # before numbers: 2024010112 is a time in a column of that name
     if form := _time(name, present):
         return LogColumn(name, "time", time=form, missing=missing, why=f"a time, {form}")
@@ -166,11 +172,15 @@ def _guess(log: Log, name: str, roles: Roles, label: str) -> LogColumn:
     if _gives_away(log.frame, name, label):
         why = f"each of its values goes with one value of {label}: it may be known only afterwards"
         return LogColumn(name, "left out", distinct=distinct, why=why)
+    if hint is not None:
+        return _category(log, values, name, hint.kind, roles.min_count)
     # codes are often numbers, and their order means nothing
     if _numbers(present) and not _is_code(name, present, distinct):
         return _dense(present, missing, "numbers")
     if separator := _separator(present, distinct):
-        return _text_list(log, values, separator, roles.min_count)
+        items = present.cast(pl.String).str.split(separator).list.explode()
+        hint = Hint("text", separator, WEIGHT_SEPARATOR if _weighted(items) else "")
+        return _text_list(log, values, hint, roles.min_count)
     return _category(log, values, name, "text", roles.min_count)
 
 
@@ -310,24 +320,22 @@ def _item_codes(items: pl.Series, weighted: bool) -> pl.Series:
     return items.str.replace(rf"{WEIGHT_SEPARATOR}[^{WEIGHT_SEPARATOR}]*$", "")
 
 
-def _text_list(log: Log, values: pl.Series, separator: str, min_count: int) -> LogColumn:
-    lists = values.cast(pl.String).str.split(separator)
-    items = lists.list.explode().drop_nulls()
-    weighted = _weighted(items)
-    codes = _item_codes(items, weighted)
-    column = _category(log, codes, values.name, "text", min_count)
+def _text_list(log: Log, values: pl.Series, hint: Hint, min_count: int) -> LogColumn:
+    items = values.cast(pl.String).str.split(hint.separator).list.explode().drop_nulls()
+    codes = _item_codes(items, bool(hint.weight_separator))
+    column = _category(log, codes, values.name, hint.kind, min_count)
     return LogColumn(
         values.name,
         "list",
-        "text",
-        separator=separator,
-        weight_separator=WEIGHT_SEPARATOR if weighted else "",
+        hint.kind,
+        separator=hint.separator,
+        weight_separator=hint.weight_separator,
         distinct=column.distinct,
         grown=column.grown,
         frequent=column.frequent,
         missing=values.null_count() / max(values.len(), 1),
         items=items.len() / max(values.len(), 1),
-        why=f"its values hold {separator!r}",
+        why=f"its values hold {hint.separator!r}",
     )
 
 

@@ -158,7 +158,7 @@ def _refuse_packed(path: Path, head: bytes) -> None:
 def text_kind(head: bytes) -> str:
     """Which kind of text begins with these bytes? One whose lines name their columns, or "text"."""
     start = head.lstrip()
-    if re.match(rb"\[\s*\{", start):
+    if re.match(rb"\[\s*[\[{]", start):
         return "json array"
     if re.match(rb'\{\s*["}]', start):
         return "json lines"

@@ -1,0 +1,249 @@
+"""Does a log have the same samples in every form, and is each form looked at rightly?"""
+
+import gzip
+import io
+import pickle
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neocpu.core.errors import DataError
+from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.convert_options import ConvertOptions
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.formats.readers import text_blocks
+from neocpu.train.advice.look import look
+from neocpu.train.advice.write import Wishes, write_config
+from tests import bench_formats as bench
+
+
+def samples(paths: Sequence[Path], target: Path, tree: dict[str, Any]) -> Any:
+    """All that a conversion stores of each row."""
+    target.unlink(missing_ok=True)
+    convert(paths, target, "table", ConvertOptions(schema=tree))
+    data = Dataset(target)
+    batch = data.take(np.arange(data.rows, dtype=np.int64))
+    bags = {
+        name: tuple(None if part is None else part.tolist() for part in bag)
+        for name, bag in sorted(batch.features.items())
+    }
+    return batch.labels.tolist(), batch.dense.tolist(), bags
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    return samples(bench.LOGS["csv"](folder), folder / "csv.h5", bench.schema())
+
+
+@pytest.mark.parametrize("form", bench.LOGS)
+def test_each_form_gives_the_samples_of_the_csv(form, plain, tmp_path):
+    (tmp_path / "in").mkdir()
+    paths = bench.LOGS[form](tmp_path / "in")
+    assert samples(paths, tmp_path / "x.h5", bench.schema_of(form)) == plain
+
+
+@pytest.mark.parametrize("form", bench.LOGS)
+def test_init_sees_the_same_columns_in_each_form(form, tmp_path):
+    (tmp_path / "in").mkdir()
+    paths = bench.LOGS[form](tmp_path / "in")
+    log = look(paths)
+    assert log.rows == bench.ROWS and log.whole
+    roles = {
+        column.source or column.name.partition(".")[0]: column.role
+        for column in write_config(paths, tmp_path / "x.toml", Wishes()).columns
+        if column.name not in ("Unnamed: 0", "__index_level_0__", "user.city")
+    }
+    assert roles == {
+        "click": "label",
+        "price": "dense",
+        "age": "dense",
+        "user": roles["user"],
+        "shop": "category",
+        "genres": "list",
+        "day": "time",
+    }
+
+
+LIBSVM = "+1 1:0.5 3:1 # a note\n-1 2:2\n\n-1 1:0 2:0.25 3:1.0\n"
+LIBFFM = "1 0:3:1 1:17:1 1:18:0.5\n0 0:4:1.0 1:17:0.25\n0 0:3:1 2:9:1\n"
+
+
+def test_libffm_is_a_category_for_each_field(tmp_path):
+    log = tmp_path / "train.ffm"
+    log.write_text(LIBFFM * 30)
+    columns = {
+        column.name: column for column in write_config([log], tmp_path / "x.toml", Wishes()).columns
+    }
+    assert {name: column.role for name, column in columns.items()} == {
+        "label": "label",
+        "field_0": "category",
+        "field_1": "list",
+        "field_2": "left out",  # one value in all rows
+    }
+    tree = {
+        "label": {"column": "label"},
+        "category": [
+            {"columns": ["field_0"], "kind": "int"},
+            {"columns": ["field_1"], "kind": "int", "separator": " ", "weight_separator": ":"},
+        ],
+    }
+    labels, _, bags = samples([log], tmp_path / "x.h5", tree)
+    assert labels[:3] == [1, 0, 0] and bags["field_0"][0][:3] == [3, 4, 3]
+    codes, lengths, weights = bags["field_1"]
+    assert (codes[:3], lengths[:3], weights[:3]) == ([17, 18, 17], [2, 1, 0], [1, 0.5, 0.25])
+
+
+def test_libsvm_is_numbers_where_it_is_narrow_and_a_list_where_it_is_wide(tmp_path):
+    log = tmp_path / "a.libsvm"
+    log.write_text(LIBSVM * 30)
+    assert look([log]).frame.columns == ["label", "feature_1", "feature_2", "feature_3"]
+    dense = [{"columns": [f"feature_{i}" for i in (1, 2, 3)], "kind": "float", "transform": "none"}]
+    tree = {
+        "label": {"column": "label"},
+        "dense": dense,
+        "category": [
+            {"columns": ["features"], "kind": "int", "separator": " ", "weight_separator": ":"}
+        ],
+    }
+    labels, numbers, bags = samples([log], tmp_path / "x.h5", tree)
+    assert labels[:3] == [1, 0, 0] and numbers[:3] == [[0.5, 0, 1], [0, 2, 0], [0, 0.25, 1]]
+    codes, lengths, weights = bags["features"]
+    assert codes[:6] == [1, 3, 2, 1, 2, 3] and lengths[:3] == [2, 1, 3]
+    assert weights[:6] == [0.5, 1, 2, 0, 0.25, 1]
+    log.write_text("".join(f"{i % 2} {i + 1}:1 {i + 500}:0.5\n" for i in range(300)))
+    wide = look([log])
+    assert wide.frame.columns == ["label", "features"] and wide.hints["features"].separator == " "
+
+
+def test_an_archive_of_dlrm_has_numbers_and_codes(tmp_path):
+    draw = np.random.default_rng(1)
+    log = tmp_path / "kaggle_processed.npz"
+    arrays = {
+        "X_int": np.asfortranarray(draw.integers(0, 50, (90, 3))),
+        "X_cat": draw.integers(0, 9, (90, 2)),
+        "y": draw.integers(0, 2, 90),
+    }
+    np.savez(log, **arrays, counts=np.array([9, 9]))
+    columns = write_config([log], tmp_path / "x.toml", Wishes()).columns
+    roles = {column.name: column.role for column in columns}
+    assert roles == {
+        **{f"X_int_{i}": "dense" for i in range(3)},
+        **{f"X_cat_{i}": "category" for i in range(2)},
+        "y": "label",
+    }
+    tree = {
+        "label": {"column": "y"},
+        "dense": [{"columns": ["X_int_0", "X_int_2"], "transform": "none"}],
+        "category": [{"columns": ["X_cat_1"], "kind": "int"}],
+    }
+    labels, dense, bags = samples([log], tmp_path / "x.h5", tree)
+    assert labels == arrays["y"].tolist() and dense == arrays["X_int"][:, [0, 2]].tolist()
+    assert bags["X_cat_1"][0] == arrays["X_cat"][:, 1].tolist()
+
+
+def faulty(tmp_path, name, content, tree=None):
+    """What is said of a file that cannot be read."""
+    log = tmp_path / name
+    log.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        samples([log], tmp_path / "x.h5", tree or bench.schema())
+    message = str(error.value)
+    assert message.startswith(str(log)) and "\n" not in message
+    return message.removeprefix(str(log))
+
+
+def test_files_that_are_not_read_say_what_to_do(tmp_path):
+    archive = tmp_path / "sheet.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("[Content_Types].xml", "")
+    two = tmp_path / "two.zip"
+    with zipfile.ZipFile(two, "w") as file:
+        file.writestr("a.csv", "a")
+        file.writestr("b.csv", "b")
+    parquet = bench.LOGS["parquet"](tmp_path)[0].read_bytes()
+    objects = io.BytesIO()
+    np.save(objects, np.array([{}, 1], object), allow_pickle=True)
+    tar = bytes(257) + b"ustar" + bytes(250)
+    for name, content, words in (
+        ("log.xlsx", archive.read_bytes(), "(Excel workbook) is not read; save its sheet as CSV"),
+        ("log.csv.zip", two.read_bytes(), "a zip archive of 2 files; unpack it"),
+        ("log.db", b"SQLite format 3\0" + bytes(99), "(SQLite database) is not read"),
+        ("log.pkl", pickle.dumps({"a": 1}), "(pickle) is not read; reading one runs the program"),
+        ("log.tar.gz", gzip.compress(tar), "(tar archive) is not read; unpack it"),
+        ("log.parquet.gz", gzip.compress(parquet), "a Parquet file that was compressed as a whole"),
+        ("log.npy", objects.getvalue(), "holds Python objects, and reading them runs"),
+        ("log.json", b'{"click":{"0":1,"1":0},"age":{"0":3,"1":4}}', "one JSON object of columns"),
+        ("log.json", b"[[1, 2], [3, 4]]", "a value in its array is no JSON object; write it"),
+        ("log.json", b'[{"click": 1}, {"click"', "damaged or truncated JSON array"),
+        ("log.csv", "click,age\n1,2\n".encode("utf-16-le"), "column"),
+    ):
+        assert words in faulty(tmp_path, name, content)
+    (tmp_path / "empty").mkdir()
+    for path, words in (("empty", "a folder without any log"), ("part-*.csv", "no file fits it")):
+        with pytest.raises(DataError, match=words):
+            samples([tmp_path / path], tmp_path / "x.h5", bench.schema())
+    log = tmp_path / "log.csv"
+    log.write_bytes("click,age\n1,2\n".encode("utf-16-le"))
+    with pytest.raises(DataError, match="it has NUL bytes"):
+        look([log])
+
+
+def test_a_row_that_is_no_record_is_named_and_can_be_left_out(tmp_path):
+    tree = {
+        "label": {"column": "y"},
+        "category": [{"columns": ["c"]}, {"columns": ["d"], "list": True}],
+    }
+    good = '{"y": 1, "c": "a", "d": [1, null]}\n'
+    for bad, words in (
+        ("{oops}", "row 2 is no JSON object (Expecting property name"),
+        ("[1]", "row 2 is no JSON object: '[1]'"),
+        ("[" * 9000, "row 2 is nested too deeply"),
+        ('{"y": 1, "c": ["a"], "d": []}', "row 2, column c: "),
+        ('{"y": 3, "c": "a"}', "row 2, column y: '3' is not a click label"),
+    ):
+        log = tmp_path / "log.jsonl"
+        content = (good + bad + "\n" + good).encode()
+        assert words in faulty(tmp_path, log.name, content, tree)
+        options = ConvertOptions(schema=tree, on_error="skip")
+        (tmp_path / "x.h5").unlink(missing_ok=True)
+        assert convert([log], tmp_path / "x.h5", "table", options).skipped == 1
+        assert Dataset(tmp_path / "x.h5").rows == 2
+    sparse = {"label": {"column": "label"}, "category": [{"columns": ["field_0"], "kind": "int"}]}
+    said = faulty(tmp_path, "a.ffm", b"1 0:1:1\n0 0:1\n", {**sparse})
+    assert "missing" in said or "row 2 has '0:1' where libffm has FIELD:INDEX:VALUE" in said
+
+
+def test_a_key_that_only_a_late_row_has_is_still_a_column(tmp_path, monkeypatch):
+    monkeypatch.setattr("neocpu.ingest.formats.files.record_file.FIRST_ROWS", 2)
+    monkeypatch.setattr(
+        "neocpu.ingest.formats.files.record_file.text_blocks", lambda path: text_blocks(path, 64)
+    )
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"y": 0, "c": null}\n' * 20 + '{"y": 1, "c": [7], "late": "x"}\n')
+    tree = {
+        "label": {"column": "y"},
+        "category": [{"columns": ["late"]}, {"columns": ["c"], "list": True}],
+    }
+    labels, _, bags = samples([log], tmp_path / "x.h5", tree)
+    assert labels[-1] == 1 and bags["late"][0][:-1] == [0] * 20 and bags["late"][0][-1]
+    assert bags["c"][1] == [0] * 20 + [1]
+    tree["category"][0] = {"columns": ["nowhere"]}
+    assert "column 'nowhere' is missing" in faulty(tmp_path, log.name, log.read_bytes(), tree)
+
+
+def test_a_schema_that_cuts_lines_means_text_whatever_it_looks_like(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_text("1 3:0.5\n0 7:1\n")
+    tree = {
+        "delimiter": " ",
+        "header": False,
+        "columns": ["y", "pair"],
+        "label": {"column": "y"},
+        "category": [{"columns": ["pair"], "separator": ",", "weight_separator": ":"}],
+    }
+    assert samples([log], tmp_path / "x.h5", tree)[2]["pair"][2] == [0.5, 1]
