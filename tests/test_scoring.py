@@ -273,8 +273,8 @@ def test_a_vocabulary_is_that_of_the_train_data(shop: tuple[Path, pl.DataFrame])
         data = file.data()
     older = ValueMap(model.path, model.config, data)
     assert older.vocabularies.keys() == model.values.vocabularies.keys()
-    for copy in folder.glob("*.converted.h5"):
-        copy.unlink()
+    for path in older._vocabulary_files():
+        path.unlink(missing_ok=True)
     with pytest.raises(CheckpointError, match="its rows are by a vocabulary"):
         ValueMap(model.path, model.config, data).rows(model.config.tables[0], "shop", ["shop 1"])
     np.testing.assert_array_equal(neocpu.load(folder / "run").predict(frame), expected)

@@ -37,8 +37,9 @@ class FrameRows(NamedTuple):
 class Hint(NamedTuple):
     """What a column is by the file's form, as its values alone do not say.
 
-    kind : of a category, "text" or "int"; or "left out", and why. separator : between the items of a list; "": one value a
-    row. weight_separator : between an item and its weight; "": there are no weights.
+    kind : of a category, "text" or "int"; or "left out", and why. separator : between the items of
+    a list; "": one value a row. weight_separator : between an item and its weight; "": there are no
+    weights.
     """
 
     kind: str = "text"
