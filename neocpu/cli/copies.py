@@ -27,5 +27,5 @@ def cache(clear: bool) -> None:
     total = human(sum(copy.size for copy in copies))
     click.echo(f"{folder}: {len(copies)} copies, {total} of at most {human(copy_cache.limit())}")
     for copy in reversed(copies):
-        use = "in use" if copy.in_use else f"used {copy.idle / 3600:,.1f} h ago"
+        use = "in use now" if copy.in_use else f"used {copy.idle / 3600:,.1f} h ago"
         click.echo(f"  {human(copy.size):>10}  {use}  {copy.path.name}")

@@ -32,7 +32,7 @@ GIB = 1 << 30
 DEFAULT_GIB = 20.0
 DISK_SHARE = 0.1
 GRACE = 600.0  # seconds after its last use in which a copy stays: a run may be about to open it
-DAY = 86400.0  # the same where the file system has no locks
+DAY = 86400.0  # seconds in which a copy counts as in use where the file system has no locks
 MOST_HELD = 256  # copies that a process holds, so that files to open are left for other things
 
 _held: dict[Path, int] = {}  # copies that this process uses: path -> descriptor
@@ -45,6 +45,11 @@ class CachedCopy(NamedTuple):
     size: int
     idle: float
     in_use: bool
+
+    @property
+    def may_go(self) -> bool:
+        """Whether no run uses it, or is about to open it."""
+        return not self.in_use and self.idle >= GRACE
 
 
 def cache_folder() -> Path:
@@ -106,13 +111,13 @@ def use(copy: Path) -> bool:
 
 
 def _in_use(path: Path, idle: float) -> bool:
-    """Does a process hold a copy, or may one be about to?"""
+    """Does a process hold a copy?"""
     if path in _held:
         return True
     with _exclusive(path) as alone:
         if alone is None:
             return idle < DAY
-        return not alone or idle < GRACE
+        return not alone
 
 
 @contextlib.contextmanager
@@ -133,12 +138,12 @@ def _exclusive(path: Path) -> Iterator[bool | None]:
         os.close(handle)
 
 
-def remove(copy: CachedCopy, *, recent: bool = False) -> bool:
-    """Remove a copy and its report unless it is in use; recent : also one that was just used."""
-    if copy.path in _held or (copy.in_use and not recent):
+def remove(copy: CachedCopy) -> bool:
+    """Remove a copy and its report; False: a run uses it, or it cannot be removed."""
+    if copy.in_use:
         return False
     with contextlib.suppress(OSError), _exclusive(copy.path) as alone:
-        if alone is False or (alone is None and copy.in_use):
+        if alone is False:
             return False
         copy.path.unlink()
         copy.path.with_name(f"{copy.path.name}.errors.txt").unlink(missing_ok=True)
@@ -151,7 +156,7 @@ def clear() -> tuple[list[CachedCopy], list[CachedCopy]]:
     gone: list[CachedCopy] = []
     left: list[CachedCopy] = []
     for copy in copies():
-        (gone if remove(copy, recent=True) else left).append(copy)
+        (gone if remove(copy) else left).append(copy)
     return gone, left
 
 
@@ -162,7 +167,7 @@ def has_room(needed: int) -> bool:
         return False
     present = copies()
     total = sum(copy.size for copy in present)
-    idle = [copy for copy in present if not copy.in_use]
+    idle = [copy for copy in present if copy.may_go]
 
     def lacking() -> int:
         return max(total + needed - limit(), needed - shutil.disk_usage(folder).free)

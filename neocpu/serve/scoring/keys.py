@@ -56,7 +56,7 @@ def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
             )
         own = {name: name for name in names if name in columns}
         if file is None:
-            frame = text.select(own).collect()
+            frame = text.select([*own]).collect()
         else:
             frame = pl.concat(rows.frame for rows in file.batches(own))
         constants = [pl.lit(value).alias(name) for name, value in keys.items()]

@@ -31,7 +31,7 @@ LIBFFM = re.compile(rb"%(n)s(?P<pairs>(?:\s+\d+:\d+:%(n)s)*)\s*" % {b"n": NUMBER
 PANDAS = "as with polars' write_parquet or pandas' to_parquet"
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """One kind of file.
 
     title : in messages. magic : the bytes that it may begin with; none: another test tells it.
@@ -46,35 +46,37 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "hdf5": Kind("HDF5 file", (SIGNATURE,)),
-    "text": Kind("text"),
-    "parquet": Kind("Parquet file", (b"PAR1",), "columnar:Columnar"),
-    "arrow": Kind("Arrow file", (b"ARROW1\0\0",), "columnar:Columnar"),
-    "arrow stream": Kind("Arrow stream", (b"\xff\xff\xff\xff",), "columnar:Columnar"),
-    "npy": Kind("NumPy array", (b"\x93NUMPY",), "arrays:ArrayFile"),
-    "npz": Kind("NumPy archive", (), "arrays:ArrayFile"),
-    "json lines": Kind("file of JSON lines", (), "json_records:JsonLines"),
-    "json array": Kind("JSON array", (), "json_records:JsonArray"),
-    "libsvm": Kind("libsvm file", (), "sparse_records:LibSvm"),
-    "libffm": Kind("libffm file", (), "sparse_records:LibFfm"),
-    "xlsx": Kind("Excel workbook", advice="save its sheet as CSV"),
-    "xls": Kind("Excel workbook", (b"\xd0\xcf\x11\xe0",), advice="save its sheet as CSV"),
-    "sqlite": Kind(
+    "hdf5": FileKind("HDF5 file", (SIGNATURE,)),
+    "text": FileKind("text"),
+    "parquet": FileKind("Parquet file", (b"PAR1",), "columnar:Columnar"),
+    "arrow": FileKind("Arrow file", (b"ARROW1\0\0",), "columnar:Columnar"),
+    "arrow stream": FileKind("Arrow stream", (b"\xff\xff\xff\xff",), "columnar:Columnar"),
+    "npy": FileKind("NumPy array", (b"\x93NUMPY",), "arrays:ArrayFile"),
+    "npz": FileKind("NumPy archive", (), "arrays:ArrayFile"),
+    "json lines": FileKind("file of JSON lines", (), "json_records:JsonLines"),
+    "json array": FileKind("JSON array", (), "json_records:JsonArray"),
+    "libsvm": FileKind("libsvm file", (), "sparse_records:LibSvm"),
+    "libffm": FileKind("libffm file", (), "sparse_records:LibFfm"),
+    "xlsx": FileKind("Excel workbook", advice="save its sheet as CSV"),
+    "xls": FileKind("Excel workbook", (b"\xd0\xcf\x11\xe0",), advice="save its sheet as CSV"),
+    "sqlite": FileKind(
         "SQLite database",
         (b"SQLite format 3\0",),
         advice="write its table to Parquet or CSV, as with pandas' read_sql and to_parquet",
     ),
-    "pickle": Kind(
+    "pickle": FileKind(
         "pickle",
         tuple(bytes([0x80, version]) for version in range(2, 6)),
         advice=f"reading one runs the program in it; write the frame in it to Parquet, {PANDAS}",
     ),
-    "torch": Kind("file of torch.save", advice="write its tensors with numpy.savez"),
-    "feather": Kind("Feather file of version 1", (b"FEA1\0",), advice=f"write Parquet, {PANDAS}"),
-    "avro": Kind("Avro file", (b"Obj\1",), advice=f"write Parquet, {PANDAS}"),
-    "7z": Kind("7z archive", (b"7z\xbc\xaf\x27\x1c",), advice="unpack it"),
-    "rar": Kind("RAR archive", (b"Rar!\x1a\7",), advice="unpack it"),
-    "tar": Kind("tar archive", advice="unpack it, and name the files of the log"),
+    "torch": FileKind("file of torch.save", advice="write its tensors with numpy.savez"),
+    "feather": FileKind(
+        "Feather file of version 1", (b"FEA1\0",), advice=f"write Parquet, {PANDAS}"
+    ),
+    "avro": FileKind("Avro file", (b"Obj\1",), advice=f"write Parquet, {PANDAS}"),
+    "7z": FileKind("7z archive", (b"7z\xbc\xaf\x27\x1c",), advice="unpack it"),
+    "rar": FileKind("RAR archive", (b"Rar!\x1a\7",), advice="unpack it"),
+    "tar": FileKind("tar archive", advice="unpack it, and name the files of the log"),
 }
 RECORDS = ("json lines", "json array", "libsvm", "libffm")  # text that may be cut into fields too
 ZIPPED = {"[Content_Types].xml": "xlsx", "data.pkl": "torch"}  # files that tell an archive's kind
