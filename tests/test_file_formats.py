@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import json
+import lzma
 import pickle
 import zipfile
 from collections.abc import Sequence
@@ -9,13 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from neocpu.core.errors import DataError
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.formats.files import columnar
 from neocpu.ingest.formats.readers import text_blocks
+from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.formats.sources import open_source
+from neocpu.ingest.formats.table import table_schema
 from neocpu.train.advice.look import look
 from neocpu.train.advice.write import Wishes, write_config
 from tests import bench_formats as bench
@@ -247,3 +256,59 @@ def test_a_schema_that_cuts_lines_means_text_whatever_it_looks_like(tmp_path):
         "category": [{"columns": ["pair"], "separator": ",", "weight_separator": ":"}],
     }
     assert samples([log], tmp_path / "x.h5", tree)[2]["pair"][2] == [0.5, 1]
+
+
+TEXTS = st.text(
+    st.characters(exclude_characters="\0\r\n\x1f", exclude_categories=["Cs"]), max_size=6
+)
+NUMBERS = st.sampled_from(["0", "-7", "2.50", "1e3", "", "x", "9" * 20, "1.5.2", "+4", " 5"])
+SOME_ROWS = st.lists(
+    st.tuples(st.sampled_from(["0", "1", "true", "2", ""]), NUMBERS, NUMBERS, TEXTS),
+    min_size=1,
+    max_size=12,
+)
+
+
+def parsed(path: Path, schema: Schema) -> Any:
+    """Samples of a file, and what is wrong in which row and column."""
+    source = open_source(path, schema)
+    numbers, faults, first = [], [], 0
+    for block in source.blocks:
+        for fields in block.parts:
+            rows = source.parser.parse_fields(fields)
+            codes = [bag.codes.tolist() for bag in rows.features.values()]
+            numbers.append((rows.labels.tolist(), rows.dense.tolist(), codes))
+            faults += [(first + f.line, f.column, f.text, f.reason) for f in rows.faults]
+            first += rows.lines
+    return numbers, faults
+
+
+@given(rows=SOME_ROWS)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_any_rows_have_the_samples_and_faults_of_csv_in_every_kind(rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    frame = pl.DataFrame(rows, ["y", "x", "n", "c"], orient="row")
+    tree = {
+        "label": {"column": "y"},
+        "dense": [{"columns": ["x"], "kind": "float"}, {"columns": ["n"]}],
+        "category": [{"columns": ["c"]}],
+    }
+    schema = table_schema(tree)
+    frame.write_csv(folder / "a.csv", quote_style="non_numeric")
+    plain = frame.write_csv(quote_style="never", separator="\x1f")
+    (folder / "a.txt").write_text(plain, "utf-8")
+    expected = parsed(folder / "a.txt", table_schema({**tree, "delimiter": "\x1f"}))
+    frame.write_ipc(folder / "a.arrow")
+    frame.write_ipc_stream(folder / "s.arrow")
+    frame.write_parquet(folder / "a.parquet")
+    dicts = frame.to_dicts()
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dicts))
+    (folder / "a.json").write_text(json.dumps(dicts, indent=2, ensure_ascii=False), "utf-8")
+    np.savez(folder / "a.npz", **{name: frame[name].to_numpy().astype("U") for name in "yxnc"})
+    (folder / "a.csv.xz").write_bytes(lzma.compress((folder / "a.csv").read_bytes()))
+    with pytest.MonkeyPatch.context() as patch:
+        # files that polars has just written need no process that tries them
+        patch.setattr(columnar, "trouble", lambda path: "")
+        for name in ("a.arrow", "s.arrow", "a.parquet", "a.jsonl", "a.json", "a.npz"):
+            assert parsed(folder / name, schema) == expected, name
+    assert parsed(folder / "a.csv.xz", schema) == parsed(folder / "a.csv", schema)

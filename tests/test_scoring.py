@@ -265,7 +265,9 @@ def test_a_vocabulary_is_that_of_the_train_data(shop: tuple[Path, pl.DataFrame])
     objects = folder / "new.jsonl"
     frame[:20].drop("sold").write_ndjson(objects)
     for other in (packed, objects):
-        invoke("predict", folder / "run", other, *keys, "--out", folder / "other.parquet")
+        invoke(
+            "predict", folder / "run", other, *keys, "--force", "--out", folder / "other.parquet"
+        )
         assert pl.read_parquet(folder / "other.parquet").equals(
             pl.read_parquet(folder / "new.parquet")
         )

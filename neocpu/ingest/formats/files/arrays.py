@@ -166,7 +166,9 @@ def _series(name: str, values: NDArray[np.generic]) -> pl.Series:
             name, [text.decode("utf-8", "replace") for text in values.tolist()], pl.String
         )
     if values.dtype.kind == "U":
-        return pl.Series(name, values.tolist(), pl.String)
+        # half of a surrogate pair is no text that polars could hold
+        texts = [text.encode("utf-8", "replace").decode() for text in values.tolist()]
+        return pl.Series(name, texts, pl.String)
     if values.dtype == np.float16:
         values = values.astype(np.float32)
     return pl.Series(name, np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="))))
