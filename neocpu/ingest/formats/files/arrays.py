@@ -12,6 +12,7 @@ import re
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -25,6 +26,8 @@ from neocpu.ingest.formats.files.frame_file import FrameRows, Hint, readable
 from neocpu.ingest.formats.files.streams import BROKEN, zip_members
 
 ROWS = 1 << 14  # read at a time
+PIECE = 1 << 24  # bytes
+MOST_COLUMNS = 1 << 16
 MOST_HELD = 1 << 30  # bytes of a matrix that lies by columns, which is held in memory
 CODES = re.compile(r"(^|_)(cat|categorical|sparse|ids?)(_|$)", re.IGNORECASE)
 
@@ -49,8 +52,10 @@ class StoredArray:
             )
         if len(self.shape) not in (0, 1, 2) or any(size < 0 for size in self.shape):
             raise DataError(f"{self._where}: of shape {self.shape}, but rows are 1-D or 2-D arrays")
-        if self.dtype.kind not in "biufUSMV" or (self.dtype.kind == "V" and not self.dtype.names):
-            raise DataError(f"{self._where}: values of type {self.dtype} are no numbers or texts")
+        if len(self.shape) == 2 and self.shape[1] > MOST_COLUMNS:
+            raise DataError(f"{self._where}: {self.shape[1]:,} columns; at most {MOST_COLUMNS:,}")
+        if other := [dtype for dtype in self.columns.values() if dtype.kind not in "biufUSM"]:
+            raise DataError(f"{self._where}: values of type {other[0]} are no numbers or texts")
         self._held: Elements | None = None
 
     @property
@@ -64,7 +69,7 @@ class StoredArray:
         if self.dtype.names:
             fields = cast(Mapping[str, tuple[np.dtype, int]], self.dtype.fields)
             return {field: fields[field][0] for field in self.dtype.names}
-        if len(self.shape) == 1:
+        if len(self.shape) < 2:
             return {self.name or "c0": self.dtype}
         prefix = f"{self.name}_" if self.name else "c"
         return {f"{prefix}{number}": self.dtype for number in range(self.shape[1])}
@@ -93,7 +98,10 @@ class StoredArray:
         """The next elements of the stream."""
         size = count * self.dtype.itemsize
         content = bytearray()
-        while len(content) < size and (chunk := self._stream.read(size - len(content))):
+        # piece by piece: a damaged shape may ask for more bytes than there is memory
+        while missing := size - len(content):
+            if not (chunk := self._stream.read(min(missing, PIECE))):
+                break
             content += chunk
         if len(content) < size:
             raise DataError(f"{self._where}: truncated; save it again")
@@ -139,7 +147,7 @@ class ArrayFile:
                     member = cast(BinaryIO, stack.enter_context(archive.open(name)))
                     arrays.append(StoredArray(self.path, name.removesuffix(".npy"), member))
                 yield arrays
-            except BROKEN as error:
+            except (*BROKEN, SyntaxError, TokenError) as error:
                 raise DataError(f"{self.path}: damaged or truncated ({error})") from error
 
     def batches(self, columns: Mapping[str, str]) -> Iterator[FrameRows]:

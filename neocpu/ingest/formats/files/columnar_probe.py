@@ -4,12 +4,17 @@ A damaged page can say that it has 2**61 values. Polars then asks for their memo
 ends at once, which no `except` sees. So all columns are read once in another process, some rows
 after others; whoever reads the file afterwards does what has been seen to work.
 
-The file is also a program: `python columnar_probe.py FILE` exits with 0 where polars reads the
-file, or raises an error that can be caught and said by the reader itself.
+The file is also a program: `python columnar_probe.py` takes paths from its input, and answers each
+one that polars reads, or for which it raises an error that the reader itself can catch and say.
 """
 
+import atexit
+import contextlib
+import json
+import os
 import subprocess
 import sys
+import threading
 from functools import lru_cache
 from pathlib import Path
 
@@ -40,25 +45,57 @@ def trouble(path: Path) -> str:
         status = path.stat()
     except OSError:
         return ""  # whoever opens it says what is wrong
-    return _tried(path.resolve(), status.st_size, status.st_mtime_ns)
+    with _one_at_a_time:
+        return _tried(path.resolve(), status.st_size, status.st_mtime_ns)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _tried(path: Path, size: int, changed: int) -> str:
     """The trouble with the file of this size that was changed at this time."""
-    from neocpu.tables.hdf5.probe import environment  # not for the program below
-
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", __file__, str(path)],
-            capture_output=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env=environment(),
-        )
+        process = _process()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{json.dumps(str(path))}\n")
+        process.stdin.flush()
+        answered = process.stdout.readline()
     except OSError:
         return ""  # no process can be started
-    return f"polars ends with it (exit status {done.returncode})" if done.returncode else ""
+    if answered:
+        return ""
+    status = process.wait()
+    return f"polars ends with it (exit status {status})"
+
+
+_processes: dict[int, subprocess.Popen[str]] = {}  # of this process, by its number
+_one_at_a_time = threading.Lock()
+
+
+def _process() -> subprocess.Popen[str]:
+    """The process that tries files, one after another: a log may have thousands of them."""
+    from neocpu.tables.hdf5.probe import environment  # not for the program below
+
+    # a fork must not talk into the pipes of the process that it came from
+    process = _processes.get(os.getpid())
+    if process is None or process.poll() is not None:
+        process = subprocess.Popen(
+            [sys.executable, "-P", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment(),
+        )
+        _processes[os.getpid()] = process
+    return process
+
+
+@atexit.register
+def _end() -> None:
+    """End the process; it would see that nobody asks any more, but a moment later."""
+    if (process := _processes.pop(os.getpid(), None)) is not None:
+        process.kill()
+        process.wait()
 
 
 def read_all(path: Path) -> None:
@@ -70,13 +107,11 @@ def read_all(path: Path) -> None:
 
 
 def main() -> None:
-    """Read the file that is named; errors that can be caught are none here."""
-    try:
-        read_all(Path(sys.argv[1]))
-    except Exception:  # noqa: BLE001 (the reader meets it too, and says it)
-        return
-    except pl.exceptions.PanicException:
-        return
+    """Read the files that are named, one a line; errors that can be caught are none here."""
+    for line in sys.stdin:
+        with contextlib.suppress(Exception, pl.exceptions.PanicException):  # the reader says it
+            read_all(Path(json.loads(line)))
+        print("read", flush=True)
 
 
 if __name__ == "__main__":
