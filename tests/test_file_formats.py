@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import neocpu
 from neocpu.core.errors import DataError
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.convert_options import ConvertOptions
@@ -27,7 +28,10 @@ from neocpu.ingest.formats.sources import open_source
 from neocpu.ingest.formats.table import table_schema
 from neocpu.train.advice.look import look
 from neocpu.train.advice.write import Wishes, write_config
+from neocpu.train.config import config as configs
+from neocpu.train.run.trainer import Trainer
 from tests import bench_formats as bench
+from tests import workers
 
 
 def samples(paths: Sequence[Path], target: Path, tree: dict[str, Any]) -> Any:
@@ -312,3 +316,49 @@ def test_any_rows_have_the_samples_and_faults_of_csv_in_every_kind(rows, tmp_pat
         for name in ("a.arrow", "s.arrow", "a.parquet", "a.jsonl", "a.json", "a.npz"):
             assert parsed(folder / name, schema) == expected, name
     assert parsed(folder / "a.csv.xz", schema) == parsed(folder / "a.csv", schema)
+
+
+def test_folders_name_a_column_of_lines_without_a_header_too(tmp_path):
+    for day in ("2014-10-21", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / f"log/day={day}").mkdir(parents=True)
+        (tmp_path / f"log/day={day}/part-0.csv").write_text("1,a\n0,b\n")
+    tree = {
+        "header": False,
+        "columns": ["y", "c", "day"],
+        "label": {"column": "y"},
+        "category": [{"columns": ["day"], "kind": "date", "time": "iso"}, {"columns": ["c"]}],
+    }
+    labels, _, bags = samples([tmp_path / "log"], tmp_path / "x.h5", tree)
+    assert labels == [1, 0, 1, 0] and bags["day"][0] == [20141021, 20141021, 0, 0]
+    # a file that has the column keeps its own
+    (tmp_path / "log/day=2014-10-21/part-0.csv").write_text("1,a,2020-01-01\n")
+    (tmp_path / "log/day=__HIVE_DEFAULT_PARTITION__/part-0.csv").unlink()
+    assert samples([tmp_path / "log"], tmp_path / "x.h5", tree)[2]["day"][0] == [20200101]
+
+
+def test_files_of_records_may_lack_columns(tmp_path):
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/a.ffm").write_text("1 0:1:1\n0 0:2:1\n0 0:1:1\n1 0:2:1\n" * 10)
+    (tmp_path / "log/b.ffm").write_text("1 0:1:1 1:5:0.5\n0 0:1:1 1:6:1\n" * 20)
+    assert look([tmp_path / "log"]).frame.columns == ["label", "field_0", "field_1"]
+    columns = write_config([tmp_path / "log"], tmp_path / "x.toml", Wishes()).columns
+    assert [column.role for column in columns] == ["label", "category", "list"]
+    tree = {
+        "label": {"column": "label"},
+        "category": [
+            {"columns": ["field_1"], "kind": "int", "separator": " ", "weight_separator": ":"}
+        ],
+    }
+    lengths = samples([tmp_path / "log"], tmp_path / "x.h5", tree)[2]["field_1"][1]
+    assert lengths == [0] * 40 + [1] * 40
+
+
+@pytest.mark.parametrize("form", workers.covered(bench.LOGS, ["json lines", "hive"]))
+def test_the_config_of_each_form_trains_and_predicts(form, tmp_path):
+    (tmp_path / "in").mkdir()
+    paths = bench.LOGS[form](tmp_path / "in")
+    write_config(paths, tmp_path / "x.toml", Wishes())
+    config = configs.load(tmp_path / "x.toml", ["training.steps=2", "training.batch_size=16"])
+    Trainer(config, None, tmp_path / "run").run()
+    scores = neocpu.load(tmp_path / "run").predict(paths)
+    assert scores.shape == (bench.ROWS,) and np.isfinite(scores).all()

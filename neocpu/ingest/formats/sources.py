@@ -5,6 +5,7 @@ frames (`neocpu.ingest.formats.files`), and its columns are parsed as the text t
 a file (`neocpu.ingest.formats.frames`).
 """
 
+import csv
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -90,30 +91,38 @@ def _text(path: Path, schema: Schema, keys: Mapping[str, str]) -> Source:
         # The kernel splits at one byte; the unit separator hardly occurs in a log.
         blocks = _with_units(blocks, schema.delimiter.encode())
         schema = replace(schema, delimiter=UNIT)
-    if not schema.header:
-        return Source(TextParser(schema), _split(blocks, schema, {}))
     start = next(blocks, None)
     if start is None:  # an empty file names no columns
         columns = schema.columns or tuple(schema.used)
         return Source(TextParser(replace(schema, columns=columns)), iter(()))
     cut = int(np.flatnonzero(start.text == 10)[0]) + 1
+    line = start.text[:cut].tobytes().decode("utf-8", "replace").rstrip("\r\n")
     if schema.columns:
-        keys = {}
+        schema = _without_keys(schema, line, keys)
     else:
-        line = start.text[:cut].tobytes().decode("utf-8", "replace").rstrip("\r\n")
         keys = {name: value for name, value in keys.items() if name in schema.used}
         schema = schema.with_header(line, path, keys)
 
-    # The first block was read for its header; the rows behind it are still to come.
+    # The first block was read for its first line; the rows behind a header are still to come.
     def rest() -> Iterator[TextBlock]:
-        if start.text.size > cut:
-            yield TextBlock(np.ascontiguousarray(start.text[cut:]), start.done)
+        skipped = cut if schema.header else 0
+        if start.text.size > skipped:
+            yield TextBlock(np.ascontiguousarray(start.text[skipped:]), start.done)
         yield from blocks
 
-    own = schema.columns
-    keys = {name: value for name, value in keys.items() if name not in own}
-    parser = TextParser(replace(schema, columns=(*own, *keys)))
-    return Source(parser, _split(rest(), schema, keys), lines_before=1)
+    keys = {name: value for name, value in keys.items() if name not in schema.columns}
+    parser = TextParser(replace(schema, columns=(*schema.columns, *keys)))
+    return Source(parser, _split(rest(), schema, keys), lines_before=int(schema.header))
+
+
+def _without_keys(schema: Schema, line: str, keys: Mapping[str, str]) -> Schema:
+    """A schema without the columns that folders name, where the lines of a file lack these."""
+    own = tuple(name for name in schema.columns if name not in keys)
+    try:
+        lacking = len(schema.split_line(line)) == len(own) < len(schema.columns)
+    except (csv.Error, TypeError, ValueError):
+        return schema
+    return replace(schema, columns=own) if lacking else schema
 
 
 def _with_units(blocks: Iterator[TextBlock], delimiter: bytes) -> Iterator[TextBlock]:

@@ -18,7 +18,7 @@ from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import CATEGORIES, DENSE, criteo_schema
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.frame_file import Hint, open_frames
-from neocpu.ingest.formats.files.kinds import KINDS, kind_of
+from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, kind_of
 from neocpu.ingest.formats.readers import UNIT, first_block, text_blocks
 from neocpu.tables.hdf5.walk import one_line
 from neocpu.train.advice.dialect import (
@@ -103,7 +103,8 @@ def _look_at_frames(files: Sequence[Path]) -> Log:
     for path in files:
         file = open_frames(path)
         assert file is not None  # text is looked at elsewhere
-        hints = file.hints
+        lists = {name: hint for name, hint in hints.items() if hint.separator}
+        hints = {**file.hints, **lists}
         pieces = []
         share = 0.0
         for piece in file.batches({name: name for name in file.offered}):
@@ -123,6 +124,8 @@ def _look_at_frames(files: Sequence[Path]) -> Log:
             parts.append(_with_keys(pl.concat(pieces), path))
     if not parts:
         raise DataError(f"{files[0]}: has no rows")
+    if kind_of(files[0]) in RECORDS:  # rows, and so whole files, may lack columns
+        parts = [pl.concat(parts, how="diagonal_relaxed")]
     frame = _joined(files, parts)
     if not frame.height:
         raise DataError(f"{files[0]}: has no rows")

@@ -79,12 +79,18 @@ def _by_number(name: str) -> tuple[str, int]:
     return kind, int(number) if number else 0
 
 
+def _lacking(wanted: Collection[str], kind: str) -> dict[str, pl.DataType]:
+    """Types of the fields that are wanted, which all rows of a file may lack."""
+    return {name: pl.String() for name in wanted if re.fullmatch(rf"{kind}_\d+", name)}
+
+
 class LibFfm(RecordFile):
     """A text of libffm rows: a category for each field."""
 
     def __init__(self, path: Path, wanted: Collection[str] = ()) -> None:
         self._lists: set[str] = set()
-        super().__init__(path, wanted)
+        super().__init__(path)
+        self.types |= _lacking(wanted, "field")
         fields = sorted((name for name in self.types if "_" in name), key=_by_number)
         self.offered = [*(name for name in self.types if "_" not in name), *fields]
         self.hints = {name: LIST if name in self._lists else Hint("int") for name in fields}
@@ -104,11 +110,12 @@ class LibSvm(RecordFile):
 
     def __init__(self, path: Path, wanted: Collection[str] = ()) -> None:
         self._filled: dict[str, int] = {}
-        super().__init__(path, wanted)
+        super().__init__(path)
+        self.types |= _lacking(wanted, "feature")
         dense = sorted((name for name in self.types if "_" in name), key=_by_number)
         self._absent = dict.fromkeys(dense, "0")
         rows = self._filled.get("label", 0)
-        there = sum(self._filled[name] for name in dense)
+        there = sum(self._filled.get(name, 0) for name in dense)
         narrow = 0 < len(dense) <= DENSE and there >= FILLED * rows * len(dense)
         self.offered = [name for name in self.types if "_" not in name and name != FEATURES]
         self.offered += dense if narrow else [FEATURES]
