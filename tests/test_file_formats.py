@@ -362,3 +362,13 @@ def test_the_config_of_each_form_trains_and_predicts(form, tmp_path):
     Trainer(config, None, tmp_path / "run").run()
     scores = neocpu.load(tmp_path / "run").predict(paths)
     assert scores.shape == (bench.ROWS,) and np.isfinite(scores).all()
+
+
+def test_half_a_character_in_json_is_no_character(tmp_path):
+    log = tmp_path / "log.jsonl"
+    tree = {"label": {"column": "y"}, "category": [{"columns": ["c"]}]}
+    pair = json.dumps("\U0001f600")
+    lone = ('"\\ud83d"', '"\\ude00x"', '"\\uD83D\\uD83d"', pair, '"\U0001f600"', '"\ufffd"')
+    log.write_text("".join(f'{{"y": 1, "c": {each}}}\n' for each in lone), "utf-8")
+    codes = samples([log], tmp_path / "x.h5", tree)[2]["c"][0]
+    assert codes[3] == codes[4] and codes[0] == codes[5] and len(set(codes)) == 4

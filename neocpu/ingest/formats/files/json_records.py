@@ -25,6 +25,10 @@ from neocpu.ingest.formats.readers import text_blocks
 
 LARGEST = 64 << 20  # characters of one object; bounds memory for a text that is none
 RECORDS = "write it with an object for each row, as pandas' to_json(orient='records', lines=True)"
+# the second half, or one of another kind, is not behind the first, or the first not before it
+HALF = re.compile(
+    r"\\u[dD][89abAB]\w{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w{2})\\u[dD][c-fC-F]\w{2}"
+)
 _DECODER = json.JSONDecoder(
     parse_int=str,
     parse_float=str,
@@ -44,29 +48,37 @@ def record_of(value: object) -> Record:
 
 def _flatten(value: dict[str, Any], prefix: str, record: Record) -> None:
     for key, inner in value.items():
-        if isinstance(inner, dict):
+        kind = type(inner)
+        if kind is dict:
             _flatten(inner, f"{prefix}{key}.", record)
         else:
-            record[prefix + key] = _value(inner)
+            record[prefix + key] = inner if kind is str else _value(inner)
 
 
 def _value(value: Any) -> Value:
     """A value as text, or as a list of texts, of mappings of texts or of lists."""
     if isinstance(value, list):
-        return [record_of(item) if isinstance(item, dict) else _value(item) for item in value]
+        return [
+            item if type(item) is str else record_of(item) if type(item) is dict else _value(item)
+            for item in value
+        ]
     if isinstance(value, bool):
         return "true" if value else "false"
-    # half of a surrogate pair is no text that could be written
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+    return None
 
 
 def _decode(line: str) -> Record:
     try:
-        return record_of(_DECODER.decode(line.strip()))
+        return record_of(_DECODER.decode(_whole(line.strip())))
     except RecursionError as error:
         raise NoRecordError("is nested too deeply") from error
     except json.JSONDecodeError as error:
         raise NoRecordError(f"is no JSON object ({error.msg})") from error
+
+
+def _whole(text: str) -> str:
+    """A text without escapes that are half of a surrogate pair, which no text can hold."""
+    return HALF.sub(r"\\ufffd", text) if "\\ud" in text or "\\uD" in text else text
 
 
 class JsonLines(RecordFile):
@@ -96,7 +108,7 @@ class JsonArray(RecordFile):
         opened = False
         try:
             for block in blocks:
-                text += block.text.tobytes().decode("utf-8", "replace")
+                text = _whole(text + block.text.tobytes().decode("utf-8", "replace"))
                 if not opened:
                     text = text.lstrip().removeprefix("[")
                     opened = True

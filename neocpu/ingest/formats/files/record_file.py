@@ -83,21 +83,38 @@ class RecordFile:
             for line, row in enumerate(rows)
             if isinstance(row, Faulty)
         }
+        records = [row if isinstance(row, dict) else {} for row in rows]
         parts = []
         for alias, name in columns.items():
+            absent = self._absent.get(name)
+            values = [record.get(name, absent) for record in records]
             dtype = self.types[name]
-            fits = _list_of if isinstance(dtype, pl.List) else _text_of
-            values: list[Value] = []
-            for line, row in enumerate(rows):
-                value = row.get(name, self._absent.get(name)) if isinstance(row, dict) else None
-                try:
-                    values.append(None if value is None else fits(value, dtype))
-                except NoRecordError as error:
-                    values.append(None)
-                    faults.setdefault(line, Fault(line, name, str(value)[:80], str(error)))
+            # a column of texts need not be gone through value by value
+            if dtype != pl.String or list in set(map(type, values)):
+                for line, fault in _fit(values, dtype):
+                    text = str(values[line])
+                    values[line] = None
+                    faults.setdefault(line, Fault(line, name, shown(text.encode()), fault))
             parts.append(pl.Series(alias, values, _texts(dtype)))
         ordered = tuple(faults[line] for line in sorted(faults))
         return FrameRows(pl.DataFrame(parts), done, ordered)
+
+
+def _fit(values: list[Value], dtype: pl.DataType) -> Iterator[tuple[int, str]]:
+    """Make one value a list in a column of lists; yields what does not fit its type, and why."""
+    inner = dtype.inner if isinstance(dtype, pl.List) else None
+    kind = dict if isinstance(inner, pl.Struct) else list if isinstance(inner, pl.List) else str
+    for line, value in enumerate(values):
+        if value is None:
+            continue
+        if inner is None:
+            if isinstance(value, list):
+                yield line, "is a list, but the rows before have one value"
+            continue
+        items = value if isinstance(value, list) else [value]
+        values[line] = items
+        if not all(item is None or isinstance(item, kind) for item in items):
+            yield line, "has other items than the lists of the rows before"
 
 
 def _type_of(value: Value) -> pl.DataType:
@@ -118,21 +135,6 @@ def _texts(dtype: pl.DataType) -> pl.DataType:
     """A type in which lists without any item are lists of texts."""
     empty = isinstance(dtype, pl.List) and dtype.inner == pl.Null
     return pl.List(pl.String()) if empty else dtype
-
-
-def _text_of(value: Value, dtype: pl.DataType) -> Value:
-    if isinstance(value, list):
-        raise NoRecordError("is a list, but the rows before have one value")
-    return value
-
-
-def _list_of(value: Value, dtype: pl.DataType) -> Value:
-    items = value if isinstance(value, list) else [value]
-    inner = dtype.inner if isinstance(dtype, pl.List) else None
-    kind = dict if isinstance(inner, pl.Struct) else list if isinstance(inner, pl.List) else str
-    if not all(item is None or isinstance(item, kind) for item in items):
-        raise NoRecordError("has other items than the lists of the rows before")
-    return items
 
 
 def line_rows(path: Path, parse: Callable[[str], Record]) -> Iterator[tuple[Rows, int]]:
