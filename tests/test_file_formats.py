@@ -364,11 +364,16 @@ def test_the_config_of_each_form_trains_and_predicts(form, tmp_path):
     assert scores.shape == (bench.ROWS,) and np.isfinite(scores).all()
 
 
-def test_half_a_character_in_json_is_no_character(tmp_path):
+def test_half_a_character_in_json_is_no_character(tmp_path, monkeypatch):
     log = tmp_path / "log.jsonl"
     tree = {"label": {"column": "y"}, "category": [{"columns": ["c"]}]}
     pair = json.dumps("\U0001f600")
     lone = ('"\\ud83d"', '"\\ude00x"', '"\\uD83D\\uD83d"', pair, '"\U0001f600"', '"\ufffd"')
     log.write_text("".join(f'{{"y": 1, "c": {each}}}\n' for each in lone), "utf-8")
     codes = samples([log], tmp_path / "x.h5", tree)[2]["c"][0]
+    array = tmp_path / "log.json"
+    array.write_text(f"[{', '.join(log.read_text('utf-8').splitlines())}]", "utf-8")
+    for size in (1, 7, 64):  # a piece may end inside a pair
+        monkeypatch.setattr("neocpu.ingest.formats.files.json_records.BLOCK_BYTES", size)
+        assert samples([array], tmp_path / "x.h5", tree)[2]["c"][0] == codes
     assert codes[3] == codes[4] and codes[0] == codes[5] and len(set(codes)) == 4

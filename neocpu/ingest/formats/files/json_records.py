@@ -7,6 +7,7 @@ Numbers keep their digits, so an object has the codes that the same row has in C
 are missing values, an object inside an object gives columns with a dot in their names.
 """
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from neocpu.ingest.formats.files.record_file import (
     Value,
     line_rows,
 )
-from neocpu.ingest.formats.readers import text_blocks
+from neocpu.ingest.formats.files.streams import as_utf8, byte_stream
+from neocpu.ingest.formats.readers import BLOCK_BYTES
 
 LARGEST = 64 << 20  # characters of one object; bounds memory for a text that is none
 RECORDS = "write it with an object for each row, as pandas' to_json(orient='records', lines=True)"
@@ -103,22 +105,25 @@ class JsonArray(RecordFile):
 
     def parsed(self) -> Iterator[tuple[Rows, int]]:
         """The rows of the file, piece by piece, and the bytes read so far."""
-        blocks = text_blocks(self.path)
+        # such a text may be a single line, so it is read by bytes
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = ""
         opened = False
-        try:
-            for block in blocks:
-                text = _whole(text + block.text.tobytes().decode("utf-8", "replace"))
+        with byte_stream(self.path) as stream:
+            read = as_utf8(self.path, stream, "")
+            while chunk := read(BLOCK_BYTES):
+                text += decoder.decode(chunk)
                 if not opened:
                     text = text.lstrip().removeprefix("[")
-                    opened = True
-                rows, text = self._objects(text)
+                    opened = bool(text)
+                # no pair of surrogates is cut at a brace
+                cut = text.rfind("}") + 1
+                rows, rest = self._objects(_whole(text[:cut]))
+                text = rest + text[cut:]
                 if rows:
-                    yield rows, block.done
+                    yield rows, stream.done()
                 if len(text) > LARGEST:
                     raise DataError(f"{self.path}: holds an object that does not end; {RECORDS}")
-        finally:
-            blocks.close()
         if text.strip() != "]":
             raise DataError(
                 f"{self.path}: a damaged or truncated JSON array: {text.strip()[:60]!r} cannot be "

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from neocpu.ingest.formats.fields import Fault, shown
@@ -47,11 +48,14 @@ class RecordFile:
         self._absent: dict[str, str] = {}
         missing = set(wanted)
         seen = 0
+        settled: set[str] = set()
         for rows, _ in self.parsed():
             for row in rows:
                 for name, value in row.items() if isinstance(row, dict) else ():
-                    self._note(name, value)
+                    if name not in settled:
+                        self._note(name, value)
             seen += len(rows)
+            settled |= {name for name in self.types if self._is_settled(name)}
             missing -= {name for name, dtype in self.types.items() if dtype != pl.Null}
             if seen >= FIRST_ROWS and not missing:
                 break
@@ -63,6 +67,11 @@ class RecordFile:
     def parsed(self) -> Iterator[tuple[Rows, int]]:
         """The rows of the file, piece by piece, and the bytes read so far."""
         raise NotImplementedError
+
+    def _is_settled(self, name: str) -> bool:
+        """Would no further value change what is known of a column?"""
+        dtype = self.types[name]
+        return dtype not in (pl.Null, pl.List(pl.Null))
 
     def _note(self, name: str, value: Value) -> None:
         """The type of a column, by one more of its values."""
@@ -95,9 +104,22 @@ class RecordFile:
                     text = str(values[line])
                     values[line] = None
                     faults.setdefault(line, Fault(line, name, shown(text.encode()), fault))
-            parts.append(pl.Series(alias, values, _texts(dtype)))
+            parts.append(_series(alias, values, _texts(dtype)))
         ordered = tuple(faults[line] for line in sorted(faults))
         return FrameRows(pl.DataFrame(parts), done, ordered)
+
+
+def _series(name: str, values: list[Value], dtype: pl.DataType) -> pl.Series:
+    """Values as a column; a list without items is null, as an empty field is."""
+    if dtype != pl.List(pl.String):
+        return pl.Series(name, values, dtype)
+    # polars would make a column of every single list
+    items = [item for value in values for item in value or ()]
+    lengths = [len(value or ()) for value in values]
+    rows = pl.Series("row", np.repeat(np.arange(len(values)), lengths))
+    lists = pl.DataFrame([rows, pl.Series(name, items, pl.String)]).group_by("row").agg(name)
+    every = pl.DataFrame({"row": np.arange(len(values))})
+    return every.join(lists, on="row", how="left").sort("row").get_column(name)
 
 
 def _fit(values: list[Value], dtype: pl.DataType) -> Iterator[tuple[int, str]]:

@@ -84,7 +84,14 @@ def _lacking(wanted: Collection[str], kind: str) -> dict[str, pl.DataType]:
     return {name: pl.String() for name in wanted if re.fullmatch(rf"{kind}_\d+", name)}
 
 
-class LibFfm(RecordFile):
+class SparseFile(RecordFile):
+    """A text of sparse rows, all values of which are texts."""
+
+    def _is_settled(self, name: str) -> bool:  # its values are counted, or looked at
+        return False
+
+
+class LibFfm(SparseFile):
     """A text of libffm rows: a category for each field."""
 
     def __init__(self, path: Path, wanted: Collection[str] = ()) -> None:
@@ -105,7 +112,7 @@ class LibFfm(RecordFile):
         return line_rows(self.path, parse_libffm)
 
 
-class LibSvm(RecordFile):
+class LibSvm(SparseFile):
     """A text of libsvm rows: one list of weighted features, or a column for each."""
 
     def __init__(self, path: Path, wanted: Collection[str] = ()) -> None:
