@@ -13,6 +13,7 @@ from neocpu.core.errors import ConfigError
 from neocpu.ingest.dataset import copy_cache
 from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset
 from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.storage.leftovers import part_of
 from neocpu.train.before.conversions import copy_folders
 
 LINE = "\t".join(["1", *["0"] * 13, *["a"] * 26]) + "\n"
@@ -127,6 +128,9 @@ def test_ranks_that_do_not_see_the_cache_read_from_the_folder_of_the_run(folder,
         patch.setattr(Path, "exists", lambda path: ".seen" not in path.name and real(path))
         assert run_threads(2, seen) == [CopyFolders(tmp_path / "out", cache=False)] * 2
     assert not [*folder.glob(".seen*")]
+    folder.rmdir()
+    folder.touch()  # no folder, so nobody writes into it
+    assert run_threads(2, seen) == [CopyFolders(tmp_path / "out")] * 2
 
 
 def test_the_command_shows_and_clears(folder, capsys):
@@ -134,5 +138,8 @@ def test_the_command_shows_and_clears(folder, capsys):
     run(["data", "cache"])
     shown = capsys.readouterr().out
     assert f"{folder}: 1 copies" in shown and "used 2.0 h ago  log.tsv.abc.converted.h5" in shown
+    killed = part_of(folder / "other.converted.h5")
+    killed = killed.with_name(f"{killed.name.rpartition('-')[0]}-999999999")
+    killed.mkdir()
     run(["data", "cache", "--clear"])
-    assert "1 copies removed" in capsys.readouterr().out and not names(folder)
+    assert "1 copies removed" in capsys.readouterr().out and not [*folder.iterdir()]

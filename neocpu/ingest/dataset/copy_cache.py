@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
 from neocpu.kernels.compile.folder import base_folder
+from neocpu.tables.storage.leftovers import remove_parts
 
 try:
     import fcntl
@@ -152,7 +153,12 @@ def remove(copy: CachedCopy) -> bool:
 
 
 def clear() -> tuple[list[CachedCopy], list[CachedCopy]]:
-    """Remove all copies that no run uses. Returns those removed and those left."""
+    """Remove all copies that no run uses, and what conversions that were killed have left.
+
+    Returns the copies that are removed, and those that stay.
+    """
+    for part in cache_folder().glob(f".{COPIES}.part-*"):
+        remove_parts(part.with_name(part.name[1:].partition(".part-")[0]))
     gone: list[CachedCopy] = []
     left: list[CachedCopy] = []
     for copy in copies():

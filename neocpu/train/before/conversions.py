@@ -34,7 +34,7 @@ def copy_folders(comm: Comm, out: Path) -> CopyFolders:
     # hosts may have homes of their own, and the same path on each
     name = comm.on_first_rank(mark)
     hidden = comm.largest(int(bool(name) and not Path(os.fsdecode(name)).exists()))
-    if comm.rank == 0:
+    if comm.rank == 0 and name:
         marker.unlink(missing_ok=True)
     return CopyFolders(out, cache=not hidden)
 
