@@ -377,3 +377,25 @@ def test_half_a_character_in_json_is_no_character(tmp_path, monkeypatch):
         monkeypatch.setattr("neocpu.ingest.formats.files.json_records.BLOCK_BYTES", size)
         assert samples([array], tmp_path / "x.h5", tree)[2]["c"][0] == codes
     assert codes[3] == codes[4] and codes[0] == codes[5] and len(set(codes)) == 4
+
+
+def test_objects_in_lists_are_lists_with_weights(tmp_path):
+    log = tmp_path / "log.jsonl"
+    rows = [
+        {"y": 1, "cart": [{"id": 3, "n": 2}, {"id": 4, "n": None}], "user": {"geo": {"city": "x"}}},
+        {"y": 0, "cart": []},
+        {"y": 0, "cart": [{"id": 3, "n": 1}, None], "user": {"geo": None}},
+    ]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert look([log]).frame.columns == ["y", "cart.id", "cart.n", "user.geo.city"]
+    tree = {
+        "label": {"column": "y"},
+        "category": [
+            {"columns": ["cart.id"], "kind": "int", "list": True, "weights": "cart.n"},
+            {"columns": ["user.geo.city"]},
+        ],
+    }
+    bags = samples([log], tmp_path / "x.h5", tree)[2]
+    codes, lengths, weights = bags["cart.id"]
+    assert codes[:3] == [3, 4, 3] and lengths == [2, 0, 2] and weights[:2] == [2, 1]
+    assert [bool(code) for code in bags["user.geo.city"][0]] == [True, False, False]

@@ -341,7 +341,7 @@ def _text_list(log: Log, values: pl.Series, hint: Hint, min_count: int) -> LogCo
 
 def _list_column(log: Log, values: pl.Series, min_count: int) -> LogColumn:
     """A list column of Parquet or a frame."""
-    if not isinstance(values.dtype, pl.List) or isinstance(values.dtype.inner, pl.List):
+    if not isinstance(values.dtype, pl.List) or values.dtype.inner.is_nested():
         return LogColumn(values.name, "left out", why=f"its type {values.dtype} is not read")
     items = values.list.explode().drop_nulls()
     column = _category(log, items, values.name, "text", min_count)

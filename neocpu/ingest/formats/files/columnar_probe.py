@@ -63,8 +63,7 @@ def _tried(path: Path, size: int, changed: int) -> str:
         return ""  # no process can be started
     if answered:
         return ""
-    status = process.wait()
-    return f"polars ends with it (exit status {status})"
+    return f"polars ends with it (exit status {_ended()})"
 
 
 _processes: dict[int, subprocess.Popen[str]] = {}  # of this process, by its number
@@ -77,7 +76,10 @@ def _process() -> subprocess.Popen[str]:
 
     # a fork must not talk into the pipes of the process that it came from
     process = _processes.get(os.getpid())
-    if process is None or process.poll() is not None:
+    if process is not None and process.poll() is not None:
+        _ended()
+        process = None
+    if process is None:
         process = subprocess.Popen(
             [sys.executable, "-P", __file__],
             stdin=subprocess.PIPE,
@@ -90,12 +92,20 @@ def _process() -> subprocess.Popen[str]:
     return process
 
 
+def _ended() -> int:
+    """The status of the process that has come to its end, whose pipes are closed."""
+    process = _processes.pop(os.getpid())
+    with contextlib.suppress(BrokenPipeError), process:
+        pass
+    return process.wait()
+
+
 @atexit.register
 def _end() -> None:
     """End the process; it would see that nobody asks any more, but a moment later."""
-    if (process := _processes.pop(os.getpid(), None)) is not None:
+    if (process := _processes.get(os.getpid())) is not None:
         process.kill()
-        process.wait()
+        _ended()
 
 
 def read_all(path: Path) -> None:

@@ -4,13 +4,16 @@
     id "7", user.age "31.0", tags ["a", "b"], new "true"
 
 Numbers keep their digits, so an object has the codes that the same row has in CSV. `null` and NaN
-are missing values, an object inside an object gives columns with a dot in their names.
+are missing values. An object inside an object gives columns with a dot in their names, and so does
+a list of objects, `[{"id": 1, "n": 2}, ...]`: lists of `id` and of `n`, one of which may be the
+weights of the other.
 """
 
 import codecs
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from neocpu.core.errors import DataError
@@ -53,17 +56,22 @@ def _flatten(value: dict[str, Any], prefix: str, record: Record) -> None:
         kind = type(inner)
         if kind is dict:
             _flatten(inner, f"{prefix}{key}.", record)
+        elif kind is list and any(type(item) is dict for item in inner):
+            record |= _lists(inner, f"{prefix}{key}.")
         else:
             record[prefix + key] = inner if kind is str else _value(inner)
 
 
+def _lists(items: list[Any], prefix: str) -> Record:
+    """A list for each key of the objects in a list, as long as that."""
+    rows = [record_of(item) if isinstance(item, dict) else {} for item in items]
+    return {prefix + key: [row.get(key) for row in rows] for key in dict.fromkeys(chain(*rows))}
+
+
 def _value(value: Any) -> Value:
-    """A value as text, or as a list of texts, of mappings of texts or of lists."""
+    """A value as text, or as a list of texts or of lists."""
     if isinstance(value, list):
-        return [
-            item if type(item) is str else record_of(item) if type(item) is dict else _value(item)
-            for item in value
-        ]
+        return [item if type(item) is str else _value(item) for item in value]
     if isinstance(value, bool):
         return "true" if value else "false"
     return None
@@ -124,6 +132,7 @@ class JsonArray(RecordFile):
                     yield rows, stream.done()
                 if len(text) > LARGEST:
                     raise DataError(f"{self.path}: holds an object that does not end; {RECORDS}")
+        _, text = self._objects(text)  # says what is there in place of an object
         if text.strip() != "]":
             raise DataError(
                 f"{self.path}: a damaged or truncated JSON array: {text.strip()[:60]!r} cannot be "

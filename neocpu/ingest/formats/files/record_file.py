@@ -17,7 +17,7 @@ from neocpu.ingest.formats.fields import Fault, shown
 from neocpu.ingest.formats.files.frame_file import ROWS, FrameRows, Hint
 from neocpu.ingest.formats.readers import text_blocks
 
-Value = str | list[Any] | None  # of a list: texts, or mappings of texts
+Value = str | list[Any] | None  # of a list: texts
 Record = dict[str, Value]
 FIRST_ROWS = 1 << 15  # rows that tell the columns
 
@@ -60,7 +60,10 @@ class RecordFile:
             if seen >= FIRST_ROWS and not missing:
                 break
         self.types = {
-            name: pl.String() if dtype == pl.Null else dtype for name, dtype in self.types.items()
+            name: pl.String() if dtype == pl.Null else dtype
+            for name, dtype in self.types.items()
+            # null where other rows have an object, whose keys are columns
+            if name in settled or not any(each.startswith(f"{name}.") for each in self.types)
         }
         self.offered = list(self.types)
 
@@ -125,7 +128,7 @@ def _series(name: str, values: list[Value], dtype: pl.DataType) -> pl.Series:
 def _fit(values: list[Value], dtype: pl.DataType) -> Iterator[tuple[int, str]]:
     """Make one value a list in a column of lists; yields what does not fit its type, and why."""
     inner = dtype.inner if isinstance(dtype, pl.List) else None
-    kind = dict if isinstance(inner, pl.Struct) else list if isinstance(inner, pl.List) else str
+    kind = list if isinstance(inner, pl.List) else str
     for line, value in enumerate(values):
         if value is None:
             continue
@@ -146,8 +149,6 @@ def _type_of(value: Value) -> pl.DataType:
     if isinstance(value, str):
         return pl.String()
     item = next((each for each in value if each is not None), None)
-    if isinstance(item, dict):
-        return pl.List(pl.Struct({name: pl.String() for name in item}))
     if isinstance(item, list):
         return pl.List(pl.List(pl.String()))
     return pl.List(pl.Null() if item is None else pl.String())

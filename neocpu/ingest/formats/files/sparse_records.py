@@ -84,14 +84,14 @@ def _lacking(wanted: Collection[str], kind: str) -> dict[str, pl.DataType]:
     return {name: pl.String() for name in wanted if re.fullmatch(rf"{kind}_\d+", name)}
 
 
-class SparseFile(RecordFile):
+class SparseRecords(RecordFile):
     """A text of sparse rows, all values of which are texts."""
 
     def _is_settled(self, name: str) -> bool:  # its values are counted, or looked at
         return False
 
 
-class LibFfm(SparseFile):
+class LibFfm(SparseRecords):
     """A text of libffm rows: a category for each field."""
 
     def __init__(self, path: Path, wanted: Collection[str] = ()) -> None:
@@ -112,7 +112,7 @@ class LibFfm(SparseFile):
         return line_rows(self.path, parse_libffm)
 
 
-class LibSvm(SparseFile):
+class LibSvm(SparseRecords):
     """A text of libsvm rows: one list of weighted features, or a column for each."""
 
     def __init__(self, path: Path, wanted: Collection[str] = ()) -> None:
