@@ -114,7 +114,9 @@ def test_libffm_is_a_category_for_each_field(tmp_path):
 def test_libsvm_is_numbers_where_it_is_narrow_and_a_list_where_it_is_wide(tmp_path):
     log = tmp_path / "a.libsvm"
     log.write_text(LIBSVM * 30)
-    assert look([log]).frame.columns == ["label", "feature_1", "feature_2", "feature_3"]
+    frame = look([log]).frame
+    assert frame.columns == ["label", "feature_1", "feature_2", "feature_3"]
+    assert frame["feature_3"][:3].to_list() == ["1", "0", "1.0"]  # what is not there is 0
     dense = [{"columns": [f"feature_{i}" for i in (1, 2, 3)], "kind": "float", "transform": "none"}]
     tree = {
         "label": {"column": "label"},
