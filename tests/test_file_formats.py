@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import neocpu
 from neocpu.core.errors import DataError
-from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.convert import convert, expected_bytes
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.files import columnar
@@ -401,3 +401,24 @@ def test_objects_in_lists_are_lists_with_weights(tmp_path):
     codes, lengths, weights = bags["cart.id"]
     assert codes[:3] == [3, 4, 3] and lengths == [2, 0, 2] and weights[:2] == [2, 1]
     assert [bool(code) for code in bags["user.geo.city"][0]] == [True, False, False]
+
+
+def test_the_place_in_a_zstd_file_is_estimated(tmp_path):
+    rows = 60_000
+    draw = np.random.default_rng(1)
+    frame = pl.DataFrame(
+        {"y": draw.integers(0, 2, rows), "c": draw.integers(0, 10**6, rows), "d": [7] * rows}
+    )
+    log = tmp_path / "log.csv.zst"
+    frame.lazy().sink_csv(log, compression="zstd")
+    done = [block.done for block in text_blocks(log, 1 << 16)]
+    middle = done[len(done) // 2]
+    assert done == sorted(done) and done[-1] <= log.stat().st_size
+    assert 0.3 < middle / log.stat().st_size < 0.7
+    tree = {"label": {"column": "y"}, "category": [{"columns": ["c", "d"], "kind": "int"}]}
+    options = ConvertOptions(schema=tree)
+    convert([log], tmp_path / "x.h5", "table", options)
+    size = (tmp_path / "x.h5").stat().st_size
+    assert 0.7 * size < expected_bytes([log], "table", options) < 2.5 * size
+    part = look([log], looked_at=1 << 16)
+    assert part.rows == rows or 0.5 * rows < part.rows < 2 * rows
