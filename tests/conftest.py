@@ -70,6 +70,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Converted copies of logs are those of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEOCPU_DATA_CACHE", str(tmp_path_factory.mktemp("copies")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_second_compiler() -> Iterator[None]:
     """Runs of this process compile alone: all cores are busy with other tests, and mostly there is
     nothing to compile. `test_warmup.py` starts the second process on its own.

@@ -107,7 +107,8 @@ def scores(checkpoint: Path, tmp_path: Path, vocabulary: bool = False) -> np.nda
 
 def converted(checkpoint: Path) -> Path:
     """The log as the run converted it."""
-    return next(checkpoint.parent.parent.parent.glob("*.converted.h5"))
+    with CheckpointFile(checkpoint) as file:
+        return Path(file.data()["splits"]["train"]["files"][0])
 
 
 def exported(checkpoint: Path, target: Path, **options: object) -> Path:

@@ -4,9 +4,11 @@ import datetime
 import gzip
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bench_formats
 import h5py
 import numpy as np
 from fuzzing import Random, Reader, damaged, mutate_bytes
@@ -22,6 +24,17 @@ from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.ingest.formats.table import table_schema
 
 SAMPLES = 5000  # two blocks
+FORMS = (
+    *("json lines", "json array", "arrow", "arrow stream", "npz", "npy"),
+    *("bzip2", "xz", "zstd", "zip", "utf-16"),
+)
+LIBFFM = {
+    "label": {"column": "label"},
+    "category": [
+        {"columns": ["field_0"], "kind": "int"},
+        {"columns": ["field_1"], "kind": "int", "separator": " ", "weight_separator": ":"},
+    ],
+}
 
 
 def readers() -> dict[str, Reader]:
@@ -44,11 +57,13 @@ def readers() -> dict[str, Reader]:
         "table-schema-rich": Reader(_rich_schema, _read_schema, mutate_schema),
         "parquet": Reader(_parquet, _convert("table"), _mutate_binary),
         "parquet-rich": Reader(_rich_parquet, _convert("table"), _mutate_binary),
+        "libffm": Reader(_libffm, _convert_tree(LIBFFM), mutate_text),
     }
-    try:
-        import polars  # noqa: F401
-    except ImportError:
-        del known["parquet"], known["parquet-rich"]
+    for form in FORMS:
+        mutate = mutate_text if form in ("json lines", "json array") else _mutate_binary
+        name = form.replace(" ", "-")
+        read = _convert_tree(bench_formats.schema_of(form))
+        known[name] = Reader(partial(_form, form), read, mutate)
     return known
 
 
@@ -273,6 +288,17 @@ def _parquet(folder: Path) -> Path:
     return path
 
 
+def _form(form: str, folder: Path) -> Path:
+    (path,) = bench_formats.LOGS[form](folder)
+    return path
+
+
+def _libffm(folder: Path) -> Path:
+    path = folder / "log.ffm"
+    path.write_text("1 0:3:1 1:17:1 1:18:0.5\n0 0:4:1.0 1:17:0.25\n" * 20)
+    return path
+
+
 # ---- what they hold ----
 
 
@@ -315,6 +341,17 @@ def _convert(kind: str) -> Callable[[Path], Any]:
         )
         target = path.parent / "converted.h5"
         convert([path], target, kind, options)
+        return _read_dataset(target)
+
+    return read
+
+
+def _convert_tree(tree: dict[str, Any]) -> Callable[[Path], Any]:
+    """What a log becomes by this schema, with all faulty rows left out."""
+
+    def read(path: Path) -> Any:
+        target = path.parent / "converted.h5"
+        convert([path], target, "table", ConvertOptions(on_error="skip", schema=tree))
         return _read_dataset(target)
 
     return read

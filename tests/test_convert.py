@@ -13,12 +13,13 @@ from real_data import real_data
 
 from neocpu.cli import run
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.dataset import copy_cache
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.convert_options import ConvertOptions
-from neocpu.ingest.dataset.copies import ensure_dataset
+from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats import readers
-from neocpu.ingest.formats.readers import kind_of
+from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.sources import _pieces
 from neocpu.ingest.read_ahead import read_ahead
 from neocpu.kernels.twins.numbers.elementary import log1p
@@ -89,7 +90,10 @@ def test_blocks_of_any_size_give_the_same_file(tmp_path, monkeypatch):
     text = "\n".join(line(I1=str(i), C1=f"{i:x}") for i in range(500))
     whole = convert([source(tmp_path, text)], tmp_path / "a.h5", "criteo").path.read_bytes()
     for size in (100, 1000, 4097):
-        short = lambda path, size=size: readers.text_blocks(path, size)  # noqa: E731
+
+        def short(path, size=size, **options):
+            return readers.text_blocks(path, size, **options)
+
         monkeypatch.setattr("neocpu.ingest.formats.sources.text_blocks", short)
         assert (
             convert([tmp_path / "log.tsv"], tmp_path / "b.h5", "criteo").path.read_bytes() == whole
@@ -452,7 +456,7 @@ def test_a_raw_log_is_converted_once_per_content_and_options(tmp_path):
     raw = source(tmp_path, line())
     first = ensure_dataset([raw], "criteo")
     assert (
-        first[0].parent == tmp_path
+        first[0].parent == copy_cache.cache_folder()
         and first[0].name.endswith(".converted.h5")
         and Dataset(first).rows == 1
     )
@@ -472,13 +476,25 @@ def test_a_raw_log_is_converted_once_per_content_and_options(tmp_path):
         ensure_dataset([raw, raw, first[0]], "criteo", ConvertOptions(min_count=1))
 
 
-def test_a_folder_that_cannot_be_written_sends_the_copy_elsewhere(tmp_path, monkeypatch):
+def test_a_cache_without_room_sends_the_copy_elsewhere(tmp_path, monkeypatch):
     raw = source(tmp_path, line())
-    monkeypatch.setattr("neocpu.ingest.dataset.copies._writable", lambda folder: folder != tmp_path)
-    (tmp_path / "out").mkdir()
-    assert ensure_dataset([raw], "criteo", out_dir=tmp_path / "out")[0].parent == tmp_path / "out"
-    with pytest.raises(DataError, match="give --out DIR"):
+    out = CopyFolders(tmp_path / "out")
+    monkeypatch.setenv("NEOCPU_DATA_CACHE_GIB", "0")
+    assert ensure_dataset([raw], "criteo", folders=out)[0].parent == tmp_path / "out"
+    with pytest.raises(DataError, match=r"has no room in .*; give --out DIR, or another folder in"):
         ensure_dataset([source(tmp_path, line(), "b.tsv")], "criteo")
+    monkeypatch.delenv("NEOCPU_DATA_CACHE_GIB")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NEOCPU_DATA_CACHE", str(tmp_path / "file"))
+    hidden = ensure_dataset([tmp_path / "b.tsv"], "criteo", folders=out)
+    assert hidden[0].parent == tmp_path / "out"
+    monkeypatch.setenv("NEOCPU_DATA_CACHE", str(tmp_path / "mine"))
+    unseen = out._replace(cache=False)
+    assert ensure_dataset([tmp_path / "b.tsv"], "criteo", folders=unseen) == hidden
+    # a copy beside its log, as older versions made them, is found first
+    beside = tmp_path / hidden[0].name
+    hidden[0].rename(beside)
+    assert ensure_dataset([tmp_path / "b.tsv"], "criteo") == [beside]
 
 
 def test_options_are_checked(tmp_path):

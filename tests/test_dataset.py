@@ -21,7 +21,7 @@ from neocpu.core.errors import DataError
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
-from neocpu.ingest.formats.readers import kind_of
+from neocpu.ingest.formats.files.kinds import kind_of
 
 COLUMNS = (
     FeatureColumn("C1"),

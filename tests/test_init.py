@@ -15,7 +15,8 @@ from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.advice.columns import by_role
 from neocpu.train.advice.complaints import colliding
-from neocpu.train.advice.look import guess_dialect, look
+from neocpu.train.advice.dialect import guess_dialect
+from neocpu.train.advice.look import look
 from neocpu.train.advice.roles import Roles, columns_of
 from neocpu.train.advice.write import Wishes, write_config
 from neocpu.train.before.datasets import open_splits
@@ -109,7 +110,8 @@ def test_names_of_whole_numbers_are_categories_and_other_numbers_are_not(tmp_pat
 def test_forms_that_are_not_read_are_said(tmp_path):
     path = tmp_path / "a.csv"
     lines = [
-        f"{i % 2};v{i % 7};{i % 9},50;{1 + i % 28:02d}.03.2024 12:{i % 60:02d}\n" for i in range(90)
+        f"{i % 2};v{i % 7};{i % 9}.000,50;{1 + i % 28:02d}.03.2024 12:{i % 60:02d}\n"
+        for i in range(90)
     ]
     path.write_text("click;item;price;seen\n" + "".join(lines))
     drafted = write_config([path], tmp_path / "a.toml", Wishes())

@@ -2,7 +2,6 @@
 
 import re
 import runpy
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 from neocpu.cli import run
 from neocpu.core import presets
 from neocpu.core.errors import ConfigError
-from neocpu.ingest.dataset.convert_options import ConvertOptions
-from neocpu.ingest.dataset.copies import missing_copies
 from neocpu.ingest.settings import feature_names
 from neocpu.train.config import config as configs
 
@@ -110,18 +107,3 @@ def test_the_readme_of_an_index_has_no_links_into_the_tree(monkeypatch: pytest.M
         f"![A]({site}/raw/v1/docs/a.svg)[guide]({site}/blob/v1/docs/g.md#x), "
         f"[docs/g.md]({site}/blob/v1/docs/g.md), {kept}"
     )
-
-
-def test_no_copy_is_written_into_an_installed_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(presets, "INSTALLED", presets.FOLDER)
-    log = presets.log_path("tiny-criteo-test")
-    ((_, copy),) = missing_copies([log], "criteo", ConvertOptions(), tmp_path)
-    assert copy.parent == tmp_path
-    elsewhere = tmp_path / "logs"
-    elsewhere.mkdir()
-    shutil.copy(log, elsewhere)
-    own = elsewhere / Path(log).name
-    ((_, copy),) = missing_copies([own], "criteo", ConvertOptions(), tmp_path)
-    assert copy.parent == elsewhere

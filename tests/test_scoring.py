@@ -2,6 +2,7 @@
 data?
 """
 
+import bz2
 import gzip
 import subprocess
 import sys
@@ -256,8 +257,20 @@ def test_a_vocabulary_is_that_of_the_train_data(shop: tuple[Path, pl.DataFrame])
     assert {neighbour.value for neighbour in best} < set(range(101, 107))
     assert model.tables["tags"].rows_of(["new", "red", "big"]).tolist() == [1, 2, 3]
     frame[:20].drop("sold").write_csv(folder / "new.csv")
-    arguments = [folder / "run", folder / "new.csv", "--with", "shop", "--with", "code"]
+    keys = ["--with", "shop", "--with", "code"]
+    arguments = [folder / "run", folder / "new.csv", *keys]
     invoke("predict", *arguments, "--out", folder / "new.parquet")
+    packed = folder / "new.csv.bz2"
+    packed.write_bytes(bz2.compress((folder / "new.csv").read_bytes()))
+    objects = folder / "new.jsonl"
+    frame[:20].drop("sold").write_ndjson(objects)
+    for other in (packed, objects):
+        invoke(
+            "predict", folder / "run", other, *keys, "--force", "--out", folder / "other.parquet"
+        )
+        assert pl.read_parquet(folder / "other.parquet").equals(
+            pl.read_parquet(folder / "new.parquet")
+        )
     written = pl.read_parquet(folder / "new.parquet")
     assert written.columns == ["row", "shop", "code", "prediction"]
     assert written["prediction"].dtype == pl.Float32
@@ -273,8 +286,8 @@ def test_a_vocabulary_is_that_of_the_train_data(shop: tuple[Path, pl.DataFrame])
         data = file.data()
     older = ValueMap(model.path, model.config, data)
     assert older.vocabularies.keys() == model.values.vocabularies.keys()
-    for copy in folder.glob("*.converted.h5"):
-        copy.unlink()
+    for path in older._vocabulary_files():
+        path.unlink(missing_ok=True)
     with pytest.raises(CheckpointError, match="its rows are by a vocabulary"):
         ValueMap(model.path, model.config, data).rows(model.config.tables[0], "shop", ["shop 1"])
     np.testing.assert_array_equal(neocpu.load(folder / "run").predict(frame), expected)

@@ -322,7 +322,7 @@ def test_fitting_depends_on_rows_only(tmp_path, monkeypatch):
         mean_and_deviation(np.array([x * x % 1009 for x in range(0, 1000, 16)], float))
     )
     frame = polars.read_csv(io.BytesIO(text.encode()))
-    monkeypatch.setattr("neocpu.ingest.formats.parquet.ROWS", 7)
+    monkeypatch.setattr("neocpu.ingest.formats.files.columnar.ROWS", 7)
     assert made(tmp_path, frame, tree).schema == whole
     assert quantiles(np.array([1.0, 1, 1, 5]), 10) == [5] and quantiles(np.empty(0), 3) == []
 

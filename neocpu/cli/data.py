@@ -1,4 +1,6 @@
-"""`neocpu data`: convert a raw click log into a dataset, generate one, look into one."""
+"""`neocpu data`: convert a raw click log into a dataset, generate one, look into one; and which
+converted copies are kept?
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from neocpu.cli.copies import cache
 from neocpu.cli.generate import generate
 from neocpu.cli.screen.targets import LogPath, check_target, force_option
 
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
     from neocpu.ingest.dataset.convert_options import ConvertOptions
 
 FILE = click.Path(path_type=Path, dir_okay=False)
-LOG = LogPath(path_type=Path, dir_okay=False)
+LOG = LogPath(path_type=Path)
+DATASET = LogPath(path_type=Path, dir_okay=False)
 
 
 @click.group()
@@ -28,9 +32,10 @@ def data() -> None:
 
 @data.group()
 def convert() -> None:
-    """Convert raw logs (text, gzip or Parquet) into one HDF5 dataset DST.
+    """Convert raw logs into one HDF5 dataset DST.
 
-    Several sources are joined in the order given.
+    Text, plain or compressed, Parquet, Arrow, JSON, NumPy, libsvm and libffm: files, folders of
+    files, or patterns as "part-*.csv". Several sources are joined in the order given.
     """
 
 
@@ -142,8 +147,9 @@ def _run(
     sources: tuple[Path, ...], dst: Path, kind: str, force: bool, options: "ConvertOptions"
 ) -> None:
     from neocpu.ingest.dataset.convert import convert as run
+    from neocpu.ingest.formats.files.folders import all_files
 
-    check_target(dst, force, [*sources, *options.files()])
+    check_target(dst, force, [*all_files(sources), *options.files()])
     if options.min_count and options.vocabulary:
         raise click.UsageError(
             "--min-count fits a vocabulary and --vocabulary takes another file's; give one of them"
@@ -214,6 +220,8 @@ def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: object) -
     quote = '"'              # "" for none
     header = true            # or columns = ["click", "price", …]
     missing = ["NULL"]       # texts that stand for an empty field
+    decimal = ","            # the point of numbers
+    encoding = "latin-1"     # of text that is no UTF-8
     session = "user"         # rows that agree in it become neighbours
     [label]                  # several: [[label]], each with a name
     column = "click"
@@ -247,7 +255,7 @@ def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: object) -
 
 
 @data.command()
-@click.argument("file", nargs=-1, required=True, type=LOG)
+@click.argument("file", nargs=-1, required=True, type=DATASET)
 @click.option("--json", "as_json", is_flag=True, help="Print the card as JSON.")
 def show(file: tuple[Path, ...], as_json: bool) -> None:
     """Print a dataset's card: rows, click rate, cardinalities, skew, bag lengths, missing.
@@ -341,3 +349,4 @@ def _feature_table(card: "Card") -> "Table":
 
 
 data.add_command(generate)
+data.add_command(cache)

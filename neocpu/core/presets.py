@@ -70,8 +70,3 @@ def log_path(source: str) -> str:
     """The file of a log: that of a small one by its name, unless there is a file of this name."""
     log = None if Path(source).exists() else log_file(source)
     return source if log is None else str(log)
-
-
-def keeps_no_copies(folder: Path) -> bool:
-    """Is this the installed package's folder? What is written there would outlive the package."""
-    return folder == INSTALLED

@@ -29,6 +29,7 @@ from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import criteo_schema
 from neocpu.ingest.formats.fields import Fault
+from neocpu.ingest.formats.files.folders import all_files
 from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import TRANSFORMS, Schema
 from neocpu.ingest.formats.sources import open_source
@@ -128,11 +129,13 @@ def convert(
 ) -> Conversion:
     """Convert logs of one kind (`criteo`, `avazu`, `table`) into one dataset, in bounded memory.
 
+    sources : files, folders of files, or patterns that name files.
+
     Raises DataError (a faulty line, an unreadable or empty source, a full disk, a target that is
     also a source), ConfigError (options).
     """
     options = options or ConvertOptions()
-    paths = [Path(source) for source in sources]
+    paths = all_files(sources)
     target = Path(target)
     report_path = target.with_name(target.name + ".errors.txt")
     inputs = [*paths, *options.files()]

@@ -130,6 +130,9 @@ class FieldParser:
             return numbers == 1, status
         if kind.name == "float":
             decimals = np.empty(begin.size, np.float64)
+            if self._schema.decimal == ",":
+                # a comma inside such a field can be nothing else
+                text = np.where(text == ord(","), np.uint8(ord(".")), text)
             tokenize.parse_decimals(text, begin, end, decimals, status)
             _exactly(text, begin, end, decimals, status)
             # Dense values become fp32, in which more would be infinite.

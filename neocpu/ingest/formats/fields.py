@@ -85,6 +85,23 @@ def split_text(schema: Schema, text: NDArray[np.uint8]) -> Fields:
     return Fields(text, begin, end, faults, {})
 
 
+def with_constants(fields: Fields, values: Mapping[str, str]) -> Fields:
+    """Fields with further columns behind the others, each of one value in all rows."""
+    if not values:
+        return fields
+    rows = fields.begin.shape[1]
+    texts = [value.encode("utf-8", "replace") for value in values.values()]
+    end = fields.text.size + np.cumsum([len(text) for text in texts])
+    begin = end - [len(text) for text in texts]
+    text = np.frombuffer(bytearray(fields.text.tobytes() + b"".join(texts)), np.uint8)
+    repeated = [np.repeat(border.astype(np.int32)[:, None], rows, 1) for border in (begin, end)]
+    return fields._replace(
+        text=text,
+        begin=np.concatenate([fields.begin, repeated[0]]),
+        end=np.concatenate([fields.end, repeated[1]]),
+    )
+
+
 def _miscount(line: int, raw: bytes, count: int, expected: int) -> Fault:
     reason = f"has {count} column{'s' * (count != 1)}, expected {expected}"
     return Fault(line, "", shown(raw), reason if count >= 0 else "has a quote that is not closed")

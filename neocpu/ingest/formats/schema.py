@@ -2,7 +2,8 @@
 
 import csv
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ CATEGORY_KINDS = ("hex", "int", "text", *TIME_KINDS, "bucket")
 HOURS = "YYMMDDHH"  # the time of Avazu's log
 TIMES = (HOURS, "unix", "unix_ms", "iso")  # besides formats of strptime
 SHOWN = 60  # column names in a message
+TYPED_NAME = re.compile(r"(.+):(token|float|token_seq|float_seq)")  # in a header of RecBole
 MISSING_INTEGER = 1 << 63  # the code of an integer that is missing; -2^63 is refused
 
 
@@ -127,7 +129,9 @@ class Schema:
     columns : names in file order; empty: the header (first line) says them. missing : texts that
     stand for an empty field. words : true and false are numbers, and clicks may be 1.0 or -1.
     more_labels : besides `label`. session : the category whose value names a sample's session.
-    tree : the schema as it is written into datasets and checkpoints.
+    decimal : the point of numbers that are no integers. encoding : of the text, by Python's name;
+    "": UTF-8, or UTF-16 with a byte order mark. tree : the schema as it is written into datasets
+    and checkpoints.
     """
 
     name: str
@@ -144,6 +148,8 @@ class Schema:
     words: bool = False
     more_labels: tuple[LabelField, ...] = ()
     session: str = ""
+    decimal: str = "."
+    encoding: str = ""
     tree: Tree | None = None
 
     @property
@@ -204,16 +210,21 @@ class Schema:
         gone = {label.column for label in self.labels} - set(schema.used)
         return replace(schema, columns=tuple(name for name in self.columns if name not in gone))
 
-    def with_header(self, line: str, path: Path) -> "Schema":
+    def with_header(self, line: str, path: Path, elsewhere: Collection[str] = ()) -> "Schema":
         """The schema with the columns of a header line.
 
-        Raises DataError if a column that the schema uses is missing, or the line is no header.
+        elsewhere : columns that need not be among them. Raises DataError if another one that the
+        schema uses is missing, or the line is no header.
         """
         try:
             names = self.split_line(line)
         except (csv.Error, TypeError, ValueError) as error:
             raise DataError(f"{path}: its first line does not name columns: {error}") from error
-        return self.with_columns(names, path)
+        if not set(self.used) <= {*names, *elsewhere}:
+            names = plain_names(names)
+        if faults := self.column_faults([*names, *set(elsewhere).difference(names)]):
+            raise DataError(f"{path}: {faults}")
+        return replace(self, columns=tuple(names))
 
     def split_line(self, line: str) -> list[str]:
         """The fields of a line, without blanks around them.
@@ -229,12 +240,6 @@ class Schema:
             quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
         )
         return [field.strip() for field in next(rows, [])]
-
-    def with_columns(self, names: list[str], path: Path) -> "Schema":
-        """The schema with these columns; each column that it uses must occur once."""
-        if faults := self.column_faults(names):
-            raise DataError(f"{path}: {faults}")
-        return replace(self, columns=tuple(names))
 
     def column_faults(self, names: list[str], subject: str = "the file has") -> str:
         """All columns that are missing among these names, or there twice, and what there is."""
@@ -252,3 +257,15 @@ class Schema:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         faults.append(f"{subject} {listed[:2000]}{more}{'. ' + self.hint if self.hint else ''}")
         return "; ".join(faults)
+
+
+def plain_names(names: Sequence[str]) -> list[str]:
+    """The names of a header as columns are called.
+
+    RecBole's have their types behind them (`user_id:token`), and the index of a pandas frame has
+    no name: it is called as pandas calls it, `Unnamed: 0`.
+    """
+    matches = [TYPED_NAME.fullmatch(name) for name in names]
+    if names and all(matches):
+        return [match[1] for match in matches if match]
+    return [name or f"Unnamed: {number}" for number, name in enumerate(names)]

@@ -1,12 +1,13 @@
 """How is one file of a log read? As blocks of rows that are parsed on demand.
 
-A text file is split by the tokenizer, which knows its line numbers. A Parquet file is read by
-polars, and its columns are parsed as the text that they would be in a file
-(`neocpu.ingest.formats.frames`).
+A text file is split by the tokenizer, which knows its line numbers. Any other file is read as
+frames (`neocpu.ingest.formats.files`), and its columns are parsed as the text that they would be in
+a file (`neocpu.ingest.formats.frames`).
 """
 
+import csv
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
-from neocpu.ingest.formats.fields import Fields, split_text
-from neocpu.ingest.formats.readers import UNIT, TextBlock, kind_of, text_blocks
+from neocpu.ingest.formats.fields import Fields, split_text, with_constants
+from neocpu.ingest.formats.files.folders import folder_keys
+from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, kind_of
+from neocpu.ingest.formats.readers import UNIT, TextBlock, text_blocks
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.text import TextParser
 
 if TYPE_CHECKING:
-    from neocpu.ingest.formats.parquet import Parquet
+    from neocpu.ingest.formats.files.frame_file import FrameFile
 
 
 class RowBlock(NamedTuple):
@@ -48,52 +51,77 @@ class Source(NamedTuple):
 
 
 def open_source(path: Path, schema: Schema) -> Source:
-    """How a file with the columns of a schema is read. Raises DataError if it cannot be."""
-    kind = kind_of(path)
-    if kind == "hdf5":
+    """How a file with the columns of a schema is read. Raises DataError if it cannot be.
+
+    A column that the file lacks may be in the names of its folders (`folders.py`).
+    """
+    if kind_of(path) == "hdf5":
         raise DataError(
             f"{path}: already an HDF5 file; train on it, or look at it with `neocpu data show`"
         )
-    if kind == "parquet":
-        from neocpu.ingest.formats.parquet import Parquet
-
-        return _parquet(Parquet(path), schema)
+    keys = folder_keys(path)
+    file = frames_of(path, schema)
+    if file is not None:
+        return _framed(path, file, schema, keys)
     lists = [repr(column) for column, separator in schema.lists.items() if not separator]
     if lists:
         raise DataError(
             f"{path}: lists in a text need a separator, which the entry of {', '.join(lists)} lacks"
         )
-    return _text(path, schema)
+    return _text(path, schema, keys)
 
 
-def _text(path: Path, schema: Schema) -> Source:
+def frames_of(path: Path, schema: Schema) -> "FrameFile | None":
+    """A file that is read as frames; None for one that a schema cuts into fields."""
+    kind = kind_of(path)
+    # where a schema names the fields of a line, it means text, whatever the text looks like
+    if not KINDS[kind].reader or (kind in RECORDS and (schema.columns or not schema.header)):
+        return None
+    from neocpu.ingest.formats.files.frame_file import open_frames  # and polars
+
+    keys = folder_keys(path)
+    return open_frames(path, [name for name in schema.used if name not in keys])
+
+
+def _text(path: Path, schema: Schema, keys: Mapping[str, str]) -> Source:
     """How a text file is read."""
-    blocks: Iterator[TextBlock] = text_blocks(path)
+    blocks: Iterator[TextBlock] = text_blocks(path, encoding=schema.encoding)
     if len(schema.delimiter.encode()) > 1:
         # The kernel splits at one byte; the unit separator hardly occurs in a log.
         blocks = _with_units(blocks, schema.delimiter.encode())
         schema = replace(schema, delimiter=UNIT)
-    if not schema.header:
-        parser = TextParser(schema)
-        return Source(parser, _split(blocks, parser))
     start = next(blocks, None)
     if start is None:  # an empty file names no columns
         columns = schema.columns or tuple(schema.used)
         return Source(TextParser(replace(schema, columns=columns)), iter(()))
     cut = int(np.flatnonzero(start.text == 10)[0]) + 1
-    if not schema.columns:
-        schema = schema.with_header(
-            start.text[:cut].tobytes().decode("utf-8", "replace").rstrip("\r\n"), path
-        )
-    parser = TextParser(schema)
+    line = start.text[:cut].tobytes().decode("utf-8", "replace").rstrip("\r\n")
+    if schema.columns:
+        schema = _without_keys(schema, line, keys)
+    else:
+        keys = {name: value for name, value in keys.items() if name in schema.used}
+        schema = schema.with_header(line, path, keys)
 
-    # The first block was read for its header; the rows behind it are still to come.
+    # The first block was read for its first line; the rows behind a header are still to come.
     def rest() -> Iterator[TextBlock]:
-        if start.text.size > cut:
-            yield TextBlock(np.ascontiguousarray(start.text[cut:]), start.done)
+        skipped = cut if schema.header else 0
+        if start.text.size > skipped:
+            yield TextBlock(np.ascontiguousarray(start.text[skipped:]), start.done)
         yield from blocks
 
-    return Source(parser, _split(rest(), parser), lines_before=1)
+    keys = {name: value for name, value in keys.items() if name not in schema.columns}
+    parser = TextParser(replace(schema, columns=(*schema.columns, *keys)))
+    return Source(parser, _split(rest(), schema, keys), lines_before=int(schema.header))
+
+
+def _without_keys(schema: Schema, line: str, keys: Mapping[str, str]) -> Schema:
+    """A schema without the columns that folders name, where the lines of a file lack these."""
+    own = tuple(name for name in schema.columns if name not in keys)
+    try:
+        lacking = len(schema.split_line(line)) == len(own) < len(schema.columns)
+    except (csv.Error, TypeError, ValueError):
+        return schema
+    return replace(schema, columns=own) if lacking else schema
 
 
 def _with_units(blocks: Iterator[TextBlock], delimiter: bytes) -> Iterator[TextBlock]:
@@ -103,12 +131,14 @@ def _with_units(blocks: Iterator[TextBlock], delimiter: bytes) -> Iterator[TextB
         yield TextBlock(np.frombuffer(bytearray(text), np.uint8), block.done)
 
 
-def _split(blocks: Iterator[TextBlock], parser: TextParser) -> Iterator[RowBlock]:
-    """The fields of blocks of lines."""
-    schema = parser.schema
+def _split(
+    blocks: Iterator[TextBlock], schema: Schema, keys: Mapping[str, str]
+) -> Iterator[RowBlock]:
+    """The fields of blocks of lines, and columns behind them that have one value each."""
     for block in blocks:
         pieces = _pieces(block.text, len(schema.columns))
-        yield RowBlock(map(split_text, itertools.repeat(schema), pieces), block.done)
+        parts = map(split_text, itertools.repeat(schema), pieces)
+        yield RowBlock((with_constants(part, keys) for part in parts), block.done)
 
 
 def _pieces(text: NDArray[np.uint8], columns: int) -> Iterator[NDArray[np.uint8]]:
@@ -124,16 +154,25 @@ def _pieces(text: NDArray[np.uint8], columns: int) -> Iterator[NDArray[np.uint8]
         first = last
 
 
-def _parquet(file: "Parquet", schema: Schema) -> Source:
-    """How a Parquet file is read: by name, or by position where it has other names."""
+def _framed(path: Path, file: "FrameFile", schema: Schema, keys: Mapping[str, str]) -> Source:
+    """How a file of frames is read: by name, or by position where it has other names."""
+    import polars as pl
+
     from neocpu.ingest.formats.frames import FrameReader
 
-    types = file.types
+    types = dict(file.types)
     # A schema may name columns that the file has under other names, in the same order.
     if schema.columns and not set(schema.used) <= set(types) and len(types) == len(schema.columns):
         types = dict(zip(schema.columns, types.values()))
-    reader = FrameReader(schema, types, str(file.path))
     names = dict(zip(types, file.types))
-    columns = {name: names[name] for name in reader.columns}
-    blocks = (RowBlock(iter((reader.fields(frame),)), done) for frame, done in file.frames(columns))
-    return Source(reader.parser, blocks, unit="row")
+    keys = {name: value for name, value in keys.items() if name not in types}
+    reader = FrameReader(schema, types | dict.fromkeys(keys, pl.String()), str(path))
+    columns = {name: names[name] for name in reader.columns if name in names}
+    constants = [pl.lit(keys[name]).alias(name) for name in reader.columns if name in keys]
+
+    def blocks() -> Iterator[RowBlock]:
+        for rows in file.batches(columns):
+            fields = reader.fields(rows.frame.with_columns(constants).select(reader.columns))
+            yield RowBlock(iter((fields._replace(faults=[*rows.faults]),)), rows.done)
+
+    return Source(reader.parser, blocks(), unit="row")

@@ -6,6 +6,9 @@ quote = '"'                # fields may be quoted; "" for none. Default '"' wher
 header = true              # the first line names the columns. Default true
 columns = ["y", "price"]   # names, needed where there is no header
 missing = ["NULL", "NaN"]  # texts that stand for an empty field
+decimal = ","              # the point of numbers: 3,14. Default "."
+encoding = "latin-1"       # of the text, by Python's name. Default UTF-8, or UTF-16 where the text
+                           # begins as such
 session = "user"           # rows that agree in this category become neighbours
 
 [label]                    # several: [[label]]. Leave out for a log without labels
@@ -53,6 +56,7 @@ written into the entries as `fitted`; with `version = 1` a schema is read as neo
 quotes, and a missing integer is code 0.
 """
 
+import codecs
 import copy
 import itertools
 from collections.abc import Iterator, Mapping
@@ -84,12 +88,15 @@ from neocpu.ingest.formats.times import format_fault
 VERSION = 2
 MOST_BUCKETS = 1 << 20
 MOST_INPUTS = 1 << 16  # of a column of vectors
+DECIMALS = (".", ",")
 _TOP = {
     "delimiter": str,
     "quote": str,
     "header": bool,
     "columns": list,
     "missing": list,
+    "decimal": str,
+    "encoding": str,
     "session": str,
     "label": (dict, list),
     "dense": list,
@@ -297,6 +304,8 @@ def table_schema(
         words=version > 1,
         more_labels=labels[1:],
         session=top.get("session", ""),
+        decimal=top.get("decimal", ".", DECIMALS),
+        encoding=_encoding(top),
         tree=_complete(tree, transform),
     )
     _check(top, schema)
@@ -310,6 +319,18 @@ def _delimiter(top: SchemaEntry) -> str:
         top.wrong(f"delimiter = {delimiter!r} must be one ASCII character, or several")
         return ","
     return delimiter
+
+
+def _encoding(top: SchemaEntry) -> str:
+    """The encoding of the text. "": it is not named."""
+    name: str = top.get("encoding", "")
+    try:
+        # also of codecs that are none of texts: "hex"
+        if name and "".encode(name) is not None:
+            return codecs.lookup(name).name
+    except (LookupError, ValueError, TypeError):
+        top.wrong(f"encoding = {name!r} is no encoding of text that Python knows, as latin-1, gbk")
+    return ""
 
 
 def _check(top: SchemaEntry, schema: Schema) -> None:

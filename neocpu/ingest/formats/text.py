@@ -241,7 +241,7 @@ class _Block:
         items = self.items.get(column)
         if items is None:
             items = split_items(self.text, self.begin[column], self.end[column], category)
-        if category.weights in self.parser.position:
+        if category.weights and category.weights in self.parser.position:
             items = self._joined(category, column, items)
         line_of = np.repeat(np.arange(self.lines), items.lengths)
         weights = self._weights(column, items, line_of) if category.weighted else None

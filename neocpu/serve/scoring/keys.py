@@ -7,10 +7,13 @@ from pathlib import Path
 import polars as pl
 
 from neocpu.core.errors import DataError
+from neocpu.ingest.formats.files.folders import all_files, folder_keys
+from neocpu.ingest.formats.files.kinds import kind_of
+from neocpu.ingest.formats.files.streams import is_plain
 from neocpu.ingest.formats.frames import POLARS_ERRORS
-from neocpu.ingest.formats.parquet import scan
-from neocpu.ingest.formats.readers import UNIT, kind_of, text_blocks
-from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.formats.readers import UNIT, text_blocks
+from neocpu.ingest.formats.schema import Schema, plain_names
+from neocpu.ingest.formats.sources import frames_of
 from neocpu.tables.hdf5.walk import one_line
 
 RESERVED = ("row", "prediction")
@@ -31,24 +34,33 @@ def key_columns(
     clash = [name for name in names if name in RESERVED]
     if clash:
         raise DataError(f"column {clash[0]!r} cannot stand beside the predictions: {RESERVED}")
-    parts = [_columns(Path(path), list(dict.fromkeys(names)), schema) for path in paths]
+    wanted = list(dict.fromkeys(names))
+    parts = [_columns(path, wanted, schema) for path in all_files(paths)]
     # Relaxed: a column of numbers in one Parquet file may be one of floats in the next.
     return pl.concat(parts, how="vertical_relaxed")
 
 
 def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
-    kind = kind_of(path)
-    if kind == "hdf5":
+    if kind_of(path) == "hdf5":
         raise DataError(f"{path}: a converted file has no key columns; name the raw log")
     try:
-        frame = scan(path) if kind == "parquet" else _text(path, schema)
-        missing = [name for name in names if name not in frame.collect_schema()]
+        file = frames_of(path, schema)
+        text = _text(path, schema) if file is None else pl.LazyFrame()
+        columns = [*(text.collect_schema() if file is None else file.types)]
+        keys = {key: value for key, value in folder_keys(path).items() if key not in columns}
+        missing = [name for name in names if name not in (*columns, *keys)]
         if missing:
             raise DataError(
                 f"{path}: has no column {', '.join(map(repr, missing))} to stand beside the "
-                f"predictions; it has {', '.join(frame.collect_schema())}"
+                f"predictions; it has {', '.join(columns)}"
             )
-        return frame.select(names).collect()
+        own = {name: name for name in names if name in columns}
+        if file is None:
+            frame = text.select([*own]).collect()
+        else:
+            frame = pl.concat(rows.frame for rows in file.batches(own))
+        constants = [pl.lit(value).alias(name) for name, value in keys.items()]
+        return frame.with_columns(constants).select(names)
     except POLARS_ERRORS as error:
         raise DataError(f"{path}: its key columns cannot be read: {one_line(error)}") from error
 
@@ -58,12 +70,15 @@ def _text(path: Path, schema: Schema) -> pl.LazyFrame:
     named = schema.columns and not schema.header
     source: Path | io.BytesIO = path
     separator = schema.delimiter
-    if len(separator.encode()) > 1:
-        # polars takes a separator of one byte only.
-        text = b"".join(block.text.tobytes() for block in text_blocks(path))
-        source = io.BytesIO(text.replace(separator.encode(), UNIT.encode()))
-        separator = UNIT
-    return pl.scan_csv(
+    several = len(separator.encode()) > 1  # bytes, where polars takes one only
+    if several or schema.encoding or not is_plain(path):
+        blocks = text_blocks(path, encoding=schema.encoding)
+        text = b"".join(block.text.tobytes() for block in blocks)
+        if several:
+            text = text.replace(separator.encode(), UNIT.encode())
+            separator = UNIT
+        source = io.BytesIO(text)
+    frame = pl.scan_csv(
         source,
         separator=separator,
         quote_char=schema.quote or None,
@@ -72,3 +87,5 @@ def _text(path: Path, schema: Schema) -> pl.LazyFrame:
         infer_schema=False,
         new_columns=list(schema.columns) if named else None,
     )
+    names = list(frame.collect_schema())
+    return frame.rename(dict(zip(names, plain_names(names))))

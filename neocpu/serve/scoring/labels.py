@@ -10,8 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.ingest.formats.readers import first_block, kind_of
-from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.formats.files.folders import all_files, folder_keys
+from neocpu.ingest.formats.files.kinds import kind_of
+from neocpu.ingest.formats.readers import first_block
+from neocpu.ingest.formats.schema import Schema, plain_names
+from neocpu.ingest.formats.sources import frames_of
 
 
 def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
@@ -22,16 +25,16 @@ def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
     """
     if schema.label is None:
         return False
-    raw = [Path(path) for path in paths if kind_of(Path(path)) != "hdf5"]
+    raw = [path for path in all_files(paths) if kind_of(path) != "hdf5"]
     return bool(raw) and all(_lacks(path, schema, schema.label.column) for path in raw)
 
 
 def _lacks(path: Path, schema: Schema, label: str) -> bool:
-    if kind_of(path) == "parquet":
-        from neocpu.ingest.formats.parquet import Parquet  # and polars
-
-        return _names_lack(list(Parquet(path).types), schema, label)
-    line = _first_line(path)
+    keys = folder_keys(path)
+    file = frames_of(path, schema.without_labels())
+    if file is not None:
+        return _names_lack([*file.types, *keys], schema, label)
+    line = _first_line(path, schema.encoding)
     if not line:
         return False
     try:
@@ -39,7 +42,7 @@ def _lacks(path: Path, schema: Schema, label: str) -> bool:
     except (csv.Error, TypeError, ValueError):
         return False  # whoever converts it says what is wrong
     if schema.header and not schema.columns:
-        return _names_lack(fields, schema, label)
+        return _names_lack([*fields, *plain_names(fields), *keys], schema, label)
     # Without a header only the number of columns can tell, and only if the label is one of them.
     expected = len(schema.without_labels().columns)
     return label in schema.columns and len(fields) == expected < len(schema.columns)
@@ -57,9 +60,9 @@ def _names_lack(names: Sequence[str], schema: Schema, label: str) -> bool:
     return complete or 0 < len(names) == len(unlabelled.columns) < len(schema.columns)
 
 
-def _first_line(path: Path) -> str:
+def _first_line(path: Path, encoding: str) -> str:
     """The first line of a text file; "" where there is none."""
-    start = first_block(path, 1 << 16)
+    start = first_block(path, 1 << 16, encoding)
     if start is None:
         return ""
     cut = int(np.flatnonzero(start.text == ord("\n"))[0])

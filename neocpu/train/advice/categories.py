@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import polars as pl
 
+from neocpu.ingest.formats.files.frame_file import Hint
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.look import Log
 from neocpu.train.advice.numbers import are_numbers, are_whole, numbers_in, present_in
 
-ITEM_SEPARATORS = ("|", ";", ",", " ")
+ITEM_SEPARATORS = ("|", ";", ",", " ", "^")
 NUMBER_SEPARATORS = (" ", ",", ";", "|")
 WEIGHT_SEPARATOR = ":"
 LISTS = 0.2  # share of values with a separator from which they are lists
@@ -131,19 +132,31 @@ def _item_codes(items: pl.Series, weighted: bool) -> pl.Series:
     return items.str.replace(rf"{WEIGHT_SEPARATOR}[^{WEIGHT_SEPARATOR}]*$", "")
 
 
-def text_list(log: Log, values: pl.Series, separator: str, min_count: int) -> LogColumn:
+def forced_kind(hint: Hint) -> str:
+    """The kind that a file's form gives a category; "": the values say it."""
+    # a token may be any text, an index of libsvm is an integer even where none is looked at
+    return hint.kind if hint.kind == "int" else ""
+
+
+def weight_separator(present: pl.Series, separator: str) -> str:
+    """What separates the items of lists from their weights; "": they have none."""
+    items = present.cast(pl.String).str.split(separator).list.explode()
+    return WEIGHT_SEPARATOR if _weighted(items) else ""
+
+
+def text_list(log: Log, values: pl.Series, hint: Hint, min_count: int) -> LogColumn:
     """A column of lists as text."""
-    items = values.cast(pl.String).str.split(separator).list.explode().drop_nulls()
-    weighted = _weighted(items)
-    column = category(log, _item_codes(items, weighted), values.name, min_count)
+    items = values.cast(pl.String).str.split(hint.separator).list.explode().drop_nulls()
+    codes = _item_codes(items, bool(hint.weight_separator))
+    column = category(log, codes, values.name, min_count, forced_kind(hint))
     return replace(
         column,
         role="list",
-        separator=separator,
-        weight_separator=WEIGHT_SEPARATOR if weighted else "",
+        separator=hint.separator,
+        weight_separator=hint.weight_separator,
         missing=values.null_count() / max(values.len(), 1),
         items=items.len() / max(values.len(), 1),
-        why=f"its values hold {separator!r}",
+        why=f"its values hold {hint.separator!r}",
     )
 
 

@@ -1,13 +1,14 @@
 """What is in a log? Its first rows as columns of text, and how many rows there are in all.
 
-Text, gzip and Parquet; delimiter, quotes and header are guessed from the first lines. Memory is
-bounded: of a large log the first `LOOKED_AT` bytes of text are looked at, and its number of rows is
-an estimate from its size.
+Any kind of file that is read; how text is written is guessed from its first lines (`dialect.py`).
+Memory is bounded: of a large log the first `LOOKED_AT` bytes of text are looked at, or `ROWS_AT`
+rows, and its number of rows is an estimate from its size.
 """
 
 import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
@@ -15,36 +16,38 @@ import polars as pl
 from neocpu.core.errors import DataError
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import CATEGORIES, DENSE, criteo_schema
-from neocpu.ingest.formats.frames import POLARS_ERRORS
-from neocpu.ingest.formats.parquet import scan
-from neocpu.ingest.formats.readers import first_block, kind_of, text_blocks
+from neocpu.ingest.formats.files.folders import all_files, folder_keys
+from neocpu.ingest.formats.files.frame_file import Hint, open_frames
+from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, kind_of
+from neocpu.ingest.formats.readers import UNIT, first_block, text_blocks
 from neocpu.tables.hdf5.walk import one_line
+from neocpu.train.advice.dialect import (
+    CHECKED,
+    Dialect,
+    column_names,
+    guess_dialect,
+    guess_encoding,
+    has_decimal_comma,
+    typed_hints,
+)
 
 LOOKED_AT = 512 << 20  # bytes of text that are looked at, of all files together
-ROWS_AT = 4_000_000  # rows of Parquet files that are looked at
+ROWS_AT = 4_000_000  # rows of files that are no text
 GUESSED_FROM = 200  # lines that delimiter, quotes and header are guessed from
-DELIMITERS = ("\t", ",", ";", "|", "\x01", " ")
 MISSING = ("NULL", "null", "NaN", "nan", "None", "NA", "N/A", "\\N")
-QUOTE = '"'
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How the fields of a text log are written; quote "": they are not quoted."""
-
-    delimiter: str = ","
-    quote: str = ""
-    header: bool = True
+NULS = 1024  # bytes of a text that are looked through for NULs
+INDEX = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 
 
 @dataclass(frozen=True)
 class Log:
     """The first rows of a log.
 
-    kind : of `data.format`: "criteo", "avazu" or "table". frame : text columns, null where a field
-    is empty; Parquet's columns have their types, lists among them. rows : in all files; `whole`
-    says whether the frame has all of them, otherwise it is an estimate. dialect : of text logs.
-    missing : texts that stand for empty fields, null in the frame.
+    paths : as they were given, files or folders. kind : of `data.format`: "criteo", "avazu" or
+    "table". frame : text columns, null where a field is empty; files with types have theirs, lists
+    among them. rows : in all files; `whole` says whether the frame has all of them, otherwise it is
+    an estimate. dialect : of text that is cut into fields. missing : texts that stand for empty
+    fields, null in the frame. hints : what columns are by the form of the file.
     """
 
     paths: tuple[Path, ...]
@@ -53,6 +56,7 @@ class Log:
     rows: int
     dialect: Dialect | None
     missing: tuple[str, ...] = ()
+    hints: Mapping[str, Hint] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -65,46 +69,85 @@ def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT) -> Log:
 
     Raises DataError for a file that cannot be read, is empty, or differs from the first one.
     """
-    files = tuple(Path(path) for path in paths)
-    kinds = {kind_of(path) for path in files}
+    given = tuple(Path(path) for path in paths)
+    files = all_files(given)
+    kinds = list(dict.fromkeys(kind_of(path) for path in files))
     if "hdf5" in kinds:
         raise DataError(
             f"{files[0]}: a converted dataset has no names and kinds of its log's columns left; "
             "give the raw log"
         )
-    if kinds == {"parquet"}:
-        return _look_at_parquet(files)
-    if "parquet" in kinds:
-        raise DataError("some of the files are Parquet and some are text; give one kind")
-    return _look_at_text(files, looked_at)
+    if len(kinds) > 1:
+        titles = ", ".join(KINDS[kind].title for kind in kinds)
+        raise DataError(f"{given[0]}: the files are of several kinds ({titles}); give one kind")
+    log = _look_at_text(files, looked_at) if kinds == ["text"] else _look_at_frames(files)
+    hints = {**log.hints, **_row_numbers(log.frame)}
+    return replace(log, paths=given, hints=hints)
 
 
-def _look_at_parquet(files: tuple[Path, ...]) -> Log:
+def _row_numbers(frame: pl.DataFrame) -> dict[str, Hint]:
+    """Columns that pandas made of the index of a frame, where it numbers the rows."""
+    names = [name for name in frame.columns if INDEX.fullmatch(name)]
+    return {
+        name: Hint("left out", why="the row numbers of a pandas frame")
+        for name in names
+        if frame[name].n_unique() == frame.height
+    }
+
+
+def _look_at_frames(files: Sequence[Path]) -> Log:
     parts = []
-    rows = 0
+    rows = 0.0
+    looked_at = 0
+    hints: Mapping[str, Hint] = {}
     for path in files:
-        try:
-            log = scan(path)
-            height = int(log.select(pl.len()).collect().item())
-            # Parquet notes its number of rows, so only the first ones are read
-            parts.append(log.head(max(ROWS_AT - rows, 0)).collect())
-        except POLARS_ERRORS as error:
-            reason = one_line(error)[:300]
-            raise DataError(f"{path}: not a readable Parquet file: {reason}") from error
-        rows += height
+        file = open_frames(path)
+        assert file is not None  # text is looked at elsewhere
+        lists = {name: hint for name, hint in hints.items() if hint.separator}
+        hints = {**file.hints, **lists}
+        pieces = []
+        share = 0.0
+        for piece in file.batches({name: name for name in file.offered}):
+            pieces.append(piece.frame)
+            looked_at += piece.frame.height
+            share = piece.done / max(path.stat().st_size, 1)
+            if looked_at >= ROWS_AT:
+                break
+        height = sum(piece.height for piece in pieces)
+        if file.rows is not None:
+            rows += file.rows
+        elif looked_at >= ROWS_AT and 0 < share < 1:
+            rows += height / share
+        else:
+            rows += height
+        if pieces:
+            parts.append(_with_keys(pl.concat(pieces), path))
+    if not parts:
+        raise DataError(f"{files[0]}: has no rows")
+    if kind_of(files[0]) in RECORDS:  # rows, and so whole files, may lack columns
+        parts = [pl.concat(parts, how="diagonal_relaxed")]
     frame = _joined(files, parts)
     if not frame.height:
         raise DataError(f"{files[0]}: has no rows")
     kind = "avazu" if _is_avazu(frame.columns) else "table"
     frame, missing = _without_missing(frame, kind)
-    return Log(files, kind, frame, rows, None, missing)
+    return Log((), kind, frame, round(rows), None, missing, hints)
 
 
-def _look_at_text(files: tuple[Path, ...], looked_at: int) -> Log:
-    start = _first_lines(files[0])
+def _with_keys(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """A frame with the columns that the folders of its file name."""
+    keys = {name: value for name, value in folder_keys(path).items() if name not in frame.columns}
+    return frame.with_columns(
+        [pl.lit(value or None, pl.String).alias(name) for name, value in keys.items()]
+    )
+
+
+def _look_at_text(files: Sequence[Path], looked_at: int) -> Log:
+    start, encoding = _first_lines(files[0])
     try:
-        dialect = guess_dialect(start)
-        names = _names(start, dialect)
+        dialect = replace(guess_dialect(start), encoding=encoding)
+        names = column_names(start, dialect)
+        hints = typed_hints(start, dialect)
     except csv.Error as error:
         raise DataError(
             f"{files[0]}: its first lines cannot be cut into fields: {error}; is it a table?"
@@ -119,17 +162,34 @@ def _look_at_text(files: tuple[Path, ...], looked_at: int) -> Log:
     rows = 0.0
     for path in files:
         # of every file a little, so that different columns are found before training
-        text, share = _text_of(path, max(looked_at, 1 << 20))
+        text, share = _text_of(path, max(looked_at, 1 << 20), encoding)
         looked_at -= len(text)
         part = _parse(path, text, dialect, names)
-        parts.append(part)
+        parts.append(_with_keys(part, path))
         # by compressed bytes: the only size that a compressed file tells
         rows += part.height if share == 1.0 else part.height / share
     frame = _joined(files, parts)
     if not frame.height:
         raise DataError(f"{files[0]}: has no rows")
     frame, missing = _without_missing(frame, kind)
-    return Log(files, kind, frame, round(rows), dialect, missing)
+    frame, dialect = _with_points(frame, dialect)
+    return Log((), kind, frame, round(rows), dialect, missing, hints)
+
+
+def _with_points(frame: pl.DataFrame, dialect: Dialect) -> tuple[pl.DataFrame, Dialect]:
+    """A frame whose decimal commas are points, and the dialect that says so."""
+    if dialect.delimiter == ",":
+        return frame, dialect
+    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    commas = [
+        name
+        for name in texts
+        if has_decimal_comma(frame[name].drop_nulls().head(CHECKED).to_list())
+    ]
+    if not commas:
+        return frame, dialect
+    points = pl.col(commas).str.replace(",", ".", literal=True)
+    return frame.with_columns(points), replace(dialect, decimal=",")
 
 
 def _without_missing(frame: pl.DataFrame, kind: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
@@ -148,12 +208,12 @@ def _without_missing(frame: pl.DataFrame, kind: str) -> tuple[pl.DataFrame, tupl
     return frame, missing
 
 
-def _text_of(path: Path, most: int) -> tuple[bytes, float]:
+def _text_of(path: Path, most: int, encoding: str) -> tuple[bytes, float]:
     """The first lines of a file, about `most` bytes, and which share of the file they are."""
     blocks = []
     size = 0
     done = 0
-    reader = text_blocks(path)
+    reader = text_blocks(path, encoding=encoding)
     for block in reader:
         blocks.append(block.text.tobytes())
         size += block.text.size
@@ -167,63 +227,23 @@ def _text_of(path: Path, most: int) -> tuple[bytes, float]:
     return b"".join(blocks), min(done / total, 1.0)
 
 
-def _first_lines(path: Path) -> list[str]:
-    """The first complete lines of a text log."""
+def _first_lines(path: Path) -> tuple[list[str], str]:
+    """The first complete lines of a text log, and its encoding."""
     block = first_block(path)
     if block is None:
         raise DataError(f"{path}: is empty")
-    text = block.text[: 1 << 18].tobytes().decode("utf-8", "replace")
+    content = block.text.tobytes()
+    if b"\0" in content[:NULS]:
+        raise DataError(
+            f"{path}: no text that can be read: it has NUL bytes. Write it as UTF-8 (or as UTF-16 "
+            "with a byte order mark), or as Parquet"
+        )
+    encoding = guess_encoding(content)
+    text = content[: 1 << 18].decode(encoding or "utf-8", "replace")
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise DataError(f"{path}: has no rows")
-    return lines[:GUESSED_FROM]
-
-
-def guess_dialect(lines: Sequence[str]) -> Dialect:
-    """Delimiter, quotes and header of the first lines of a log.
-
-    The delimiter is the one that cuts most lines into as many fields as the first one, more than
-    one. Fields are quoted where a quote begins or ends one. The first line is a header where all
-    its fields are different texts, none of them is a number, and the line below differs in kind.
-    """
-    best = (0.0, 0)
-    delimiter = ","
-    for candidate in DELIMITERS:
-        counts = [len(fields) for fields in _split(lines, candidate)]
-        alike = sum(count == counts[0] for count in counts) / len(counts)
-        # 5 %: a delimiter in some text fields should not win over one with more fields
-        if counts[0] > 1 and (alike > best[0] + 0.05 or (alike >= best[0] and counts[0] > best[1])):
-            best = (alike, counts[0])
-            delimiter = candidate
-    # without any, a lone quote inside a field is text
-    quote = ""
-    if any(f"{delimiter}{QUOTE}" in line or line.startswith(QUOTE) for line in lines):
-        quote = QUOTE
-    return Dialect(delimiter, quote, _has_header([*_split(lines, delimiter)]))
-
-
-def _split(lines: Sequence[str], delimiter: str) -> list[list[str]]:
-    return [*csv.reader(lines, delimiter=delimiter, quotechar=QUOTE)]
-
-
-def _has_header(rows: Sequence[Sequence[str]]) -> bool:
-    first = [name.strip() for name in rows[0]]
-    if len(set(first)) < len(first) or any(not name or _is_number(name) for name in first):
-        return False
-    if len(rows) == 1:
-        return True
-    # without a number below any name, a name that is a value of its column is no name
-    numbers = any(_is_number(field) for row in rows[1:] for field in row)
-    values = [{row[i] for row in rows[1:] if len(row) > i} for i in range(len(first))]
-    return numbers or not any(name in below for name, below in zip(first, values))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return lines[:GUESSED_FROM], encoding
 
 
 def _is_criteo(lines: Sequence[str], dialect: Dialect) -> bool:
@@ -251,20 +271,17 @@ def _is_avazu(names: Sequence[str]) -> bool:
     return set(avazu_schema().used) <= set(names)
 
 
-def _names(lines: Sequence[str], dialect: Dialect) -> list[str]:
-    """The columns' names; those of a log without a header are c0, c1, ..."""
-    fields = _split(lines[:1], dialect.delimiter)[0]
-    if dialect.header:
-        return [name.strip() for name in fields]
-    return [f"c{number}" for number in range(len(fields))]
-
-
 def _parse(path: Path, text: bytes, dialect: Dialect, names: Sequence[str]) -> pl.DataFrame:
     """Text columns of these lines."""
+    separator = dialect.delimiter
+    if len(separator) > 1:
+        # polars takes a separator of one byte only
+        text = text.replace(separator.encode(), UNIT.encode())
+        separator = UNIT
     try:
         frame = pl.read_csv(
             text,
-            separator=dialect.delimiter,
+            separator=separator,
             quote_char=dialect.quote or None,
             has_header=dialect.header,
             # roles are guessed from the texts: 007 is a code, not a number

@@ -4,8 +4,6 @@ A number enters as it is, as log(1 + x), or standardised: chosen by its spread, 
 small model on rows held out (`probe.py`).
 """
 
-import re
-
 import numpy as np
 import polars as pl
 
@@ -13,7 +11,6 @@ from neocpu.core.errors import ConfigError
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.probe import F64, Probe, better, losses
 
-DECIMAL_COMMA = re.compile(r"-?\d[\d.]*,\d+")
 CHECKED = 1000  # values whose form is looked at
 SHARE = 0.95  # of values that are numbers from which the column is one
 LARGEST = float(np.finfo(np.float32).max)  # of a dense column
@@ -56,13 +53,6 @@ def ends(numbers: pl.Series) -> tuple[float, float]:
     """The least and the largest of some numbers."""
     array = numbers.to_numpy()
     return float(array.min()), float(array.max())
-
-
-def decimal_commas(present: pl.Series) -> bool:
-    """Are its values numbers with a decimal comma?"""
-    return present.dtype == pl.String and all(
-        map(DECIMAL_COMMA.fullmatch, present.head(CHECKED).to_list())
-    )
 
 
 def dense_column(values: pl.Series, probe: Probe | None, why: str) -> LogColumn:

@@ -14,14 +14,17 @@ import polars as pl
 from neocpu.core.errors import ConfigError
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import DENSE, criteo_schema
+from neocpu.ingest.formats.files.frame_file import Hint
 from neocpu.train.advice.categories import (
     LARGEST_INTEGER,
     category,
+    forced_kind,
     leaf_of,
     list_column,
     list_separator,
     number_width,
     text_list,
+    weight_separator,
 )
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.labels import guess_label, label_column, label_numbers
@@ -30,7 +33,6 @@ from neocpu.train.advice.names import names_code
 from neocpu.train.advice.numbers import (
     are_numbers,
     are_whole,
-    decimal_commas,
     dense_column,
     ends,
     numbers_in,
@@ -132,13 +134,16 @@ def _column(guess: _Guess, name: str) -> LogColumn:
     vector = number_width(values, named=False)
     if vector[0] and not named:
         return _dense(values, guess.probe, "vectors of numbers", vector)
+    hint = guess.log.hints.get(name, Hint(""))
+    if hint.kind == "left out" and not named:
+        return LogColumn(name, "left out", why=hint.why)
     if isinstance(leaf_of(values.dtype), pl.Binary | pl.Object | pl.Duration):
         return LogColumn(name, "left out", why=f"its type {values.dtype} is not read; cast it")
     if values.dtype.is_nested():
         return list_column(guess.log, values, roles.min_count)
     if named:
         return category(guess.log, values, name, roles.min_count)
-    return _of_values(guess, values)
+    return _of_values(guess, values, hint)
 
 
 def _taken_back(name: str, values: pl.Series) -> str:
@@ -165,22 +170,20 @@ def _dense(values: pl.Series, probe: Probe, why: str, vector: tuple[int, str]) -
     return replace(column, kind="float", width=width, separator=separator, missing=missing)
 
 
-def _of_values(guess: _Guess, values: pl.Series) -> LogColumn:
-    """The role that a column's values show, and its name."""
+def _of_values(guess: _Guess, values: pl.Series, hint: Hint) -> LogColumn:
+    """The role that a column's values show, its name, and what the file's form says of it."""
     log, roles, name = guess.log, guess.roles, values.name
     present = present_in(values)
     missing = 1 - present.len() / max(values.len(), 1)
     distinct = present.n_unique()
     if distinct <= 1:
         return LogColumn(name, "left out", why="one value in all rows")
+    if hint.separator:
+        return text_list(log, values, hint, roles.min_count)
     # before numbers: 2024010112 is a time in a column of that name
     if time := time_form(name, present, names_code(name)):
         why = f"a time, {time.form}"
         return LogColumn(name, "time", time=time.form, missing=missing, absent=time.absent, why=why)
-    # in a log of commas a comma inside a field is likelier to separate
-    if log.dialect is not None and log.dialect.delimiter == ";" and decimal_commas(present):
-        why = "numbers with a decimal comma, which is not read; write them with a point"
-        return LogColumn(name, "left out", distinct=distinct, why=why)
     separator = list_separator(present, distinct)
     # in a few rows any column may have different values
     why = _names_row(present, distinct)
@@ -192,11 +195,14 @@ def _of_values(guess: _Guess, values: pl.Series) -> LogColumn:
             f"afterwards; {_taken_back(name, values)}"
         )
         return LogColumn(name, "left out", distinct=distinct, why=why)
+    if hint.kind:
+        return category(log, values, name, roles.min_count, forced_kind(hint))
     # codes are often numbers, and their order means nothing
     if are_numbers(present) and not is_code(name, present, distinct):
         return dense_column(values, guess.probe, "numbers")
     if separator:
-        return text_list(log, values, separator, roles.min_count)
+        hint = Hint(separator=separator, weight_separator=weight_separator(present, separator))
+        return text_list(log, values, hint, roles.min_count)
     return category(log, values, name, roles.min_count)
 
 

@@ -4,6 +4,7 @@ write_config(["clicks.csv"], "my") -> my/clicks.toml, which `neocpu train` takes
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +121,9 @@ def target_of(data: Sequence[str | Path], out: str | Path) -> Path:
     out = Path(out)
     if out.suffix == ".toml" or out.is_file():
         return out
-    return out / f"{Path(data[0]).name.split('.')[0] or 'config'}.toml"
+    # a pattern as part-*.csv names files, but is no name
+    stem = re.sub(r"[*?\[\]]+", "", Path(data[0]).name.split(".")[0]).strip("-_=")
+    return out / f"{stem or 'config'}.toml"
 
 
 def _check_free(path: Path, force: bool) -> None:

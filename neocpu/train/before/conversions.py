@@ -3,6 +3,7 @@
 A split whose schema takes numbers from data gets those of the train data.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -10,9 +11,32 @@ from pathlib import Path
 
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.convert_options import ConvertOptions
-from neocpu.ingest.dataset.copies import ensure_dataset, missing_copies
+from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset, missing_copies
+from neocpu.ingest.dataset.copy_cache import cache_folder, is_writable
+from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.preflight import check_conversions
 from neocpu.train.config.config import Config
+
+
+def copy_folders(comm: Comm, out: Path) -> CopyFolders:
+    """Where the ranks of a run may find converted copies: in the cache, if all see it. Collective.
+
+    out : the folder of the run.
+    """
+    marker = cache_folder() / f".seen-{os.getpid()}"
+
+    def mark() -> bytes:
+        if comm.size == 1 or not is_writable(marker.parent):
+            return b""
+        marker.touch()
+        return str(marker).encode()
+
+    # hosts may have homes of their own, and the same path on each
+    name = comm.on_first_rank(mark)
+    hidden = comm.largest(int(bool(name) and not Path(os.fsdecode(name)).exists()))
+    if comm.rank == 0 and name:
+        marker.unlink(missing_ok=True)
+    return CopyFolders(out, cache=not hidden)
 
 
 def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions:
@@ -36,7 +60,7 @@ def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions
 def check_disk(
     config: Config,
     sources: dict[str, tuple[str, ...]],
-    out: Path,
+    folders: CopyFolders,
     tell: Callable[[str], None],
     labelled: bool,
 ) -> None:
@@ -45,12 +69,12 @@ def check_disk(
     needs = []
     first = first_train(sources)
     # which copies are missing depends on the numbers that they were fitted with
-    train = _train_copy(config, first, sources.get(first, ()), out)
+    train = _train_copy(config, first, sources.get(first, ()), folders)
     for name, paths in sources.items():
         options = convert_options(config, name, labelled)
         if name != first and options.unfitted:
             options = replace(options, fitted=train)
-        for raw_files, copy in missing_copies(paths, kind, options, out):
+        for raw_files, copy in missing_copies(paths, kind, options, folders):
             from neocpu.ingest.dataset.convert import expected_dataset
 
             needs.append((copy, expected_dataset(raw_files, kind, options).bytes))
@@ -65,13 +89,15 @@ def first_train(sources: Iterable[str]) -> str:
     return next((name for name in sources if name.partition(" ")[0] == "train"), "")
 
 
-def _train_copy(config: Config, name: str, paths: tuple[str, ...], out: Path) -> Path | None:
+def _train_copy(
+    config: Config, name: str, paths: tuple[str, ...], folders: CopyFolders
+) -> Path | None:
     """The converted copy of the train data; None: there is none yet."""
     if not paths:
         return None
     with suppress(DataError):
         options = convert_options(config, name, True)
-        return ensure_dataset(paths, config.data.format, options, out, make=False)[0]
+        return ensure_dataset(paths, config.data.format, options, folders, make=False)[0]
     return None
 
 
@@ -79,7 +105,7 @@ def ensure(
     config: Config,
     name: str,
     paths: tuple[str, ...],
-    out: Path,
+    folders: CopyFolders,
     tell: Callable[[str], None],
     labelled: bool,
     fitted: Path | None,
@@ -105,7 +131,7 @@ def ensure(
         raise ConfigError(
             f"data.{name}: the schema takes numbers from the train data, and there are none"
         )
-    files = ensure_dataset(paths, config.data.format, options, out, progress)
+    files = ensure_dataset(paths, config.data.format, options, folders, progress)
     for path, source in zip(files, paths):
         if str(path) != source:
             tell(f"{name}: {source} is read as {path}")

@@ -20,7 +20,13 @@ from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.specs.batch_scaling import scaling_text
 from neocpu.tables.specs.feature_groups import key_groups
-from neocpu.train.before.conversions import check_disk, convert_options, ensure, first_train
+from neocpu.train.before.conversions import (
+    check_disk,
+    convert_options,
+    copy_folders,
+    ensure,
+    first_train,
+)
 from neocpu.train.config.config import Config
 from neocpu.train.state.identity import describe
 
@@ -204,8 +210,8 @@ def distinct_codes(codes: Elements, lookups: float) -> float:
 def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:
     """Open the config's train, valid and test data, converting what is raw. Collective.
 
-    out : folder for converted copies. tell : is given lines about what is converted, and about
-    rates that follow from the train data.
+    out : folder for converted copies that have no room in the cache. tell : is given lines about
+    what is converted, and about rates that follow from the train data.
 
     Raises on every rank DataError: a missing, malformed or foreign file; ConfigError: no train
     data.
@@ -238,13 +244,14 @@ def open_paths(
     """
     error: NeocpuError | None = None
     converted_files: dict[str, list[str]] = {}
+    folders = copy_folders(comm, out)
     if comm.rank == 0:
         try:
-            check_disk(config, sources, out, tell, labelled)
+            check_disk(config, sources, folders, tell, labelled)
             # valid and test take the numbers that the schema fits from the train data
             fitted: Path | None = None
             for name, paths in sources.items():
-                files = ensure(config, name, paths, out, tell, labelled, fitted)
+                files = ensure(config, name, paths, folders, tell, labelled, fitted)
                 converted_files[name] = [str(path) for path in files]
                 if name == first_train(sources):
                     fitted = files[0]

@@ -1,0 +1,174 @@
+"""What is in a file? Told from its first bytes, never from its name.
+
+`KINDS` is the table: what is read as frames names its reader (`frame_file.py`), what is not read
+says what to do. Everything else is text, which a schema cuts into fields.
+"""
+
+import re
+import stat
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+from neocpu.core.errors import DataError
+from neocpu.ingest.formats.files.streams import (
+    UTF8_MARK,
+    UTF16,
+    as_utf8,
+    byte_stream,
+    compression_of,
+    zip_members,
+)
+from neocpu.tables.hdf5.disk import SIGNATURE
+
+HEAD = 1 << 16  # bytes of a text that its kind is told from
+TAR = slice(257, 262)  # where a tar archive says what it is
+NUMBER = rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+LIBSVM = re.compile(
+    rb"%(n)s(?:,%(n)s)*(?:\s+qid:\d+)?(?P<pairs>(?:\s+\d+:%(n)s)*)\s*(?:#.*)?" % {b"n": NUMBER}
+)
+LIBFFM = re.compile(rb"%(n)s(?P<pairs>(?:\s+\d+:\d+:%(n)s)*)\s*" % {b"n": NUMBER})
+PANDAS = "as with polars' write_parquet or pandas' to_parquet"
+
+
+class FileKind(NamedTuple):
+    """One kind of file.
+
+    title : in messages. magic : the bytes that it may begin with; none: another test tells it.
+    reader : MODULE:CLASS of this folder that reads it as frames. advice : what to do
+    with one that is not read.
+    """
+
+    title: str
+    magic: tuple[bytes, ...] = ()
+    reader: str = ""
+    advice: str = ""
+
+
+KINDS = {
+    "hdf5": FileKind("HDF5 file", (SIGNATURE,)),
+    "text": FileKind("text"),
+    "parquet": FileKind("Parquet file", (b"PAR1",), "columnar:Columnar"),
+    "arrow": FileKind("Arrow file", (b"ARROW1\0\0",), "columnar:Columnar"),
+    "arrow stream": FileKind("Arrow stream", (b"\xff\xff\xff\xff",), "columnar:Columnar"),
+    "npy": FileKind("NumPy array", (b"\x93NUMPY",), "arrays:ArrayFile"),
+    "npz": FileKind("NumPy archive", (), "arrays:ArrayFile"),
+    "json lines": FileKind("file of JSON lines", (), "json_records:JsonLines"),
+    "json array": FileKind("JSON array", (), "json_records:JsonArray"),
+    "libsvm": FileKind("libsvm file", (), "sparse_records:LibSvm"),
+    "libffm": FileKind("libffm file", (), "sparse_records:LibFfm"),
+    "xlsx": FileKind("Excel workbook", advice="save its sheet as CSV"),
+    "xls": FileKind("Excel workbook", (b"\xd0\xcf\x11\xe0",), advice="save its sheet as CSV"),
+    "sqlite": FileKind(
+        "SQLite database",
+        (b"SQLite format 3\0",),
+        advice="write its table to Parquet or CSV, as with pandas' read_sql and to_parquet",
+    ),
+    "pickle": FileKind(
+        "pickle",
+        tuple(bytes([0x80, version]) for version in range(2, 6)),
+        advice=f"reading one runs the program in it; write the frame in it to Parquet, {PANDAS}",
+    ),
+    "torch": FileKind("file of torch.save", advice="write its tensors with numpy.savez"),
+    "feather": FileKind(
+        "Feather file of version 1", (b"FEA1\0",), advice=f"write Parquet, {PANDAS}"
+    ),
+    "avro": FileKind("Avro file", (b"Obj\1",), advice=f"write Parquet, {PANDAS}"),
+    "7z": FileKind("7z archive", (b"7z\xbc\xaf\x27\x1c",), advice="unpack it"),
+    "rar": FileKind("RAR archive", (b"Rar!\x1a\7",), advice="unpack it"),
+    "tar": FileKind("tar archive", advice="unpack it, and name the files of the log"),
+}
+RECORDS = ("json lines", "json array", "libsvm", "libffm")  # text that may be cut into fields too
+ZIPPED = {"[Content_Types].xml": "xlsx", "data.pkl": "torch"}  # files that tell an archive's kind
+
+
+def kind_of(path: Path) -> str:
+    """The kind of a file, a key of `KINDS`.
+
+    Raises DataError if it cannot be read, is no file with a name of its own, or is of a kind that
+    is not read: what to do then.
+    """
+    try:
+        _require_file(path)
+        with open(path, "rb") as file:
+            start = file.read(16)
+        kind = _by_magic(start)
+        if not kind:
+            kind = _archive(path) if compression_of(start) == "zip" else _content(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the path
+        raise DataError(f"{str(path)!r}: cannot be read: {error}") from error
+    if advice := KINDS[kind].advice:
+        raise DataError(f"{path}: this kind of file ({KINDS[kind].title}) is not read; {advice}")
+    return kind
+
+
+def _require_file(path: Path) -> None:
+    """Raise DataError for a pipe, a device or /dev/stdin."""
+    mode = path.stat().st_mode
+    folder = path.parent.resolve()
+    unnamed = folder == Path("/dev") or Path("/proc") in folder.parents
+    if unnamed or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(
+            f"{path}: not a regular file; data are read more than once, and their converted copy "
+            "is found again by their name, so write them to a file first"
+        )
+
+
+def _by_magic(start: bytes) -> str:
+    """The kind that begins with these bytes; "" if none does."""
+    return next((name for name, kind in KINDS.items() if start.startswith(kind.magic)), "")
+
+
+def _archive(path: Path) -> str:
+    """What a zip archive is: a workbook, a model, arrays, or text in it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = zip_members(archive)
+    except (zipfile.BadZipFile, NotImplementedError):
+        return "text"  # whoever unpacks it says what is wrong
+    for name in names:
+        if kind := ZIPPED.get(name if name in ZIPPED else name.rpartition("/")[2]):
+            return kind
+    if names and all(name.endswith(".npy") for name in names):
+        return "npz"
+    return _content(path) if len(names) == 1 else "text"
+
+
+def _content(path: Path) -> str:
+    """The kind of text in a file, or of what is compressed in it."""
+    with byte_stream(path) as stream:
+        head = stream.read(HEAD)
+        if stream.compression:
+            _refuse_packed(path, head)
+    if head[TAR] == b"ustar" and b"\0" in head[: TAR.start]:
+        return "tar"
+    if head.startswith(UTF16):
+        with byte_stream(path) as stream:
+            head = as_utf8(path, stream, "")(HEAD)
+    return text_kind(head.removeprefix(UTF8_MARK))
+
+
+def _refuse_packed(path: Path, head: bytes) -> None:
+    """Raise DataError for what is compressed as a whole, though it is no text."""
+    inner = _by_magic(head)
+    if inner and inner != "text":
+        raise DataError(f"{path}: a {KINDS[inner].title} that was compressed as a whole; unpack it")
+
+
+def text_kind(head: bytes) -> str:
+    """Which kind of text begins with these bytes? One whose lines name their columns, or "text"."""
+    start = head.lstrip()
+    if re.match(rb"\[\s*[\[{]", start):
+        return "json array"
+    if re.match(rb'\{\s*["}]', start):
+        return "json lines"
+    lines = start.splitlines()
+    # the last one may be cut
+    lines = lines[:-1] if len(lines) > 1 else lines
+    for kind, pattern in (("libffm", LIBFFM), ("libsvm", LIBSVM)):
+        matches = [pattern.fullmatch(line) for line in lines if line.strip()]
+        if matches and all(matches) and any(match and match["pairs"] for match in matches):
+            return kind
+    return "text"

@@ -1,0 +1,125 @@
+"""How are the fields of a text written? Delimiter, quotes, header, decimal point, encoding.
+
+All are guessed from the first lines, as a schema wants them.
+"""
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neocpu.ingest.formats.files.frame_file import Hint
+from neocpu.ingest.formats.schema import TYPED_NAME, plain_names
+
+DELIMITERS = ("\t", ",", ";", "|", "\x01", "::", " ")
+QUOTE = '"'
+COMMA_NUMBER = re.compile(r"-?\d+(,\d+)?")
+NUMBERS = "a list of numbers, which a table does not look up"
+CHECKED = 1000  # values whose form is looked at
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the fields of a text log are written; quote "": they are not quoted.
+
+    decimal : the point of numbers. encoding : "": UTF-8, or UTF-16 that says so.
+    """
+
+    delimiter: str = ","
+    quote: str = ""
+    header: bool = True
+    decimal: str = "."
+    encoding: str = ""
+
+
+def guess_encoding(text: bytes) -> str:
+    """The encoding of text that was read as UTF-8: "latin-1" where it is none.
+
+    Any bytes are Latin-1, and a category needs no more than that equal texts stay equal.
+    """
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return "latin-1"
+    return ""
+
+
+def guess_dialect(lines: Sequence[str]) -> Dialect:
+    """Delimiter, quotes and header of the first lines of a log.
+
+    The delimiter is the one that cuts most lines into as many fields as the first one, more than
+    one. Fields are quoted where a quote begins or ends one. The first line is a header where all
+    its fields are different texts, none of them is a number, and the line below differs in kind.
+    """
+    best = (0.0, 0)
+    delimiter = ","
+    for candidate in DELIMITERS:
+        counts = [len(fields) for fields in split_lines(lines, candidate)]
+        alike = sum(count == counts[0] for count in counts) / len(counts)
+        # 5 %: a delimiter in some text fields should not win over one with more fields
+        if counts[0] > 1 and (alike > best[0] + 0.05 or (alike >= best[0] and counts[0] > best[1])):
+            best = (alike, counts[0])
+            delimiter = candidate
+    # without any, a lone quote inside a field is text
+    quote = ""
+    if len(delimiter) == 1 and any(
+        f"{delimiter}{QUOTE}" in line or line.startswith(QUOTE) for line in lines
+    ):
+        quote = QUOTE
+    return Dialect(delimiter, quote, _has_header([*split_lines(lines, delimiter)]))
+
+
+def split_lines(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    """The fields of lines. Raises csv.Error where quotes are none."""
+    if len(delimiter) > 1:
+        return [line.split(delimiter) for line in lines]
+    return [*csv.reader(lines, delimiter=delimiter, quotechar=QUOTE)]
+
+
+def _has_header(rows: Sequence[Sequence[str]]) -> bool:
+    first = [name.strip() for name in rows[0]]
+    # the index of a pandas frame has no name
+    first = [*plain_names(first[:1]), *first[1:]]
+    if len(set(first)) < len(first) or any(not name or _is_number(name) for name in first):
+        return False
+    if len(rows) == 1:
+        return True
+    # without a number below any name, a name that is a value of its column is no name
+    numbers = any(_is_number(field) for row in rows[1:] for field in row)
+    values = [{row[i] for row in rows[1:] if len(row) > i} for i in range(len(first))]
+    return numbers or not any(name in below for name, below in zip(first, values))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def column_names(lines: Sequence[str], dialect: Dialect) -> list[str]:
+    """The columns' names; those of a log without a header are c0, c1, ..."""
+    fields = split_lines(lines[:1], dialect.delimiter)[0]
+    if dialect.header:
+        return plain_names([name.strip() for name in fields])
+    return [f"c{number}" for number in range(len(fields))]
+
+
+def typed_hints(lines: Sequence[str], dialect: Dialect) -> dict[str, Hint]:
+    """What the header of an atomic file of RecBole says of its columns; {}: it is none."""
+    fields = [name.strip() for name in split_lines(lines[:1], dialect.delimiter)[0]]
+    matches = [TYPED_NAME.fullmatch(name) for name in fields]
+    if not dialect.header or not all(matches):
+        return {}
+    kinds = {
+        "token": Hint(),
+        "token_seq": Hint(separator=" "),
+        "float_seq": Hint("left out", why=NUMBERS),
+    }
+    return {match[1]: kinds[match[2]] for match in matches if match and match[2] in kinds}
+
+
+def has_decimal_comma(values: Sequence[str]) -> bool:
+    """Are these texts numbers, some of which have a comma for a point?"""
+    return all(map(COMMA_NUMBER.fullmatch, values)) and any("," in value for value in values)

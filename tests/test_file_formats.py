@@ -1,0 +1,424 @@
+"""Does a log have the same samples in every form, and is each form looked at rightly?"""
+
+import gzip
+import io
+import json
+import lzma
+import pickle
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import neocpu
+from neocpu.core.errors import DataError
+from neocpu.ingest.dataset.convert import convert, expected_bytes
+from neocpu.ingest.dataset.convert_options import ConvertOptions
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.formats.files import columnar
+from neocpu.ingest.formats.readers import text_blocks
+from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.formats.sources import open_source
+from neocpu.ingest.formats.table import table_schema
+from neocpu.train.advice.look import look
+from neocpu.train.advice.write import Wishes, write_config
+from neocpu.train.config import config as configs
+from neocpu.train.run.trainer import Trainer
+from tests import bench_formats as bench
+from tests import workers
+
+
+def samples(paths: Sequence[Path], target: Path, tree: dict[str, Any]) -> Any:
+    """All that a conversion stores of each row."""
+    target.unlink(missing_ok=True)
+    convert(paths, target, "table", ConvertOptions(schema=tree))
+    data = Dataset(target)
+    batch = data.take(np.arange(data.rows, dtype=np.int64))
+    bags = {
+        name: tuple(None if part is None else part.tolist() for part in bag)
+        for name, bag in sorted(batch.features.items())
+    }
+    return batch.labels.tolist(), batch.dense.tolist(), bags
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    return samples(bench.LOGS["csv"](folder), folder / "csv.h5", bench.schema())
+
+
+@pytest.mark.parametrize("form", bench.LOGS)
+def test_each_form_gives_the_samples_of_the_csv(form, plain, tmp_path):
+    (tmp_path / "in").mkdir()
+    paths = bench.LOGS[form](tmp_path / "in")
+    assert samples(paths, tmp_path / "x.h5", bench.schema_of(form)) == plain
+
+
+@pytest.mark.parametrize("form", bench.LOGS)
+def test_init_sees_the_same_columns_in_each_form(form, tmp_path):
+    (tmp_path / "in").mkdir()
+    paths = bench.LOGS[form](tmp_path / "in")
+    log = look(paths)
+    assert log.rows == bench.ROWS and log.whole
+    roles = {
+        column.source or column.name.partition(".")[0]: column.role
+        for column in write_config(paths, tmp_path / "x.toml", Wishes()).columns
+        if column.name not in ("Unnamed: 0", "__index_level_0__", "user.city")
+    }
+    assert roles == {
+        "click": "label",
+        "price": "dense",
+        "age": "dense",
+        "user": roles["user"],
+        "shop": "category",
+        "genres": "list",
+        "day": "time",
+    }
+
+
+LIBSVM = "+1 1:0.5 3:1 # a note\n-1 2:2\n\n-1 1:0 2:0.25 3:1.0\n"
+LIBFFM = "1 0:3:1 1:17:1 1:18:0.5\n0 0:4:1.0 1:17:0.25\n0 0:3:1 2:9:1\n"
+
+
+def test_libffm_is_a_category_for_each_field(tmp_path):
+    log = tmp_path / "train.ffm"
+    log.write_text(LIBFFM * 30)
+    columns = {
+        column.name: column for column in write_config([log], tmp_path / "x.toml", Wishes()).columns
+    }
+    assert {name: column.role for name, column in columns.items()} == {
+        "label": "label",
+        "field_0": "category",
+        "field_1": "list",
+        "field_2": "left out",  # one value in all rows
+    }
+    tree = {
+        "label": {"column": "label"},
+        "category": [
+            {"columns": ["field_0"], "kind": "int"},
+            {"columns": ["field_1"], "kind": "int", "separator": " ", "weight_separator": ":"},
+        ],
+    }
+    labels, _, bags = samples([log], tmp_path / "x.h5", tree)
+    assert labels[:3] == [1, 0, 0] and bags["field_0"][0][:3] == [3, 4, 3]
+    codes, lengths, weights = bags["field_1"]
+    assert (codes[:3], lengths[:3], weights[:3]) == ([17, 18, 17], [2, 1, 0], [1, 0.5, 0.25])
+
+
+def test_libsvm_is_numbers_where_it_is_narrow_and_a_list_where_it_is_wide(tmp_path):
+    log = tmp_path / "a.libsvm"
+    log.write_text(LIBSVM * 30)
+    frame = look([log]).frame
+    assert frame.columns == ["label", "feature_1", "feature_2", "feature_3"]
+    assert frame["feature_3"][:3].to_list() == ["1", "0", "1.0"]  # what is not there is 0
+    dense = [{"columns": [f"feature_{i}" for i in (1, 2, 3)], "kind": "float", "transform": "none"}]
+    tree = {
+        "label": {"column": "label"},
+        "dense": dense,
+        "category": [
+            {"columns": ["features"], "kind": "int", "separator": " ", "weight_separator": ":"}
+        ],
+    }
+    labels, numbers, bags = samples([log], tmp_path / "x.h5", tree)
+    assert labels[:3] == [1, 0, 0] and numbers[:3] == [[0.5, 0, 1], [0, 2, 0], [0, 0.25, 1]]
+    codes, lengths, weights = bags["features"]
+    assert codes[:6] == [1, 3, 2, 1, 2, 3] and lengths[:3] == [2, 1, 3]
+    assert weights[:6] == [0.5, 1, 2, 0, 0.25, 1]
+    log.write_text("".join(f"{i % 2} {i + 1}:1 {i + 500}:0.5\n" for i in range(300)))
+    wide = look([log])
+    assert wide.frame.columns == ["label", "features"] and wide.hints["features"].separator == " "
+
+
+def test_an_archive_of_dlrm_has_numbers_and_codes(tmp_path):
+    draw = np.random.default_rng(1)
+    log = tmp_path / "kaggle_processed.npz"
+    arrays = {
+        "X_int": np.asfortranarray(draw.integers(0, 50, (90, 3))),
+        "X_cat": draw.integers(0, 9, (90, 2)),
+        "y": draw.integers(0, 2, 90),
+    }
+    np.savez(log, **arrays, counts=np.array([9, 9]))
+    columns = write_config([log], tmp_path / "x.toml", Wishes()).columns
+    roles = {column.name: column.role for column in columns}
+    assert roles == {
+        **{f"X_int_{i}": "dense" for i in range(3)},
+        **{f"X_cat_{i}": "category" for i in range(2)},
+        "y": "label",
+    }
+    tree = {
+        "label": {"column": "y"},
+        "dense": [{"columns": ["X_int_0", "X_int_2"], "transform": "none"}],
+        "category": [{"columns": ["X_cat_1"], "kind": "int"}],
+    }
+    labels, dense, bags = samples([log], tmp_path / "x.h5", tree)
+    assert labels == arrays["y"].tolist() and dense == arrays["X_int"][:, [0, 2]].tolist()
+    assert bags["X_cat_1"][0] == arrays["X_cat"][:, 1].tolist()
+
+
+def faulty(tmp_path, name, content, tree=None):
+    """What is said of a file that cannot be read."""
+    log = tmp_path / name
+    log.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        samples([log], tmp_path / "x.h5", tree or bench.schema())
+    message = str(error.value)
+    assert message.startswith(str(log)) and "\n" not in message
+    return message.removeprefix(str(log))
+
+
+def test_files_that_are_not_read_say_what_to_do(tmp_path):
+    archive = tmp_path / "sheet.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("[Content_Types].xml", "")
+    two = tmp_path / "two.zip"
+    with zipfile.ZipFile(two, "w") as file:
+        file.writestr("a.csv", "a")
+        file.writestr("b.csv", "b")
+    parquet = bench.LOGS["parquet"](tmp_path)[0].read_bytes()
+    objects = io.BytesIO()
+    np.save(objects, np.array([{}, 1], object), allow_pickle=True)
+    tar = bytes(257) + b"ustar" + bytes(250)
+    for name, content, words in (
+        ("log.xlsx", archive.read_bytes(), "(Excel workbook) is not read; save its sheet as CSV"),
+        ("log.csv.zip", two.read_bytes(), "a zip archive of 2 files; unpack it"),
+        ("log.db", b"SQLite format 3\0" + bytes(99), "(SQLite database) is not read"),
+        ("log.pkl", pickle.dumps({"a": 1}), "(pickle) is not read; reading one runs the program"),
+        ("log.tar.gz", gzip.compress(tar), "(tar archive) is not read; unpack it"),
+        ("log.parquet.gz", gzip.compress(parquet), "a Parquet file that was compressed as a whole"),
+        ("log.npy", objects.getvalue(), "holds Python objects, and reading them runs"),
+        ("log.json", b'{"click":{"0":1,"1":0},"age":{"0":3,"1":4}}', "one JSON object of columns"),
+        ("log.json", b"[[1, 2], [3, 4]]", "a value in its array is no JSON object; write it"),
+        ("log.json", b'[{"click": 1}, {"click"', "damaged or truncated JSON array"),
+        ("log.csv", "click,age\n1,2\n".encode("utf-16-le"), "column"),
+    ):
+        assert words in faulty(tmp_path, name, content)
+    (tmp_path / "empty").mkdir()
+    for path, words in (("empty", "a folder without any log"), ("part-*.csv", "no file fits it")):
+        with pytest.raises(DataError, match=words):
+            samples([tmp_path / path], tmp_path / "x.h5", bench.schema())
+    log = tmp_path / "log.csv"
+    log.write_bytes("click,age\n1,2\n".encode("utf-16-le"))
+    with pytest.raises(DataError, match="it has NUL bytes"):
+        look([log])
+
+
+def test_a_row_that_is_no_record_is_named_and_can_be_left_out(tmp_path):
+    tree = {
+        "label": {"column": "y"},
+        "category": [{"columns": ["c"]}, {"columns": ["d"], "list": True}],
+    }
+    good = '{"y": 1, "c": "a", "d": [1, null]}\n'
+    for bad, words in (
+        ("{oops}", "row 2 is no JSON object (Expecting property name"),
+        ("[1]", "row 2 is no JSON object: '[1]'"),
+        ("[" * 9000, "row 2 is nested too deeply"),
+        ('{"y": 1, "c": ["a"], "d": []}', "row 2, column c: "),
+        ('{"y": 3, "c": "a"}', "row 2, column y: '3' is not a click label"),
+    ):
+        log = tmp_path / "log.jsonl"
+        content = (good + bad + "\n" + good).encode()
+        assert words in faulty(tmp_path, log.name, content, tree)
+        options = ConvertOptions(schema=tree, on_error="skip")
+        (tmp_path / "x.h5").unlink(missing_ok=True)
+        assert convert([log], tmp_path / "x.h5", "table", options).skipped == 1
+        assert Dataset(tmp_path / "x.h5").rows == 2
+    sparse = {"label": {"column": "label"}, "category": [{"columns": ["field_0"], "kind": "int"}]}
+    said = faulty(tmp_path, "a.ffm", b"1 0:1:1\n0 0:1\n", {**sparse})
+    assert "missing" in said or "row 2 has '0:1' where libffm has FIELD:INDEX:VALUE" in said
+
+
+def test_a_key_that_only_a_late_row_has_is_still_a_column(tmp_path, monkeypatch):
+    monkeypatch.setattr("neocpu.ingest.formats.files.record_file.FIRST_ROWS", 2)
+    monkeypatch.setattr(
+        "neocpu.ingest.formats.files.record_file.text_blocks", lambda path: text_blocks(path, 64)
+    )
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"y": 0, "c": null}\n' * 20 + '{"y": 1, "c": [7], "late": "x"}\n')
+    tree = {
+        "label": {"column": "y"},
+        "category": [{"columns": ["late"]}, {"columns": ["c"], "list": True}],
+    }
+    labels, _, bags = samples([log], tmp_path / "x.h5", tree)
+    assert labels[-1] == 1 and bags["late"][0][:-1] == [0] * 20 and bags["late"][0][-1]
+    assert bags["c"][1] == [0] * 20 + [1]
+    tree["category"][0] = {"columns": ["nowhere"]}
+    assert "column 'nowhere' is missing" in faulty(tmp_path, log.name, log.read_bytes(), tree)
+
+
+def test_a_schema_that_cuts_lines_means_text_whatever_it_looks_like(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_text("1 3:0.5\n0 7:1\n")
+    tree = {
+        "delimiter": " ",
+        "header": False,
+        "columns": ["y", "pair"],
+        "label": {"column": "y"},
+        "category": [{"columns": ["pair"], "separator": ",", "weight_separator": ":"}],
+    }
+    assert samples([log], tmp_path / "x.h5", tree)[2]["pair"][2] == [0.5, 1]
+
+
+TEXTS = st.text(
+    st.characters(exclude_characters="\0\r\n\x1f", exclude_categories=["Cs"]), max_size=6
+)
+NUMBERS = st.sampled_from(["0", "-7", "2.50", "1e3", "", "x", "9" * 20, "1.5.2", "+4", " 5"])
+SOME_ROWS = st.lists(
+    st.tuples(st.sampled_from(["0", "1", "true", "2", ""]), NUMBERS, NUMBERS, TEXTS),
+    min_size=1,
+    max_size=12,
+)
+
+
+def parsed(path: Path, schema: Schema) -> Any:
+    """Samples of a file, and what is wrong in which row and column."""
+    source = open_source(path, schema)
+    numbers, faults, first = [], [], 0
+    for block in source.blocks:
+        for fields in block.parts:
+            rows = source.parser.parse_fields(fields)
+            codes = [bag.codes.tolist() for bag in rows.features.values()]
+            numbers.append((rows.labels.tolist(), rows.dense.tolist(), codes))
+            faults += [(first + f.line, f.column, f.text, f.reason) for f in rows.faults]
+            first += rows.lines
+    return numbers, faults
+
+
+@given(rows=SOME_ROWS)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_any_rows_have_the_samples_and_faults_of_csv_in_every_kind(rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    frame = pl.DataFrame(rows, ["y", "x", "n", "c"], orient="row")
+    tree = {
+        "label": {"column": "y"},
+        "dense": [{"columns": ["x"], "kind": "float"}, {"columns": ["n"]}],
+        "category": [{"columns": ["c"]}],
+    }
+    schema = table_schema(tree)
+    frame.write_csv(folder / "a.csv", quote_style="non_numeric")
+    plain = frame.write_csv(quote_style="never", separator="\x1f")
+    (folder / "a.txt").write_text(plain, "utf-8")
+    expected = parsed(folder / "a.txt", table_schema({**tree, "delimiter": "\x1f"}))
+    frame.write_ipc(folder / "a.arrow")
+    frame.write_ipc_stream(folder / "s.arrow")
+    frame.write_parquet(folder / "a.parquet")
+    dicts = frame.to_dicts()
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in dicts))
+    (folder / "a.json").write_text(json.dumps(dicts, indent=2, ensure_ascii=False), "utf-8")
+    np.savez(folder / "a.npz", **{name: frame[name].to_numpy().astype("U") for name in "yxnc"})
+    (folder / "a.csv.xz").write_bytes(lzma.compress((folder / "a.csv").read_bytes()))
+    with pytest.MonkeyPatch.context() as patch:
+        # files that polars has just written need no process that tries them
+        patch.setattr(columnar, "trouble", lambda path: "")
+        for name in ("a.arrow", "s.arrow", "a.parquet", "a.jsonl", "a.json", "a.npz"):
+            assert parsed(folder / name, schema) == expected, name
+    assert parsed(folder / "a.csv.xz", schema) == parsed(folder / "a.csv", schema)
+
+
+def test_folders_name_a_column_of_lines_without_a_header_too(tmp_path):
+    for day in ("2014-10-21", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / f"log/day={day}").mkdir(parents=True)
+        (tmp_path / f"log/day={day}/part-0.csv").write_text("1,a\n0,b\n")
+    tree = {
+        "header": False,
+        "columns": ["y", "c", "day"],
+        "label": {"column": "y"},
+        "category": [{"columns": ["day"], "kind": "date", "time": "iso"}, {"columns": ["c"]}],
+    }
+    labels, _, bags = samples([tmp_path / "log"], tmp_path / "x.h5", tree)
+    assert labels == [1, 0, 1, 0] and bags["day"][0] == [20141021, 20141021, 0, 0]
+    # a file that has the column keeps its own
+    (tmp_path / "log/day=2014-10-21/part-0.csv").write_text("1,a,2020-01-01\n")
+    (tmp_path / "log/day=__HIVE_DEFAULT_PARTITION__/part-0.csv").unlink()
+    assert samples([tmp_path / "log"], tmp_path / "x.h5", tree)[2]["day"][0] == [20200101]
+
+
+def test_files_of_records_may_lack_columns(tmp_path):
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/a.ffm").write_text("1 0:1:1\n0 0:2:1\n0 0:1:1\n1 0:2:1\n" * 10)
+    (tmp_path / "log/b.ffm").write_text("1 0:1:1 1:5:0.5\n0 0:1:1 1:6:1\n" * 20)
+    assert look([tmp_path / "log"]).frame.columns == ["label", "field_0", "field_1"]
+    columns = write_config([tmp_path / "log"], tmp_path / "x.toml", Wishes()).columns
+    assert [column.role for column in columns] == ["label", "category", "list"]
+    tree = {
+        "label": {"column": "label"},
+        "category": [
+            {"columns": ["field_1"], "kind": "int", "separator": " ", "weight_separator": ":"}
+        ],
+    }
+    lengths = samples([tmp_path / "log"], tmp_path / "x.h5", tree)[2]["field_1"][1]
+    assert lengths == [0] * 40 + [1] * 40
+
+
+@pytest.mark.parametrize("form", workers.covered(bench.LOGS, ["json lines", "hive"]))
+def test_the_config_of_each_form_trains_and_predicts(form, tmp_path):
+    (tmp_path / "in").mkdir()
+    paths = bench.LOGS[form](tmp_path / "in")
+    write_config(paths, tmp_path / "x.toml", Wishes())
+    config = configs.load(tmp_path / "x.toml", ["training.steps=2", "training.batch_size=16"])
+    Trainer(config, None, tmp_path / "run").run()
+    scores = neocpu.load(tmp_path / "run").predict(paths)
+    assert scores.shape == (bench.ROWS,) and np.isfinite(scores).all()
+
+
+def test_half_a_character_in_json_is_no_character(tmp_path, monkeypatch):
+    log = tmp_path / "log.jsonl"
+    tree = {"label": {"column": "y"}, "category": [{"columns": ["c"]}]}
+    pair = json.dumps("\U0001f600")
+    lone = ('"\\ud83d"', '"\\ude00x"', '"\\uD83D\\uD83d"', pair, '"\U0001f600"', '"\ufffd"')
+    log.write_text("".join(f'{{"y": 1, "c": {each}}}\n' for each in lone), "utf-8")
+    codes = samples([log], tmp_path / "x.h5", tree)[2]["c"][0]
+    array = tmp_path / "log.json"
+    array.write_text(f"[{', '.join(log.read_text('utf-8').splitlines())}]", "utf-8")
+    for size in (1, 7, 64):  # a piece may end inside a pair
+        monkeypatch.setattr("neocpu.ingest.formats.files.json_records.BLOCK_BYTES", size)
+        assert samples([array], tmp_path / "x.h5", tree)[2]["c"][0] == codes
+    assert codes[3] == codes[4] and codes[0] == codes[5] and len(set(codes)) == 4
+
+
+def test_objects_in_lists_are_lists_with_weights(tmp_path):
+    log = tmp_path / "log.jsonl"
+    rows = [
+        {"y": 1, "cart": [{"id": 3, "n": 2}, {"id": 4, "n": None}], "user": {"geo": {"city": "x"}}},
+        {"y": 0, "cart": []},
+        {"y": 0, "cart": [{"id": 3, "n": 1}, None], "user": {"geo": None}},
+    ]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert look([log]).frame.columns == ["y", "cart.id", "cart.n", "user.geo.city"]
+    tree = {
+        "label": {"column": "y"},
+        "category": [
+            {"columns": ["cart.id"], "kind": "int", "list": True, "weights": "cart.n"},
+            {"columns": ["user.geo.city"]},
+        ],
+    }
+    bags = samples([log], tmp_path / "x.h5", tree)[2]
+    codes, lengths, weights = bags["cart.id"]
+    assert codes[:3] == [3, 4, 3] and lengths == [2, 0, 2] and weights[:2] == [2, 1]
+    assert [bool(code) for code in bags["user.geo.city"][0]] == [True, False, False]
+
+
+def test_the_place_in_a_zstd_file_is_estimated(tmp_path):
+    rows = 60_000
+    draw = np.random.default_rng(1)
+    frame = pl.DataFrame(
+        {"y": draw.integers(0, 2, rows), "c": draw.integers(0, 10**6, rows), "d": [7] * rows}
+    )
+    log = tmp_path / "log.csv.zst"
+    frame.lazy().sink_csv(log, compression="zstd")
+    done = [block.done for block in text_blocks(log, 1 << 16)]
+    middle = done[len(done) // 2]
+    assert done == sorted(done) and done[-1] <= log.stat().st_size
+    assert 0.3 < middle / log.stat().st_size < 0.7
+    tree = {"label": {"column": "y"}, "category": [{"columns": ["c", "d"], "kind": "int"}]}
+    options = ConvertOptions(schema=tree)
+    convert([log], tmp_path / "x.h5", "table", options)
+    size = (tmp_path / "x.h5").stat().st_size
+    assert 0.7 * size < expected_bytes([log], "table", options) < 2.5 * size
+    part = look([log], looked_at=1 << 16)
+    assert part.rows == rows or 0.5 * rows < part.rows < 2 * rows
