@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.dataset.card import make_card
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import ensure_dataset
@@ -25,6 +26,7 @@ from neocpu.ingest.formats.schema import MISSING_INTEGER
 from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.formats.text import TextParser
 from neocpu.kernels.twins.numbers.philox import fnv1a64
+from neocpu.serve.exports.raw_values import RawValues
 
 TREE = {
     "label": {"column": "y"},
@@ -139,6 +141,35 @@ def test_what_is_missing_has_a_code_of_its_own(tmp_path):
 
 
 CATEGORY = {"category": [{"columns": ["c"]}]}
+NUMBERS = ["3", "n/a", "", "3.5", "true", "9223372036854775808", "1e39", "nan", "-7"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "invalid"),
+    [
+        ("int", [3, 0, 0, 0, 1, 0, 0, 0, -7], 5),
+        ("float", [3, 0, 0, 3.5, 1, 2.0**63, 0, 0, -7], 3),
+    ],
+)
+def test_a_text_that_is_no_number_may_be_missing(tmp_path, kind, expected, invalid):
+    entry = {"columns": ["n"], "kind": kind, "transform": "none"}
+    tree = {"label": {"column": "y"}, "dense": [entry], "category": CATEGORY["category"]}
+    text = "y,n,c\n" + "".join(f"1,{number},a\n" for number in NUMBERS)
+    with pytest.raises(DataError, match="'n/a' is not a"):
+        made(tmp_path, text, tree)
+    entry["invalid"] = "missing"
+    data = made(tmp_path, text + "1,oops\n", tree, on_error="skip")
+    assert data.take(np.arange(9)).dense[:, 0].tolist() == expected and data.rows == 9
+    assert data.missing_dense.tolist() == [invalid + 1] and data.invalid == [{"n": invalid}]
+    assert make_card(data).attributes["invalid"] == {"n": invalid}
+    card = {"missing": (), "dense": [entry | {"column": "n", "fitted": None}]}
+    assert RawValues(card).dense({"n": NUMBERS})[:, 0].tolist() == expected
+    # mean and deviation are those of the numbers alone
+    entry["transform"] = "standard"
+    data = made(tmp_path, "y,n,c\n0,1,a\n0,3,a\n0,?,a\n", tree)
+    assert data.take(np.arange(3)).dense[:, 0].tolist() == [-1, 1, 0]
+    with pytest.raises(ConfigError, match="choose one of error, missing"):
+        table_schema(tree | {"dense": [entry | {"invalid": "zero"}]})
 
 
 @pytest.mark.parametrize(

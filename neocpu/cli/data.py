@@ -155,6 +155,9 @@ def _run(
 
         conversion = run(sources, dst, kind, options, progress)
     click.echo(f"{dst}: {conversion.rows:,} row{'s' * (conversion.rows != 1)}")
+    for column, count in conversion.invalid.items():
+        if count:
+            click.echo(f"column {column}: {count:,} texts are no numbers and count as missing")
     if conversion.skipped:
         lines = "line was" if conversion.skipped == 1 else "lines were"
         where = f"see {conversion.report}"

@@ -7,8 +7,9 @@ dataset.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from neocpu.core.errors import ConfigError, DataError
@@ -27,10 +28,10 @@ from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import criteo_schema
 from neocpu.ingest.formats.fields import Fault
+from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import TRANSFORMS, Schema
 from neocpu.ingest.formats.sources import open_source
 from neocpu.ingest.formats.table import table_schema
-from neocpu.ingest.formats.text import Parsed
 from neocpu.ingest.settings import FORMATS, ON_ERROR
 from neocpu.ingest.targets import refuse_sources
 
@@ -45,7 +46,8 @@ class Conversion:
     """The result of a conversion.
 
     rows : samples written. skipped : faulty lines left out. report : the file that lists these
-    (None where there were none, or it could not be written: why says trouble).
+    (None where there were none, or it could not be written: why says trouble). invalid : texts that
+    are no numbers and count as missing, by dense column.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class Conversion:
     skipped: int
     report: Path | None
     trouble: str = ""
+    invalid: Mapping[str, int] = field(default_factory=dict)
 
 
 def schema_of(kind: str, options: ConvertOptions) -> Schema:
@@ -137,6 +140,7 @@ def convert(
     schema = _complete_schema(kind, options, paths)
     total = sum(path.stat().st_size for path in paths if path.exists())
     faults = _Faults(options.on_error)
+    invalid = Counter({each.name: 0 for each in schema.dense if each.invalid == "missing"})
     before = 0
     names = {field.name: field.description for field in schema.categories}
     counters = _counters(list(names), options)
@@ -153,6 +157,7 @@ def convert(
                     parsed = source.parser.parse_fields(part)
                     faults.add(path, source.unit, line, parsed.faults)
                     line += parsed.lines
+                    invalid.update(parsed.invalid)
                     _append(sessions or writer, parsed, counters)
                 if progress is not None:
                     progress(before + block.done, total, writer.rows)
@@ -167,11 +172,12 @@ def convert(
         _keep_counts(writer, counters, options)
         writer.attributes["source"] = [{"name": path.name, "bytes": _size(path)} for path in paths]
         writer.attributes["skipped"] = faults.count
+        writer.attributes |= {"invalid": dict(invalid)} if invalid else {}
         if options.min_count:
             writer.attributes["vocabulary_min_count"] = options.min_count
     trouble = faults.report(report_path)
     report = report_path if faults.count and not trouble else None
-    return Conversion(target, writer.rows, faults.count, report, trouble)
+    return Conversion(target, writer.rows, faults.count, report, trouble, invalid)
 
 
 def _complete_schema(kind: str, options: ConvertOptions, paths: Sequence[Path]) -> Schema:

@@ -41,7 +41,8 @@ class Dataset:
     features : name -> `FeatureColumn` (hotness 0 where any file is ragged or files differ).
     vocabularies : name -> codes, entry i is table row i + 1 (empty when there is none).
     attributes : of the first file. missing, missing_dense : empty fields of the log, over all
-    files. skipped : for each file, how many faulty lines of the log were left out. label_names : of
+    files. skipped, invalid : for each file, how many faulty lines of the log were left out, and how
+    many texts of dense columns count as missing, by column. label_names : of
     the labels of a table, of which `label` chooses one ("": the first); more_labels : those of the
     names `more` that all files have, which `take` gives besides. schema : the tree of the table's
     schema, or None.
@@ -92,6 +93,7 @@ class Dataset:
             [file.missing_dense for file in self._files], axis=0, dtype=np.int64
         )
         self.skipped = [file.skipped for file in self._files]
+        self.invalid = [file.invalid for file in self._files]
         self._first = 0  # sample of the files that is sample 0
 
     def part(self, first: int, last: int) -> "Dataset":

@@ -79,6 +79,7 @@ class DatasetFile:
             if self.samples > BLOCK * path.stat().st_size:
                 raise self._file.damaged(f"{self.samples:,} rows are more than it can hold")
             self.skipped = self._count("skipped") if "skipped" in self.attributes else 0
+            self._read_invalid()
             self._read_labels(label)
             self._read_more_labels(more)
             self._read_schema()
@@ -164,6 +165,13 @@ class DatasetFile:
         if not isinstance(tree, dict):
             raise self._file.damaged("/schema is no table of keys")
         self.schema = tree
+
+    def _read_invalid(self) -> None:
+        """Texts that are no numbers and counted as missing, by dense column."""
+        self.invalid: dict[str, int] = self.attributes.get("invalid", {})
+        counts = self.invalid.values() if isinstance(self.invalid, dict) else [None]
+        if not all(isinstance(count, int) for count in counts):
+            raise self._file.damaged("the attribute invalid is no table of counts")
 
     def _read_dense(self) -> None:
         file = self._file

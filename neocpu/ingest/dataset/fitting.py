@@ -72,7 +72,7 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
     ]
     buckets = [each for each in schema.categories if each.kind == "bucket" and each.edges is None]
     # Without its transform, which is what is looked for.
-    numbers = [DenseField(each.column, each.name, each.kind) for each in standard]
+    numbers = [replace(each, transform="none") for each in standard]
     # Buckets cut numbers, so the column of a category is read as a dense one here.
     numbers += [DenseField(each.column, each.name, "float") for each in buckets]
     fields = replace(

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from neocpu.core.types import Elements
 from neocpu.ingest.formats.fields import I32, blank, equal_to
-from neocpu.ingest.formats.schema import HOURS, TIME_KINDS, CategoryField, LabelField, Schema
+from neocpu.ingest.formats.schema import (
+    HOURS,
+    TIME_KINDS,
+    CategoryField,
+    DenseField,
+    LabelField,
+    Schema,
+)
 from neocpu.ingest.formats.times import hours_of_digits, hours_of_seconds, hours_of_texts
 from neocpu.kernels.logs import tokenize
 
@@ -49,12 +56,13 @@ class FieldKind(NamedTuple):
     """How the text of a column is read; neighbouring columns of one kind are parsed together.
 
     name : int, float, hex, text, click (1.0, true: 1; 0.0, -1, false: 0), or time: hours since
-    1970, by `form`.
+    1970, by `form`. lenient : what is no number is an empty field.
     """
 
     name: str
     digits: int = 0
     form: str = ""
+    lenient: bool = False
 
 
 def _exactly(
@@ -77,6 +85,11 @@ def label_kind(label: LabelField, words: bool) -> FieldKind:
     if label.kind == "number" or label.threshold is not None:
         return FieldKind("float")
     return FieldKind("click" if words else "int")
+
+
+def dense_kind(number: DenseField) -> FieldKind:
+    """How a dense column is read."""
+    return FieldKind(number.kind, lenient=number.invalid == "missing")
 
 
 def category_kind(category: CategoryField, integers: frozenset[str]) -> FieldKind:

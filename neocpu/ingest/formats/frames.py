@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from neocpu.core.errors import DataError
 from neocpu.core.types import Elements
 from neocpu.ingest.formats.fields import I32, Fields, Items
+from neocpu.ingest.formats.parsed import Parsed, joined
 from neocpu.ingest.formats.schema import TIME_KINDS, Schema
-from neocpu.ingest.formats.text import Parsed, TextParser, joined
+from neocpu.ingest.formats.text import TextParser
 from neocpu.tables.hdf5.walk import one_line
 
 ROWS = 1 << 16  # parsed at a time, so that memory stays bounded

@@ -13,6 +13,7 @@ TRANSFORMS = ("log1p", "none")  # of --dense-transform
 DENSE_TRANSFORMS = (*TRANSFORMS, "standard")
 LABEL_KINDS = ("click", "number")
 DENSE_KINDS = ("int", "float")
+INVALID = ("error", "missing")  # what a text is that is no number
 TIME_KINDS = ("hour", "weekday", "day", "month", "date")
 CATEGORY_KINDS = ("hex", "int", "text", *TIME_KINDS, "bucket")
 HOURS = "YYMMDDHH"  # the time of Avazu's log
@@ -42,7 +43,7 @@ class DenseField:
 
     kind : int or float. transform : log1p (of max(x, 0), as in the DLRM reference), none, or
     standard: x minus the mean, divided by the standard deviation, which are `fitted` (None: not
-    yet).
+    yet). invalid : what a text is that is no such number, an error or missing.
     """
 
     column: str
@@ -50,6 +51,7 @@ class DenseField:
     kind: str = "int"
     transform: str = "log1p"
     fitted: tuple[float, float] | None = None
+    invalid: str = "error"
 
     @property
     def description(self) -> str:

@@ -20,6 +20,7 @@ columns = ["price", "age"]
 kind = "float"             # int (default) | float
 transform = "none"         # log1p | none | standard: minus the mean, divided by the deviation.
                            # Default: --dense-transform
+invalid = "missing"        # a text that is no number: error (default) | missing
 
 [[category]]
 columns = ["site", "user"]
@@ -65,6 +66,7 @@ from neocpu.ingest.formats.schema import (
     DENSE_KINDS,
     DENSE_TRANSFORMS,
     HOURS,
+    INVALID,
     LABEL_KINDS,
     MISSING_INTEGER,
     TIME_KINDS,
@@ -92,7 +94,14 @@ _TOP = {
     "version": int,
 }
 _LABEL = {"column": str, "name": str, "kind": str, "threshold": float, "positive": list}
-_DENSE = {"columns": list, "name": str, "kind": str, "transform": str, "fitted": dict}
+_DENSE = {
+    "columns": list,
+    "name": str,
+    "kind": str,
+    "transform": str,
+    "invalid": str,
+    "fitted": dict,
+}
 _CATEGORY = {
     "columns": list,
     "name": str,
@@ -154,6 +163,7 @@ def _dense(entry: SchemaEntry, column: str, name: str, transform: str) -> DenseF
         kind=entry.get("kind", "int", DENSE_KINDS),
         transform=entry.get("transform", transform, DENSE_TRANSFORMS),
         fitted=None if fitted is None else (fitted[0], fitted[1]),
+        invalid=entry.get("invalid", "error", INVALID),
     )
 
 

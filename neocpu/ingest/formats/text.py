@@ -6,8 +6,6 @@ reason. Whether it stops the run (`--on-error fail` or `skip`) is up to
 """
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +21,7 @@ from neocpu.ingest.formats.field_values import (
     FieldKind,
     FieldParser,
     category_kind,
+    dense_kind,
     label_kind,
 )
 from neocpu.ingest.formats.fields import (
@@ -35,58 +34,10 @@ from neocpu.ingest.formats.fields import (
     split_items,
     split_text,
 )
+from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import TIME_KINDS, CategoryField, LabelField, Schema
 from neocpu.ingest.formats.times import time_codes
 from neocpu.kernels.logs import tokenize
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """The good lines of a block as columns, and its faults in line order.
-
-    labels : f32[n]. dense : f32[n, Nd]. features : by name. missing_dense, missing : how many
-    fields were empty. lines : of the block, faulty ones too. more_labels : f32[n] by name, besides
-    `labels`.
-    """
-
-    labels: NDArray[np.float32] | None
-    dense: NDArray[np.float32]
-    features: dict[str, BagColumn]
-    missing_dense: NDArray[np.int64]
-    missing: dict[str, int]
-    lines: int
-    faults: list[Fault]
-    more_labels: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-
-
-def joined(parts: list[Parsed]) -> Parsed:
-    """Parsed rows of several blocks as one."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = {}
-    for name in parts[0].features:
-        bags = [part.features[name] for part in parts]
-        lengths = [bag.lengths for bag in bags if bag.lengths is not None]
-        weights = [bag.weights for bag in bags if bag.weights is not None]
-        columns[name] = BagColumn(
-            np.concatenate([bag.codes for bag in bags]),
-            np.concatenate(lengths) if lengths else None,
-            np.concatenate(weights) if weights else None,
-        )
-    labels = [part.labels for part in parts if part.labels is not None]
-    return Parsed(
-        labels=np.concatenate(labels) if labels else None,
-        dense=np.concatenate([part.dense for part in parts]),
-        features=columns,
-        missing_dense=np.sum([part.missing_dense for part in parts], axis=0, dtype=np.int64),
-        missing={name: sum(part.missing.get(name, 0) for part in parts) for name in columns},
-        lines=sum(part.lines for part in parts),
-        faults=[],
-        more_labels={
-            name: np.concatenate([part.more_labels[name] for part in parts])
-            for name in parts[0].more_labels
-        },
-    )
 
 
 class TextParser:
@@ -105,8 +56,7 @@ class TextParser:
             for label in schema.labels
         ]
         self.dense = [
-            (number, (self.position[number.column], FieldKind(number.kind)))
-            for number in schema.dense
+            (number, (self.position[number.column], dense_kind(number))) for number in schema.dense
         ]
         kinds = [
             (category, (self.position[category.column], category_kind(category, integers)))
@@ -164,6 +114,7 @@ class _Block:
         # missing.
         self.whole[list(self.faults)] = False
         self.values: dict[tuple[int, FieldKind], tuple[Elements, NDArray[np.uint8]]] = {}
+        self.invalid: dict[tuple[int, FieldKind], NDArray[np.bool_]] = {}
         for first, last, kind in parser.runs:
             self._parse_run(first, last, kind)
 
@@ -172,13 +123,19 @@ class _Block:
         begin = self.begin[first:last].reshape(-1)
         end = self.end[first:last].reshape(-1)
         values, status = self.parser.fields.parse(self.text, begin, end, kind)
+        shape = (last - first, self.lines)
+        columns = range(first, last)
+        if kind.lenient:
+            invalid = status > EMPTY
+            values[invalid] = 0
+            status[invalid] = EMPTY
+            self.invalid |= {(i, kind): row for i, row in zip(columns, invalid.reshape(shape))}
         for i in np.flatnonzero(status > EMPTY).tolist():
             raw = self.text[begin[i] : end[i]].tobytes()
             # Fields lie column by column, so a flat number is column * lines + line.
             self._fault(i % self.lines, first + i // self.lines, raw, int(status[i]), kind)
-        shape = (last - first, self.lines)
         pairs = zip(values.reshape(shape), status.reshape(shape))
-        self.values |= {(column, kind): pair for column, pair in zip(range(first, last), pairs)}
+        self.values |= {(column, kind): pair for column, pair in zip(columns, pairs)}
 
     def parse(self) -> Parsed:
         """The columns of the good lines."""
@@ -210,6 +167,11 @@ class _Block:
             lines=self.lines,
             faults=[self.faults[line] for line in sorted(self.faults)],
             more_labels={name: labels[name] for name in names[1:]},
+            invalid={
+                number.name: _count(self.invalid[key], keep)
+                for number, key in parser.dense
+                if key[1].lenient
+            },
         )
 
     def _good(self) -> NDArray[np.bool_] | None:
@@ -360,8 +322,12 @@ class _Block:
         """How many fields of a column are empty."""
         position = self.parser.position[column]
         # By borders, not by values: a 0 that was written is not a missing one.
-        empty = self.begin[position] == self.end[position]
-        return int(np.count_nonzero(empty if keep is None else empty & keep))
+        return _count(self.begin[position] == self.end[position], keep)
+
+
+def _count(fields: NDArray[np.bool_], keep: NDArray[np.bool_] | None) -> int:
+    """How many of these fields are in lines that are kept."""
+    return int(np.count_nonzero(fields if keep is None else fields & keep))
 
 
 def _squash(numbers: NDArray[np.float64]) -> NDArray[np.float32]:

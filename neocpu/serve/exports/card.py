@@ -192,9 +192,17 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> Facts:
         "model": model,
         "tables": tables,
         "features": feature_cards(config.tables, facts, seed),
-        "dense": [asdict(column) for column in facts.dense],
+        "dense": [_dense_card(column) for column in facts.dense],
         "missing": list(facts.missing),
     }
+
+
+def _dense_card(column: DenseField) -> Facts:
+    """A dense column; how it takes texts stands there only where it does."""
+    card = asdict(column)
+    if column.invalid == "error":
+        del card["invalid"]  # files that were exported before the key existed stay what they are
+    return card
 
 
 def _version(model: Mapping[str, object]) -> int:

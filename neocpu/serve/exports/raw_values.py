@@ -9,12 +9,18 @@ neocpu reads a log. `onnx_inputs` makes the inputs of a whole ONNX model.
 """
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 UTC = datetime.UTC
+# what a log's parser takes for numbers, where Python takes more
+INTEGER = re.compile(r"[+-]?[0-9]+")
+DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+WORDS = {"true": "1", "True": "1", "TRUE": "1", "false": "0", "False": "0", "FALSE": "0"}
+LARGEST = float(np.finfo(np.float32).max)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 TIME_KINDS = ("hour", "weekday", "day", "month", "date")
 Value = Any  # of a column of a log: a text, a number, a moment, None or a list of these
@@ -150,6 +156,20 @@ def code_of(value: Value, feature: Feature) -> int:
     raise ValueError(f"feature {feature['name']}: kind {kind!r} is unknown here; give rows instead")
 
 
+def number_of(value: Value, column: Card) -> float:
+    """A number of a dense column; NaN for one that it cannot hold, where that means missing."""
+    if column.get("invalid", "error") == "error":
+        return float(value)
+    text = WORDS.get(str(value), str(value))
+    if column["kind"] == "int":
+        # a whole number stored as a float is written without a point
+        text = str(int(value)) if isinstance(value, float) and value.is_integer() else text
+        held = INTEGER.fullmatch(text) and -(2**63) <= int(text) < 2**63
+    else:
+        held = DECIMAL.fullmatch(text) and abs(float(text)) <= LARGEST
+    return float(text) if held else float("nan")
+
+
 class RawValues:
     """Columns of a log to the inputs of a model.
 
@@ -182,7 +202,10 @@ class RawValues:
         samples = len(raw[0]) if raw else len(next(iter(columns.values())))
         out = np.empty((samples, len(raw)))
         for i, values in enumerate(raw):
-            out[:, i] = [np.nan if self.is_missing(value) else float(value) for value in values]
+            column = self.card["dense"][i]
+            out[:, i] = [
+                np.nan if self.is_missing(value) else number_of(value, column) for value in values
+            ]
         return out
 
     def dense(self, columns: Columns) -> np.ndarray:

@@ -8,8 +8,8 @@ import polars as pl
 
 from neocpu.core.errors import DataError
 from neocpu.ingest.formats.frames import parse_frame
+from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import Schema
-from neocpu.ingest.formats.text import Parsed
 
 SHOWN = 10  # problems in a message
 

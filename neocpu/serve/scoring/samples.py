@@ -11,8 +11,8 @@ from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.feature_reader import starts_to_indices
 from neocpu.ingest.dataset.file import Samples
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
+from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import Schema
-from neocpu.ingest.formats.text import Parsed
 
 
 class ParsedDataset(Dataset):

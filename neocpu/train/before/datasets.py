@@ -264,6 +264,13 @@ def open_paths(
         error = problem
     comm.agree(error)
     for name, data in datasets.items():
+        for source, counts in zip(sources[name], data.invalid):
+            for column, count in counts.items():
+                if count:
+                    tell(
+                        f"{name}: {count:,} texts of column {column!r} of {source} are no numbers "
+                        "and count as missing"
+                    )
         for path, source, count in zip(data.paths, sources[name], data.skipped):
             if count:
                 tell(
