@@ -223,9 +223,19 @@ class DLRM:
         return np.column_stack([np.float32(1) - clicks, clicks])
 
     def predict(self, X: object) -> Elements:
-        """The more probable class of each row; numbers f32[n] where the loss is "mse"."""
+        """The more probable class of each row; numbers f32[n] where the loss is "mse".
+
+        Raises DataError for a row that has no score (`on_error="skip"`), and so no class.
+        """
         scores = self._scores(X)
-        return scores if self._regresses else self.classes_[(scores >= 0.5).astype(int)]
+        if self._regresses:
+            return scores
+        if np.isnan(scores).any():
+            raise DataError(
+                f"{np.count_nonzero(np.isnan(scores))} rows have no score, and so no class; "
+                "predict_proba gives NaN for them"
+            )
+        return self.classes_[(scores >= 0.5).astype(int)]
 
     def score(self, X: object, y: object) -> float:
         """Accuracy; R squared where the loss is "mse"."""

@@ -63,7 +63,7 @@ class ValueMap:
         from neocpu.train.before.conversions import convert_options
 
         # As a test log: the train log's options could ask for a vocabulary to be counted.
-        options = convert_options(self.config, "test", True)
+        options = convert_options(self.config, "test")
         schema = schema_of(self.config.data.format, options)
         unknown = set(self.features) - {field.name for field in schema.categories}
         if unknown:
@@ -154,6 +154,14 @@ class ValueMap:
         if not self._stored and self.vocabulary_file is None and dataset.vocabularies:
             return self._checked(dataset.vocabularies)
         return self.vocabularies
+
+    def check_schema(self, dataset: "Dataset") -> None:
+        """Raise CheckpointError for a dataset whose values have other codes than in training."""
+        from neocpu.train.state.identity import refuse_other_data
+
+        vocabularies = self._data.get("vocabularies", {})
+        now = {"splits": {}, "vocabularies": vocabularies, "schema": dataset.schema}
+        refuse_other_data(self.path, self._data, now)
 
     def _checked(self, vocabularies: dict[str, Codes]) -> dict[str, Codes]:
         """Raise CheckpointError unless these are the vocabularies of the training."""

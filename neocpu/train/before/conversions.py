@@ -15,7 +15,7 @@ from neocpu.train.before.preflight import check_conversions
 from neocpu.train.config.config import Config
 
 
-def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions:
+def convert_options(config: Config, name: str) -> ConvertOptions:
     """How the raw files of a split are converted."""
     data = config.data
     trained = name.startswith("train")
@@ -24,7 +24,6 @@ def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions
     return ConvertOptions(
         dense_transform=data.dense_transform,
         on_error=data.on_error,
-        labelled=labelled,
         header=data.header,
         min_count=data.min_count if makes_vocabulary else 0,
         schema=data.schema_source,
@@ -38,7 +37,6 @@ def check_disk(
     sources: dict[str, tuple[str, ...]],
     out: Path,
     tell: Callable[[str], None],
-    labelled: bool,
 ) -> None:
     """Will the converted copies of all splits fit?"""
     kind = config.data.format
@@ -47,7 +45,7 @@ def check_disk(
     # which copies are missing depends on the numbers that they were fitted with
     train = _train_copy(config, first, sources.get(first, ()), out)
     for name, paths in sources.items():
-        options = convert_options(config, name, labelled)
+        options = convert_options(config, name)
         if name != first and options.unfitted:
             options = replace(options, fitted=train)
         for raw_files, copy in missing_copies(paths, kind, options, out):
@@ -70,7 +68,7 @@ def _train_copy(config: Config, name: str, paths: tuple[str, ...], out: Path) ->
     if not paths:
         return None
     with suppress(DataError):
-        options = convert_options(config, name, True)
+        options = convert_options(config, name)
         return ensure_dataset(paths, config.data.format, options, out, make=False)[0]
     return None
 
@@ -81,7 +79,6 @@ def ensure(
     paths: tuple[str, ...],
     out: Path,
     tell: Callable[[str], None],
-    labelled: bool,
     fitted: Path | None,
 ) -> list[Path]:
     """Converted files of a split, made where they are missing.
@@ -98,7 +95,7 @@ def ensure(
             tell(f"{name}: converting {', '.join(paths)}, once: {100 * done / max(total, 1):.0f} %")
             shown = done
 
-    options = convert_options(config, name, labelled)
+    options = convert_options(config, name)
     if fitted is not None and options.unfitted:
         options = replace(options, fitted=fitted)
     elif not first_train([name]) and options.unfitted:
