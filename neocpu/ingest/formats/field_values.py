@@ -98,9 +98,9 @@ def category_kind(category: CategoryField, integers: frozenset[str]) -> FieldKin
         return FieldKind("time", form=category.time)
     if category.kind == "bucket":
         return FieldKind("float")
-    if category.column in integers:
-        return FieldKind("int")
-    return FieldKind(category.kind, category.digits if category.kind == "hex" else 0)
+    if category.kind != "hex":
+        return FieldKind(category.kind)
+    return FieldKind("int") if category.column in integers else FieldKind("hex", category.digits)
 
 
 class FieldParser:

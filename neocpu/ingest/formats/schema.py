@@ -2,12 +2,12 @@
 
 import csv
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from neocpu.core.errors import DataError
-from neocpu.core.types import Tree
+from neocpu.core.types import Elements, Tree
 
 TRANSFORMS = ("log1p", "none")  # of --dense-transform
 DENSE_TRANSFORMS = (*TRANSFORMS, "standard")
@@ -122,7 +122,9 @@ class Schema:
     columns : names in file order; empty: the header (first line) says them. missing : texts that
     stand for an empty field. words : true and false are numbers, and clicks may be 1.0 or -1.
     more_labels : besides `label`. session : the category whose value names a sample's session.
-    tree : the schema as it is written into datasets and checkpoints.
+    whole : a whole number has no point in a text, though its column is one of floats. known : codes
+    that a model knows of columns of texts, by which a number gets its point or none. tree : the
+    schema as it is written into datasets and checkpoints.
     """
 
     name: str
@@ -139,6 +141,8 @@ class Schema:
     words: bool = False
     more_labels: tuple[LabelField, ...] = ()
     session: str = ""
+    whole: bool = False
+    known: Mapping[str, Elements] = field(default_factory=dict)
     tree: Tree | None = None
 
     @property
@@ -167,6 +171,16 @@ class Schema:
             if category.kind == "int" or whole:
                 columns.add(category.column)
         return columns
+
+    @property
+    def points(self) -> set[str]:
+        """Columns in whose texts a whole number of a float keeps its point: "4.0", not "4"."""
+        if self.whole:
+            return set()
+        texts = {category.column for category in self.categories if category.kind == "text"}
+        texts |= {label.column for label in self.labels if label.positive}
+        words = {category.column for category in self.categories if category.kind == "hex"}
+        return texts - words - self.integers
 
     @property
     def unfitted(self) -> bool:

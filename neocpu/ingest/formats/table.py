@@ -47,8 +47,10 @@ weights = "tag_weights"    # or weights in lists of another column, or in a fiel
 name = "topics"            # another name for the feature (one column only)
 
 Means, deviations and edges are fitted on the train data (`neocpu.ingest.dataset.fitting`) and
-written into the entries as `fitted`; with `version = 1` a schema is read as neocpu 0.1.0 did: no
-quotes, and a missing integer is code 0.
+written into the entries as `fitted`. `version = 3`, which `neocpu init` writes, gives a whole
+number the same text whatever type holds it: 196.0 of a column of floats is the category 196 (2, the
+default: 196.0). With `version = 1` a schema is read as neocpu 0.1.0 did: no quotes, and a missing
+integer is code 0.
 """
 
 import copy
@@ -79,7 +81,8 @@ from neocpu.ingest.formats.schema import (
 from neocpu.ingest.formats.table_entries import Problems, SchemaEntry, is_utf8
 from neocpu.ingest.formats.times import format_fault
 
-VERSION = 2
+VERSION = 2  # where a schema names none
+VERSIONS = (1, 2, 3)
 MOST_BUCKETS = 1 << 20
 _TOP = {
     "delimiter": str,
@@ -249,8 +252,8 @@ def table_schema(
     problems = Problems(where)
     top = SchemaEntry(problems, "", tree, _TOP)
     version = top.get("version", VERSION)
-    if version not in (1, VERSION):
-        top.wrong(f"version = {version}; choose 1 or {VERSION}")
+    if version not in VERSIONS:
+        top.wrong(f"version = {version}; choose one of {', '.join(map(str, VERSIONS))}")
     labels = tuple(_label(entry) for entry in _entries(problems, top, "label", _LABEL))
     dense = tuple(
         _dense(entry, column, name, transform)
@@ -278,6 +281,7 @@ def table_schema(
         words=version > 1,
         more_labels=labels[1:],
         session=top.get("session", ""),
+        whole=version > 2,
         tree=_complete(tree, transform),
     )
     _check(top, schema)
