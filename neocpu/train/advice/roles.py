@@ -167,7 +167,7 @@ def _guess(log: Log, name: str, roles: Roles, label: str) -> LogColumn:
         why = f"each of its values goes with one value of {label}: it may be known only afterwards"
         return LogColumn(name, "left out", distinct=distinct, why=why)
     # codes are often numbers, and their order means nothing
-    if _numbers(present) and not _is_code(name, present, distinct):
+    if _numbers(present) and not is_code(name, present, distinct):
         return _dense(present, missing, "numbers")
     if separator := _separator(present, distinct):
         return _text_list(log, values, separator, roles.min_count)
@@ -235,7 +235,7 @@ def _time(name: str, present: pl.Series) -> str:
     return ""
 
 
-def _is_code(name: str, present: pl.Series, distinct: int) -> bool:
+def is_code(name: str, present: pl.Series, distinct: int) -> bool:
     """Is a column of numbers one of names? By its own name, or by large numbers with gaps."""
     numbers = present.cast(pl.Float64, strict=False).drop_nulls()
     if not bool((numbers == numbers.round(0)).all()):
