@@ -1,5 +1,6 @@
 """Has a value one text, whatever holds it: a frame, an array, a column with missing values?"""
 
+import warnings
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neocpu
+from neocpu.cli import cli
 from neocpu.core.errors import DataError
 from neocpu.ingest.formats.frames import as_frame, parse_frame
 from neocpu.ingest.formats.parsed import joined
@@ -224,7 +227,7 @@ learning_rate = 0.5
 def test_a_missing_id_changes_no_other_score(tmp_path: Path, keys: tuple[str, ...]) -> None:
     """A model of a CSV file, of a schema without a version, looks up 196.0 as 196."""
     pandas = pytest.importorskip("pandas")
-    users = [100 + i % 20 for i in range(80)]
+    users = [100 + i % 20 for i in range(120)]
     frame = pl.DataFrame({"y": [u % 2 for u in users], "user": users})
     frame.write_csv(tmp_path / "train.csv")
     overrides = [f'data.train="{tmp_path}/train.csv"', *keys]
@@ -237,6 +240,20 @@ def test_a_missing_id_changes_no_other_score(tmp_path: Path, keys: tuple[str, ..
     holed.to_parquet(tmp_path / "holed.parquet")
     np.testing.assert_array_equal(model.predict(tmp_path / "holed.parquet")[:20], expected)
     assert np.unique(expected).size > 2
+    # values that training never saw are told once, if they are many
+    strange = {"user": [f"u{user}" for user in users]}
+    model.predict({"user": [*users, *strange["user"]]})
+    with pytest.warns(UserWarning, match=r"most values of user \((5\d|[6-9]\d)%\) were never seen"):
+        model.predict({"user": 4 * strange["user"]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(strange)
+        model.predict({"user": [None] * 200})
+    pl.DataFrame(strange).write_csv(tmp_path / "strange.csv")
+    command = ["predict", f"{tmp_path}/run", f"{tmp_path}/strange.csv", "--out"]
+    done = CliRunner().invoke(cli, [*command, f"{tmp_path}/a.csv"], catch_exceptions=False)
+    assert "(100%) were never seen in training" in done.stderr or keys == ()
+    assert "were never seen in training" in done.stderr
 
 
 def test_a_vocabulary_tells_how_its_numbers_are_written(tmp_path: Path) -> None:

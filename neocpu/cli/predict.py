@@ -87,7 +87,7 @@ def predict(
     if keys and comm.rank == 0:
         columns = key_columns(data, keys, values, unlabelled)
     blocks = score_rows(
-        checkpoint,
+        values,
         comm,
         file_rows(data, values, unlabelled),
         overrides=[*overrides, *values.vocabulary_override],

@@ -200,8 +200,9 @@ class RawValues:
             return str(value).lower()
         # a whole number has no point, whatever type holds it
         if self.card.get("whole") and isinstance(value, (float, np.floating)):
-            whole = abs(value) < 2**63 and float(value).is_integer()
-            return str(int(value)) if whole else str(value)
+            number = float(value)
+            whole = abs(number) < 2**63 and number.is_integer()
+            return str(int(number)) if whole else str(value)
         return value.decode() if isinstance(value, bytes) else str(value)
 
     # ---- numbers ----

@@ -1,7 +1,6 @@
 """How do several ranks score rows? Each reads all of them, and computes the scores of its share."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,8 @@ from neocpu.ingest.read_ahead import read_ahead
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.serve.scoring.rows import ScoredBlock
+from neocpu.serve.scoring.unseen import UnseenValues
+from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.run.evaluate import predict
 from neocpu.train.run.scoring import restore
 from neocpu.train.step.world import World
@@ -23,7 +24,7 @@ ScoredRows = tuple[NDArray[np.float32], Mapping[int, str]]  # scores f32[n], fau
 
 
 def score_rows(
-    checkpoint: Path,
+    values: ValueMap,
     comm: Comm,
     blocks: Iterator[ScoredBlock],
     *,
@@ -33,10 +34,12 @@ def score_rows(
 ) -> Iterator[ScoredRows]:
     """Scores f32[n] of blocks of rows, and their faults, on rank 0; nothing on others. Collective.
 
-    blocks : the same on every rank; they are parsed on a thread. overrides, tell : as of `restore`.
-    head : as of `predictions`.
+    values : of the model. blocks : the same on every rank; they are parsed on a thread. overrides,
+    tell : as of `restore`; tell also hears of values that training never saw. head : as of
+    `predictions`.
     """
     check_kernels()
+    unseen = UnseenValues(values)
     world = loader = None
     for block in _agreed(read_ahead(blocks, AHEAD), comm):
         predictions = np.empty(0, np.float32)
@@ -45,11 +48,15 @@ def score_rows(
             if world is None or loader is None:
                 data = block.dataset
                 world, loader = restore(
-                    checkpoint, comm, data, overrides=overrides, need_labels=False, tell=tell
+                    values.path, comm, data, overrides=overrides, need_labels=False, tell=tell
                 )
+            if comm.rank == 0:
+                unseen.add(loader, block.dataset)
             predictions = _predictions(world, loader.over(block.dataset, loader.needs), head)
         if comm.rank == 0:
             yield block.scores(predictions), block.faults
+    if text := unseen.message():
+        tell(text)
 
 
 def _predictions(world: World, loader: Loader, head: str) -> NDArray[np.float32]:

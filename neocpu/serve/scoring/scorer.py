@@ -21,6 +21,7 @@ from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.serve.scoring.frames import is_paths
 from neocpu.serve.scoring.rows import FaultCount, ScoredBlock, file_rows, parsed_rows
+from neocpu.serve.scoring.unseen import UnseenValues
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.before.datasets import SPLITS, open_paths
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -49,6 +50,7 @@ class LocalScorer:
         check_kernels()
         self._path = path
         self._values = values
+        self._unseen = UnseenValues(values)
         # a plan file was for the ranks of the training, and this is one process
         self.config = without_plan_file(config)
         with CheckpointFile(path) as file:
@@ -66,8 +68,9 @@ class LocalScorer:
         for block in self._rows(data):
             faults.add(block.faults)
             scores.append(block.scores(self._predict(block.dataset)))
-        if text := str(faults):
-            warnings.warn(text, stacklevel=3)
+        for text in (str(faults), self._unseen.message()):
+            if text:
+                warnings.warn(text, stacklevel=3)
         return np.concatenate(scores)
 
     def _rows(self, data: object) -> Iterator[ScoredBlock]:
@@ -83,6 +86,8 @@ class LocalScorer:
         if dataset.rows:
             with self._locked():
                 batches = self._batches(dataset, labelled=False)
+                if self._loader is not None:
+                    self._unseen.add(self._loader, dataset)
                 predict(self._world, batches, lambda part: parts.append(part.copy()))
         return np.concatenate(parts)
 
