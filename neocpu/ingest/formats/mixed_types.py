@@ -45,6 +45,6 @@ def _text(value: Any) -> str | None:
         return str(value).lower()
     if isinstance(value, bytes):
         return value.decode()
-    if isinstance(value, float | Decimal) and abs(value) < 1 << 63 and value == int(value):
-        return str(int(value))
+    if isinstance(value, float | Decimal) and abs(float(value)) < 1 << 63:
+        return str(int(value)) if value == int(value) else str(value)
     return None if value is None else str(value)
