@@ -193,3 +193,13 @@ def test_a_log_without_labels_in_its_place(run: Path, expected: np.ndarray, tmp_
     unfitted = ['data.schema.dense=[{columns=["price"],kind="float",transform="standard"}]']
     with pytest.raises(ConfigError, match="takes numbers from the train data"):
         load(overrides=unfitted).predict(log)
+
+
+def test_the_label_of_the_config_is_measured(tmp_path: Path) -> None:
+    """A frame has the metrics of the same rows in a file, of the label that data.label names."""
+    log = write(tmp_path / "log.csv", lines())
+    labels = """data.schema.label=[{column="sold"}, {column="price", name="dear", threshold=9}]"""
+    overrides = [f'data.train="{log}"', labels, "data.label=dear"]
+    Trainer(config.loads(CONFIG, overrides=overrides), None, tmp_path / "run").run()
+    model = neocpu.load(tmp_path / "run")
+    assert model.evaluate(pl.read_csv(log)) == model.evaluate(log)

@@ -195,6 +195,7 @@ def test_the_text_of_a_value() -> None:
                 assert codes == [fnv1a64(word) if word else 0 for word in expected]
     assert codes == [0xAF64724C8602EB6E, 0]  # a byte that is no UTF-8 is hashed as in a file
     raw = RawValues({"missing": [], "whole": True})
+    assert raw.is_missing(pytest.importorskip("pandas").NA) and not raw.is_missing("x")
     feature = {"kind": "text", "missing": 0}
     for column, texts, _ in (values[0], values[1], values[4]):
         assert raw.codes(column, feature).tolist() == [fnv1a64(t) if t else 0 for t in texts]

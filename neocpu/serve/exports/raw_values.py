@@ -191,8 +191,10 @@ class RawValues:
         """Whether a field is empty: None, NaN, or a text that stands for it."""
         if isinstance(value, str):
             return value in self.empty
+        if value is None or type(value).__name__ == "NAType":  # of pandas, which is not imported
+            return True
         # Only NaN differs from itself, whichever library's NaN it is.
-        return value is None or bool(value != value)
+        return bool(value != value)
 
     def text_of(self, value: Value) -> str:
         """The text of a value that is there, as it stands in a log."""

@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from neocpu.core.floats import keep_subnormals
 from neocpu.core.presets import log_path
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.frames import as_frame, parse_frame
+from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.loader import Batch, BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.environment import check_kernels
@@ -109,13 +111,20 @@ class LocalScorer:
             dataset = splits.datasets[SPLIT]
             skipped = sum(dataset.skipped)
         else:
-            schema = self._values.schema
+            schema = self._measured_schema()
             block = parsed_rows(parse_frame(as_frame(data), schema), schema, self._values)
             dataset = block.dataset
             skipped = len(block.faults)
         if skipped:
             warnings.warn(f"{skipped:,} faulty rows are left out", stacklevel=4)
         return dataset
+
+    def _measured_schema(self) -> Schema:
+        """The schema with the label that is measured, and no other."""
+        schema = self._values.schema
+        name = self.config.data.label
+        label = next((label for label in schema.labels if label.name == name), schema.label)
+        return replace(schema, label=label, more_labels=())
 
     def close(self) -> None:
         """Free the tables."""
