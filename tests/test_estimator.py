@@ -84,6 +84,19 @@ def test_a_missing_id_leaves_a_column_what_it_is() -> None:
     assert model.score(whole, sold) > 0.9
 
 
+def test_a_row_without_a_score_has_no_class() -> None:
+    frame, sold = clicks(60, 1)
+    model = DLRM(data__on_error="skip", epochs=1, **KEYS).fit(frame, sold)
+    broken = frame.with_columns(price=pl.Series(["cheap", *["0.5"] * 59]))
+    with pytest.warns(UserWarning, match="row 0, column price: 'cheap' is not a number"):
+        assert np.flatnonzero(np.isnan(model.predict_proba(broken)[:, 1])).tolist() == [0]
+    with (
+        pytest.warns(UserWarning, match="no score"),
+        pytest.raises(DataError, match="have no class.*: rows 0$"),
+    ):
+        model.predict(broken)
+
+
 def test_samples_have_weights() -> None:
     frame, sold = clicks(300, 1)
     wrong = np.arange(300) % 3 == 0

@@ -244,7 +244,7 @@ def test_a_missing_id_changes_no_other_score(tmp_path: Path, keys: tuple[str, ..
     # values that training never saw are told once, if they are many
     strange = {"user": [f"u{user}" for user in users]}
     model.predict({"user": [*users, *strange["user"]]})
-    with pytest.warns(UserWarning, match=r"most values of user \((5\d|[6-9]\d)%\) were never seen"):
+    with pytest.warns(UserWarning, match=r"most values of user \((5\d|[6-9]\d)%\) are unknown"):
         model.predict({"user": 4 * strange["user"]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -253,8 +253,8 @@ def test_a_missing_id_changes_no_other_score(tmp_path: Path, keys: tuple[str, ..
     pl.DataFrame(strange).write_csv(tmp_path / "strange.csv")
     command = ["predict", f"{tmp_path}/run", f"{tmp_path}/strange.csv", "--out"]
     done = CliRunner().invoke(cli, [*command, f"{tmp_path}/a.csv"], catch_exceptions=False)
-    assert "(100%) were never seen in training" in done.stderr or keys == ()
-    assert "were never seen in training" in done.stderr
+    assert "(100%) are unknown" in done.stderr or keys == ()
+    assert "are unknown to the model" in done.stderr
 
 
 def test_a_vocabulary_tells_how_its_numbers_are_written(tmp_path: Path) -> None:

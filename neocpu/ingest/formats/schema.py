@@ -173,6 +173,11 @@ class Schema:
         return columns
 
     @property
+    def lenient(self) -> set[str]:
+        """Columns in which a text that is no number is missing, for their buckets too."""
+        return {number.column for number in self.dense if number.invalid == "missing"}
+
+    @property
     def points(self) -> set[str]:
         """Columns in whose texts a whole number of a float keeps its point: "4.0", not "4"."""
         if self.whole:

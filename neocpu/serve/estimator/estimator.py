@@ -234,15 +234,15 @@ class DLRM:
     def predict(self, X: object) -> Elements:
         """The more probable class of each row; numbers f32[n] where the loss is "mse".
 
-        Raises DataError for a row that has no score (`on_error="skip"`), and so no class.
+        Raises DataError for a row that has no score (`data__on_error="skip"`), and so no class.
         """
         scores = self._scores(X)
         if self._regresses:
             return scores
         if np.isnan(scores).any():
             raise DataError(
-                f"{np.count_nonzero(np.isnan(scores))} rows have no score, and so no class; "
-                "predict_proba gives NaN for them"
+                "rows without a score have no class; predict_proba gives NaN for them: rows "
+                f"{', '.join(map(str, np.flatnonzero(np.isnan(scores))[:10]))}"
             )
         return self.classes_[(scores >= 0.5).astype(int)]
 

@@ -64,8 +64,8 @@ class UnseenValues:
         listed = ", ".join(f"{name} ({shares[name]:.0%})" for name in strange[:SHOWN])
         more = f" and {len(strange) - SHOWN} more" if len(strange) > SHOWN else ""
         return (
-            f"most values of {listed}{more} were never seen in training; are they written as in "
-            "the train data?"
+            f"most values of {listed}{more} are unknown to the model; are they written as in its "
+            "train data?"
         )
 
     @cached_property
