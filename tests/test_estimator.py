@@ -92,7 +92,7 @@ def test_a_row_without_a_score_has_no_class() -> None:
         assert np.flatnonzero(np.isnan(model.predict_proba(broken)[:, 1])).tolist() == [0]
     with (
         pytest.warns(UserWarning, match="no score"),
-        pytest.raises(DataError, match="have no class.*: rows 0$"),
+        pytest.raises(DataError, match=r"have no class.*: rows 0$"),
     ):
         model.predict(broken)
 
