@@ -188,6 +188,7 @@ def _schema(folder: Path) -> Path:
 
 # every key that SCHEMA lacks; numbers are fitted
 RICH_SCHEMA = """
+version = 3
 delimiter = "::"
 missing = ["NULL", "-"]
 session = "site"
@@ -202,6 +203,7 @@ positive = ["a", "b"]
 columns = ["price"]
 kind = "float"
 transform = "standard"
+invalid = "missing"
 [[category]]
 columns = ["site"]
 [[category]]
@@ -400,6 +402,7 @@ TOML_VALUES = (
     *('"|"', '":"', '"int"', '"hex"', '"hour"', '"none"', "1979-05-27", "[" * 200 + "]" * 200),
     *('"bucket"', '"date"', '"standard"', '"iso"', '"%Y-%m-%d"', '"%Q"', '"%"', "1e400", "[2, 1]"),
     *('"::"', "{ price = [1, 2] }", "{ price = 1 }", "[1, 2.5]", "2", '["a"]', '"true"'),
+    *('"missing"', '"error"', "3", "0"),
 )
 
 

@@ -67,6 +67,58 @@ def test_the_command_trains_the_same(fitted: DLRM, tmp_path: Path) -> None:
     assert kinds == {"shop": False, "size": False, "tags": True}
 
 
+def test_a_missing_id_leaves_a_column_what_it_is() -> None:
+    """pandas makes floats of whole numbers where one is missing."""
+    pandas = pytest.importorskip("pandas")
+    users = [100 + i % 9 for i in range(200)]
+    sold = [user % 2 for user in users]
+    price = [0.25 * (i % 5) for i in range(200)]
+    whole = pandas.DataFrame({"user_id": users, "price": price})
+    holed = pandas.DataFrame({"user_id": [None, *users[1:]], "price": price})
+    assert holed["user_id"].dtype == np.float64
+    model = DLRM(**EASY).fit(holed, sold)
+    schema = model.model_.values.schema
+    assert [field.column for field in schema.categories] == ["user_id"]
+    assert [number.column for number in schema.dense] == ["price"]
+    np.testing.assert_array_equal(model.predict_proba(whole)[1:], model.predict_proba(holed)[1:])
+    assert model.score(whole, sold) > 0.9
+
+
+def test_a_row_without_a_score_has_no_class() -> None:
+    frame, sold = clicks(60, 1)
+    model = DLRM(data__on_error="skip", epochs=1, **KEYS).fit(frame, sold)
+    broken = frame.with_columns(price=pl.Series(["cheap", *["0.5"] * 59]))
+    with pytest.warns(UserWarning, match="row 0, column price: 'cheap' is not a number"):
+        assert np.flatnonzero(np.isnan(model.predict_proba(broken)[:, 1])).tolist() == [0]
+    with (
+        pytest.warns(UserWarning, match="no score"),
+        pytest.raises(DataError, match=r"have no class.*: rows 0$"),
+    ):
+        model.predict(broken)
+
+
+def test_samples_have_weights() -> None:
+    frame, sold = clicks(300, 1)
+    wrong = np.arange(300) % 3 == 0
+    labels = np.where(wrong, np.where(sold == "yes", "no", "yes"), sold)
+    model = DLRM(**EASY, seed=3)
+    ones = model.fit(frame, labels, sample_weight=np.ones(300)).predict_proba(frame)
+    plain = DLRM(**EASY, seed=3).fit(frame, labels).predict_proba(frame)
+    np.testing.assert_array_equal(ones, plain)
+    weighted = DLRM(**EASY, seed=3)
+    weighted.fit(frame, labels, eval_set=(frame, sold), sample_weight=np.where(wrong, 0, 1))
+    # rows of no weight are as good as none: flip their labels back
+    same = DLRM(**EASY, seed=3).fit(frame, sold, sample_weight=np.where(wrong, 0.0, 1.0))
+    np.testing.assert_array_equal(weighted.predict_proba(frame), same.predict_proba(frame))
+    assert not np.array_equal(weighted.predict_proba(frame), plain)
+    right = weighted.predict(frame) == sold
+    assert weighted.score(frame, sold, wrong) == right[wrong].mean()
+    with pytest.raises(DataError, match=r"300 rows, but weights of shape \(2,\)"):
+        model.fit(frame, labels, sample_weight=[1, 2])
+    with pytest.raises(DataError, match="at least 0"):
+        model.fit(frame, labels, sample_weight=-np.ones(300))
+
+
 def test_callbacks_hear_every_line_and_may_stop() -> None:
     heard: list[dict[str, Any]] = []
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import neocpu
 from neocpu.core.errors import DataError
-from neocpu.ingest.dataset.convert import convert, expected_bytes
+from neocpu.ingest.dataset.convert import convert, expected_dataset
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.files import columnar
@@ -419,6 +419,6 @@ def test_the_place_in_a_zstd_file_is_estimated(tmp_path):
     options = ConvertOptions(schema=tree)
     convert([log], tmp_path / "x.h5", "table", options)
     size = (tmp_path / "x.h5").stat().st_size
-    assert 0.7 * size < expected_bytes([log], "table", options) < 2.5 * size
+    assert 0.7 * size < expected_dataset([log], "table", options).bytes < 2.5 * size
     part = look([log], looked_at=1 << 16)
     assert part.rows == rows or 0.5 * rows < part.rows < 2 * rows

@@ -164,10 +164,14 @@ def test_a_text_that_is_no_number_may_be_missing(tmp_path, kind, expected, inval
     assert make_card(data).attributes["invalid"] == {"n": invalid}
     card = {"missing": (), "dense": [entry | {"column": "n", "fitted": None}]}
     assert RawValues(card).dense({"n": NUMBERS})[:, 0].tolist() == expected
-    # mean and deviation are those of the numbers alone
+    # mean, deviation and edges are those of the numbers alone
     entry["transform"] = "standard"
+    bucket = {"columns": ["n"], "kind": "bucket", "buckets": 2, "name": "level"}
+    tree["category"] = [*CATEGORY["category"], bucket]
     data = made(tmp_path, "y,n,c\n0,1,a\n0,3,a\n0,?,a\n", tree)
-    assert data.take(np.arange(3)).dense[:, 0].tolist() == [-1, 1, 0]
+    rows = data.take(np.arange(3))
+    assert rows.dense[:, 0].tolist() == [-1, 1, 0]
+    assert rows.features["level"].codes.tolist() == [1, 2, 0]
     with pytest.raises(ConfigError, match="choose one of error, missing"):
         table_schema(tree | {"dense": [entry | {"invalid": "zero"}]})
 

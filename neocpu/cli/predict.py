@@ -1,7 +1,10 @@
 """`neocpu predict`: what does a model predict for each sample of some data?"""
 
+from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +12,10 @@ from neocpu.cli.screen.options import ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.presets import log_path
 from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
+
+if TYPE_CHECKING:
+    from neocpu.serve.scoring.ranks import ScoredRows
+    from neocpu.serve.scoring.score_file import ScoreFile
 
 
 @click.command()
@@ -53,7 +60,8 @@ def predict(
 
     MODEL: a run's folder or a checkpoint. DATA: raw logs, with or without labels, or converted .h5
     files. OUT has the columns row (from 0, over all DATA files) and prediction (click probability;
-    for mse the number itself).
+    for mse the number itself). With data.on_error=skip a row that cannot be read has no prediction,
+    and the column reason says why.
     """
     data = tuple(map(log_path, data))
     check_target(out, force, [model, *map(Path, data)])
@@ -65,45 +73,51 @@ def predict(
     comm = get_comm(ranks)
     prepare_threads(comm)
     from neocpu.serve.scoring.keys import key_columns
+    from neocpu.serve.scoring.ranks import score_rows
+    from neocpu.serve.scoring.rows import file_rows
     from neocpu.serve.scoring.score_file import ScoreFile
     from neocpu.serve.scoring.values import open_values
     from neocpu.train.checkpoint.best import checkpoint_of
-    from neocpu.train.run.evaluate import predict as score
-    from neocpu.train.run.scoring import restore
     from neocpu.train.watch.results import silent
 
     checkpoint = checkpoint_of(model, comm)
-    # Before the model is built: it tells from the columns whether the logs have labels.
     values = open_values(checkpoint, overrides)
-    unlabelled = unlabelled or values.lacks_label(data)
     columns = None
     # Only the rank that writes needs them.
     if keys and comm.rank == 0:
-        columns = key_columns(data, keys, values.schema, labelled=not unlabelled)
-    world, loader = restore(
-        checkpoint,
+        columns = key_columns(data, keys, values, unlabelled)
+    blocks = score_rows(
+        values,
         comm,
-        data,
+        file_rows(data, values, unlabelled),
         overrides=[*overrides, *values.vocabulary_override],
-        labelled=not unlabelled,
-        need_labels=False,
+        head=head,
         tell=partial(click.echo, err=True) if comm.rank == 0 else silent,
     )
-    file = ScoreFile(out, columns) if comm.rank == 0 else None
+    reasons = values.config.data.on_error == "skip"
+    if comm.rank == 0:
+        _write(blocks, ScoreFile(out, columns, reasons))
+    else:
+        deque(blocks, 0)  # scores this rank's share, and is handed nothing
+
+
+def _write(blocks: Iterator["ScoredRows"], file: "ScoreFile") -> None:
+    """Write the scores of all rows, and say how many there are."""
+    from neocpu.serve.scoring.rows import FaultCount
+
+    faults = FaultCount()
     try:
-        count = score(world, loader.batches(0, 0), file.write if file else _nowhere, head)
-        if file:
-            file.finish()
-            click.echo(f"{out}: {count} predictions")
+        for scores, why in blocks:
+            file.write(scores, why)
+            faults.add(why)
+        file.finish()
     finally:
-        if file:
-            file.discard()
+        file.discard()
+    click.echo(f"{file.path}: {file.rows - faults.count} predictions")
+    if faults.count:
+        click.echo(str(faults), err=True)
 
 
 def _repeated(option: str, values: tuple[str, ...]) -> list[str]:
     """An option on a command line, once for each value."""
     return [word for value in values for word in (option, value)]
-
-
-def _nowhere(_: object) -> None:
-    """Where ranks other than the first write their predictions."""

@@ -94,11 +94,7 @@ class _Faults:
 
     def add(self, path: Path, unit: str, before: int, faults: list[Fault]) -> None:
         for fault in faults:
-            where = f"{path}, {unit} {before + fault.line + 1}"
-            if fault.column:
-                description = f"{where}, column {fault.column}: {fault.text!r} {fault.reason}"
-            else:
-                description = f"{where} {fault.reason}: {fault.text!r}"
+            description = fault.described(f"{path}, {unit} {before + fault.line + 1}")
             if not self.skip:
                 raise DataError(f"{description} ({HOW_TO_SKIP})")
             self.count += 1

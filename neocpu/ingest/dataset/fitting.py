@@ -74,7 +74,15 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
     # Without its transform, which is what is looked for.
     numbers = [replace(each, transform="none") for each in standard]
     # Buckets cut numbers, so the column of a category is read as a dense one here.
-    numbers += [DenseField(each.column, each.name, "float") for each in buckets]
+    numbers += [
+        DenseField(
+            each.column,
+            each.name,
+            "float",
+            invalid="missing" if each.column in schema.lenient else "error",
+        )
+        for each in buckets
+    ]
     fields = replace(
         schema, label=None, more_labels=(), categories=(), dense=tuple(numbers), session=""
     )

@@ -4,6 +4,7 @@ Numbers, codes, hours of times and words (true, false) of flat fields: text[begi
 status means in words is in `WHY`.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -92,15 +93,17 @@ def dense_kind(number: DenseField) -> FieldKind:
     return FieldKind(number.kind, lenient=number.invalid == "missing")
 
 
-def category_kind(category: CategoryField, integers: frozenset[str]) -> FieldKind:
-    """How a category's column is read."""
+def category_kind(
+    category: CategoryField, integers: frozenset[str], lenient: Collection[str]
+) -> FieldKind:
+    """How a category's column is read; integers, lenient : as of a parser and its schema."""
     if category.kind in TIME_KINDS:
         return FieldKind("time", form=category.time)
     if category.kind == "bucket":
-        return FieldKind("float")
-    if category.column in integers:
-        return FieldKind("int")
-    return FieldKind(category.kind, category.digits if category.kind == "hex" else 0)
+        return FieldKind("float", lenient=category.column in lenient)
+    if category.kind != "hex":
+        return FieldKind(category.kind)
+    return FieldKind("int") if category.column in integers else FieldKind("hex", category.digits)
 
 
 class FieldParser:

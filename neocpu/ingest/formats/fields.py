@@ -31,6 +31,12 @@ class Fault(NamedTuple):
     text: str
     reason: str
 
+    def described(self, where: str) -> str:
+        """What is wrong, and where."""
+        if not self.column:
+            return f"{where} {self.reason}: {self.text!r}"
+        return f"{where}, column {self.column}: {self.text!r} {self.reason}"
+
 
 class Items(NamedTuple):
     """The items of a column of lists.

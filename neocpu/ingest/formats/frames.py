@@ -1,9 +1,10 @@
 """How do the rows of a data frame become samples? As the same rows of a file do.
 
 Every value becomes the text that it has in a file: null and NaN are empty, true and false are
-words, a date is 2014-10-21 and a time 2014-10-21T05:00:00.000000. The texts of a column are laid
-side by side, without delimiters, for the parser that reads files. So codes, numbers and faults are
-those of the same rows in a file, whatever characters a text has.
+words, a date is 2014-10-21 and a time 2014-10-21T05:00:00.000000, and a whole number is written
+without a point, whatever type holds it (see `Schema.points`). The texts of a column are laid side
+by side, without delimiters, for the parser that reads files. So codes, numbers and faults are those
+of the same rows in a file, whatever characters a text has.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,8 +16,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
-from neocpu.core.types import Elements
+from neocpu.ingest.formats.field_values import FieldKind
 from neocpu.ingest.formats.fields import I32, Fields, Items
+from neocpu.ingest.formats.mixed_types import series_of_several_types
 from neocpu.ingest.formats.parsed import Parsed, joined
 from neocpu.ingest.formats.schema import TIME_KINDS, Schema
 from neocpu.ingest.formats.text import TextParser
@@ -46,9 +48,9 @@ def as_frame(data: Any) -> pl.DataFrame:
         if isinstance(data, pl.LazyFrame):
             return data.collect()
         if isinstance(data, Mapping):
-            return pl.DataFrame({str(name): _plain(values) for name, values in data.items()})
+            return _columns(data)
         if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
-            return pl.from_pandas(data.rename(columns=str))
+            return _pandas(data)
         if hasattr(data, "__arrow_c_stream__"):
             return pl.DataFrame(data)
     except POLARS_ERRORS as error:
@@ -63,12 +65,36 @@ def as_frame(data: Any) -> pl.DataFrame:
     )
 
 
-def _plain(values: object) -> Elements | list[object] | pl.Series:
-    """Values of one column of a mapping; a matrix is a column of lists."""
-    array = np.asarray(values) if not isinstance(values, list | pl.Series) else values
-    if isinstance(array, np.ndarray) and array.dtype.kind == "O":
-        return list(array)
-    return array
+def _pandas(data: Any) -> pl.DataFrame:
+    """A frame of pandas, whose columns of objects may hold anything."""
+    try:
+        return pl.from_pandas(data.rename(columns=str))
+    except POLARS_ERRORS:
+        if not data.columns.is_unique:
+            raise
+        return _columns(dict(data.items()))
+
+
+def _columns(columns: Mapping[object, object]) -> pl.DataFrame:
+    return pl.DataFrame({str(name): _series(values) for name, values in columns.items()})
+
+
+def _series(values: Any) -> pl.Series:
+    """One column; a matrix is a column of lists."""
+    if isinstance(values, pl.Series):
+        return values
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.tolist()  # None where it is masked
+    is_arrow = hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__")
+    if is_arrow and str(getattr(values, "dtype", "")) != "object":
+        return pl.Series("", values)
+    array = values if isinstance(values, list) else np.asarray(values)
+    if isinstance(array, np.ndarray) and array.dtype.kind != "O":
+        return pl.Series("", array)
+    items = list(array)
+    # polars goes by the values that come first, and makes numbers of truths behind a NaN
+    mixed = series_of_several_types(items) if len({*map(type, items)} - {type(None)}) > 1 else None
+    return pl.Series("", items) if mixed is None else mixed
 
 
 def parse_frame(frame: pl.DataFrame, schema: Schema) -> Parsed:
@@ -116,11 +142,12 @@ class FrameReader:
         leaves = {name: _leaf(types[name]) for name in self.columns if name in types}
         if faults := _column_faults(schema, types, self._structs, subject):
             raise DataError(f"{where}: {faults}")
-        self._integers = schema.integers
+        self._points = schema.points
+        self._known = schema.known
         numbers = frozenset(
             field.column
             for field in schema.categories
-            if field.kind == "hex" and leaves[field.column].is_integer()
+            if field.kind == "hex" and leaves[field.column].is_numeric()
         )
         categories = tuple(
             # Dates of a frame are written out as ISO texts, whatever form the schema names.
@@ -150,16 +177,15 @@ class FrameReader:
         items = {}
         texts = _Texts()
         for column, series in enumerate(self._series(frame)):
-            integer = series.name in self._integers
             if isinstance(series.dtype, pl.List | pl.Array):
-                items[column] = _items(series, integer, texts)
+                items[column] = self._items(series, texts)
                 # an empty list is an empty field, which the card counts
                 end[column] = items[column].lengths > 0
             else:
                 if series.dtype == pl.Boolean and not self._words:
                     # Schemas of version 1 knew no true and false: booleans were numbers.
                     series = series.cast(pl.Int8)
-                begin[column], end[column] = texts.add(_text_of(series, integer))
+                begin[column], end[column] = texts.add(self._text_of(series))
         return Fields(texts.join(), begin, end, [], items)
 
     def _series(self, frame: pl.DataFrame) -> Iterator[pl.Series]:
@@ -171,6 +197,54 @@ class FrameReader:
                 parts[alias] = lists.list.eval(pl.element().struct.field(inner)).alias(alias)
         for name in self.parser.schema.columns:
             yield parts[name] if name in parts else frame.get_column(name)
+
+    def _items(self, series: pl.Series, texts: "_Texts") -> Items:
+        """The items of a column of lists; a null is an empty list, in a list an empty item."""
+        # Arrays of fixed length lack the functions of lists.
+        if isinstance(series.dtype, pl.Array):
+            series = series.cast(pl.List(series.dtype.inner))
+        lengths = series.list.len().fill_null(0).to_numpy().astype(np.int32)
+        # `explode` makes a null of an empty list, which would be an item.
+        values = series.filter(series.list.len() > 0).explode()
+        begin, end = texts.add(self._text_of(values))
+        return Items(lengths, begin, end, end, end)
+
+    def _text_of(self, series: pl.Series) -> pl.Series:
+        """Values as the text that they have in a file; null is empty."""
+        dtype = series.dtype
+        if dtype.is_float() or dtype.is_decimal():
+            return self._number_texts(series)
+        if isinstance(dtype, pl.Datetime):
+            digits = {"ms": 3, "us": 6, "ns": 9}[dtype.time_unit]
+            form = f"%Y-%m-%dT%H:%M:%S%.{digits}f" + "%z" * bool(dtype.time_zone)
+            return series.dt.strftime(form)
+        return series if dtype == pl.Binary else series.cast(pl.String)
+
+    def _number_texts(self, series: pl.Series) -> pl.Series:
+        """Numbers that need not be whole; those that are have no point, where the schema says so.
+
+        Of values that a model knows, the form that it knows is taken.
+        """
+        known = self._known.get(series.name)
+        if series.dtype.is_float():
+            series = series.fill_nan(None)
+        pointed = series.cast(pl.String)
+        if known is None and series.name in self._points:
+            return pointed
+        if series.dtype.is_decimal():
+            shortest = pointed.str.replace(r"\.?0+$", "")
+            texts = shortest.zip_with(pointed.str.contains(".", literal=True), pointed)
+        else:
+            # a number that is not an integer stays as it is, for the parser to refuse
+            whole = series.cast(pl.Int64, strict=False)
+            same = (whole.cast(series.dtype) == series).fill_null(False)
+            texts = whole.cast(pl.String).zip_with(same, pointed)
+        if known is None:
+            return texts
+        laid = _Texts()
+        begin, end = laid.add(texts)
+        codes, _ = self.parser.fields.parse(laid.join(), begin, end, FieldKind("text"))
+        return texts.zip_with(pl.Series(np.isin(codes, known)), pointed)
 
 
 def _structs(schema: Schema, types: Mapping[str, pl.DataType]) -> dict[str, tuple[str, str]]:
@@ -217,9 +291,13 @@ class _Texts:
         self._size = 0
 
     def add(self, series: pl.Series) -> tuple[I32, I32]:
-        """Append texts [n] (null: empty); returns their borders i32[n]."""
-        lengths = series.str.len_bytes().fill_null(0).to_numpy()
-        self._parts.append((series.str.join("").item() or "").encode())
+        """Append texts or bytes [n] (null: empty); returns their borders i32[n]."""
+        if series.dtype == pl.Binary:  # UTF-8 or not: in a file, a text is its bytes
+            lengths = series.bin.size().fill_null(0).to_numpy().astype(np.int64)
+            self._parts.append(b"".join(series.drop_nulls().to_list()))
+        else:
+            lengths = series.str.len_bytes().fill_null(0).to_numpy()
+            self._parts.append((series.str.join("").item() or "").encode())
         end = self._size + np.cumsum(lengths, dtype=np.int64)
         begin = end - lengths
         self._size += len(self._parts[-1])
@@ -229,18 +307,6 @@ class _Texts:
         """All texts, u8[n], never empty."""
         # A bytearray, as kernels are compiled for arrays that can be written.
         return np.frombuffer(bytearray(b"".join([*self._parts, b"\n"])), np.uint8)
-
-
-def _items(series: pl.Series, integer: bool, texts: _Texts) -> Items:
-    """The items of a column of lists; a null is an empty list, a null in a list an empty item."""
-    # Arrays of fixed length lack the functions of lists.
-    if isinstance(series.dtype, pl.Array):
-        series = series.cast(pl.List(series.dtype.inner))
-    lengths = series.list.len().fill_null(0).to_numpy().astype(np.int32)
-    # `explode` makes a null of an empty list, which would be an item.
-    values = series.filter(series.list.len() > 0).explode()
-    begin, end = texts.add(_text_of(values, integer))
-    return Items(lengths, begin, end, end, end)
 
 
 def _leaf(dtype: pl.DataType) -> Any:
@@ -267,25 +333,6 @@ def _fault_of(dtype: pl.DataType, is_list: bool) -> str:
                 "is the weight"
             )
         return f"holds lists of {inner}; their items must be values" if inner.is_nested() else ""
-    if isinstance(dtype, pl.Binary | pl.Object | pl.Duration):
+    if isinstance(dtype, pl.Object | pl.Duration):
         return f"is of type {dtype}, which has no text; cast it first"
     return ""
-
-
-def _text_of(series: pl.Series, integer: bool) -> pl.Series:
-    """Values as the text that they have in a file; null is empty.
-
-    integer : whole numbers that are stored as floats are written without a point.
-    """
-    dtype = series.dtype
-    if dtype.is_float():
-        series = series.fill_nan(None)
-        if integer:
-            # a number that is not an integer stays as it is, for the parser to refuse
-            whole = series.cast(pl.Int64, strict=False)
-            same = (whole.cast(dtype) == series).fill_null(False)
-            return whole.cast(pl.String).zip_with(same, series.cast(pl.String))
-    if isinstance(dtype, pl.Datetime):
-        digits = {"ms": 3, "us": 6, "ns": 9}[dtype.time_unit]
-        return series.dt.strftime(f"%Y-%m-%dT%H:%M:%S%.{digits}f" + "%z" * bool(dtype.time_zone))
-    return series.cast(pl.String)

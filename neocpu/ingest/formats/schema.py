@@ -3,12 +3,12 @@
 import csv
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from neocpu.core.errors import DataError
-from neocpu.core.types import Tree
+from neocpu.core.types import Elements, Tree
 
 TRANSFORMS = ("log1p", "none")  # of --dense-transform
 DENSE_TRANSFORMS = (*TRANSFORMS, "standard")
@@ -130,8 +130,10 @@ class Schema:
     stand for an empty field. words : true and false are numbers, and clicks may be 1.0 or -1.
     more_labels : besides `label`. session : the category whose value names a sample's session.
     decimal : the point of numbers that are no integers. encoding : of the text, by Python's name;
-    "": UTF-8, or UTF-16 with a byte order mark. tree : the schema as it is written into datasets
-    and checkpoints.
+    "": UTF-8, or UTF-16 with a byte order mark.
+    whole : a whole number has no point in a text, though its column is one of floats. known : codes
+    that a model knows of columns of texts, by which a number gets its point or none. tree : the
+    schema as it is written into datasets and checkpoints.
     """
 
     name: str
@@ -150,6 +152,8 @@ class Schema:
     session: str = ""
     decimal: str = "."
     encoding: str = ""
+    whole: bool = False
+    known: Mapping[str, Elements] = field(default_factory=dict)
     tree: Tree | None = None
 
     @property
@@ -189,6 +193,21 @@ class Schema:
             if category.kind == "int" or whole:
                 columns.add(category.column)
         return columns
+
+    @property
+    def lenient(self) -> set[str]:
+        """Columns in which a text that is no number is missing, for their buckets too."""
+        return {number.column for number in self.dense if number.invalid == "missing"}
+
+    @property
+    def points(self) -> set[str]:
+        """Columns in whose texts a whole number of a float keeps its point: "4.0", not "4"."""
+        if self.whole:
+            return set()
+        texts = {category.column for category in self.categories if category.kind == "text"}
+        texts |= {label.column for label in self.labels if label.positive}
+        words = {category.column for category in self.categories if category.kind == "hex"}
+        return texts - words - self.integers
 
     @property
     def unfitted(self) -> bool:

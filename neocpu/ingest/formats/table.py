@@ -52,8 +52,10 @@ weights = "tag_weights"    # or weights in lists of another column, or in a fiel
 name = "topics"            # another name for the feature (one column only)
 
 Means, deviations and edges are fitted on the train data (`neocpu.ingest.dataset.fitting`) and
-written into the entries as `fitted`; with `version = 1` a schema is read as neocpu 0.1.0 did: no
-quotes, and a missing integer is code 0.
+written into the entries as `fitted`. `version = 3`, which `neocpu init` writes, gives a whole
+number the same text whatever type holds it: 196.0 of a column of floats is the category 196 (2, the
+default: 196.0). With `version = 1` a schema is read as neocpu 0.1.0 did: no quotes, and a missing
+integer is code 0.
 """
 
 import codecs
@@ -85,7 +87,8 @@ from neocpu.ingest.formats.schema import (
 from neocpu.ingest.formats.table_entries import Problems, SchemaEntry, is_utf8
 from neocpu.ingest.formats.times import format_fault
 
-VERSION = 2
+VERSION = 2  # where a schema names none
+VERSIONS = (1, 2, 3)
 MOST_BUCKETS = 1 << 20
 MOST_INPUTS = 1 << 16  # of a column of vectors
 DECIMALS = (".", ",")
@@ -274,8 +277,8 @@ def table_schema(
     problems = Problems(where)
     top = SchemaEntry(problems, "", tree, _TOP)
     version = top.get("version", VERSION)
-    if version not in (1, VERSION):
-        top.wrong(f"version = {version}; choose 1 or {VERSION}")
+    if version not in VERSIONS:
+        top.wrong(f"version = {version}; choose one of {', '.join(map(str, VERSIONS))}")
     labels = tuple(_label(entry) for entry in _entries(problems, top, "label", _LABEL))
     dense = tuple(
         number
@@ -306,6 +309,7 @@ def table_schema(
         session=top.get("session", ""),
         decimal=top.get("decimal", ".", DECIMALS),
         encoding=_encoding(top),
+        whole=version > 2,
         tree=_complete(tree, transform),
     )
     _check(top, schema)

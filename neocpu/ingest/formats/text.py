@@ -61,7 +61,10 @@ class TextParser:
             (number, (self.vectors.position(number), dense_kind(number))) for number in schema.dense
         ]
         kinds = [
-            (category, (self.position[category.column], category_kind(category, integers)))
+            (
+                category,
+                (self.position[category.column], category_kind(category, integers, schema.lenient)),
+            )
             for category in schema.categories
         ]
         self.single = [(category, key) for category, key in kinds if not category.is_list]

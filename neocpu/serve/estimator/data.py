@@ -10,28 +10,43 @@ import polars as pl
 from neocpu.core.errors import DataError
 from neocpu.core.types import Elements
 from neocpu.ingest.formats.frames import as_frame
+from neocpu.train.advice.roles import is_code
 from neocpu.train.advice.write import Wishes, write_config
 
 CONFIG = "config.toml"
 LABEL = "label"
+WEIGHT = "sample_weight"
 
 
 @dataclass(frozen=True)
 class LabelledFrame:
-    """Rows and their labels: numbers f32 or f64 [n], clicks as 0 and 1."""
+    """Rows and their labels: numbers f32 or f64 [n], clicks as 0 and 1.
+
+    weights : of the rows in the loss f64[n]; None: all 1.
+    """
 
     features: pl.DataFrame
     labels: Elements
+    weights: Elements | None = None
 
-    def write(self, path: Path, label: str) -> None:
-        """As Parquet. Raises DataError for labels of other rows, and on a full disk."""
-        if self.labels.shape != (self.features.height,):
-            raise DataError(
-                f"{self.features.height} rows, but labels of shape {self.labels.shape}; each row "
-                "needs one label"
-            )
+    def write(self, path: Path, label: str, weight: str = "") -> None:
+        """As Parquet; weight : the column of the weights ("": none).
+
+        Raises DataError for labels or weights of other rows, and on a full disk.
+        """
+        columns = [(label, "labels", self.labels)]
+        if weight:
+            ones = np.ones(self.features.height)
+            columns.append((weight, "weights", ones if self.weights is None else self.weights))
+        for _, what, values in columns:
+            if values.shape != (self.features.height,):
+                raise DataError(
+                    f"{self.features.height} rows, but {what} of shape {values.shape}; each row "
+                    "needs one"
+                )
+        series = [pl.Series(name, values) for name, _, values in columns]
         try:
-            self.features.with_columns(pl.Series(label, self.labels)).write_parquet(path)
+            self.features.with_columns(series).write_parquet(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -50,18 +65,27 @@ def kinds_of(
 ) -> tuple[list[str], list[str]]:
     """(columns that are numbers, columns that are categories), but lists, which say it themselves.
 
-    numbers, categories : those that the user named. Others: floats are numbers, texts, whole
-    numbers, truths and categoricals are categories; dates and times are looked at by
-    `neocpu.train.advice`.
+    numbers, categories : those that the user named. Others: floats are numbers, unless they are
+    whole and `neocpu.train.advice` takes them for codes (pandas makes floats of whole numbers where
+    one is missing); texts, whole numbers, truths and categoricals are categories; dates and times
+    are looked at by `neocpu.train.advice`.
     """
     dense = []
     sparse = []
     for name, kind in frame.schema.items():
-        if name in numbers or (kind.is_float() and name not in categories):
+        if name in categories or (name not in numbers and _is_category(kind)):
+            sparse.append(name)
+        elif name in numbers or (kind.is_float() and not _are_codes(frame[name])):
             dense.append(name)
-        elif name in categories or _is_category(kind):
+        elif kind.is_float():
             sparse.append(name)
     return dense, sparse
+
+
+def _are_codes(values: pl.Series) -> bool:
+    """Whether floats are whole numbers that stand for something."""
+    present = values.fill_nan(None).drop_nulls()
+    return present.len() > 0 and is_code(values.name, present, present.n_unique())
 
 
 def _is_category(kind: pl.DataType) -> bool:
@@ -75,8 +99,10 @@ def write_run(
     valid: Sequence[LabelledFrame],
     numbers: Collection[str],
     categories: Collection[str],
-) -> Path:
-    """Write data and config of a run; returns the config.
+) -> tuple[Path, str]:
+    """Write data and config of a run.
+
+    Returns the config, and the column of the rows' weights ("": there are none).
 
     Raises DataError for a file that is there already, and as `neocpu init` does.
     """
@@ -87,13 +113,24 @@ def write_run(
     for path in (config, *paths):
         if path.exists():
             raise DataError(f"{path} exists; choose another out=, or remove it")
-    label = LABEL
-    # A column of X may have any name.
-    while label in train.features.columns:
-        label += "_"
+    label = _new_name(LABEL, train.features)
+    weight = "" if train.weights is None else _new_name(WEIGHT, train.features)
     for path, rows in zip(paths, (train, *valid)):
-        rows.write(path, label)
+        rows.write(path, label, weight)
     dense, sparse = kinds_of(train.features, numbers, categories)
-    wishes = Wishes(label=label, dense=dense, categories=sparse, valid=paths[1:])
+    wishes = Wishes(
+        label=label,
+        dense=dense,
+        categories=sparse,
+        left_out=[weight] if weight else [],
+        valid=paths[1:],
+    )
     write_config(paths[:1], config, wishes)
-    return config
+    return config, weight
+
+
+def _new_name(name: str, frame: pl.DataFrame) -> str:
+    """A name that no column has."""
+    while name in frame.columns:
+        name += "_"
+    return name

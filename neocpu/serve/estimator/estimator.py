@@ -11,6 +11,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,7 +42,8 @@ class DLRM:
     out : folder of results, which must not have any (None: a temporary one, removed with the
         estimator).
     numbers, categories : names of columns whose kind is not to be guessed. Otherwise columns of
-        floats are numbers, and those of texts, whole numbers and lists are categories.
+        floats are numbers (unless they are whole and look like codes), and those of texts, whole
+        numbers and lists are categories.
     verbose : whether lines of the run are printed.
     keys : of a config, with "__" for the dots: `training__batch_size=128`. The last name is enough
         where it is unique: `batch_size=128`, `embedding_dim=16`, `epochs=2`, `loss="mse"`;
@@ -124,6 +126,7 @@ class DLRM:
         y: object,
         eval_set: Rows | Sequence[Rows] | None = None,
         callbacks: Sequence[Callback] = (),
+        sample_weight: object = None,
     ) -> Self:
         """Train on rows X and their labels y, as `neocpu train` does on the same rows.
 
@@ -134,6 +137,8 @@ class DLRM:
             (`patience=`) and the best checkpoint need.
         callbacks : each is called with every line of metrics.jsonl, a dict of step, samples, split
             and metrics; one that returns True ends the training well after this step.
+        sample_weight : numbers [n] from 0 on, by which the gradients of rows are multiplied
+            (`data.sample_weight`); None: all 1. Metrics are not weighted.
 
         Raises DataError and ConfigError for what cannot be trained on, TrainingError for a loss
         that is not finite.
@@ -147,11 +152,15 @@ class DLRM:
         if not self._regresses:
             self.classes_ = self._two_classes(y)
         train = self._labelled(features, y)
+        if sample_weight is not None:
+            train = replace(train, weights=np.asarray(sample_weight, np.float64))
         valid_frames = [self._labelled(feature_frame(rows), labels) for rows, labels in pairs]
         folder = self._new_folder()
-        config = write_run(folder, train, valid_frames, self.numbers or (), self.categories or ())
+        config, weight = write_run(
+            folder, train, valid_frames, self.numbers or (), self.categories or ()
+        )
         self.out_ = folder
-        self.overrides_ = run_overrides(config, self._keys)
+        self.overrides_ = run_overrides(config, self._keys, weight)
         self.feature_names_in_ = np.array(features.columns, object)
         self.n_features_in_ = features.width
         self._train(config, callbacks)
@@ -223,18 +232,30 @@ class DLRM:
         return np.column_stack([np.float32(1) - clicks, clicks])
 
     def predict(self, X: object) -> Elements:
-        """The more probable class of each row; numbers f32[n] where the loss is "mse"."""
-        scores = self._scores(X)
-        return scores if self._regresses else self.classes_[(scores >= 0.5).astype(int)]
+        """The more probable class of each row; numbers f32[n] where the loss is "mse".
 
-    def score(self, X: object, y: object) -> float:
-        """Accuracy; R squared where the loss is "mse"."""
+        Raises DataError for a row that has no score (`data__on_error="skip"`), and so no class.
+        """
+        scores = self._scores(X)
+        if self._regresses:
+            return scores
+        if np.isnan(scores).any():
+            raise DataError(
+                "rows without a score have no class; predict_proba gives NaN for them: rows "
+                f"{', '.join(map(str, np.flatnonzero(np.isnan(scores))[:10]))}"
+            )
+        return self.classes_[(scores >= 0.5).astype(int)]
+
+    def score(self, X: object, y: object, sample_weight: object = None) -> float:
+        """Accuracy; R squared where the loss is "mse". Rows count by `sample_weight` [n]."""
         labels = np.asarray(y)
+        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         predicted = self.predict(X)
         if not self._regresses:
-            return float(np.mean(predicted == labels))
-        residual = float(np.sum((labels - predicted.astype(np.float64)) ** 2))
-        return 1.0 - residual / float(np.sum((labels - labels.mean()) ** 2))
+            return float(np.average(predicted == labels, weights=weights))
+        mean = np.average(labels, weights=weights)
+        residual = np.average((labels - predicted.astype(np.float64)) ** 2, weights=weights)
+        return 1.0 - float(residual / np.average((labels - mean) ** 2, weights=weights))
 
     def _scores(self, X: object) -> F32:
         from neocpu.serve.estimator.data import feature_frame

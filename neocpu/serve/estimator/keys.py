@@ -56,8 +56,10 @@ def overrides_of(keys: Mapping[str, object]) -> list[str]:
     return overrides
 
 
-def run_overrides(config: Path, keys: Mapping[str, object]) -> list[str]:
+def run_overrides(config: Path, keys: Mapping[str, object], weight: str = "") -> list[str]:
     """The overrides of a drafted config for these keyword arguments.
+
+    weight : the column of the samples' weights ("": none).
 
     All rows are trained on, and the bottom layers end with the width of an embedding, if only that
     is given.
@@ -69,6 +71,14 @@ def run_overrides(config: Path, keys: Mapping[str, object]) -> list[str]:
         drafted = load(config).model.bottom
         (dim,) = (value for name, value in keys.items() if name.endswith("embedding_dim"))
         overrides.append(f"model.bottom={toml_text([*drafted[:-1], _plain(dim)])}")
+    if weight:
+        schema = load(config).data.schema
+        assert isinstance(schema, Mapping)
+        labels = [schema["label"], {"column": weight, "kind": "number"}]
+        overrides += [
+            f"data.schema.label={toml_text(labels)}",
+            f"data.sample_weight={toml_text(weight)}",
+        ]
     # The drafted config splits its rows; here valid rows come from eval_set.
     return ["data.split=[]", *overrides]
 

@@ -51,6 +51,7 @@ class DataFacts:
     missing : texts that stand for an empty field.
     vocabularies : codes by feature, row i + 1 for entry i; {}: there are none.
     single : features of which every sample has exactly one value.
+    whole : as of a schema.
     """
 
     dense: tuple[DenseField, ...]
@@ -58,6 +59,7 @@ class DataFacts:
     missing: tuple[str, ...] = ()
     vocabularies: Mapping[str, Elements] = field(default_factory=dict)
     single: frozenset[str] = frozenset()
+    whole: bool = False
 
 
 def refuse_unknown_operations(file: CheckpointFile) -> None:
@@ -102,7 +104,7 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
     if schema is not None:
         fields = {each.name: each for each in schema.categories if each.name in features}
         single = frozenset(name for name, each in fields.items() if not each.is_list)
-        return DataFacts(schema.dense, fields, schema.missing, vocabularies, single)
+        return DataFacts(schema.dense, fields, schema.missing, vocabularies, single, schema.whole)
     if dataset is None or len(dataset.dense_columns) != inputs:
         dense = tuple(DenseField(f"dense{i}", f"dense{i}", "float", "none") for i in range(inputs))
         return DataFacts(dense, {}, (), vocabularies)
@@ -193,6 +195,7 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> Facts:
         "features": feature_cards(config.tables, facts, seed),
         "dense": [_dense_card(column) for column in facts.dense],
         "missing": list(facts.missing),
+        **({"whole": True} if facts.whole else {}),
     }
 
 

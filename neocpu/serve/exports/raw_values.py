@@ -191,8 +191,21 @@ class RawValues:
         """Whether a field is empty: None, NaN, or a text that stands for it."""
         if isinstance(value, str):
             return value in self.empty
+        if value is None or type(value).__name__ == "NAType":  # of pandas, which is not imported
+            return True
         # Only NaN differs from itself, whichever library's NaN it is.
-        return value is None or bool(value != value)
+        return bool(value != value)
+
+    def text_of(self, value: Value) -> str:
+        """The text of a value that is there, as it stands in a log."""
+        if isinstance(value, (bool, np.bool_)):
+            return str(value).lower()
+        # a whole number has no point, whatever type holds it
+        if self.card.get("whole") and isinstance(value, (float, np.floating)):
+            number = float(value)
+            whole = abs(number) < 2**63 and number.is_integer()
+            return str(int(number)) if whole else str(value)
+        return value.decode() if isinstance(value, bytes) else str(value)
 
     # ---- numbers ----
 
@@ -262,7 +275,7 @@ class RawValues:
         """64-bit codes uint64[n] of values of a feature, each looked at once."""
         missing = np.array([self.is_missing(value) for value in values], bool)
         if feature["kind"] == "text":
-            texts = ["" if none else str(v) for v, none in zip(values, missing)]
+            texts = ["" if none else self.text_of(v) for v, none in zip(values, missing)]
             return np.where(missing, np.uint64(feature["missing"]), fnv1a64(texts))
         codes = [
             feature["missing"] if none else code_of(value, feature)

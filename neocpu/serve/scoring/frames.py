@@ -1,31 +1,39 @@
 """How does a table in memory become samples? By the schema of the log, as a file's rows would."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
 import polars as pl
 
 from neocpu.core.errors import DataError
+from neocpu.ingest.formats.fields import Fault
 from neocpu.ingest.formats.frames import parse_frame
 from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import Schema
 
-SHOWN = 10  # problems in a message
+SHOWN = 10  # faults in a message
 
 
 def parsed(frame: pl.DataFrame, schema: Schema) -> Parsed:
     """The samples of a polars frame. Raises DataError with all that is wrong with its columns."""
     samples = parse_frame(frame, schema)
     if samples.faults:
-        lines = [
-            f"row {fault.line}, column {fault.column}: {fault.text!r} {fault.reason}"
-            for fault in samples.faults[:SHOWN]
-        ]
-        if len(samples.faults) > SHOWN:
-            lines.append(f"and {len(samples.faults) - SHOWN} more rows")
-        raise DataError(f"the table has values that cannot be used: {'; '.join(lines)}")
+        raise DataError(listed(described(samples.faults)))
     return samples
+
+
+def described(faults: Sequence[Fault]) -> dict[int, str]:
+    """What is wrong with rows of a table in memory, by their numbers from 0."""
+    return {fault.line: fault.described(f"row {fault.line}") for fault in faults}
+
+
+def listed(faults: Mapping[int, str]) -> str:
+    """Faults of rows in a message."""
+    lines = list(faults.values())[:SHOWN]
+    if len(faults) > SHOWN:
+        lines.append(f"and {len(faults) - SHOWN} more rows")
+    return f"the data have values that cannot be used: {'; '.join(lines)}"
 
 
 def is_paths(data: object) -> TypeGuard[str | Path | Sequence[str | Path]]:

@@ -1,7 +1,6 @@
 """Which key columns of raw logs stand beside the predictions? Those that the user names."""
 
-import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -9,83 +8,87 @@ import polars as pl
 from neocpu.core.errors import DataError
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.kinds import kind_of
-from neocpu.ingest.formats.files.streams import is_plain
 from neocpu.ingest.formats.frames import POLARS_ERRORS
-from neocpu.ingest.formats.readers import UNIT, text_blocks
-from neocpu.ingest.formats.schema import Schema, plain_names
-from neocpu.ingest.formats.sources import frames_of
+from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.formats.sources import frames_of, open_source
+from neocpu.serve.scoring.rows import schema_without_labels
+from neocpu.serve.scoring.values import ValueMap
 from neocpu.tables.hdf5.walk import one_line
 
-RESERVED = ("row", "prediction")
+RESERVED = ("row", "prediction", "reason")
 
 
 def key_columns(
-    paths: Sequence[str | Path], names: Sequence[str], schema: Schema, labelled: bool = True
+    paths: Sequence[str | Path], names: Sequence[str], values: ValueMap, unlabelled: bool = False
 ) -> pl.DataFrame:
     """Columns of all rows of raw logs, in order; text files give text.
 
-    schema : says how text is cut into columns, and what they are called where no header does.
-    labelled : do the logs have its label?
+    values : of the model, whose schema says how text is cut into columns, and what they are called
+    where no header does. unlabelled : as of `schema_without_labels`.
 
-    Raises DataError for a column that a file does not have, and for a converted file.
+    A line with another number of columns has none of these keys. Raises DataError for a column that
+    a file does not have, and for a converted file.
     """
-    if not labelled:
-        schema = schema.without_labels()
     clash = [name for name in names if name in RESERVED]
     if clash:
         raise DataError(f"column {clash[0]!r} cannot stand beside the predictions: {RESERVED}")
     wanted = list(dict.fromkeys(names))
-    parts = [_columns(path, wanted, schema) for path in all_files(paths)]
+    parts = [_columns(path, wanted, values, unlabelled) for path in all_files(paths)]
     # Relaxed: a column of numbers in one Parquet file may be one of floats in the next.
     return pl.concat(parts, how="vertical_relaxed")
 
 
-def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
+def _columns(path: Path, names: list[str], values: ValueMap, unlabelled: bool) -> pl.DataFrame:
     if kind_of(path) == "hdf5":
         raise DataError(f"{path}: a converted file has no key columns; name the raw log")
+    schema = schema_without_labels(path, values, unlabelled)
     try:
         file = frames_of(path, schema)
-        text = _text(path, schema) if file is None else pl.LazyFrame()
-        columns = [*(text.collect_schema() if file is None else file.types)]
-        keys = {key: value for key, value in folder_keys(path).items() if key not in columns}
-        missing = [name for name in names if name not in (*columns, *keys)]
-        if missing:
-            raise DataError(
-                f"{path}: has no column {', '.join(map(repr, missing))} to stand beside the "
-                f"predictions; it has {', '.join(columns)}"
-            )
-        own = {name: name for name in names if name in columns}
         if file is None:
-            frame = text.select([*own]).collect()
-        else:
-            frame = pl.concat(rows.frame for rows in file.batches(own))
-        constants = [pl.lit(value).alias(name) for name, value in keys.items()]
-        return frame.with_columns(constants).select(names)
+            return _texts(path, names, schema)
+        keys = _keys(path, names, [*file.types])
+        own = {name: name for name in _own(names, keys, [*file.types])}
+        frame = pl.concat(rows.frame for rows in file.batches(own))
+        return frame.with_columns(**keys).select(names)
     except POLARS_ERRORS as error:
         raise DataError(f"{path}: its key columns cannot be read: {one_line(error)}") from error
 
 
-def _text(path: Path, schema: Schema) -> pl.LazyFrame:
-    """A text file, all columns as text."""
-    named = schema.columns and not schema.header
-    source: Path | io.BytesIO = path
-    separator = schema.delimiter
-    several = len(separator.encode()) > 1  # bytes, where polars takes one only
-    if several or schema.encoding or not is_plain(path):
-        blocks = text_blocks(path, encoding=schema.encoding)
-        text = b"".join(block.text.tobytes() for block in blocks)
-        if several:
-            text = text.replace(separator.encode(), UNIT.encode())
-            separator = UNIT
-        source = io.BytesIO(text)
-    frame = pl.scan_csv(
-        source,
-        separator=separator,
-        quote_char=schema.quote or None,
-        has_header=schema.header,
-        # a key such as 007 must leave as it came
-        infer_schema=False,
-        new_columns=list(schema.columns) if named else None,
-    )
-    names = list(frame.collect_schema())
-    return frame.rename(dict(zip(names, plain_names(names))))
+def _keys(path: Path, names: Sequence[str], columns: Sequence[str]) -> dict[str, pl.Expr]:
+    """Those of the names that folders give a value, not columns; DataError for what neither has."""
+    keys = {key: value for key, value in folder_keys(path).items() if key not in columns}
+    if missing := [name for name in names if name not in (*columns, *keys)]:
+        raise DataError(
+            f"{path}: has no column {', '.join(map(repr, missing))} to stand beside the "
+            f"predictions; it has {', '.join(columns)}"
+        )
+    return {name: pl.lit(keys[name]) for name in names if name in keys}
+
+
+def _own(names: Sequence[str], keys: Collection[str], columns: Sequence[str]) -> list[str]:
+    """The columns to be read of a file; at least one, which tells how many rows there are."""
+    return [name for name in names if name not in keys] or [*columns[:1]]
+
+
+def _texts(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
+    """Columns of a text file, cut as the rows are that are scored; an empty field is null."""
+    source = open_source(path, schema)
+    columns = source.parser.schema.columns
+    keys = _keys(path, names, columns)
+    texts: dict[str, list[str | None]] = {name: [] for name in _own(names, keys, columns)}
+    for block in source.blocks:
+        for fields in block.parts:
+            content = fields.text.tobytes()
+            for name, column in texts.items():
+                number = columns.index(name)
+                borders = zip(fields.begin[number].tolist(), fields.end[number].tolist())
+                # a key such as 007 must leave as it came
+                column += [
+                    content[begin:end].decode("utf-8", "replace") or None for begin, end in borders
+                ]
+    frame = pl.DataFrame(texts, schema=dict.fromkeys(texts, pl.String))
+    if schema.quote:
+        # fields come without their quotes, but a quote inside one is still doubled
+        single = pl.all().str.replace_all(2 * schema.quote, schema.quote, literal=True)
+        frame = frame.with_columns(single)
+    return frame.with_columns(**keys).select(names)

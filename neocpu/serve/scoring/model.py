@@ -62,7 +62,8 @@ class Model(TrainedModel):
         converted .h5 ones. It needs no label column. The bits are those of `neocpu predict`.
 
         Raises DataError where columns are missing or values cannot be used, naming all of them;
-        CheckpointError for a damaged file.
+        CheckpointError for a damaged file. With `data.on_error = "skip"` a row that cannot be read
+        is NaN, and a warning says why.
         """
         return self._loaded.predict(data)
 

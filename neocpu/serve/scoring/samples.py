@@ -30,6 +30,7 @@ class ParsedDataset(Dataset):
         self.dense_columns = tuple(field.name for field in schema.dense)
         self.attributes = {}
         self.labelled = parsed.labels is not None
+        self.schema = None if schema.tree is None else dict(schema.tree)
         self.label_names = [label.name for label in schema.labels]
         self.more_labels = []
         self.vocabularies = dict(vocabularies or {})

@@ -1,7 +1,8 @@
 """How are predictions written to a file? As CSV, Parquet or NumPy, as its name says.
 
-    NAME.parquet    the columns row (from 0), key columns of the data, prediction (float32)
-    NAME.npy        float32[n], the predictions alone
+    NAME.parquet    the columns row (from 0), key columns of the data, prediction (float32), and
+                    where faulty rows are scored too, reason: why one has no prediction
+    NAME.npy        float32[n], the predictions alone; NaN for a faulty row
     any other name  CSV with the columns of Parquet; a number has the fewest digits that give the
                     same fp32 back
 
@@ -9,7 +10,7 @@ A file gets its name once it is complete.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,15 +30,20 @@ class ScoreFile:
     """A file of predictions in the making: `write` them in order, then `finish`.
 
     keys : columns to stand beside the predictions, with a row for each of them (None: none).
+    reasons : whether there is a column reason. rows : how many were written.
 
     All methods but `discard` raise DataError where the file cannot be written.
     """
 
-    def __init__(self, path: Path, keys: "pl.DataFrame | None" = None) -> None:
+    def __init__(
+        self, path: Path, keys: "pl.DataFrame | None" = None, reasons: bool = False
+    ) -> None:
         self.path = path
+        self.rows = 0
         self._keys = keys
-        self._samples = 0
-        self._parts = [np.empty(0, np.float32)]  # not written yet
+        self._reasons = reasons
+        self._faults: dict[int, str] = {}  # of rows that are not written yet
+        self._parts = [np.empty(0, np.float32)]
         # Under another name until it is whole: a killed command leaves no file that looks complete.
         self._partial = path.with_name(f".{path.name}.partial")
         # long CSV files are written as predictions come
@@ -46,25 +52,35 @@ class ScoreFile:
             # open until `finish` or `discard`: batches come one by one
             self._file = open(self._partial, "wb")  # noqa: SIM115
             if self._streams:
-                self._file.write(b"row,prediction\n")
+                self._file.write(b"row,prediction,reason\n" if reasons else b"row,prediction\n")
 
-    def write(self, predictions: F32) -> None:
-        """Append predictions f32[n]."""
+    def write(self, predictions: F32, faults: Mapping[int, str] | None = None) -> None:
+        """Append predictions f32[n]; faults : why some of them have none, by row from 0."""
+        faults = faults or {}
         if self._streams:
-            numbered = enumerate(predictions, self._samples)
-            lines = [f"{sample},{value!s}\n" for sample, value in numbered]
             with self._explained():
-                self._file.write("".join(lines).encode())
+                self._file.write("".join(self._lines(predictions, faults)).encode())
         else:
             self._parts.append(predictions.copy())
-        self._samples += predictions.size
+            self._faults |= {self.rows + row: reason for row, reason in faults.items()}
+        self.rows += predictions.size
+
+    def _lines(self, predictions: F32, faults: Mapping[int, str]) -> Iterator[str]:
+        """Lines of CSV."""
+        end = ",\n" if self._reasons else "\n"
+        for row, value in enumerate(predictions):
+            if row in faults:
+                reason = faults[row].replace('"', '""')
+                yield f'{self.rows + row},,"{reason}"\n'
+            else:
+                yield f"{self.rows + row},{value!s}{end}"
 
     def finish(self) -> None:
         """Give the file its name. Raises DataError unless each prediction has its key row."""
-        if self._keys is not None and self._keys.height != self._samples:
+        if self._keys is not None and self._keys.height != self.rows:
             raise DataError(
-                f"{self.path}: the data have {self._keys.height} rows with key columns, but "
-                f"{self._samples} predictions; were faulty lines skipped?"
+                f"{self.path}: the data had {self._keys.height} rows with key columns, but then "
+                f"{self.rows}; did they change meanwhile?"
             )
         with self._explained():
             if not self._streams:
@@ -87,14 +103,18 @@ class ScoreFile:
 
         rows = pl.Series("row", np.arange(predictions.size, dtype=np.int64))
         keys = [] if self._keys is None else self._keys.get_columns()
+        scores = pl.Series("prediction", predictions)
+        if self.path.suffix != ".parquet":
+            # As NumPy prints fp32: the shortest text that reads back as the same bits.
+            scores = pl.Series("prediction", [str(value) for value in predictions], pl.String)
+        reasons = pl.Series("reason", [None] * predictions.size, pl.String)
+        faulty = list(self._faults)
+        reasons = reasons.scatter(faulty, list(self._faults.values()))
+        columns = [rows, *keys, scores.scatter(faulty, None), *[reasons] * self._reasons]
         if self.path.suffix == ".parquet":
-            pl.DataFrame([rows, *keys, pl.Series("prediction", predictions)]).write_parquet(
-                self._file
-            )
-            return
-        # As NumPy prints fp32: the shortest text that reads back as the same bits.
-        texts = pl.Series("prediction", [str(value) for value in predictions], pl.String)
-        pl.DataFrame([rows, *keys, texts]).write_csv(self._file)
+            pl.DataFrame(columns).write_parquet(self._file)
+        else:
+            pl.DataFrame(columns).write_csv(self._file)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -2,8 +2,10 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,15 @@ from numpy.typing import NDArray
 from neocpu.core.floats import keep_subnormals
 from neocpu.core.presets import log_path
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.ingest.formats.frames import as_frame
+from neocpu.ingest.formats.frames import as_frame, parse_frame
+from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.loader import Batch, BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import prepare_threads
-from neocpu.serve.scoring.frames import is_paths, parsed
-from neocpu.serve.scoring.samples import ParsedDataset
+from neocpu.serve.scoring.frames import is_paths
+from neocpu.serve.scoring.rows import FaultCount, ScoredBlock, file_rows, parsed_rows
+from neocpu.serve.scoring.unseen import UnseenValues
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.before.datasets import SPLITS, open_paths
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -48,6 +52,7 @@ class LocalScorer:
         check_kernels()
         self._path = path
         self._values = values
+        self._unseen = UnseenValues(values)
         # a plan file was for the ranks of the training, and this is one process
         self.config = without_plan_file(config)
         with CheckpointFile(path) as file:
@@ -59,42 +64,67 @@ class LocalScorer:
 
     def predict(self, data: object) -> NDArray[np.float32]:
         """Predictions f32[n] of all samples, in order; `data` as for `Model.predict`."""
-        dataset = self._dataset(data, labelled=False)
-        # np.concatenate takes no empty list, and there may be no samples
+        faults = FaultCount()
+        # np.concatenate takes no empty list, and there may be no rows
+        scores = [np.empty(0, np.float32)]
+        for block in self._rows(data):
+            faults.add(block.faults)
+            scores.append(block.scores(self._predict(block.dataset)))
+        for text in (str(faults), self._unseen.message()):
+            if text:
+                warnings.warn(text, stacklevel=3)
+        return np.concatenate(scores)
+
+    def _rows(self, data: object) -> Iterator[ScoredBlock]:
+        """All rows of a table in memory, or of files."""
+        if is_paths(data):
+            return file_rows(_files(data), self._values)
+        schema = self._values.schema.without_labels()
+        return iter((parsed_rows(parse_frame(as_frame(data), schema), schema, self._values),))
+
+    def _predict(self, dataset: Dataset) -> NDArray[np.float32]:
+        """Predictions f32[n] of samples, in order."""
         parts = [np.empty(0, np.float32)]
         if dataset.rows:
             with self._locked():
                 batches = self._batches(dataset, labelled=False)
+                if self._loader is not None:
+                    self._unseen.add(self._loader, dataset)
                 predict(self._world, batches, lambda part: parts.append(part.copy()))
         return np.concatenate(parts)
 
     def evaluate(self, data: object) -> dict[str, Any]:
         """Metrics of all samples. Raises DataError where they have no labels."""
-        dataset = self._dataset(data, labelled=True)
+        dataset = self._labelled(data)
         with self._locked():
             batches = self._batches(dataset, labelled=True)
             return evaluate(self._world, batches).to_dict()
 
-    def _dataset(self, data: object, labelled: bool) -> Dataset:
-        """The samples of a table in memory, or of files."""
-        if is_paths(data):
-            paths = [data] if isinstance(data, str | Path) else data
-            return self._files(tuple(log_path(str(path)) for path in paths), labelled)
-        schema = self._values.schema if labelled else self._values.schema.without_labels()
-        return ParsedDataset(parsed(as_frame(data), schema), schema)
+    def _labelled(self, data: object) -> Dataset:
+        """The samples of a table in memory, or of files; faulty rows are left out.
 
-    def _files(self, paths: tuple[str, ...], labelled: bool) -> Dataset:
-        """The dataset of files; copies of raw ones go beside them, else beside the checkpoint."""
-        has_label = labelled or not self._values.lacks_label(paths)
-        splits = open_paths(
-            self.config,
-            SingleComm(),
-            self._path.parent,
-            silent,
-            {SPLIT: paths},
-            labelled=has_label,
-        )
-        return splits.datasets[SPLIT]
+        Copies of raw files go beside them, else beside the checkpoint.
+        """
+        if is_paths(data):
+            sources = {SPLIT: _files(data)}
+            splits = open_paths(self.config, SingleComm(), self._path.parent, silent, sources)
+            dataset = splits.datasets[SPLIT]
+            skipped = sum(dataset.skipped)
+        else:
+            schema = self._measured_schema()
+            block = parsed_rows(parse_frame(as_frame(data), schema), schema, self._values)
+            dataset = block.dataset
+            skipped = len(block.faults)
+        if skipped:
+            warnings.warn(f"{skipped:,} faulty rows are left out", stacklevel=4)
+        return dataset
+
+    def _measured_schema(self) -> Schema:
+        """The schema with the label that is measured, and no other."""
+        schema = self._values.schema
+        name = self.config.data.label
+        label = next((label for label in schema.labels if label.name == name), schema.label)
+        return replace(schema, label=label, more_labels=())
 
     def close(self) -> None:
         """Free the tables."""
@@ -129,3 +159,9 @@ class LocalScorer:
         batch_size = max(config.training.batch_size, BATCH)
         share = BatchShare(batch_size, config.training.leaves)
         return Loader(dataset, config.tables, share, reading, needs)
+
+
+def _files(data: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
+    """Paths of files, those of small logs by their names."""
+    paths = [data] if isinstance(data, str | Path) else data
+    return tuple(log_path(str(path)) for path in paths)

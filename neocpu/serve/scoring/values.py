@@ -5,6 +5,7 @@ A checkpoint has the form of its log (`data.format`, `data.schema`). A model tha
 converted files of another form, or on made-up ones, knows codes only.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from neocpu.ingest.dataset.dataset import Dataset
 
 Codes = Elements
+# how a converted copy is called whose log is a text file
+COPY_OF_TEXT = re.compile(
+    r"\.(csv|tsv|txt|dat|data|psv|tab|log|gz|bz2|xz|zst|zip)\.\w+\.converted\.h5$", re.IGNORECASE
+)
 
 
 class ValueMap:
@@ -63,7 +68,7 @@ class ValueMap:
         from neocpu.train.before.conversions import convert_options
 
         # As a test log: the train log's options could ask for a vocabulary to be counted.
-        options = convert_options(self.config, "test", True)
+        options = convert_options(self.config, "test")
         schema = schema_of(self.config.data.format, options)
         unknown = set(self.features) - {field.name for field in schema.categories}
         if unknown:
@@ -75,7 +80,25 @@ class ValueMap:
             )
         # what no table looks up may be missing from the data
         used = [field for field in schema.categories if field.name in self.features]
-        return replace(schema, categories=tuple(used))
+        known = {
+            field.column: self._stored[field.name]
+            for field in used
+            if field.kind == "text" and field.name in self._stored
+        }
+        whole = schema.whole or self._trained_on_texts
+        return replace(schema, categories=tuple(used), known=known, whole=whole)
+
+    @property
+    def _trained_on_texts(self) -> bool:
+        """Whether all of the train data were text files, by their names: none held floats then."""
+        splits = self._data.get("splits", {})
+        files = [
+            file
+            for name, split in splits.items()
+            if name.startswith("train")
+            for file in split.get("files", ())
+        ]
+        return bool(files) and all(map(COPY_OF_TEXT.search, files))
 
     def field(self, feature: str) -> CategoryField | None:
         """The column of a feature; None where only codes are known."""
@@ -154,6 +177,14 @@ class ValueMap:
         if not self._stored and self.vocabulary_file is None and dataset.vocabularies:
             return self._checked(dataset.vocabularies)
         return self.vocabularies
+
+    def check_schema(self, dataset: "Dataset") -> None:
+        """Raise CheckpointError for a dataset whose values have other codes than in training."""
+        from neocpu.train.state.identity import refuse_other_data
+
+        vocabularies = self._data.get("vocabularies", {})
+        now = {"splits": {}, "vocabularies": vocabularies, "schema": dataset.schema}
+        refuse_other_data(self.path, self._data, now)
 
     def _checked(self, vocabularies: dict[str, Codes]) -> dict[str, Codes]:
         """Raise CheckpointError unless these are the vocabularies of the training."""

@@ -39,7 +39,7 @@ def copy_folders(comm: Comm, out: Path) -> CopyFolders:
     return CopyFolders(out, cache=not hidden)
 
 
-def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions:
+def convert_options(config: Config, name: str) -> ConvertOptions:
     """How the raw files of a split are converted."""
     data = config.data
     trained = name.startswith("train")
@@ -48,7 +48,6 @@ def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions
     return ConvertOptions(
         dense_transform=data.dense_transform,
         on_error=data.on_error,
-        labelled=labelled,
         header=data.header,
         min_count=data.min_count if makes_vocabulary else 0,
         schema=data.schema_source,
@@ -62,7 +61,6 @@ def check_disk(
     sources: dict[str, tuple[str, ...]],
     folders: CopyFolders,
     tell: Callable[[str], None],
-    labelled: bool,
 ) -> None:
     """Will the converted copies of all splits fit?"""
     kind = config.data.format
@@ -71,7 +69,7 @@ def check_disk(
     # which copies are missing depends on the numbers that they were fitted with
     train = _train_copy(config, first, sources.get(first, ()), folders)
     for name, paths in sources.items():
-        options = convert_options(config, name, labelled)
+        options = convert_options(config, name)
         if name != first and options.unfitted:
             options = replace(options, fitted=train)
         for raw_files, copy in missing_copies(paths, kind, options, folders):
@@ -96,7 +94,7 @@ def _train_copy(
     if not paths:
         return None
     with suppress(DataError):
-        options = convert_options(config, name, True)
+        options = convert_options(config, name)
         return ensure_dataset(paths, config.data.format, options, folders, make=False)[0]
     return None
 
@@ -107,7 +105,6 @@ def ensure(
     paths: tuple[str, ...],
     folders: CopyFolders,
     tell: Callable[[str], None],
-    labelled: bool,
     fitted: Path | None,
 ) -> list[Path]:
     """Converted files of a split, made where they are missing.
@@ -124,7 +121,7 @@ def ensure(
             tell(f"{name}: converting {', '.join(paths)}, once: {100 * done / max(total, 1):.0f} %")
             shown = done
 
-    options = convert_options(config, name, labelled)
+    options = convert_options(config, name)
     if fitted is not None and options.unfitted:
         options = replace(options, fitted=fitted)
     elif not first_train([name]) and options.unfitted:

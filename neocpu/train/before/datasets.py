@@ -235,23 +235,21 @@ def open_paths(
     out: Path,
     tell: Callable[[str], None],
     sources: dict[str, tuple[str, ...]],
-    *,
-    labelled: bool = True,
 ) -> Splits:
     """`open_splits` for other files than the config's.
 
-    sources : raw or converted files of each split. labelled : do raw logs have labels?
+    sources : raw or converted files of each split.
     """
     error: NeocpuError | None = None
     converted_files: dict[str, list[str]] = {}
     folders = copy_folders(comm, out)
     if comm.rank == 0:
         try:
-            check_disk(config, sources, folders, tell, labelled)
+            check_disk(config, sources, folders, tell)
             # valid and test take the numbers that the schema fits from the train data
             fitted: Path | None = None
             for name, paths in sources.items():
-                files = ensure(config, name, paths, folders, tell, labelled, fitted)
+                files = ensure(config, name, paths, folders, tell, fitted)
                 converted_files[name] = [str(path) for path in files]
                 if name == first_train(sources):
                     fitted = files[0]
@@ -341,7 +339,7 @@ def converted(config: Config, comm: Comm) -> Splits | None:
     data = config.data
     splits = None
     if data.train:
-        options = convert_options(config, "train", True)
+        options = convert_options(config, "train")
         with suppress(NeocpuError, OSError):
             files = ensure_dataset(data.train, data.format, options, make=False)
             train = {"train": Dataset(files, config.data.label, more_labels(config))}

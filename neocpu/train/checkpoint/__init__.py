@@ -7,7 +7,7 @@ need. A run goes on from the newest checkpoint that can be used; why not from ot
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -219,7 +219,8 @@ def load(
     quantized = ""
     try:
         with CheckpointFile(path) as file:
-            refuse_changes(file, world.config.header())
+            # what a faulty row does is free where nothing is trained
+            refuse_changes(file, world.config.header(), () if split else ("data.on_error",))
             if data is not None:
                 refuse_other_data(file.path, file.data(), data, split)
             _load_dense(file, world)
@@ -239,9 +240,12 @@ def load(
     return step
 
 
-def refuse_changes(file: "CheckpointFile", header: Tree) -> None:
-    """Raise CheckpointError if a config changes keys of the checkpoint that decide the bits."""
-    changes = differences(file.header, header)
+def refuse_changes(file: "CheckpointFile", header: Tree, free: Collection[str] = ()) -> None:
+    """Raise CheckpointError if a config changes keys of the checkpoint that decide the bits.
+
+    free : keys that may change.
+    """
+    changes = [change for change in differences(file.header, header) if change[0] not in free]
     if changes:
         shown = "; ".join(f"{key} was {before}, now {now}" for key, before, now in changes[:5])
         more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from neocpu.core.presets import log_path
 from neocpu.core.types import Tree
+from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.sharding.plan import AUTO, Plan, is_plan_file
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train import checkpoint as checkpoints
-from neocpu.train.before.datasets import open_paths
+from neocpu.train.before.datasets import Splits, open_paths
 from neocpu.train.before.plans import make_plan, memory_plan
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -29,19 +30,16 @@ SPLIT = "test"
 def restore(
     path: Path,
     comm: Comm,
-    data: Sequence[str],
+    data: Sequence[str] | Dataset,
     *,
     overrides: Sequence[str] = (),
-    labelled: bool = True,
     need_labels: bool = True,
     tell: Callable[[str], None] = silent,
 ) -> tuple[World, Loader]:
-    """The world of a checkpoint, and a loader of `data` (raw logs or datasets) in file order.
+    """The world of a checkpoint, and a loader of `data` in file order. Collective.
 
-    Collective.
-
-    overrides : of keys of the config. labelled : do raw logs have a label column? need_labels :
-    refuse datasets without labels.
+    data : raw logs, which are converted, or paths of datasets; or one that is open. overrides : of
+    keys of the config. need_labels : refuse data without labels.
     """
     check_kernels()
     with CheckpointFile(path) as file:
@@ -49,8 +47,11 @@ def restore(
         vocabularies = file.vocabularies()
     if not _names_plan(overrides):
         config = without_plan_file(config)
-    logs = tuple(map(log_path, data))
-    splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: logs}, labelled=labelled)
+    if isinstance(data, Dataset):
+        splits = Splits(config, comm, {SPLIT: data})
+    else:
+        sources = {SPLIT: tuple(map(log_path, data))}
+        splits = open_paths(config, comm, Path(path).parent, tell, sources)
     # rows are those of training: codes that it did not see stay unknown
     if vocabularies and not config.data.vocabulary:
         splits.use_vocabularies(vocabularies)

@@ -1,0 +1,92 @@
+"""Are the values to score those that training knew? A share far above what is usual is told.
+
+A value that training never saw looks up row 0 of a vocabulary, or by hash a row that was never
+updated. Some are in any new data; where most are, the column is probably written in another way
+than in the train data.
+"""
+
+from collections import Counter
+from functools import cached_property
+
+import numpy as np
+
+from neocpu.core.types import Ints
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.loader import Loader
+from neocpu.serve.scoring.values import ValueMap
+from neocpu.tables.specs.specs import BatchKey, bags
+from neocpu.train.checkpoint.reading import CheckpointFile
+
+LOOKED_AT = 4096  # rows, of the first that are scored
+LEAST = 100  # values of a feature; of fewer a large share says little
+SHARE = 0.5  # of unseen values
+SHOWN = 5  # features in a message
+
+
+class UnseenValues:
+    """Counts values of features that a model never saw, in the first rows that it scores."""
+
+    def __init__(self, values: ValueMap) -> None:
+        self._values = values
+        self._rows = 0
+        self._unseen: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter()
+
+    def add(self, loader: Loader, dataset: Dataset) -> None:
+        """Count the values of samples; loader : of the model, its data do not matter."""
+        rows = min(dataset.rows, LOOKED_AT - self._rows)
+        if rows <= 0:
+            return
+        self._rows += rows
+        for bag in self._bags:
+            column = dataset.take(np.arange(rows, dtype=np.int64), [bag.feature])
+            codes = column.features[bag.feature].codes.reshape(-1)
+            field = self._values.field(bag.feature)
+            if field is not None:
+                codes = codes[codes != field.missing]
+            seen = int(np.count_nonzero(self._is_seen(bag, loader.rows_of(bag, codes))))
+            self._seen[bag.feature] += seen
+            self._unseen[bag.feature] += codes.size - seen
+
+    def message(self) -> str:
+        """What is to be said of features with many unseen values, each once; "": nothing."""
+        shares = {
+            name: unseen / (unseen + self._seen[name])
+            for name, unseen in self._unseen.items()
+            if unseen + self._seen[name] >= LEAST
+        }
+        strange = [name for name, share in shares.items() if share > SHARE]
+        if not strange:
+            return ""
+        # told once: what comes later is not counted any more
+        self._rows = LOOKED_AT
+        self._unseen.clear()
+        listed = ", ".join(f"{name} ({shares[name]:.0%})" for name in strange[:SHOWN])
+        more = f" and {len(strange) - SHOWN} more" if len(strange) > SHOWN else ""
+        return (
+            f"most values of {listed}{more} are unknown to the model; are they written as in its "
+            "train data?"
+        )
+
+    @cached_property
+    def _bags(self) -> list[BatchKey]:
+        """One key of each feature whose rows are those of its table."""
+        keys = {bag.feature: bag for bag in bags(self._values.config.tables) if not bag.row_map}
+        return list(keys.values())
+
+    def _is_seen(self, bag: BatchKey, rows: Ints) -> np.ndarray:
+        """Which rows stand for values that training saw."""
+        if self._values.config.data.rows_by == "vocabulary":
+            return rows > 0
+        learnt = self._learnt[self._values.config.tables[bag.table].name]
+        if not learnt.size:
+            return np.zeros(rows.size, bool)
+        place = np.minimum(np.searchsorted(learnt, rows), learnt.size - 1)
+        return learnt[place] == rows
+
+    @cached_property
+    def _learnt(self) -> dict[str, Ints]:
+        """Rows of each table that training updated, ascending."""
+        with CheckpointFile(self._values.path) as file:
+            names = {self._values.config.tables[bag.table].name for bag in self._bags}
+            return {name: np.array(file.rows(file.number(f"tables/{name}"))) for name in names}
