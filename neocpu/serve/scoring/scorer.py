@@ -2,14 +2,15 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.errors import DataError
 from neocpu.core.floats import keep_subnormals
 from neocpu.core.presets import log_path
 from neocpu.ingest.dataset.dataset import Dataset
@@ -19,14 +20,19 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.serve.scoring.frames import is_paths, parsed
+from neocpu.serve.scoring.groups import column_grouping
+from neocpu.serve.scoring.keys import key_columns
 from neocpu.serve.scoring.samples import ParsedDataset
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.before.datasets import SPLITS, open_paths
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
-from neocpu.train.run.evaluate import evaluate, predict
+from neocpu.train.run.evaluate import evaluate, grouping_of, predict
 from neocpu.train.run.scoring import restore_world, without_plan_file
 from neocpu.train.watch.results import silent
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SPLIT = SPLITS[-1]
 BATCH = 4096  # samples scored at a time; of no influence on their scores
@@ -68,12 +74,27 @@ class LocalScorer:
                 predict(self._world, batches, lambda part: parts.append(part.copy()))
         return np.concatenate(parts)
 
-    def evaluate(self, data: object) -> dict[str, Any]:
-        """Metrics of all samples. Raises DataError where they have no labels."""
+    def evaluate(self, data: object, group: str, at: Sequence[int]) -> dict[str, Any]:
+        """Metrics of all samples, `group` and `at` as for `Model.evaluate`. Raises DataError where
+        they have no labels.
+        """
         dataset = self._dataset(data, labelled=True)
+        grouping = grouping_of(self.config.eval, dataset) if not group else None
+        if group:
+            grouping = column_grouping(group, at, dataset, lambda: self._column(data, group))
         with self._locked():
             batches = self._batches(dataset, labelled=True)
-            return evaluate(self._world, batches).to_dict()
+            return evaluate(self._world, batches, grouping=grouping).to_dict()
+
+    def _column(self, data: object, name: str) -> "pl.DataFrame":
+        """A column of data as they came. Raises DataError where they lack it."""
+        if is_paths(data):
+            paths = [data] if isinstance(data, str | Path) else data
+            return key_columns([log_path(str(path)) for path in paths], [name], self._values.schema)
+        frame = as_frame(data)
+        if name not in frame.columns:
+            raise DataError(f"the table has no column {name!r}; it has {', '.join(frame.columns)}")
+        return frame.select(name)
 
     def _dataset(self, data: object, labelled: bool) -> Dataset:
         """The samples of a table in memory, or of files."""

@@ -10,11 +10,13 @@ Every number is made of exact sums of its terms, so the order of addition does n
     calibration  mean p / mean label
     accuracy     share of samples with (p >= 0.5) = label
     mse          mean of (z - y)^2, for `model.loss = mse`
+
+Metrics of groups, such as users, are in `ranking.py`.
 """
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -35,7 +37,8 @@ CANDIDATES = 1024  # keys that each rank offers when ranks divide the range of s
 class Metrics:
     """Metrics of one split.
 
-    None where one is not defined: a single class, no samples, the other loss.
+    None where one is not defined: a single class, no samples, the other loss. rate : the mean
+    label. ranking : metrics of groups (`ranking.py`), {} where no group is asked for.
     """
 
     samples: int
@@ -45,6 +48,8 @@ class Metrics:
     calibration: float | None = None
     accuracy: float | None = None
     mse: float | None = None
+    rate: float | None = None
+    ranking: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, float | None]:
         """The metrics by name, JSON-able.
@@ -52,7 +57,9 @@ class Metrics:
         A classifier has no `mse`; a regression has `mse` and `calibration` only.
         """
         skipped = ("logloss", "ne", "auc", "accuracy") if self.mse is not None else ("mse",)
-        return {name: value for name, value in asdict(self).items() if name not in skipped}
+        skipped = (*skipped, "rate", "ranking")
+        values = {name: value for name, value in asdict(self).items() if name not in skipped}
+        return values | dict(self.ranking)
 
 
 def compute(scores: F32, labels: F32, loss: str, comm: Comm) -> Metrics:
@@ -88,6 +95,7 @@ def compute(scores: F32, labels: F32, loss: str, comm: Comm) -> Metrics:
         auc=None if unclear else auc,
         calibration=float(predicted / clicks) if clicks else None,
         accuracy=None if unclear or correct is None else float(correct / n),
+        rate=rate,
     )
 
 

@@ -1,0 +1,189 @@
+"""What does a linear model reach on the same rows? The least that a DLRM has to beat.
+
+A logistic regression (linear, for `model.loss = "mse"`) over every value of every feature and the
+standardised dense columns, with an L2 penalty: scikit-learn's `LogisticRegression()` on one-hot
+columns. It is convex, so L-BFGS finds its one solution from 0, without a rate or a seed to choose.
+NumPy on one rank; nothing of it reaches the model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.types import Elements, Ints
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset_layout import BagColumn
+from neocpu.kernels.twins.numbers.elementary import exp, log1p
+
+F64 = NDArray[np.float64]
+ENTRIES = 4_000_000  # values of features that are fitted to: some seconds
+PENALTY = 1.0  # L2, per parameter, against the sum of losses
+ITERATIONS = 60
+HISTORY = 8  # pairs of steps and gradient changes that L-BFGS keeps
+TOLERANCE = 1e-4  # of the largest number of the gradient, per sample
+
+
+class Rows(NamedTuple):
+    """A sparse matrix of samples: entry i is `values[i]` at (`samples[i]`, `columns[i]`)."""
+
+    count: int
+    samples: Ints
+    columns: Ints
+    values: F64
+
+    def times(self, weights: F64) -> F64:
+        """The sum of weights of each sample, f64[count]."""
+        terms = self.values * weights[self.columns]
+        return np.bincount(self.samples, terms, self.count)
+
+    def transposed_times(self, numbers: F64, width: int) -> F64:
+        """The sum of numbers f64[count] over each column, f64[width]."""
+        return np.bincount(self.columns, self.values * numbers[self.samples], width)
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A fitted model: `weights` by column, of which the last is the constant.
+
+    codes : by feature, sorted; the columns of a feature follow one another. mean, deviation : of
+    the dense columns, which come behind those of features. rows : samples that it was fitted to.
+    """
+
+    codes: dict[str, Elements]
+    mean: F64
+    deviation: F64
+    weights: F64
+    loss: str
+    rows: int
+
+    def predict(self, data: Dataset) -> NDArray[np.float32]:
+        """Predictions f32[n] of all samples: probabilities, for "mse" numbers."""
+        block = max(ENTRIES // max(len(self.codes) + self.mean.size, 1), 1)
+        parts = [np.empty(0, np.float32)]
+        for low in range(0, data.rows, block):
+            samples = np.arange(low, min(low + block, data.rows), dtype=np.int64)
+            z = self._matrix(data, samples).times(self.weights)
+            parts.append((z if self.loss == "mse" else sigmoid(z)).astype(np.float32))
+        return np.concatenate(parts)
+
+    def _matrix(self, data: Dataset, samples: Ints) -> Rows:
+        """The columns of samples; values that the model does not know have none."""
+        taken = data.take(samples, list(self.codes))
+        order = np.arange(samples.size, dtype=np.int64)
+        parts = []
+        first = 0
+        for name, codes in self.codes.items():
+            parts.append(_one_hot(taken.features[name], codes, first, order))
+            first += codes.size
+        dense = (taken.dense.astype(np.float64) - self.mean) / self.deviation
+        dense = np.concatenate([dense, np.ones((samples.size, 1))], axis=1)
+        columns = np.arange(first, first + dense.shape[1], dtype=np.int64)
+        parts.append(
+            (np.repeat(order, columns.size), np.tile(columns, samples.size), dense.ravel())
+        )
+        joined = [np.concatenate(each) for each in zip(*parts)]
+        return Rows(samples.size, *joined)
+
+
+def _one_hot(bags: BagColumn, codes: Elements, first: int, order: Ints) -> tuple[Ints, Ints, F64]:
+    """Entries of a feature: 1 at the column of a value, in a bag of n values 1/n at each."""
+    lengths = bags.lengths
+    if lengths is None:
+        lengths = np.full(order.size, bags.codes.size // max(order.size, 1), np.int32)
+    entries = bags.codes.reshape(-1)
+    columns = np.minimum(np.searchsorted(codes, entries), max(codes.size - 1, 0))
+    known = codes[columns] == entries if codes.size else np.zeros(entries.size, bool)
+    samples = np.repeat(order, lengths)
+    values = np.repeat(1.0 / np.maximum(lengths, 1), lengths)
+    return samples[known], first + columns[known].astype(np.int64), values[known]
+
+
+def sigmoid(z: F64) -> F64:
+    """1 / (1 + e^-z), the same on every machine."""
+    return 1.0 / (1.0 + exp(-np.clip(z, -700.0, 700.0)))
+
+
+def fit(data: Dataset, features: Sequence[str], loss: str) -> LinearModel:
+    """The linear model of the data; of long ones, of the last rows.
+
+    loss : "bce" or "mse".
+    """
+    rows = min(data.rows, max(ENTRIES // max(len(features) + len(data.dense_columns), 1), 1))
+    samples = np.arange(data.rows - rows, data.rows, dtype=np.int64)
+    taken = data.take(samples, features)
+    dense = taken.dense.astype(np.float64)
+    deviation = dense.std(axis=0)
+    codes = {name: np.unique(taken.features[name].codes) for name in features}
+    width = sum(each.size for each in codes.values()) + dense.shape[1] + 1
+    model = LinearModel(
+        codes,
+        mean=dense.mean(axis=0),
+        deviation=np.where(deviation > 0, deviation, 1.0),
+        weights=np.zeros(width),
+        loss=loss,
+        rows=rows,
+    )
+    matrix = model._matrix(data, samples)
+    model.weights[:] = _minimum(matrix, taken.labels.astype(np.float64), width, loss)
+    return model
+
+
+def _objective(matrix: Rows, labels: F64, weights: F64, loss: str) -> tuple[float, F64]:
+    """Loss and gradient of all samples with the penalty, which the constant does not have."""
+    z = matrix.times(weights)
+    if loss == "mse":
+        residual = z - labels
+        total = 0.5 * float(np.sum(residual * residual))
+    else:
+        # log(1 + e^z) without overflow
+        total = float(np.sum(np.maximum(z, 0.0) - labels * z + log1p(exp(-np.abs(z)))))
+        residual = sigmoid(z) - labels
+    free = weights.copy()
+    free[-1] = 0.0
+    gradient = matrix.transposed_times(residual, weights.size) + PENALTY * free
+    return total + 0.5 * PENALTY * float(np.sum(free * free)), gradient
+
+
+def _minimum(matrix: Rows, labels: F64, width: int, loss: str) -> F64:
+    """Weights of the least loss, by L-BFGS (Nocedal 1980) with step halving."""
+    weights = np.zeros(width)
+    value, gradient = _objective(matrix, labels, weights, loss)
+    steps: list[tuple[F64, F64]] = []
+    for _ in range(ITERATIONS):
+        if np.abs(gradient).max() <= TOLERANCE * matrix.count:
+            break
+        direction = -_inverse_hessian_times(gradient, steps)
+        slope = float(np.sum(direction * gradient))
+        size = 1.0 if steps else min(1.0, 1.0 / float(np.abs(gradient).sum()))
+        for _ in range(30):
+            moved = weights + size * direction
+            next_value, next_gradient = _objective(matrix, labels, moved, loss)
+            if next_value <= value + 1e-4 * size * slope:
+                break
+            size *= 0.5
+        else:
+            break  # no step lowers it: as near as fp64 comes
+        change = next_gradient - gradient
+        if np.sum(change * (moved - weights)) > 0:
+            steps = [*steps[1 - HISTORY :], (moved - weights, change)]
+        weights, value, gradient = moved, next_value, next_gradient
+    return weights
+
+
+def _inverse_hessian_times(gradient: F64, steps: Sequence[tuple[F64, F64]]) -> F64:
+    """The two loops of L-BFGS; steps : (step, change of the gradient), oldest first."""
+    result = gradient.copy()
+    shares = []
+    for step, change in reversed(steps):
+        share = float(np.sum(step * result) / np.sum(step * change))
+        result -= share * change
+        shares.append(share)
+    if steps:
+        step, change = steps[-1]
+        result *= float(np.sum(step * change) / np.sum(change * change))
+    for (step, change), share in zip(steps, reversed(shares)):
+        result += (share - float(np.sum(change * result) / np.sum(step * change))) * step
+    return result
