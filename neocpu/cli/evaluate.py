@@ -1,15 +1,23 @@
 """`neocpu eval`: how good is a model on some data?"""
 
 import json
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from neocpu.cli.screen.options import ranks_option, set_option, whole_numbers
 from neocpu.core.presets import log_path
 from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
+
+if TYPE_CHECKING:
+    from neocpu.core.types import JsonObject
+    from neocpu.parallel.transport.comm import Comm
+    from neocpu.train.watch.metrics import Metrics
+
+Values: TypeAlias = dict[str, float | None]
 
 
 @click.command(name="eval")
@@ -63,57 +71,76 @@ def evaluate(
         exec_mpiexec(ranks, line)
     comm = get_comm(ranks)
     prepare_threads(comm)
+    from neocpu.train.watch.reliability import doubts
+    from neocpu.train.watch.results import silent
 
+    tell = partial(click.echo, err=True) if comm.rank == 0 else silent
+    by_head, linear = measure(model, data, (group, at), baseline, overrides, comm, tell)
+    if comm.rank:
+        return
+    values = {name: measured.to_dict() for name, measured in by_head.items()}
+    if as_json:
+        heads = {name: values[name] for name in values if name}
+        more: dict[str, object] = {"heads": heads} if heads else {}
+        more |= {"baseline": linear} if linear else {}
+        click.echo(json.dumps(values[""] | more))
+    else:
+        print_metrics(values, linear)
+    for doubt in doubts(by_head[""]):
+        tell(f"note: {doubt}")
+
+
+def measure(
+    model: Path,
+    data: tuple[str, ...],
+    groups: tuple[str, tuple[int, ...]],
+    baseline: bool,
+    overrides: tuple[str, ...],
+    comm: "Comm",
+    tell: Callable[[str], None],
+) -> tuple[dict[str, "Metrics"], "JsonObject | None"]:
+    """Metrics by head, and what a linear model reaches where that is asked for. Collective.
+
+    groups : the column to group by ("": that of the config), and the ks.
+    """
     from neocpu.serve.scoring.groups import column_grouping
     from neocpu.serve.scoring.keys import key_columns
     from neocpu.serve.scoring.values import open_values
     from neocpu.train.checkpoint.best import checkpoint_of
     from neocpu.train.run import evaluate as evaluation
     from neocpu.train.run.scoring import restore, train_data
-    from neocpu.train.run.verdict import baseline_line, of_baseline
-    from neocpu.train.watch.reliability import doubts
-    from neocpu.train.watch.results import silent
+    from neocpu.train.run.verdict import of_baseline
 
-    tell = partial(click.echo, err=True) if comm.rank == 0 else silent
     checkpoint = checkpoint_of(model, comm)
     values = open_values(checkpoint, overrides)
     overrides = (*overrides, *values.vocabulary_override)
     world, loader = restore(checkpoint, comm, data, overrides=overrides, tell=tell)
-    config = world.config
-    grouping = evaluation.grouping_of(config.eval, loader.dataset) if not group else None
-    if group:
-        raw = partial(key_columns, data, [group], values.schema)
-        grouping = column_grouping(group, at, loader.dataset, raw)
+    column, at = groups
+    grouping = None if column else evaluation.grouping_of(world.config.eval, loader.dataset)
+    if column:
+        raw = partial(key_columns, data, [column], values.schema)
+        grouping = column_grouping(column, at, loader.dataset, raw)
     scores = evaluation.score(world, loader.batches(0, 0))
     # One pass over the data for all heads.
     by_head = evaluation.metrics_of(world, scores, grouping)
-    heads = {name: measured.to_dict() for name, measured in by_head.items() if name}
-    result: dict[str, Any] = by_head[""].to_dict() | ({"heads": heads} if heads else {})
-    if baseline:
-        train = train_data(checkpoint, config, comm, tell)
-        result["baseline"] = of_baseline(config, train, loader.dataset, comm)
-    if comm.rank:
-        return
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        print_metrics(by_head[""].to_dict(), heads)
-    if baseline and not as_json:
-        click.echo(f"\n{baseline_line(result['baseline'])}")
-    for doubt in doubts(by_head[""]):
-        tell(f"note: {doubt}")
+    if not baseline:
+        return by_head, None
+    train = train_data(checkpoint, world.config, comm, tell)
+    return by_head, of_baseline(world.config, train, loader.dataset, comm)
 
 
-def print_metrics(
-    metrics: dict[str, float | None], heads: dict[str, dict[str, float | None]]
-) -> None:
-    """Print metrics of the first label and of further heads, a line each."""
-    for head, values in {"": metrics, **heads}.items():
+def print_metrics(by_head: Mapping[str, Values], linear: "JsonObject | None") -> None:
+    """Print metrics of the first label and of further heads, a line each, and the linear model."""
+    from neocpu.train.run.verdict import baseline_line
+
+    for head, values in by_head.items():
         if head:
             click.echo(f"\nhead {head}")
         width = max(12, *map(len, values))
         for name, value in values.items():
             click.echo(f"{name.ljust(width)} {show(value)}")
+    if linear:
+        click.echo(f"\n{baseline_line(linear)}")
 
 
 def show(value: float | None) -> str:

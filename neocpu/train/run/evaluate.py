@@ -156,7 +156,7 @@ def _on_first_rank(scores: Scores, comm: Comm) -> tuple[F32, F32]:
         received.append(values)
     predictions, labels, samples = received
     # each sample once: its number is its place
-    order = np.argsort(samples)
+    order = np.argsort(samples, kind="stable")
     return predictions[order], labels[order]
 
 

@@ -17,6 +17,7 @@ from neocpu.core.types import Elements, Ints
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.kernels.twins.numbers.elementary import exp, log1p
+from neocpu.train.watch.metrics import binned
 
 F64 = NDArray[np.float64]
 ENTRIES = 4_000_000  # values of features that are fitted to: some seconds
@@ -29,19 +30,19 @@ TOLERANCE = 1e-4  # of the largest number of the gradient, per sample
 class Rows(NamedTuple):
     """A sparse matrix of samples: entry i is `values[i]` at (`samples[i]`, `columns[i]`)."""
 
-    count: int
+    height: int
     samples: Ints
     columns: Ints
     values: F64
 
     def times(self, weights: F64) -> F64:
-        """The sum of weights of each sample, f64[count]."""
+        """The sum of weights of each sample, f64[height]."""
         terms = self.values * weights[self.columns]
-        return np.bincount(self.samples, terms, self.count)
+        return binned(self.samples, terms, self.height)
 
     def transposed_times(self, numbers: F64, width: int) -> F64:
-        """The sum of numbers f64[count] over each column, f64[width]."""
-        return np.bincount(self.columns, self.values * numbers[self.samples], width)
+        """The sum of numbers f64[height] over each column, f64[width]."""
+        return binned(self.columns, self.values * numbers[self.samples], width)
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _minimum(matrix: Rows, labels: F64, width: int, loss: str) -> F64:
     value, gradient = _objective(matrix, labels, weights, loss)
     steps: list[tuple[F64, F64]] = []
     for _ in range(ITERATIONS):
-        if np.abs(gradient).max() <= TOLERANCE * matrix.count:
+        if np.abs(gradient).max() <= TOLERANCE * matrix.height:
             break
         direction = -_inverse_hessian_times(gradient, steps)
         slope = float(np.sum(direction * gradient))

@@ -108,6 +108,11 @@ def fixed_point(terms: F32) -> NDArray[np.float64]:
     return np.rint(fixed, out=fixed)
 
 
+def binned(bins: Ints, terms: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Sums of terms f64[n] by bin i64[n], f64[count]; each adds its terms in their order."""
+    return np.bincount(bins, weights=terms, minlength=count).astype(np.float64)
+
+
 def entropy(rate: float) -> float:
     """Of a click rate, in nats; 0 where it is 0 or 1."""
     if not 0 < rate < 1:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
 from neocpu.kernels.twins.numbers.elementary import log
-from neocpu.train.watch.metrics import F32, exact_sum
+from neocpu.train.watch.metrics import F32, binned, exact_sum
 
 F64 = NDArray[np.float64]
 AT = (5, 10)
@@ -56,7 +56,7 @@ def ranking(
     count = int(group.max()) + 1 if group.size else 0
     ties = _ties(scores, labels, group)
     sizes = np.bincount(group, minlength=count)
-    gains = np.bincount(ties.group, ties.gain, count)
+    gains = binned(ties.group, ties.gain, count)
     ranked = gains > 0
     clicks = bool(np.isin(labels, (0, 1)).all())
     # a NaN has no place in an order, and a negative label no gain
@@ -69,7 +69,7 @@ def ranking(
         values[f"ndcg@{k}"] = _mean(ndcg) if sound else None
     if clicks:
         for k in at:
-            recall = np.bincount(ties.group, ties.gain * _share(ties, k), count)
+            recall = binned(ties.group, ties.gain * _share(ties, k), count)
             values[f"recall@{k}"] = _mean(recall[ranked] / gains[ranked]) if sound else None
         for k in at:
             values[f"hit@{k}"] = _mean(_hits(ties, k, count)[ranked]) if sound else None
@@ -93,7 +93,7 @@ def _ties(scores: F32, labels: F32, group: Ints) -> _Ties:
     size = np.diff([*first, order.size])
     run_group = sorted_group[first]
     group_first = np.searchsorted(sorted_group, run_group)
-    gain = np.bincount(run, labels[order].astype(np.float64), first.size)
+    gain = binned(run, labels[order].astype(np.float64), first.size)
     return _Ties(run_group, first - group_first, size, gain)
 
 
@@ -108,7 +108,7 @@ def _dcg(ties: _Ties, k: int, count: int) -> F64:
     """Discounted gain of the first k of each group, f64[count]."""
     sums = _discounts(k)
     discounts = sums[np.minimum(ties.before + ties.size, k)] - sums[np.minimum(ties.before, k)]
-    return np.bincount(ties.group, ties.gain / ties.size * discounts, count)
+    return binned(ties.group, ties.gain / ties.size * discounts, count)
 
 
 def _share(ties: _Ties, k: int) -> F64:
@@ -136,7 +136,7 @@ def _reciprocal_ranks(ties: _Ties) -> F64:
     # a group's first run with a click; runs of a group follow one another
     _, first = np.unique(ties.group[clicked], return_index=True)
     runs = clicked[first]
-    result = 1.0 / (1.0 + ties.before[runs])
+    result: F64 = 1.0 / (1.0 + ties.before[runs].astype(np.float64))
     for index in np.flatnonzero((ties.size[runs] > 1) & (ties.gain[runs] < ties.size[runs])):
         run = runs[index]
         result[index] = _first_click(int(ties.before[run]), int(ties.size[run]), ties.gain[run])
@@ -161,7 +161,7 @@ def _gauc(ties: _Ties, clicks: F64, sizes: Ints, both: NDArray[np.bool_]) -> flo
     ahead = np.cumsum(ties.gain) - ties.gain - before[ties.group]
     halves = (ties.size - ties.gain) * (2 * ahead + ties.gain)
     # counts of clicks are whole numbers: exact in fp64
-    half_pairs = np.bincount(ties.group, halves, clicks.size)[both]
+    half_pairs = binned(ties.group, halves, clicks.size)[both]
     weight = sizes[both].astype(np.float64)
     auc = half_pairs / (2 * clicks[both] * (weight - clicks[both]))
     total = exact_sum(auc * weight)

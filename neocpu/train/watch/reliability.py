@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from neocpu.core.types import Ints
 from neocpu.kernels.twins.numbers.elementary import exp
 from neocpu.parallel.transport.comm import Comm
-from neocpu.train.watch.metrics import UNIT, Metrics, entropy, fixed_point
+from neocpu.train.watch.metrics import UNIT, Metrics, binned, entropy, fixed_point
 
 F32 = NDArray[np.float32]
 Bins = list[dict[str, object]]
@@ -75,7 +75,7 @@ def _sums(scores: F32, labels: F32, bins: Ints, count: int, comm: Comm) -> Bins:
     local_sums = np.zeros((3, count))
     for row, terms in zip(local_sums, (np.ones_like(scores), scores, labels)):
         # fixed point: fp64 sums of these are exact, so ranks may add them in any order
-        row[:] = np.bincount(bins, weights=fixed_point(terms), minlength=count)
+        row[:] = binned(bins, fixed_point(terms), count)
     samples, predicted, clicked = _of_ranks(local_sums, comm)
     return [
         {
