@@ -52,7 +52,8 @@ def write_ratings(path: Path, rows: int, seed: int) -> Path:
     occupation = random.integers(0, 21, USERS)
     names = ["|".join(f"g{genre}" for genre in np.flatnonzero(each)) for each in genres]
     lines = [HEADER]
-    time = 874_724_710 + np.sort(random.integers(0, 18_000_000, rows))
+    seconds = 874_724_710 + np.sort(random.integers(0, 18_000_000, rows))
+    time = np.datetime_as_string(seconds.astype("datetime64[s]"))
     for n in range(rows):
         u = user[n]
         columns = (u + 1, item[n] + 1, time[n], age[u], gender[u], f"job{occupation[u]}")

@@ -1,14 +1,48 @@
 """`neocpu predict`: what does a model predict for each sample of some data?"""
 
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.options import as_record, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.presets import log_path
 from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
+
+if TYPE_CHECKING:
+    from neocpu.ingest.loader import Loader
+    from neocpu.parallel.transport.comm import Comm
+    from neocpu.serve.scoring.score_file import ScoreFile
+    from neocpu.train.step.world import World
+
+
+@dataclass(frozen=True)
+class TopOptions:
+    """What is to be recommended instead of predicted row by row; top_k 0: nothing.
+
+    items, exclude : files. group, item : columns that name users and items.
+    """
+
+    top_k: int = 0
+    items: str = ""
+    group: str = ""
+    item: str = ""
+    exclude: str = ""
+
+    def files(self) -> list[Path]:
+        """The files that are read. Raises UsageError for options that do not go together."""
+        if bool(self.top_k) != bool(self.items) or (self.exclude and not self.items):
+            raise click.UsageError("--top-k K and --items FILE go together; --exclude needs both")
+        return [Path(log_path(name)) for name in (self.items, self.exclude) if name]
+
+    def arguments(self) -> list[str]:
+        """These options on a command line."""
+        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        named = [(f"--{name.replace('_', '-')}", str(value)) for name, value in values if value]
+        return [word for option in named for word in option]
 
 
 @click.command()
@@ -36,8 +70,32 @@ from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, p
     is_flag=True,
     help="The raw log has no label column, where its columns do not say so.",
 )
+@click.option(
+    "--top-k",
+    type=click.IntRange(1),
+    default=0,
+    metavar="K",
+    help="Write the K best items of --items for each user of DATA instead.",
+)
+@click.option("--items", default="", metavar="FILE", help="Items for --top-k, a header ahead.")
+@click.option(
+    "--group",
+    default="",
+    metavar="COLUMN",
+    help="Column of DATA that names a user.  [default: the first]",
+)
+@click.option(
+    "--item",
+    default="",
+    metavar="COLUMN",
+    help="Column of --items that names an item.  [default: the first]",
+)
+@click.option(
+    "--exclude", default="", metavar="LOG", help="Leave out the pairs of user and item in this log."
+)
 @ranks_option
 @set_option("Override a key of the run's config.")
+@as_record("best", TopOptions)
 def predict(
     model: Path,
     data: tuple[str, ...],
@@ -48,32 +106,40 @@ def predict(
     head: str,
     ranks: int | None,
     overrides: tuple[str, ...],
+    best: TopOptions,
 ) -> None:
     """Write the predictions of a model for every row, in order.
 
     MODEL: a run's folder or a checkpoint. DATA: raw logs, with or without labels, or converted .h5
     files. OUT has the columns row (from 0, over all DATA files) and prediction (click probability;
     for mse the number itself).
+
+    With --top-k, OUT has the K best items of each user: the user, rank (from 1), the item,
+    prediction. A pair has the user's last row in DATA and the item's row; a column of both is the
+    item's.
     """
     data = tuple(map(log_path, data))
-    check_target(out, force, [model, *map(Path, data)])
+    check_target(out, force, [model, *map(Path, data), *best.files()])
     if ranks is not None and ranks > 1 and not launched():
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
         line += [*_repeated("--with", keys), *_repeated("--set", overrides)]
         line += ["--head", head, *["--force"] * force, *["--unlabelled"] * unlabelled]
+        line += best.arguments()
         exec_mpiexec(ranks, line)
     comm = get_comm(ranks)
     prepare_threads(comm)
+    if best.top_k:
+        recommend(model, data, out, best, overrides, comm)
+        return
     from neocpu.serve.scoring.keys import key_columns
     from neocpu.serve.scoring.score_file import ScoreFile
     from neocpu.serve.scoring.values import open_values
     from neocpu.train.checkpoint.best import checkpoint_of
-    from neocpu.train.run.evaluate import predict as score
     from neocpu.train.run.scoring import restore
     from neocpu.train.watch.results import silent
 
     checkpoint = checkpoint_of(model, comm)
-    # Before the model is built: it tells from the columns whether the logs have labels.
+    # before the model is built: it tells from the columns whether the logs have labels
     values = open_values(checkpoint, overrides)
     unlabelled = unlabelled or values.lacks_label(data)
     columns = None
@@ -89,15 +155,46 @@ def predict(
         need_labels=False,
         tell=partial(click.echo, err=True) if comm.rank == 0 else silent,
     )
-    file = ScoreFile(out, columns) if comm.rank == 0 else None
+    write_scores(world, loader, head, ScoreFile(out, columns) if comm.rank == 0 else None)
+
+
+def write_scores(world: "World", loader: "Loader", head: str, file: "ScoreFile | None") -> None:
+    """Write the predictions of all samples; file : on the rank that writes. Collective."""
+    from neocpu.train.run.evaluate import predict as score
+
     try:
         count = score(world, loader.batches(0, 0), file.write if file else _nowhere, head)
         if file:
             file.finish()
-            click.echo(f"{out}: {count} predictions")
+            click.echo(f"{file.path}: {count} predictions")
     finally:
         if file:
             file.discard()
+
+
+def recommend(
+    model: Path,
+    data: tuple[str, ...],
+    out: Path,
+    best: TopOptions,
+    overrides: tuple[str, ...],
+    comm: "Comm",
+) -> None:
+    """Write the best items of each user. Collective."""
+    from neocpu.serve.scoring.model import Model
+    from neocpu.serve.scoring.recommend import pairs_of, write_best
+    from neocpu.serve.scoring.scorer import LocalScorer
+    from neocpu.train.checkpoint.best import checkpoint_of
+
+    opened = Model(checkpoint_of(model, comm), overrides)
+    scorer = LocalScorer(opened.path, opened.config, opened.values, comm)
+    exclude = log_path(best.exclude) if best.exclude else None
+    keys = (best.group, best.item)
+    pairs = pairs_of(scorer.frame, data, log_path(best.items), exclude, keys)
+    frame = scorer.recommend(pairs, best.top_k)
+    if comm.rank == 0:
+        write_best(frame, out)
+        click.echo(f"{out}: {frame.height} items for {pairs.users.height} users")
 
 
 def _repeated(option: str, values: tuple[str, ...]) -> list[str]:

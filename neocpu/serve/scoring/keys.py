@@ -1,7 +1,8 @@
 """Which key columns of raw logs stand beside the predictions? Those that the user names."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
@@ -36,12 +37,27 @@ def key_columns(
     return pl.concat(parts, how="vertical_relaxed")
 
 
+def raw_frame(paths: Sequence[str | Path], schema: Schema, keys: Sequence[str]) -> pl.DataFrame:
+    """The columns of raw files that a schema reads or that are `keys`, as far as they are there.
+
+    Of files without any key, all columns: the first may name the rows. Text files give text. Raises
+    DataError for a converted file, and for one that cannot be read.
+    """
+    wanted = {*schema.used, *keys}
+    parts = []
+    for path in map(Path, paths):
+        frame = _frame(path, schema)
+        with _readable(path):
+            names = frame.collect_schema().names()
+            chosen = [name for name in names if not keys or name in wanted]
+            parts.append(frame.select(chosen).collect())
+    with _readable(Path(paths[0])):
+        return pl.concat(parts, how="vertical_relaxed")
+
+
 def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
-    kind = kind_of(path)
-    if kind == "hdf5":
-        raise DataError(f"{path}: a converted file has no key columns; name the raw log")
-    try:
-        frame = scan(path) if kind == "parquet" else _text(path, schema)
+    frame = _frame(path, schema)
+    with _readable(path):
         missing = [name for name in names if name not in frame.collect_schema()]
         if missing:
             raise DataError(
@@ -49,6 +65,24 @@ def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
                 f"predictions; it has {', '.join(frame.collect_schema())}"
             )
         return frame.select(names).collect()
+
+
+def _frame(path: Path, schema: Schema) -> pl.LazyFrame:
+    """All columns of a raw file. Raises DataError for a converted one."""
+    kind = kind_of(path)
+    if kind == "hdf5":
+        raise DataError(f"{path}: a converted file has no key columns; name the raw log")
+    with _readable(path):
+        return scan(path) if kind == "parquet" else _text(path, schema)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what polars raises within into a DataError."""
+    try:
+        yield
+    except DataError:
+        raise
     except POLARS_ERRORS as error:
         raise DataError(f"{path}: its key columns cannot be read: {one_line(error)}") from error
 

@@ -25,6 +25,8 @@ from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.model.composition_layout import CompositionLayout
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from neocpu.serve.scoring.scorer import LocalScorer
 
 
@@ -75,6 +77,33 @@ class Model(TrainedModel):
         ndcg@k, recall@k, hit@k for each k of `at`, mrr and gauc ("": `eval.group` of the config).
         """
         return self._loaded.evaluate(data, group, at)
+
+    def recommend(
+        self,
+        users: object,
+        items: object,
+        k: int = 10,
+        exclude: object = None,
+        *,
+        user: str = "",
+        item: str = "",
+    ) -> "pl.DataFrame":
+        """The k best items for each user, a polars frame: its columns are the user's key, `rank`
+        from 1, the item's key, and `prediction` (float32).
+
+        users, items : data as for `predict`, whose columns together are those that the model reads;
+        a column of both is the item's. Text files of items begin with a header. A user with several
+        rows has the last one. user, item : columns of the keys ("": the first of each). exclude :
+        data with both keys, as a log: these pairs are left out.
+
+        Items of equal prediction are in their order. Memory holds both sides and a batch. Raises
+        DataError as `predict`, and where a key column is missing.
+        """
+        from neocpu.serve.scoring.recommend import pairs_of
+
+        scorer = self._loaded
+        pairs = pairs_of(scorer.frame, users, items, exclude, (user, item))
+        return scorer.recommend(pairs, k)
 
     def close(self) -> None:
         """Free what predictions need; the next one builds it again."""

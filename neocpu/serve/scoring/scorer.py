@@ -4,6 +4,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,13 @@ from neocpu.core.presets import log_path
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.frames import as_frame
 from neocpu.ingest.loader import Batch, BatchShare, Loader, Needs, Reading
-from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.serve.scoring.frames import is_paths, parsed
 from neocpu.serve.scoring.groups import column_grouping
-from neocpu.serve.scoring.keys import key_columns
+from neocpu.serve.scoring.keys import key_columns, raw_frame
+from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs
 from neocpu.serve.scoring.samples import ParsedDataset
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.before.datasets import SPLITS, open_paths
@@ -39,26 +41,29 @@ BATCH = 4096  # samples scored at a time; of no influence on their scores
 
 
 class LocalScorer:
-    """A model of a checkpoint in memory, on this process alone; safe to call from several threads.
+    """A model of a checkpoint in memory; safe to call from several threads.
 
     path, config : of the checkpoint; config maybe with overrides.
-    values : how it maps raw values.
+    values : how it maps raw values. comm : the ranks that hold its tables, whose calls are
+    collective then; None: this process alone.
     """
 
-    def __init__(self, path: Path, config: Config, values: ValueMap) -> None:
+    def __init__(
+        self, path: Path, config: Config, values: ValueMap, comm: Comm | None = None
+    ) -> None:
+        comm = self._comm = comm or SingleComm()
         # Numba reads its number of threads once, when it is imported
         if "numba" not in sys.modules:
-            prepare_threads(SingleComm(), config.training.threads or None)
+            prepare_threads(comm, config.training.threads or None)
         # libraries built with -ffast-math make threads flush them, which changes bits
         keep_subnormals()
         check_kernels()
         self._path = path
         self._values = values
-        # a plan file was for the ranks of the training, and this is one process
+        # a plan file was for the ranks of the training
         self.config = without_plan_file(config)
         with CheckpointFile(path) as file:
             self._dense_features = file.dense_features
-        comm = SingleComm()
         self._world = restore_world(path, comm, self.config, self._dense_features, pooling={})
         self._loader: Loader | None = None
         self._lock = threading.Lock()
@@ -86,6 +91,30 @@ class LocalScorer:
             batches = self._batches(dataset, labelled=True)
             return evaluate(self._world, batches, grouping=grouping).to_dict()
 
+    def recommend(self, pairs: Pairs, k: int) -> "pl.DataFrame":
+        """The k best items of each user, as `BestItems.frame` gives them; on rank 0."""
+        best = BestItems(pairs, k)
+        dataset = PairDataset(self._values.schema, pairs)
+        if dataset.rows:
+            with self._locked():
+                predict(self._world, self._batches(dataset, labelled=False), best.take)
+        return best.frame()
+
+    def frame(self, data: object, keys: Sequence[str] = (), header: bool = False) -> "pl.DataFrame":
+        """A table in memory or raw files as a frame: columns that the model reads, and keys.
+
+        header : do text files begin with a line of names, whatever the log does?
+        """
+        if not is_paths(data):
+            return as_frame(data)
+        paths = [log_path(str(path)) for path in ([data] if isinstance(data, str | Path) else data)]
+        schema = self._values.schema
+        if header:
+            schema = replace(schema, header=True, columns=())
+        elif self._values.lacks_label(paths):
+            schema = schema.without_labels()
+        return raw_frame(paths, schema, [key for key in keys if key])
+
     def _column(self, data: object, name: str) -> "pl.DataFrame":
         """A column of data as they came. Raises DataError where they lack it."""
         if is_paths(data):
@@ -109,7 +138,7 @@ class LocalScorer:
         has_label = labelled or not self._values.lacks_label(paths)
         splits = open_paths(
             self.config,
-            SingleComm(),
+            self._comm,
             self._path.parent,
             silent,
             {SPLIT: paths},
@@ -148,5 +177,6 @@ class LocalScorer:
             depth=0,
         )
         batch_size = max(config.training.batch_size, BATCH)
-        share = BatchShare(batch_size, config.training.leaves)
+        comm = self._comm
+        share = BatchShare(batch_size, config.training.leaves, comm.rank, comm.size)
         return Loader(dataset, config.tables, share, reading, needs)
