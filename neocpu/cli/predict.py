@@ -72,7 +72,7 @@ class TopOptions:
 )
 @click.option(
     "--top-k",
-    type=click.IntRange(1),
+    type=click.IntRange(0),
     default=0,
     metavar="K",
     help="Write the K best items of --items for each user of DATA instead.",
