@@ -105,6 +105,8 @@ def words_of(text: str) -> str:
 
 def test_a_page_of_one_run(tmp_path: Path) -> None:
     write_run(tmp_path / "one", 0.05)
+    column = {"column": "C1", "loss": 0.125, "loss_spread": 0.5, "auc": None, "auc_spread": None}
+    (tmp_path / "one" / "importances.json").write_text(json.dumps({"columns": [column]}))
     runs = find_runs([tmp_path / "one"])
     text = page(runs)
     assert text == page(find_runs([tmp_path / "one"]))
@@ -123,6 +125,7 @@ def test_a_page_of_one_run(tmp_path: Path) -> None:
         "auc 0.70000 0.65000",
         "ndcg@5 0.25000",
         "1 64 25.000 % 20.000 % 1.250",
+        "C1 0.12500 0.50000",
     ):
         assert part in words, part
     assert "<C1>" not in text

@@ -46,6 +46,10 @@ COMMANDS = {
         "neocpu.cli.predict:predict",
         "Write the predictions of a model for every row, in order.",
     ),
+    "importance": (
+        "neocpu.cli.importance:importance",
+        "Show how much worse a model gets when a column's values are dealt out anew.",
+    ),
     "export": (
         "neocpu.cli.export:export",
         "Write a checkpoint's model as a file that other programs serve.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from neocpu.cli.generate import generate
+from neocpu.cli.logs.generate import generate
 from neocpu.cli.screen.targets import LogPath, check_target, force_option
 
 if TYPE_CHECKING:

@@ -25,7 +25,12 @@ def doubts(run: Run) -> list[str]:
 def tables(run: Run) -> list[TextTable]:
     """Tables of the summary that have rows."""
     summary = run.summary
-    every = (_baseline(summary), _groups(summary), _deciles(summary))
+    every = (
+        _baseline(summary),
+        _groups(summary),
+        _deciles(summary),
+        _importances(run.importances),
+    )
     return [table for table in every if table.rows]
 
 
@@ -79,3 +84,19 @@ def _deciles(summary: JsonObject) -> TextTable:
     note = f"samples of {split} in the order of their predictions, a tenth in each row"
     header = ["tenth", "samples", "predicted", "clicked", "calibration"]
     return TextTable("Calibration by tenths", note, header, rows)
+
+
+def _importances(importances: JsonObject) -> TextTable:
+    """What the model loses with each column."""
+    columns: Sequence[JsonObject] = importances.get("columns") or ()
+    rows = [
+        [
+            str(each.get("column", "")),
+            *(_number(each.get(name)) for name in ("loss", "loss_spread", "auc", "auc_spread")),
+        ]
+        for each in columns
+    ]
+    note = "loss gained and AUC lost when the values of a column are dealt out anew"
+    return TextTable(
+        "Importance of columns", note, ["column", "loss gained", "±", "auc lost", "±"], rows
+    )

@@ -27,6 +27,7 @@ from neocpu.train.model.composition_layout import CompositionLayout
 if TYPE_CHECKING:
     import polars as pl
 
+    from neocpu.serve.scoring.importance import Importance
     from neocpu.serve.scoring.scorer import LocalScorer
 
 
@@ -77,6 +78,19 @@ class Model(TrainedModel):
         ndcg@k, recall@k, hit@k for each k of `at`, mrr and gauc ("": `eval.group` of the config).
         """
         return self._loaded.evaluate(data, group, at)
+
+    def importances(
+        self, data: object, repeats: int = 3, seed: int = 1, rows: int = 20_000
+    ) -> "list[Importance]":
+        """How much worse the model gets without each column, the most important first.
+
+        The values of a column are dealt out anew among the samples, `repeats` times: each
+        importance has `column`, the increase of the logloss (mse) `loss`, the drop of the AUC
+        `auc`, and half the distance of the extremes of both, `loss_spread` and `auc_spread`.
+
+        data : labelled, as for `predict`. rows : that are measured, at most.
+        """
+        return self._loaded.importances(data, repeats, seed, rows)
 
     def recommend(
         self,

@@ -22,6 +22,7 @@ from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.serve.scoring.frames import is_paths, parsed
 from neocpu.serve.scoring.groups import column_grouping
+from neocpu.serve.scoring.importance import Importance, importances
 from neocpu.serve.scoring.keys import key_columns, raw_frame
 from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs
 from neocpu.serve.scoring.samples import ParsedDataset
@@ -31,6 +32,7 @@ from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
 from neocpu.train.run.evaluate import evaluate, grouping_of, predict
 from neocpu.train.run.scoring import restore_world, without_plan_file
+from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.results import silent
 
 if TYPE_CHECKING:
@@ -90,6 +92,17 @@ class LocalScorer:
         with self._locked():
             batches = self._batches(dataset, labelled=True)
             return evaluate(self._world, batches, grouping=grouping).to_dict()
+
+    def importances(self, data: object, repeats: int, seed: int, rows: int) -> list[Importance]:
+        """The importance of each feature and dense column, as `Model.importances` has them."""
+        dataset = self._dataset(data, labelled=True)
+
+        def measure(dealt: Dataset) -> Metrics:
+            return evaluate(self._world, self._batches(dealt, labelled=True))
+
+        columns = [*self._values.features, *dataset.dense_columns]
+        with self._locked():
+            return importances(dataset, columns, measure, repeats, seed, rows)
 
     def recommend(self, pairs: Pairs, k: int) -> "pl.DataFrame":
         """The k best items of each user, as `BestItems.frame` gives them; on rank 0."""
