@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neocpu.cli.logs.generate import generate
+from neocpu.cli.logs.negatives import negatives
 from neocpu.cli.screen.targets import LogPath, check_target, force_option
 
 if TYPE_CHECKING:
@@ -338,3 +339,4 @@ def _feature_table(card: "Card") -> "Table":
 
 
 data.add_command(generate)
+data.add_command(negatives)

@@ -14,6 +14,11 @@ CLICKS = (
     *({"false", "true"}, {"False", "True"}, {"FALSE", "TRUE"}),
 )
 
+POSITIVES = (
+    "A log of choices alone (views, purchases) gets rows for what was not chosen by `neocpu data "
+    "negatives LOG --user COLUMN --item COLUMN --out LABELLED.csv`"
+)
+
 
 def guess_label(frame: pl.DataFrame) -> str:
     """The column that is most likely the label. Raises ConfigError where none looks like one.
@@ -30,7 +35,7 @@ def guess_label(frame: pl.DataFrame) -> str:
     clicks = f"{len(binary)} columns hold 0 and 1 only" if binary else "none holds 0 and 1 only"
     raise ConfigError(
         f"which column is the label? No name says it, and {clicks}; name it with --label COLUMN "
-        f"(from Python label=); the log has {', '.join(map(repr, frame.columns[:60]))}"
+        f"(from Python label=); the log has {', '.join(map(repr, frame.columns[:60]))}. {POSITIVES}"
     )
 
 
@@ -58,5 +63,5 @@ def label_kind(values: pl.Series) -> tuple[str, str]:
             "another column with --label COLUMN"
         )
     if values.n_unique() == 1:
-        return "number", f"it is {values[0]} in all rows, so there is nothing to learn"
+        return "number", f"it is {values[0]} in all rows, so there is nothing to learn. {POSITIVES}"
     return "number", "its values are numbers other than 0 and 1"
