@@ -9,7 +9,7 @@ from neocpu.ingest.formats.table import table_schema
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.serve.scoring.samples import ParsedDataset
 from neocpu.train.run.verdict import behind
-from neocpu.train.watch.baseline import ENTRIES, fit
+from neocpu.train.watch.baseline import ENTRIES, PENALTIES, fit
 from neocpu.train.watch.metrics import compute
 
 SCHEMA = {
@@ -56,12 +56,21 @@ def test_the_gradient_of_its_definition_is_zero_at_its_weights(loss):
     rows = one_hot(shop, tags, x32, x32.mean(), x32.std())
     z = rows @ model.weights
     p = z if loss == "mse" else 1 / (1 + np.exp(-z))
-    free = np.append(model.weights[:-1], 0)
+    free = model.penalty * np.append(model.weights[:-1], 0)
     gradient = rows.T @ (p - np.float32(y)) + free
     # of sums over 400 samples; at weights of 0 it is above 20
     assert np.abs(gradient).max() < 0.05
     assert np.abs(rows.T @ (0.5 - y)).max() > 20
     assert model.predict(dataset) == pytest.approx(p, abs=1e-5)
+
+
+def test_the_penalty_is_the_best_on_the_last_rows(monkeypatch):
+    # nothing follows from the columns in the last tenth, so that the strongest penalty is best
+    dataset = data(600, 3)[0]
+    dataset._parsed.labels[540:] = np.float32(np.arange(60) % 2)
+    assert fit(dataset, FEATURES, "bce").penalty == PENALTIES[-1]
+    monkeypatch.setattr("neocpu.train.watch.baseline.PENALTIES", (1e5, 2.0))
+    assert fit(data(600, 3)[0], FEATURES, "bce").penalty == 2.0
 
 
 def test_values_that_it_never_saw_count_as_none():

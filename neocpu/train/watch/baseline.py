@@ -1,12 +1,13 @@
 """What does a linear model reach on the same rows? The least that a DLRM has to beat.
 
 A logistic regression (linear, for `model.loss = "mse"`) over every value of every feature and the
-standardised dense columns, with an L2 penalty: scikit-learn's `LogisticRegression()` on one-hot
-columns. It is convex, so L-BFGS finds its one solution from 0, without a rate or a seed to choose.
-NumPy on one rank; nothing of it reaches the model.
+standardised dense columns, with an L2 penalty: scikit-learn's `LogisticRegression(C=1/penalty)` on
+one-hot columns. The penalty is the one that predicts the last tenth of its rows best. It is convex,
+so L-BFGS finds its one solution from 0, without a rate or a seed to choose. NumPy on one rank;
+nothing of it reaches the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,8 +21,9 @@ from neocpu.kernels.twins.numbers.elementary import exp, log1p
 from neocpu.train.watch.metrics import binned
 
 F64 = NDArray[np.float64]
-ENTRIES = 4_000_000  # values of features that are fitted to: some seconds
-PENALTY = 1.0  # L2, per parameter, against the sum of losses
+ENTRIES = 2_000_000  # values of features that are fitted to: some seconds
+PENALTIES = (1.0, 4.0, 16.0, 64.0)  # L2, per parameter, against the sum of losses
+HELD_OUT = 0.1  # of the rows, the last ones, on which a penalty is chosen
 ITERATIONS = 60
 HISTORY = 8  # pairs of steps and gradient changes that L-BFGS keeps
 TOLERANCE = 1e-4  # of the largest number of the gradient, per sample
@@ -51,6 +53,7 @@ class LinearModel:
 
     codes : by feature, sorted; the columns of a feature follow one another. mean, deviation : of
     the dense columns, which come behind those of features. rows : samples that it was fitted to.
+    penalty : on each weight but the constant.
     """
 
     codes: dict[str, Elements]
@@ -59,6 +62,7 @@ class LinearModel:
     weights: F64
     loss: str
     rows: int
+    penalty: float
 
     def predict(self, data: Dataset) -> NDArray[np.float32]:
         """Predictions f32[n] of all samples: probabilities, for "mse" numbers."""
@@ -66,11 +70,15 @@ class LinearModel:
         parts = [np.empty(0, np.float32)]
         for low in range(0, data.rows, block):
             samples = np.arange(low, min(low + block, data.rows), dtype=np.int64)
-            z = self._matrix(data, samples).times(self.weights)
+            z = self.scores(data, samples)
             parts.append((z if self.loss == "mse" else sigmoid(z)).astype(np.float32))
         return np.concatenate(parts)
 
-    def _matrix(self, data: Dataset, samples: Ints) -> Rows:
+    def scores(self, data: Dataset, samples: Ints) -> F64:
+        """Log-odds of some samples, for "mse" numbers, f64[n]."""
+        return self.matrix(data, samples).times(self.weights)
+
+    def matrix(self, data: Dataset, samples: Ints) -> Rows:
         """The columns of samples; values that the model does not know have none."""
         taken = data.take(samples, list(self.codes))
         order = np.arange(samples.size, dtype=np.int64)
@@ -114,6 +122,22 @@ def fit(data: Dataset, features: Sequence[str], loss: str) -> LinearModel:
     """
     rows = min(data.rows, max(ENTRIES // max(len(features) + len(data.dense_columns), 1), 1))
     samples = np.arange(data.rows - rows, data.rows, dtype=np.int64)
+    learnt, held_out = np.split(samples, [rows - int(HELD_OUT * rows)])
+    penalty = PENALTIES[0]
+    if held_out.size:
+        labels = data.take(held_out, ()).labels
+        losses = {}
+        for each in PENALTIES:
+            scores = _fit(data, features, learnt, loss, each).scores(data, held_out)
+            losses[each] = _objective(scores, labels.astype(np.float64), loss)[0]
+        penalty = min(losses, key=losses.__getitem__)
+    return _fit(data, features, samples, loss, penalty)
+
+
+def _fit(
+    data: Dataset, features: Sequence[str], samples: Ints, loss: str, penalty: float
+) -> LinearModel:
+    """The linear model of some samples."""
     taken = data.take(samples, features)
     dense = taken.dense.astype(np.float64)
     deviation = dense.std(axis=0)
@@ -125,43 +149,50 @@ def fit(data: Dataset, features: Sequence[str], loss: str) -> LinearModel:
         deviation=np.where(deviation > 0, deviation, 1.0),
         weights=np.zeros(width),
         loss=loss,
-        rows=rows,
+        rows=samples.size,
+        penalty=penalty,
     )
-    matrix = model._matrix(data, samples)
-    model.weights[:] = _minimum(matrix, taken.labels.astype(np.float64), width, loss)
+    matrix = model.matrix(data, samples)
+    labels = taken.labels.astype(np.float64)
+    # the constant, the last weight, has no penalty
+    shrunk = np.append(np.full(width - 1, penalty), 0.0)
+
+    def value_and_gradient(weights: F64) -> tuple[float, F64]:
+        value, residual = _objective(matrix.times(weights), labels, loss)
+        value += 0.5 * float(np.sum(shrunk * weights * weights))
+        return value, matrix.transposed_times(residual, width) + shrunk * weights
+
+    model.weights[:] = _minimum(value_and_gradient, width, TOLERANCE * samples.size)
     return model
 
 
-def _objective(matrix: Rows, labels: F64, weights: F64, loss: str) -> tuple[float, F64]:
-    """Loss and gradient of all samples with the penalty, which the constant does not have."""
-    z = matrix.times(weights)
+def _objective(z: F64, labels: F64, loss: str) -> tuple[float, F64]:
+    """The sum of losses of scores f64[n], and its gradient f64[n]."""
     if loss == "mse":
         residual = z - labels
-        total = 0.5 * float(np.sum(residual * residual))
-    else:
-        # log(1 + e^z) without overflow
-        total = float(np.sum(np.maximum(z, 0.0) - labels * z + log1p(exp(-np.abs(z)))))
-        residual = sigmoid(z) - labels
-    free = weights.copy()
-    free[-1] = 0.0
-    gradient = matrix.transposed_times(residual, weights.size) + PENALTY * free
-    return total + 0.5 * PENALTY * float(np.sum(free * free)), gradient
+        return 0.5 * float(np.sum(residual * residual)), residual
+    # log(1 + e^z) without overflow
+    losses = np.maximum(z, 0.0) - labels * z + log1p(exp(-np.abs(z)))
+    return float(np.sum(losses)), sigmoid(z) - labels
 
 
-def _minimum(matrix: Rows, labels: F64, width: int, loss: str) -> F64:
-    """Weights of the least loss, by L-BFGS (Nocedal 1980) with step halving."""
+def _minimum(objective: Callable[[F64], tuple[float, F64]], width: int, tolerance: float) -> F64:
+    """Weights f64[width] of the least value, by L-BFGS (Nocedal 1980) with step halving.
+
+    objective : value and gradient. tolerance : of the largest number of the gradient.
+    """
     weights = np.zeros(width)
-    value, gradient = _objective(matrix, labels, weights, loss)
+    value, gradient = objective(weights)
     steps: list[tuple[F64, F64]] = []
     for _ in range(ITERATIONS):
-        if np.abs(gradient).max() <= TOLERANCE * matrix.height:
+        if np.abs(gradient).max() <= tolerance:
             break
         direction = -_inverse_hessian_times(gradient, steps)
         slope = float(np.sum(direction * gradient))
         size = 1.0 if steps else min(1.0, 1.0 / float(np.abs(gradient).sum()))
         for _ in range(30):
             moved = weights + size * direction
-            next_value, next_gradient = _objective(matrix, labels, moved, loss)
+            next_value, next_gradient = objective(moved)
             if next_value <= value + 1e-4 * size * slope:
                 break
             size *= 0.5
