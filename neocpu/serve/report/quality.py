@@ -46,7 +46,7 @@ def _baseline(summary: JsonObject) -> TextTable:
         for name, value in linear.items()
         if isinstance(value, float) and isinstance(model.get(name), float)
     ]
-    note = f"on {split}; both learnt from the train split, the linear model in file order"
+    note = f"on {split}; both learnt from the train split"
     return TextTable("Beside a linear model", note, header, rows)
 
 

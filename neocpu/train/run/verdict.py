@@ -95,4 +95,4 @@ def baseline_line(baseline: JsonObject) -> str:
     values = baseline["metrics"]
     names = [name for name in ("logloss", "mse", "ne", "auc", "calibration") if values.get(name)]
     numbers = ", ".join(f"{name} {values[name]:.5f}" for name in names)
-    return f"{baseline['model']} of {baseline['rows']:,} of the same rows: {numbers}"
+    return f"{baseline['model']} on the same rows, fitted to {baseline['rows']:,} rows: {numbers}"
