@@ -119,6 +119,8 @@ def join(
 class OnlineSplits(Splits):
     """The files of an online run, beside its valid and test data."""
 
+    whole = False
+
     def __init__(
         self, config: Config, comm: Comm, datasets: dict[str, Dataset], files: list[TrainFile]
     ) -> None:

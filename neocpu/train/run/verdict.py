@@ -47,10 +47,10 @@ def verdict(
 
 
 def _is_small(config: Config, splits: Splits, split: str) -> bool:
-    """Is a linear model fitted and measured within seconds?"""
+    """Is a linear model fitted to all train data, and measured, within seconds?"""
     width = len(_features(config)) + splits.dense_features
     sizes = [splits.datasets[name].rows for name in ("train", split) if splits.has(name)]
-    return len(sizes) == 2 and max(sizes) * width <= ENTRIES
+    return splits.whole and len(sizes) == 2 and max(sizes) * width <= ENTRIES
 
 
 def of_baseline(config: Config, train: Dataset, data: Dataset, comm: Comm) -> JsonObject:
