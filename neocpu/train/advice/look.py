@@ -60,8 +60,10 @@ class Log:
         return self.frame.height == self.rows
 
 
-def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT) -> Log:
+def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT, rows_at: int = ROWS_AT) -> Log:
     """Look at logs of the same columns, in the order given; their rows follow one another.
+
+    looked_at : bytes of text. rows_at : rows of Parquet.
 
     Raises DataError for a file that cannot be read, is empty, or differs from the first one.
     """
@@ -73,13 +75,13 @@ def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT) -> Log:
             "give the raw log"
         )
     if kinds == {"parquet"}:
-        return _look_at_parquet(files)
+        return _look_at_parquet(files, rows_at)
     if "parquet" in kinds:
         raise DataError("some of the files are Parquet and some are text; give one kind")
     return _look_at_text(files, looked_at)
 
 
-def _look_at_parquet(files: tuple[Path, ...]) -> Log:
+def _look_at_parquet(files: tuple[Path, ...], rows_at: int) -> Log:
     parts = []
     rows = 0
     for path in files:
@@ -87,7 +89,7 @@ def _look_at_parquet(files: tuple[Path, ...]) -> Log:
             log = scan(path)
             height = int(log.select(pl.len()).collect().item())
             # Parquet notes its number of rows, so only the first ones are read
-            parts.append(log.head(max(ROWS_AT - rows, 0)).collect())
+            parts.append(log.head(max(rows_at - rows, 0)).collect())
         except POLARS_ERRORS as error:
             reason = one_line(error)[:300]
             raise DataError(f"{path}: not a readable Parquet file: {reason}") from error

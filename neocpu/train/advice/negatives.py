@@ -14,9 +14,10 @@ import polars as pl
 from neocpu.core.errors import ConfigError, DataError, listed
 from neocpu.ingest.synthetic.negatives import UNIFORM, draw_negatives
 from neocpu.ingest.targets import refuse_sources
-from neocpu.train.advice.look import LOOKED_AT, Log, look
+from neocpu.train.advice.look import LOOKED_AT, ROWS_AT, Log, look
 
 SHOWN = 12  # columns in a line
+HELD = 64  # times what `init` looks at of a log
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def add_negatives(
     ConfigError for a column that is not there, or a label that has two values already.
     """
     refuse_sources(out, map(Path, data))
-    log = look(data, looked_at=64 * LOOKED_AT)
+    log = look(data, HELD * LOOKED_AT, HELD * ROWS_AT)
     frame = log.frame
     if not log.whole:
         raise DataError(f"{log.paths[0]}: has {log.rows:,} rows, too many to hold; give a part")
