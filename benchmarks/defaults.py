@@ -48,6 +48,11 @@ def alternatives(config: Config, few: bool) -> Iterator[tuple[str, ...]]:
     for factor in (0.5, 2) if few else (0.5, 2, 4, 8):
         yield (f"training.batch_size={round(batch * factor)}",)
     yield other
+    yield (
+        "model.interaction=dot" if config.model.interaction == "cat" else "model.interaction=cat",
+    )
+    if config.eval.ema:
+        yield ("eval.ema=0",)
     yield (f"optimizer.sparse.learning_rate={2 * rate}",)
     if few:
         return
@@ -85,7 +90,7 @@ def without_keys(path: Path) -> Path:
     dropped = False
     for line in text.splitlines():
         if line.startswith("["):
-            dropped = line.startswith(("[optimizer", "[training", "[eval", "[checkpoint"))
+            dropped = line.startswith(("[optimizer", "[training", "[checkpoint"))
         if not dropped:
             lines.append(line)
     bare = path.with_name(f"bare-{path.name}")

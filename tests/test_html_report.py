@@ -70,7 +70,10 @@ def write_run(folder: Path, rate: float, finished: bool = True) -> None:
             "samples": 192,
             "seconds": 1.5,
             "samples_per_second": 128.0,
-            "metrics": {"test": {"samples": 64, "logloss": 0.6, "auc": 0.7}},
+            "metrics": {"test": {"samples": 64, "logloss": 0.6, "auc": 0.7, "ndcg@5": 0.25}},
+            "doubts": {"test": ["worse than predicting the average"]},
+            "baseline": {"split": "test", "model": "logistic regression", "metrics": {"auc": 0.65}},
+            "deciles": {"test": [{"samples": 64, "predicted": 0.25, "label": 0.2}]},
             "memory_per_rank": 3 << 20,
             "memory_of_ranks": [3 << 20, 2 << 20],
             "ranks": 2,
@@ -103,6 +106,8 @@ def words_of(text: str) -> str:
 
 def test_a_page_of_one_run(tmp_path: Path) -> None:
     write_run(tmp_path / "one", 0.05)
+    column = {"column": "C1", "loss": 0.125, "loss_spread": 0.5, "auc": None, "auc_spread": None}
+    (tmp_path / "one" / "importances.json").write_text(json.dumps({"columns": [column]}))
     runs = find_runs([tmp_path / "one"])
     text = page(runs)
     assert text == page(find_runs([tmp_path / "one"]))
@@ -118,6 +123,11 @@ def test_a_page_of_one_run(tmp_path: Path) -> None:
         "50 samples predicted at 1 %, of which 0 % clicked",
         "rank 1 2.10 MB",
         "batch_size = 64",
+        "one , test: worse than predicting the average",
+        "auc 0.70000 0.65000",
+        "ndcg@5 0.25000",
+        "1 64 25.000 % 20.000 % 1.250",
+        "C1 0.12500 0.50000",
     ):
         assert part in words, part
     assert "<C1>" not in text

@@ -18,6 +18,7 @@ from neocpu.train.advice.complaints import colliding
 from neocpu.train.advice.dialect import guess_dialect
 from neocpu.train.advice.look import look
 from neocpu.train.advice.roles import Roles, columns_of
+from neocpu.train.advice.sizes import sizes_of
 from neocpu.train.advice.write import Wishes, write_config
 from neocpu.train.before.datasets import open_splits
 from neocpu.train.config import config as configs
@@ -124,7 +125,10 @@ def test_a_label_of_one_value_and_a_single_row_are_said(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("click,item\n" + "".join(f"1,v{i % 7}\n" for i in range(ROWS)))
     drafted = write_config([path], tmp_path / "a.toml", Wishes())
-    assert "label: click, it is 1 in all rows, so there is nothing to learn" in drafted.said
+    label = next(line for line in drafted.said if line.startswith("label: "))
+    assert label.startswith(
+        "label: click, it is 1 in all rows, so there is nothing to learn. A log"
+    )
     assert "categories: item" in drafted.said
     path.write_text("click,item\n" + "".join(f"{i % 2},v\n" for i in range(ROWS)))
     with pytest.raises(ConfigError, match="no column looks like a category or a number"):
@@ -344,3 +348,22 @@ def test_lines_of_endless_fields_are_no_table(tmp_path):
     (tmp_path / "log.csv").write_text("a,b\n" + "x" * 200_000 + ",1\n")
     with pytest.raises(DataError, match="its first lines cannot be cut into fields"):
         look([tmp_path / "log.csv"])
+
+
+def test_a_small_log_gets_what_serves_it(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("click,item\n" + "".join(f"{i % 2},v{i % 7}\n" for i in range(4_000)))
+    write_config([path], tmp_path / "a.toml", Wishes())
+    settings = configs.load(tmp_path / "a.toml")
+    assert settings.model.interaction == "cat"
+    assert settings.eval.baseline
+    # 3,200 samples are 200 steps of 16: a tenth of the pass
+    assert settings.eval.ema == 0.95
+    log = look([path])
+    for samples, interaction, ema in (
+        (100, "cat", 0.0),
+        (59_999, "cat", 0.995),
+        (60_000, "dot", 0),
+    ):
+        sizes = sizes_of(log, samples)
+        assert (sizes.interaction, sizes.ema) == (interaction, pytest.approx(ema, abs=1e-3))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.watch.metrics import Metrics, Window, compute, count_auc, exact_sum
+from neocpu.train.watch.reliability import deciles, doubts
 
 
 def sample(seed: int, n: int, grid: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -129,3 +130,43 @@ def test_window_forgets_the_oldest_batch() -> None:
     for lo in (0, 10, 20):
         window.add(p[lo : lo + 10], y[lo : lo + 10])
     assert window.metrics("bce", SingleComm()) == compute(p[10:], y[10:], "bce", SingleComm())
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 300), grid=st.sampled_from([0, 2, 30]))
+def test_deciles_are_tenths_of_the_sorted_predictions(seed: int, n: int, grid: int) -> None:
+    p, y = sample(seed, n, grid)
+    bins = deciles(p, y, "bce", SingleComm())
+    bounds = [np.sort(p)[i * n // 10] for i in range(1, 10)]
+    of_sample = (p[:, None] >= np.float32(bounds)).sum(axis=1)
+    members = [of_sample == number for number in np.unique(of_sample)]
+    assert [each["samples"] for each in bins] == [members_of.sum() for members_of in members]
+    for each, chosen in zip(bins, members):
+        assert each["predicted"] == pytest.approx(p[chosen].mean(dtype=np.float64), abs=1e-6)
+        assert each["label"] == pytest.approx(y[chosen].mean())
+
+
+def test_deciles_are_equal_for_any_spread() -> None:
+    p, y = sample(6, 501, 60)
+    alone = deciles(p, y, "bce", SingleComm())
+
+    def body(comm: Comm) -> list[dict[str, object]]:
+        local = slice(comm.rank * 100, 501 if comm.rank == 2 else comm.rank * 100 + 100)
+        return deciles(p[local], y[local], "bce", comm)
+
+    assert run_threads(3, body) == [alone] * 3
+
+
+def test_a_model_below_the_average_or_off_the_click_rate_is_told() -> None:
+    y = (np.arange(20_000) % 5 == 0).astype(np.float32)
+    right = np.where(y == 1, 0.6, 0.1).astype(np.float32)
+
+    def told(p: np.ndarray, y: np.ndarray = y) -> str:
+        return " ".join(doubts(compute(p.astype(np.float32), y, "bce", SingleComm())))
+
+    assert not told(right)
+    assert "worse than predicting the average" in told(0.9 - 0.8 * y)
+    assert told(right * 1.08).startswith("predicts 8 % too many clicks")
+    assert told(right * 0.9).startswith("predicts 10 % too few clicks")
+    # 4 % are not told, and neither are 8 % of 20 clicks, which chance may make
+    assert not told(right * 1.04)
+    assert not told(right[:100] * 1.08, y[:100])

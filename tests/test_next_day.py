@@ -286,7 +286,8 @@ def damage_rows(path: Path) -> None:
 
 def test_online_each_file_is_measured_and_then_trained_on(days: Path, tmp_path: Path) -> None:
     """In one go, day by day, and stopped in the middle of a file: one digest, equal lines."""
-    settings = config(days / "vocabulary-1.h5", rows_by="vocabulary", rows=24)
+    measured = ("eval.group=a", "eval.at=[3]", "eval.baseline=true")
+    settings = config(days / "vocabulary-1.h5", *measured, rows_by="vocabulary", rows=24)
     both = [days / "vocabulary-1.h5", days / "vocabulary-2.h5"]
     whole, lines = go(settings, tmp_path / "whole", both)
     assert any("2 of 15 new codes of a have no row in table a" in line for line in lines), lines
@@ -294,6 +295,8 @@ def test_online_each_file_is_measured_and_then_trained_on(days: Path, tmp_path: 
     lines_of = [line for line in map(json.loads, written) if line["split"] == "progressive"]
     assert [line["step"] for line in lines_of] == [0, 4]
     assert lines_of[1]["file"] == str(both[1]) and lines_of[1]["auc"] is not None
+    assert lines_of[1]["groups"] > 2 and 0 < lines_of[1]["ndcg@3"] <= 1
+    assert "baseline" not in whole  # it would have learnt from one file only
     assert whole["steps"] == 8 and whole["samples"] == 128
     mean = whole["metrics"]["progressive"]["logloss"]
     assert mean == pytest.approx(np.mean([line["logloss"] for line in lines_of]))

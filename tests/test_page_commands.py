@@ -33,7 +33,13 @@ model.top = [1]
 tables."*".rows = 1000
 """
 # Words of a page that stand for a file or a name.
-WORDS = {"CONFIG": "my.toml", "RUN": "runs/b", "RUN...": "runs/a", "DATA...": "monday.tsv.gz"}
+WORDS = {
+    "CONFIG": "my.toml",
+    "RUN": "runs/b",
+    "RUN...": "runs/a",
+    "DATA...": "monday.tsv.gz",
+    "COLUMN": "C9",
+}
 # How lines begin that are not run, and why.
 NOT_RUN = {
     "init DATA": "start.md runs it on a log of its own",
@@ -46,6 +52,8 @@ NOT_RUN = {
     "train tiny": "README.md and use.md run it",
     "train avazu": "a log that does not come along",
     "data generate": "a million rows",
+    "data negatives": "test_negatives.py runs it",
+    "predict RUN DATA... --top-k": "test_recommend.py runs it",
     "towers": "trains a probe",
     "compile": "the runs have compiled what they need",
     "doctor": "looks at the whole machine",

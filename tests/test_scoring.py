@@ -4,6 +4,7 @@ data?
 
 import bz2
 import gzip
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config import config
 from neocpu.train.run.trainer import Trainer
+from neocpu.train.watch.ranking import ranking
 from tests.small_run import config_of, write_log
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -191,6 +193,28 @@ def test_a_model_measures_what_the_command_does(
     assert f"{metrics['logloss']:.6f}" in shown
     with pytest.raises(DataError, match="has no labels"):
         model.evaluate(frame.drop("label"))
+
+
+def test_rows_are_ranked_by_any_column(shop: tuple[Path, pl.DataFrame]) -> None:
+    folder, frame = shop
+    log = frame.with_columns(request=pl.Series([f"r{i // 6}" for i in range(60)]))
+    log.write_csv(folder / "ranked.csv")
+    model = neocpu.load(folder / "run")
+    for group, count in (("shop", 4), ("request", 10)):
+        metrics = model.evaluate(log, group=group, at=(1, 3))
+        codes = log[group].rank("dense").to_numpy().astype(np.int64)
+        expected = ranking(model.predict(log), log["sold"].to_numpy().astype("f4"), codes, (1, 3))
+        assert metrics == model.evaluate(log) | expected
+        assert metrics["groups"] == count
+        assert metrics == model.evaluate(folder / "ranked.csv", group=group, at=(1, 3))
+        line = ["eval", folder / "run", folder / "ranked.csv", "--group", group, "--at", "1,3"]
+        shown = json.loads(invoke(*line, "--baseline", "--json").stdout)
+        assert shown.pop("baseline")["metrics"]["auc"] > 0.5
+        assert shown == metrics
+    with pytest.raises(DataError, match="tags holds lists"):
+        model.evaluate(log, group="tags")
+    with pytest.raises(DataError, match="no column 'colour'"):
+        model.evaluate(log, group="colour")
 
 
 def test_what_is_wrong_with_a_table_is_said_at_once(model: Model, frame: pl.DataFrame) -> None:

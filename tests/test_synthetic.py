@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.cli.generate import generate as command
+from neocpu.cli.logs.generate import generate as command
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.dataset import Dataset
@@ -485,7 +485,7 @@ def test_the_command_writes_either_form_and_prints_the_best_score(tmp_path):
 
 
 def test_help_loads_no_numba():
-    code = "import sys, neocpu.cli.generate; sys.exit('numba' in sys.modules)"
+    code = "import sys, neocpu.cli.logs.generate; sys.exit('numba' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], cwd=DATA.parent, check=False).returncode == 0
     )

@@ -17,6 +17,8 @@ LINE = {"step": 3, "samples": 30, "split": "train", "measured": 10, "logloss": 0
 
 def test_numbers_are_named_by_split() -> None:
     assert numbers(LINE) == {"train/logloss": 0.5}
+    # of characters that all boards take
+    assert numbers({**LINE, "ndcg@5": 0.25})["train/ndcg_at_5"] == 0.25
 
 
 @pytest.mark.parametrize("name", TRACKERS)

@@ -123,13 +123,18 @@ def test_lines_on_training_are_those_of_any_ranks_and_agree_with_full_measuremen
 def test_a_summary_knows_config_traffic_and_calibration(log, tmp_path):
     summaries = {}
     for ranks in (1, 3):
-        run = config_of(log, "parallel.plan=row_wise")
+        keys = ("parallel.plan=row_wise", "eval.group=one", "eval.baseline=true")
+        run = config_of(log, *keys)
         out = tmp_path / f"{ranks}"
         summaries[ranks] = run_threads(
             ranks, lambda comm, run=run, out=out: Trainer(run, comm, out).run()
         )[0]
     summary = summaries[3]
-    assert summary["reliability"] == summaries[1]["reliability"]
+    for name in ("reliability", "deciles", "metrics", "doubts", "baseline", "digest"):
+        assert summary[name] == summaries[1][name]
+    assert summary["metrics"]["test"]["groups"] == 20
+    assert summary["baseline"]["metrics"]["auc"] > 0.9  # labels follow from one feature
+    assert "no better than a logistic regression" in " ".join(summary["doubts"]["test"])
     bins = summary["reliability"]["test"]
     assert sum(each["samples"] for each in bins) == summary["metrics"]["test"]["samples"]
     mean = sum(each["samples"] * each["predicted"] for each in bins)
@@ -364,3 +369,14 @@ def test_a_folder_that_goes_while_the_run_uses_it_is_one_line(tmp_path: Path) ->
         open(out / "rows" / "a")  # noqa: SIM115
     with pytest.raises(FileNotFoundError), RunLock(out, SingleComm(), resume=False):
         open(tmp_path / "elsewhere")  # noqa: SIM115 (not of this folder: a bug keeps its traceback)
+
+
+def test_a_group_that_is_no_feature_ends_a_run_before_its_first_step(log, tmp_path):
+    for group, why in (
+        ("user", "no feature 'user' to group by; its features are"),
+        ("many", "list"),
+    ):
+        run = config_of(log, f"eval.group={group}")
+        with pytest.raises(DataError, match=why):
+            Trainer(run, None, tmp_path / group).run()
+        assert not (tmp_path / group / "metrics.jsonl").exists()

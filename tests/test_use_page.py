@@ -29,7 +29,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads_
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     blocks = re.findall(r"^```(sh|python)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 10
     for language, text in blocks:
         if language == "python":
             exec(compile(text, str(PAGE), "exec"), names)

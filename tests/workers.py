@@ -38,7 +38,9 @@ FIRST: dict[str, tuple[str, ...]] = {
         "examples",
         "checkpoint_quantized",
         "placement",
+        "importance",
     ),
+    "scores": ("scoring", "recommend"),
     "formats": ("spmd::test_on_threads", "narrow_homes", "narrow", "formats", "tiers"),
     "updates": ("tbe", "update", "sharded", "preflight"),
     "lookups": ("lookup", "codecs_rows", "codecs", "pooling", "cache", "course"),
@@ -61,7 +63,7 @@ QUICK_FILES = """
     oracle_compare oracle_cover oracle_diagnose oracle_honest oracle_jagged_mirrors
     oracle_key_value oracle_maximum oracle_more oracle_nvfp4 oracle_presets oracle_runs
     oracle_scale oracle_semantics oracle_truth paths philox plan planner pooling presets
-    progress report rounding row_kernels rule_formulas rules seconds segments sharding state
+    progress ranking report rounding row_kernels rule_formulas rules seconds segments sharding state
     table_keys tbe threads tokenize touch trackers update vocabulary workers
 """
 QUICK = frozenset(QUICK_FILES.split())

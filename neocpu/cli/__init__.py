@@ -64,6 +64,10 @@ SECTIONS = {
             "Write the predictions of a model for every row, in order.",
         ),
         "eval": ("neocpu.cli.evaluate:evaluate", "Measure a model on labelled data."),
+        "importance": (
+            "neocpu.cli.importance:importance",
+            "Show how much worse a model gets when a column's values are dealt out anew.",
+        ),
         "report": (
             "neocpu.cli.report:report",
             "Show runs as one HTML page: config, curves, calibration, plan, traffic, memory.",

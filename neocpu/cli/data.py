@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neocpu.cli.copies import cache
-from neocpu.cli.generate import generate
+from neocpu.cli.logs.generate import generate
+from neocpu.cli.logs.negatives import negatives
 from neocpu.cli.screen.targets import LogPath, check_target, force_option
 
 if TYPE_CHECKING:
@@ -350,3 +351,4 @@ def _feature_table(card: "Card") -> "Table":
 
 data.add_command(generate)
 data.add_command(cache)
+data.add_command(negatives)

@@ -2,20 +2,48 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.options import as_record, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.presets import log_path
 from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
 
 if TYPE_CHECKING:
+    from neocpu.parallel.transport.comm import Comm
     from neocpu.serve.scoring.ranks import ScoredRows
     from neocpu.serve.scoring.score_file import ScoreFile
+
+
+@dataclass(frozen=True)
+class TopOptions:
+    """What is to be recommended instead of predicted row by row; top_k 0: nothing.
+
+    items, exclude : files. group, item : columns that name users and items.
+    """
+
+    top_k: int = 0
+    items: str = ""
+    group: str = ""
+    item: str = ""
+    exclude: str = ""
+
+    def files(self) -> list[Path]:
+        """The files that are read. Raises UsageError for options that do not go together."""
+        if bool(self.top_k) != bool(self.items) or (self.exclude and not self.items):
+            raise click.UsageError("--top-k K and --items FILE go together; --exclude needs both")
+        return [Path(log_path(name)) for name in (self.items, self.exclude) if name]
+
+    def arguments(self) -> list[str]:
+        """These options on a command line."""
+        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        named = [(f"--{name.replace('_', '-')}", str(value)) for name, value in values if value]
+        return [word for option in named for word in option]
 
 
 @click.command()
@@ -43,8 +71,32 @@ if TYPE_CHECKING:
     is_flag=True,
     help="The raw log has no label column, where its columns do not say so.",
 )
+@click.option(
+    "--top-k",
+    type=click.IntRange(0),
+    default=0,
+    metavar="K",
+    help="Write the K best items of --items for each user of DATA instead.",
+)
+@click.option("--items", default="", metavar="FILE", help="Items for --top-k, a header ahead.")
+@click.option(
+    "--group",
+    default="",
+    metavar="COLUMN",
+    help="Column of DATA that names a user.  [default: the first]",
+)
+@click.option(
+    "--item",
+    default="",
+    metavar="COLUMN",
+    help="Column of --items that names an item.  [default: the first]",
+)
+@click.option(
+    "--exclude", default="", metavar="LOG", help="Leave out the pairs of user and item in this log."
+)
 @ranks_option
 @set_option("Override a key of the run's config.")
+@as_record("best", TopOptions)
 def predict(
     model: Path,
     data: tuple[str, ...],
@@ -55,6 +107,7 @@ def predict(
     head: str,
     ranks: int | None,
     overrides: tuple[str, ...],
+    best: TopOptions,
 ) -> None:
     """Write the predictions of a model for every row, in order.
 
@@ -62,16 +115,24 @@ def predict(
     files. OUT has the columns row (from 0, over all DATA files) and prediction (click probability;
     for mse the number itself). With data.on_error=skip a row that cannot be read has no prediction,
     and the column reason says why.
+
+    With --top-k, OUT has the K best items of each user: the user, rank (from 1), the item,
+    prediction. A pair has the user's last row in DATA and the item's row; a column of both is the
+    item's.
     """
     data = tuple(map(log_path, data))
-    check_target(out, force, [model, *map(Path, data)])
+    check_target(out, force, [model, *map(Path, data), *best.files()])
     if ranks is not None and ranks > 1 and not launched():
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
         line += [*_repeated("--with", keys), *_repeated("--set", overrides)]
         line += ["--head", head, *["--force"] * force, *["--unlabelled"] * unlabelled]
+        line += best.arguments()
         exec_mpiexec(ranks, line)
     comm = get_comm(ranks)
     prepare_threads(comm)
+    if best.top_k:
+        recommend(model, data, out, best, overrides, comm)
+        return
     from neocpu.serve.scoring.keys import key_columns
     from neocpu.serve.scoring.ranks import score_rows
     from neocpu.serve.scoring.rows import file_rows
@@ -116,6 +177,31 @@ def _write(blocks: Iterator["ScoredRows"], file: "ScoreFile") -> None:
     click.echo(f"{file.path}: {file.rows - faults.count} predictions")
     if faults.count:
         click.echo(str(faults), err=True)
+
+
+def recommend(
+    model: Path,
+    data: tuple[str, ...],
+    out: Path,
+    best: TopOptions,
+    overrides: tuple[str, ...],
+    comm: "Comm",
+) -> None:
+    """Write the best items of each user. Collective."""
+    from neocpu.serve.scoring.model import Model
+    from neocpu.serve.scoring.recommend import pairs_of, write_best
+    from neocpu.serve.scoring.scorer import LocalScorer
+    from neocpu.train.checkpoint.best import checkpoint_of
+
+    opened = Model(checkpoint_of(model, comm), overrides)
+    scorer = LocalScorer(opened.path, opened.config, opened.values, comm)
+    exclude = log_path(best.exclude) if best.exclude else None
+    keys = (best.group, best.item)
+    pairs = pairs_of(scorer.frame, data, log_path(best.items), exclude, keys)
+    frame = scorer.recommend(pairs, best.top_k)
+    if comm.rank == 0:
+        write_best(frame, out)
+        click.echo(f"{out}: {frame.height} items for {pairs.users.height} users")
 
 
 def _repeated(option: str, values: tuple[str, ...]) -> list[str]:

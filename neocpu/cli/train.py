@@ -266,12 +266,15 @@ def arguments(
 
 def print_summary(summary: Summary, folder: Path) -> None:
     """Print metrics, speed, memory and traffic, and the digest as the last line."""
+    from neocpu.train.run.verdict import baseline_line
     from neocpu.train.watch.exchange_times import exchange_lines
 
     for split, metrics in summary["metrics"].items():
         defined = {name: value for name, value in metrics.items() if value is not None}
         numbers = "  ".join(f"{name} {show(value)}" for name, value in defined.items())
         click.echo(f"{split:5} {numbers}")
+    if baseline := summary.get("baseline"):
+        click.echo(f"{baseline['split']:5} {baseline_line(baseline)}")
     click.echo(
         f"{summary['steps']} steps, {summary['samples']} samples, {summary['seconds']:.1f} s, "
         f"{summary['samples_per_second']:,.0f} samples/s"

@@ -46,3 +46,16 @@ def ranks_option(command: Command) -> Command:
 def set_option(text: str = "Override a key, any number of times.") -> Callable[[Command], Command]:
     """The option --set of a command that reads a config, as the argument `overrides`."""
     return click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=text)
+
+
+def whole_numbers(context: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
+    """The callback of an option of numbers from 1 on, as 5,10."""
+    try:
+        numbers = tuple(map(int, text.split(",")))
+    except ValueError:
+        numbers = (0,)
+    if min(numbers) < 1:
+        raise click.BadParameter(
+            f"{text!r}: give whole numbers from 1 on, as 5,10", context, option
+        )
+    return numbers

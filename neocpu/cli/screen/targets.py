@@ -1,11 +1,11 @@
 """May a command replace a file? Only with --force, and never one that it reads.
 
 So it is for all commands that write files which the command line names: `init`, `models`, `plan`,
-`towers`, `simulate`, `data convert`, `data generate`, `predict`, `export`, `checkpoint merge`,
-`checkpoint arrays`, `checkpoint import`, `oracle export`, `oracle check`, `calibrate`, `report`,
-`train --trace`. `tier compact` rewrites its file by definition, `oracle export --golden` the
-repository's, `train`, `online`, `sweep` and `search` look after their own folders, and `calibrate`
-without --out measures its own file anew.
+`towers`, `simulate`, `data convert`, `data generate`, `data negatives`, `predict`, `export`,
+`checkpoint merge`, `checkpoint arrays`, `checkpoint import`, `oracle export`, `oracle check`,
+`calibrate`, `report`, `train --trace`. `tier compact` rewrites its file by definition, `oracle
+export --golden` the repository's, `train`, `online`, `sweep` and `search` look after their own
+folders, and `calibrate` without --out measures its own file anew.
 """
 
 import os

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from neocpu.core.html import html_page
 from neocpu.core.types import JsonObject
 from neocpu.core.units import bytes_text
-from neocpu.serve.report import charts, details
+from neocpu.serve.report import charts, details, quality
 from neocpu.serve.report.runs import Run, differing
 
 SPLITS = ("test", "valid", "progressive", "train")  # the first that was measured says how good
@@ -42,6 +42,7 @@ def page(runs: Sequence[Run]) -> str:
         differing=[
             (key, [details.show(value) for value in values]) for key, values in differing(runs)
         ],
+        doubts=[(run.name, line) for run in runs for line in quality.doubts(run)],
         bodies=[
             {
                 "run": run,
@@ -49,7 +50,7 @@ def page(runs: Sequence[Run]) -> str:
                 "changed": details.changed_keys(run),
                 "plan": plan,
                 "matrix": details.matrix(run),
-                "tables": details.tables(run),
+                "tables": [*quality.tables(run), *details.tables(run)],
             }
             for run, overview, plan in zip(runs, overviews, plans)
         ],

@@ -15,6 +15,7 @@ from neocpu.train.config.keys import flatten
 from neocpu.train.run.folder import in_use
 
 FILES = ("run.json", "metrics.jsonl", "config.json", "plan.json")
+IMPORTANCES = "importances.json"  # of `neocpu importance`
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Run:
     keys : of the config, by dotted name.
     toml : the text of the config.
     plan : of plan.json.
+    importances : of columns, as `neocpu importance` left them; {}: it was not asked.
     lines : of metrics.jsonl.
     problems : what could not be read, in words.
     """
@@ -37,6 +39,7 @@ class Run:
     keys: JsonObject = field(default_factory=dict)
     toml: str = ""
     plan: JsonObject = field(default_factory=dict)
+    importances: JsonObject = field(default_factory=dict)
     lines: list[JsonObject] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -77,6 +80,7 @@ def read_run(folder: Path, name: str) -> Run:
         run.keys = {key: keys[key] for key in keys if not key.startswith("physical_tables.")}
     run.toml = start["toml"] if isinstance(start.get("toml"), str) else ""
     run.plan = _object(run, "plan.json")
+    run.importances = _object(run, IMPORTANCES)
     _read_lines(run)
     if run.summary:
         run.state = "finished"

@@ -1,6 +1,7 @@
 """Which key columns of raw logs stand beside the predictions? Those that the user names."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -16,6 +17,7 @@ from neocpu.serve.scoring.values import ValueMap
 from neocpu.tables.hdf5.walk import one_line
 
 RESERVED = ("row", "prediction", "reason")
+Choose = Callable[[list[str]], list[str]]  # of the columns that a file has
 
 
 def key_columns(
@@ -33,49 +35,79 @@ def key_columns(
     if clash:
         raise DataError(f"column {clash[0]!r} cannot stand beside the predictions: {RESERVED}")
     wanted = list(dict.fromkeys(names))
-    parts = [_columns(path, wanted, values, unlabelled) for path in all_files(paths)]
+
+    def columns_of(path: Path) -> pl.DataFrame:
+        def all_wanted(columns: list[str]) -> list[str]:
+            if missing := [name for name in wanted if name not in columns]:
+                raise DataError(
+                    f"{path}: has no column {', '.join(map(repr, missing))} to stand beside the "
+                    f"predictions; it has {', '.join(columns)}"
+                )
+            return wanted
+
+        return _read(path, schema_without_labels(path, values, unlabelled), all_wanted)
+
     # Relaxed: a column of numbers in one Parquet file may be one of floats in the next.
-    return pl.concat(parts, how="vertical_relaxed")
+    return pl.concat(map(columns_of, all_files(paths)), how="vertical_relaxed")
 
 
-def _columns(path: Path, names: list[str], values: ValueMap, unlabelled: bool) -> pl.DataFrame:
+def raw_frame(paths: Sequence[str | Path], schema: Schema, keys: Sequence[str]) -> pl.DataFrame:
+    """The columns of raw files that a schema reads or that are `keys`, as far as they are there.
+
+    Of files without any key, all columns: the first may name the rows. Text files give text. Raises
+    DataError for a converted file, and for one that cannot be read.
+    """
+    wanted = {*schema.used, *keys}
+
+    def those_wanted(columns: list[str]) -> list[str]:
+        return [name for name in columns if not keys or name in wanted]
+
+    parts = [_read(path, schema, those_wanted) for path in all_files(paths)]
+    try:
+        return pl.concat(parts, how="vertical_relaxed")
+    except POLARS_ERRORS as error:
+        raise DataError(f"{paths[0]}: the files differ: {one_line(error)}") from error
+
+
+def _read(path: Path, schema: Schema, choose: Choose) -> pl.DataFrame:
+    """Chosen columns of a raw file. Raises DataError for a converted one."""
     if kind_of(path) == "hdf5":
         raise DataError(f"{path}: a converted file has no key columns; name the raw log")
-    schema = schema_without_labels(path, values, unlabelled)
     try:
         file = frames_of(path, schema)
         if file is None:
-            return _texts(path, names, schema)
-        keys = _keys(path, names, [*file.types])
-        own = {name: name for name in _own(names, keys, [*file.types])}
+            return _texts(path, schema, choose)
+        keys = _keys(path, file.types)
+        names = choose([*file.types, *keys])
+        own = {name: name for name in _own(names, file.types)}
         frame = pl.concat(rows.frame for rows in file.batches(own))
         return frame.with_columns(**keys).select(names)
     except POLARS_ERRORS as error:
         raise DataError(f"{path}: its key columns cannot be read: {one_line(error)}") from error
 
 
-def _keys(path: Path, names: Sequence[str], columns: Sequence[str]) -> dict[str, pl.Expr]:
-    """Those of the names that folders give a value, not columns; DataError for what neither has."""
-    keys = {key: value for key, value in folder_keys(path).items() if key not in columns}
-    if missing := [name for name in names if name not in (*columns, *keys)]:
-        raise DataError(
-            f"{path}: has no column {', '.join(map(repr, missing))} to stand beside the "
-            f"predictions; it has {', '.join(columns)}"
-        )
-    return {name: pl.lit(keys[name]) for name in names if name in keys}
+def _keys(path: Path, columns: Collection[str]) -> dict[str, pl.Expr]:
+    """The values that folders give, but those that are columns of the file too."""
+    keys = folder_keys(path)
+    return {name: pl.lit(value) for name, value in keys.items() if name not in columns}
 
 
-def _own(names: Sequence[str], keys: Collection[str], columns: Sequence[str]) -> list[str]:
+def _own(names: Sequence[str], columns: Collection[str]) -> list[str]:
     """The columns to be read of a file; at least one, which tells how many rows there are."""
-    return [name for name in names if name not in keys] or [*columns[:1]]
+    return [name for name in names if name in columns] or [*columns][:1]
 
 
-def _texts(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
-    """Columns of a text file, cut as the rows are that are scored; an empty field is null."""
-    source = open_source(path, schema)
+def _texts(path: Path, schema: Schema, choose: Choose) -> pl.DataFrame:
+    """Chosen columns of a text file, cut as the rows are that are scored; an empty field is null.
+
+    The columns that the model reads need not be there.
+    """
+    cut = replace(schema, label=None, more_labels=(), dense=(), categories=(), session="")
+    source = open_source(path, cut)
     columns = source.parser.schema.columns
-    keys = _keys(path, names, columns)
-    texts: dict[str, list[str | None]] = {name: [] for name in _own(names, keys, columns)}
+    keys = _keys(path, columns)
+    names = choose([*columns, *keys])
+    texts: dict[str, list[str | None]] = {name: [] for name in _own(names, columns)}
     for block in source.blocks:
         for fields in block.parts:
             content = fields.text.tobytes()

@@ -25,6 +25,9 @@ from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.model.composition_layout import CompositionLayout
 
 if TYPE_CHECKING:
+    import polars as pl
+
+    from neocpu.serve.scoring.importance import Importance
     from neocpu.serve.scoring.scorer import LocalScorer
 
 
@@ -67,9 +70,55 @@ class Model(TrainedModel):
         """
         return self._loaded.predict(data)
 
-    def evaluate(self, data: object) -> dict[str, Any]:
-        """Metrics on labelled data, by name, among them `samples`; `data` as for `predict`."""
-        return self._loaded.evaluate(data)
+    def evaluate(
+        self, data: object, group: str = "", at: Sequence[int] = (5, 10)
+    ) -> dict[str, Any]:
+        """Metrics on labelled data, by name, among them `samples`; `data` as for `predict`.
+
+        group : column whose rows of one value are ranked among one another, as those of a user:
+        ndcg@k, recall@k, hit@k for each k of `at`, mrr and gauc ("": `eval.group` of the config).
+        """
+        return self._loaded.evaluate(data, group, at)
+
+    def importances(
+        self, data: object, repeats: int = 3, seed: int = 1, rows: int = 20_000
+    ) -> "list[Importance]":
+        """How much worse the model gets without each column, the most important first.
+
+        The values of a column are dealt out anew among the samples, `repeats` times: each
+        importance has `column`, the increase of the logloss (mse) `loss`, the drop of the AUC
+        `auc`, and half the distance of the extremes of both, `loss_spread` and `auc_spread`.
+
+        data : labelled, as for `predict`. rows : that are measured, at most.
+        """
+        return self._loaded.importances(data, repeats, seed, rows)
+
+    def recommend(
+        self,
+        users: object,
+        items: object,
+        k: int = 10,
+        exclude: object = None,
+        *,
+        user: str = "",
+        item: str = "",
+    ) -> "pl.DataFrame":
+        """The k best items for each user, a polars frame: its columns are the user's key, `rank`
+        from 1, the item's key, and `prediction` (float32).
+
+        users, items : data as for `predict`, whose columns together are those that the model reads;
+        a column of both is the item's. Text files of items begin with a header. A user with several
+        rows has the last one. user, item : columns of the keys ("": the first of each). exclude :
+        data with both keys, as a log: these pairs are left out.
+
+        Items of equal prediction are in their order. Memory holds both sides and a batch. Raises
+        DataError as `predict`, and where a key column is missing.
+        """
+        from neocpu.serve.scoring.recommend import pairs_of
+
+        scorer = self._loaded
+        pairs = pairs_of(scorer.frame, users, items, exclude, (user, item))
+        return scorer.recommend(pairs, k)
 
     def close(self) -> None:
         """Free what predictions need; the next one builds it again."""

@@ -49,6 +49,11 @@ RATINGS = 11  # numbers of a scale of ratings, at most
 SCALE = 20  # whole numbers, up to which a label is a rating
 LIKED = 0.75  # of the way from the least to the highest rating: 4 of 1 to 5
 
+POSITIVES = (
+    "A log of choices alone (views, purchases) gets rows for what was not chosen by `neocpu data "
+    "negatives LOG --user COLUMN --item COLUMN --out LABELLED.csv`"
+)
+
 
 def guess_label(frame: pl.DataFrame, header: bool = True) -> str:
     """The column that is most likely the label. Raises ConfigError where none looks like one.
@@ -79,7 +84,7 @@ def guess_label(frame: pl.DataFrame, header: bool = True) -> str:
     clicks = f"{len(binary)} columns hold 0 and 1 only" if binary else "none holds 0 and 1 only"
     raise ConfigError(
         f"which column is the label? No name says it, and {clicks}; name it with --label COLUMN "
-        f"(from Python label=); the log has {', '.join(map(repr, frame.columns[:60]))}"
+        f"(from Python label=); the log has {', '.join(map(repr, frame.columns[:60]))}. {POSITIVES}"
     )
 
 
@@ -184,7 +189,7 @@ def _click(
 def _number_label(values: pl.Series) -> LogColumn:
     """The label of numbers, two of them or more."""
     if values.n_unique() == 1:
-        why = f"it is {values[0]} in all rows, so there is nothing to learn"
+        why = f"it is {values[0]} in all rows, so there is nothing to learn. {POSITIVES}"
         return LogColumn(values.name, "label", "number", why=why)
     numbers = numbers_in(values)
     low, *others = numbers.unique().sort().to_list()

@@ -64,8 +64,10 @@ class Log:
         return self.frame.height == self.rows
 
 
-def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT) -> Log:
+def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT, rows_at: int = ROWS_AT) -> Log:
     """Look at logs of the same columns, in the order given; their rows follow one another.
+
+    looked_at : bytes of text. rows_at : rows of files that are no text.
 
     Raises DataError for a file that cannot be read, is empty, or differs from the first one.
     """
@@ -80,7 +82,7 @@ def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT) -> Log:
     if len(kinds) > 1:
         titles = ", ".join(KINDS[kind].title for kind in kinds)
         raise DataError(f"{given[0]}: the files are of several kinds ({titles}); give one kind")
-    log = _look_at_text(files, looked_at) if kinds == ["text"] else _look_at_frames(files)
+    log = _look_at_text(files, looked_at) if kinds == ["text"] else _look_at_frames(files, rows_at)
     hints = {**log.hints, **_row_numbers(log.frame)}
     return replace(log, paths=given, hints=hints)
 
@@ -95,7 +97,7 @@ def _row_numbers(frame: pl.DataFrame) -> dict[str, Hint]:
     }
 
 
-def _look_at_frames(files: Sequence[Path]) -> Log:
+def _look_at_frames(files: Sequence[Path], rows_at: int) -> Log:
     parts = []
     rows = 0.0
     looked_at = 0
@@ -111,12 +113,12 @@ def _look_at_frames(files: Sequence[Path]) -> Log:
             pieces.append(piece.frame)
             looked_at += piece.frame.height
             share = piece.done / max(path.stat().st_size, 1)
-            if looked_at >= ROWS_AT:
+            if looked_at >= rows_at:
                 break
         height = sum(piece.height for piece in pieces)
         if file.rows is not None:
             rows += file.rows
-        elif looked_at >= ROWS_AT and 0 < share < 1:
+        elif looked_at >= rows_at and 0 < share < 1:
             rows += height / share
         else:
             rows += height

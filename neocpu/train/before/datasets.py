@@ -39,8 +39,11 @@ class Splits:
     """The opened datasets of a run, by split name; those without a path are absent.
 
     config : the run's, with a batch size for its train data where it named none. rates : values of
-    keys that `optimizer.scaling` derived for them.
+    keys that `optimizer.scaling` derived for them. Class attribute: whole, whether "train" is all
+    that the run trains on.
     """
+
+    whole = True
 
     def __init__(self, config: Config, comm: Comm, datasets: dict[str, Dataset]) -> None:
         train = datasets.get("train")

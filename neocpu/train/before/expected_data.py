@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
+from neocpu.ingest.formats.files.folders import all_files
 from neocpu.train.before.conversions import convert_options
 from neocpu.train.config.config import Config
 
@@ -72,8 +72,8 @@ def expected_data(config: Config) -> ExpectedData:
     from neocpu.ingest.dataset.convert import expected_dataset
 
     data = config.data
-    options = convert_options(config, "train", True)
-    expected = expected_dataset([Path(path) for path in data.train], data.format, options)
+    options = convert_options(config, "train")
+    expected = expected_dataset(all_files(data.train), data.format, options)
     rows = round(expected.rows * (data.split[0] if data.split else 1.0))
     return ExpectedData(
         config=config.for_samples(rows),

@@ -102,15 +102,23 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """When the valid split is measured.
+    """When the valid split is measured, and how.
 
     every_steps : steps from one measurement to the next (0: at the end only).
+    group : feature whose samples of one value are ranked among one another, as "user_id": valid and
+        test also get ndcg@k, recall@k, hit@k, mrr and gauc ("": none; docs/use.md).
+    at : the k of these metrics.
+    baseline : whether a run on a small log says at its end what a linear model reaches on the same
+        rows.
     ema : beta of a moving average of the dense parameters, avg = beta*avg + (1 - beta)*parameter
     after each step, from their initial values on (0: none). Rows of tables have none: they are
     used as they are. averaged : whether measurements, predictions and exports use that average.
     """
 
     every_steps: int = 0
+    group: str = ""
+    at: tuple[int, ...] = (5, 10)
+    baseline: bool = False
     ema: float = 0.0
     averaged: bool = True
 

@@ -3,27 +3,51 @@
 Forward passes only: neither weights nor optimizer state nor the number of steps change.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.types import Elements, Ints
+from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.loader import Batch
+from neocpu.parallel.transport.comm import Comm
+from neocpu.train.config.settings import EvalConfig
 from neocpu.train.model.heads import Head
 from neocpu.train.step.world import World
 from neocpu.train.watch.metrics import Metrics, compute
+from neocpu.train.watch.ranking import ranking
 
+F32 = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 NOTHING = np.empty(0, np.float32)
+BLOCK = 1 << 20  # samples whose codes are read at a time
 
 
 class Scores(NamedTuple):
-    """This rank's predictions f32[n] and labels f32[n] of a split, of one head."""
+    """This rank's predictions f32[n] and labels f32[n] of a split, of one head.
 
-    scores: NDArray[np.float32]
-    labels: NDArray[np.float32]
+    samples : i64[n], which of the data's samples these are.
+    """
+
+    scores: F32
+    labels: F32
+    samples: Ints
+
+
+class Grouping(NamedTuple):
+    """Which samples are ranked among one another: those whose code is equal.
+
+    codes : gives the code of every sample of the data, [N] in their order; called on rank 0 only.
+    at : the ks of ndcg@k, recall@k and hit@k.
+    """
+
+    codes: Callable[[], Elements]
+    at: Sequence[int]
 
 
 def predictions(
@@ -61,10 +85,12 @@ def score(
     names = ["", *(head.layout.name for head in world.model.heads)]
     scores: dict[str, list[NDArray[np.float32]]] = {name: [NOTHING] for name in names}
     labels: dict[str, list[NDArray[np.float32]]] = {name: [NOTHING] for name in names}
+    samples = [np.empty(0, np.int64)]
     samples_done = 0
     for batch, prediction in predictions(world, batches):
         # predictions are valid until the next batch only
         scores[""].append(prediction.copy())
+        samples.append(np.arange(batch.first, batch.first + prediction.size, dtype=np.int64))
         labels[""].append(batch.labels.copy())
         if batch.head_labels is not None:
             for head, head_labels in zip(world.model.heads, batch.head_labels):
@@ -73,26 +99,106 @@ def score(
         samples_done += batch.samples
         if progress:
             progress(samples_done, batch.step)
+    order = np.concatenate(samples)
     return {
-        name: Scores(np.concatenate(scores[name]), np.concatenate(labels[name])) for name in names
+        name: Scores(np.concatenate(scores[name]), np.concatenate(labels[name]), order)
+        for name in names
     }
 
 
-def metrics_of(world: World, scores: Mapping[str, Scores]) -> dict[str, Metrics]:
+def metrics_of(
+    world: World, scores: Mapping[str, Scores], grouping: Grouping | None = None
+) -> dict[str, Metrics]:
     """Metrics by head over all ranks. Collective."""
     losses = {"": world.config.model.loss}
     losses |= {head.layout.name: head.layout.loss for head in world.model.heads}
-    return {name: compute(*each, losses[name], world.comm) for name, each in scores.items()}
+    metrics = {
+        name: compute(each.scores, each.labels, losses[name], world.comm)
+        for name, each in scores.items()
+    }
+    if grouping is None:
+        return metrics
+    rankings = _rankings(world.comm, scores, grouping)
+    return {name: replace(each, ranking=rankings[name]) for name, each in metrics.items()}
 
 
-def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None = None) -> Metrics:
+def _rankings(
+    comm: Comm, scores: Mapping[str, Scores], grouping: Grouping
+) -> dict[str, dict[str, float | None]]:
+    """Ranking metrics by head, computed by rank 0 from all samples. Collective."""
+    whole = {name: _on_first_rank(each, comm) for name, each in scores.items()}
+
+    def work() -> bytes:
+        codes = grouping.codes()
+        values = {}
+        for name, (predictions, labels) in whole.items():
+            if codes.size != predictions.size:
+                raise DataError(
+                    f"the group has {codes.size} rows, but there are {predictions.size} "
+                    "predictions; were faulty lines skipped?"
+                )
+            values[name] = ranking(predictions, labels, codes, grouping.at)
+        return json.dumps(values).encode()
+
+    rankings: dict[str, dict[str, float | None]] = json.loads(comm.on_first_rank(work))
+    return rankings
+
+
+def _on_first_rank(scores: Scores, comm: Comm) -> tuple[F32, F32]:
+    """Predictions and labels of all ranks in the order of the samples, on rank 0; else nothing."""
+    sends = np.zeros(comm.size, np.int64)
+    sends[0] = scores.samples.size
+    recvs = comm.alltoall(sends)
+    received = []
+    for column in scores:
+        values = np.empty(int(recvs.sum()), column.dtype)
+        comm.alltoallv(np.ascontiguousarray(column), sends, values, recvs)
+        received.append(values)
+    predictions, labels, samples = received
+    # each sample once: its number is its place
+    order = np.argsort(samples, kind="stable")
+    return predictions[order], labels[order]
+
+
+def grouping_of(keys: EvalConfig, data: Dataset) -> Grouping | None:
+    """The grouping of a config for a dataset; None: it names none.
+
+    Raises DataError where the feature is not there, or holds lists.
+    """
+    if not keys.group:
+        return None
+    where = ", ".join(str(path) for path in data.paths)
+    column = data.features.get(keys.group)
+    if column is None:
+        known = ", ".join(data.features) or "none"
+        raise DataError(f"{where}: no feature {keys.group!r} to group by; its features are {known}")
+    if column.hotness != 1:
+        raise DataError(f"{where}: {keys.group} holds lists, which name no group")
+    return Grouping(lambda: _codes(data, keys.group), keys.at)
+
+
+def _codes(data: Dataset, feature: str) -> Elements:
+    """The code of each sample of a dataset, [N]."""
+    parts = [np.empty(0, data.features[feature].dtype)]
+    for low in range(0, data.rows, BLOCK):
+        samples = np.arange(low, min(low + BLOCK, data.rows), dtype=np.int64)
+        parts.append(data.take(samples, [feature]).features[feature].codes.reshape(-1))
+    return np.concatenate(parts)
+
+
+def evaluate(
+    world: World,
+    batches: Iterable[Batch],
+    progress: Progress | None = None,
+    grouping: Grouping | None = None,
+) -> Metrics:
     """Metrics of a split over all ranks; equal for any plan, number of ranks and batch size.
 
     They are those of the first label. Collective.
 
     progress : called after each batch with the samples seen so far, and the batch's step.
     """
-    return metrics_of(world, score(world, batches, progress))[""]
+    return metrics_of(world, score(world, batches, progress), grouping)[""]
 
 
 def predict(

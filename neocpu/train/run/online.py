@@ -26,7 +26,7 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.beginning import Beginning, Vocabularies, grow
 from neocpu.train.before.datasets import Splits, open_paths
 from neocpu.train.config.config import Config
-from neocpu.train.run.evaluate import evaluate
+from neocpu.train.run.evaluate import evaluate, grouping_of
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.state.identity import HISTORY, fingerprint
@@ -118,6 +118,8 @@ def join(
 
 class OnlineSplits(Splits):
     """The files of an online run, beside its valid and test data."""
+
+    whole = False
 
     def __init__(
         self, config: Config, comm: Comm, datasets: dict[str, Dataset], files: list[TrainFile]
@@ -298,7 +300,8 @@ class OnlineTrainer(Trainer):
         assert self._splits is not None and file.dataset is not None
         loader = self._splits.loader_of(file.dataset, False, file.measuring_vocabularies)
         # before the rows of its new codes are known: as a model in use would meet them
-        metrics = evaluate(world, loader.batches(0, 0))
+        grouping = grouping_of(self.config.eval, loader.dataset)
+        metrics = evaluate(world, loader.batches(0, 0), grouping=grouping)
         self._report(SPLIT, metrics, {"file": file.name})
         # checkpoints note it: the summary of a resumed run covers files of earlier runs
         file.metrics = metrics.to_dict()

@@ -16,7 +16,7 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train import checkpoint as checkpoints
-from neocpu.train.before.datasets import Splits, open_paths
+from neocpu.train.before.datasets import SPLITS, Splits, open_paths
 from neocpu.train.before.plans import make_plan, memory_plan
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -24,7 +24,7 @@ from neocpu.train.config.config import Config
 from neocpu.train.step.world import World, build
 from neocpu.train.watch.results import silent
 
-SPLIT = "test"
+TRAIN, _, SPLIT = SPLITS
 
 
 def restore(
@@ -65,6 +65,14 @@ def restore(
         warm=lambda plan, memory: warm_up(config, plan, comm, tell, memory.placements),
     )
     return world, splits.loader(SPLIT, labelled=need_labels)
+
+
+def train_data(
+    path: Path, config: Config, comm: Comm, tell: Callable[[str], None] = silent
+) -> Dataset:
+    """The train split of a checkpoint's config, which must still be there. Collective."""
+    sources = {TRAIN: config.data.train}
+    return open_paths(config, comm, Path(path).parent, tell, sources).datasets[TRAIN]
 
 
 def restore_world(

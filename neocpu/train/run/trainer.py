@@ -25,16 +25,18 @@ from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, 
 from neocpu.train.before.room import PlannedRun, check_room, remove_row_files, row_folder
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.config.config import Config
-from neocpu.train.run.evaluate import metrics_of, score
+from neocpu.train.run.evaluate import grouping_of, metrics_of, score
 from neocpu.train.run.folder import RunLock
 from neocpu.train.run.patience import Patience
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.summary import sent_matrix, summarise
+from neocpu.train.run.verdict import verdict
 from neocpu.train.step.pipeline import look_ahead
 from neocpu.train.step.schedule import LOG_DUE, SIGNAL, STOP_ASKED, BatchSchedule, Stopped
 from neocpu.train.step.step import Steps
 from neocpu.train.step.world import World, build
 from neocpu.train.watch.metrics import Metrics, Window, reliability
+from neocpu.train.watch.reliability import deciles
 from neocpu.train.watch.results import RunReport
 from neocpu.train.watch.step_watch import StepClock, StepWatch
 from neocpu.train.watch.train_log import TrainLog
@@ -94,7 +96,8 @@ class Trainer:
         metric = "mse" if config.model.loss == "mse" else "logloss"
         self._patience = Patience(config.training.patience, metric)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
-        self._reliability: dict[str, object] = {}  # by split, of its newest measurement
+        # by split, of its newest measurement
+        self._calibration: dict[str, dict[str, object]] = {"reliability": {}, "deciles": {}}
         self._log = TrainLog(config.training.log_every, config.model.loss, WINDOW, self._clock)
 
     def run(self) -> dict[str, Any]:
@@ -184,6 +187,10 @@ class Trainer:
         """Open the data of the run."""
         splits = open_splits(self.config, self.comm, self.out, self.report.tell)
         self.config = splits.config
+        for name in ("valid", "test"):
+            if splits.has(name):
+                # a group that is not there should not be told after hours
+                grouping_of(self.config.eval, splits.datasets[name])
         beginning.choose_rows(splits, self.report.tell)
         return splits
 
@@ -339,9 +346,12 @@ class Trainer:
         for name in names:
             if splits.has(name) and name not in metrics:
                 scores = score(world, splits.loader(name).batches(0, 0))
-                for head, measured in metrics_of(world, scores).items():
+                grouping = grouping_of(self.config.eval, splits.datasets[name])
+                for head, measured in metrics_of(world, scores, grouping).items():
                     metrics[f"{name}:{head}" if head else name] = measured
-                self._reliability[name] = reliability(*scores[""], loss, self.comm)
+                p, y, _ = scores[""]
+                self._calibration["reliability"][name] = reliability(p, y, loss, self.comm)
+                self._calibration["deciles"][name] = deciles(p, y, loss, self.comm)
         pace = self._log.pace(self.steps_taken)
         self.report.note(f"measured {', '.join(metrics)}; {self._pace_text(pace)}")
         for name in [name for name in metrics if name not in known]:
@@ -377,7 +387,8 @@ class Trainer:
             sum_traffic([rank["sent"] for rank in traffic]),
             recovery,
         )
-        summary["reliability"] = self._reliability
+        summary |= self._calibration
+        summary |= verdict(self.config, splits, metrics, self.comm, self.report.tell)
         summary["sent"] = sent_matrix(traffic, self.comm.ranks_per_node)
         summary["exchanges"] = self._watch.report()
         if self._machine is not None:

@@ -11,13 +11,12 @@ Every number is made of exact sums of its terms, so the order of addition does n
     accuracy     share of samples with (p >= 0.5) = label
     mse          mean of (z - y)^2, for `model.loss = mse`
 
-`reliability` asks whether a predicted probability of 10 % is right in 10 % of cases: clicks by bins
-of the prediction, of equal width in log-odds, since most click rates are far below one half.
+Metrics of groups, such as users, are in `ranking.py`.
 """
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -38,7 +37,8 @@ CANDIDATES = 1024  # keys that each rank offers when ranks divide the range of s
 class Metrics:
     """Metrics of one split.
 
-    None where one is not defined: a single class, no samples, the other loss.
+    None where one is not defined: a single class, no samples, the other loss. rate : the mean
+    label. ranking : metrics of groups (`ranking.py`), {} where no group is asked for.
     """
 
     samples: int
@@ -48,6 +48,8 @@ class Metrics:
     calibration: float | None = None
     accuracy: float | None = None
     mse: float | None = None
+    rate: float | None = None
+    ranking: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, float | None]:
         """The metrics by name, JSON-able.
@@ -55,7 +57,9 @@ class Metrics:
         A classifier has no `mse`; a regression has `mse` and `calibration` only.
         """
         skipped = ("logloss", "ne", "auc", "accuracy") if self.mse is not None else ("mse",)
-        return {name: value for name, value in asdict(self).items() if name not in skipped}
+        skipped = (*skipped, "rate", "ranking")
+        values = {name: value for name, value in asdict(self).items() if name not in skipped}
+        return values | dict(self.ranking)
 
 
 def compute(scores: F32, labels: F32, loss: str, comm: Comm) -> Metrics:
@@ -91,6 +95,7 @@ def compute(scores: F32, labels: F32, loss: str, comm: Comm) -> Metrics:
         auc=None if unclear else auc,
         calibration=float(predicted / clicks) if clicks else None,
         accuracy=None if unclear or correct is None else float(correct / n),
+        rate=rate,
     )
 
 
@@ -101,6 +106,11 @@ def fixed_point(terms: F32) -> NDArray[np.float64]:
     """
     fixed = np.multiply(terms, UNIT, dtype=np.float64)
     return np.rint(fixed, out=fixed)
+
+
+def binned(bins: Ints, terms: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Sums of terms f64[n] by bin i64[n], f64[count]; each adds its terms in their order."""
+    return np.bincount(bins, weights=terms, minlength=count).astype(np.float64)
 
 
 def entropy(rate: float) -> float:

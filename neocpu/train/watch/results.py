@@ -177,7 +177,10 @@ class RunReport:
         self._write("metrics.jsonl", lambda path: self._append(path, step, json.dumps(line)))
         if shown:
             defined = {name: value for name, value in values.items() if value is not None}
-            numbers = ", ".join(f"{name} {value:.5f}" for name, value in defined.items())
+            numbers = ", ".join(
+                f"{name} {value}" if isinstance(value, int) else f"{name} {value:.5f}"
+                for name, value in defined.items()
+            )
             self.tell(f"step {step}, {split}: {numbers}")
         self._notify(line)
 

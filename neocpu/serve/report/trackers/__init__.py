@@ -73,10 +73,11 @@ def trackers(
 
 
 def numbers(line: Line) -> dict[str, float]:
-    """What boards draw of a line: {"train/logloss": 0.47, …}."""
+    """What boards draw of a line: {"train/logloss": 0.47, "valid/ndcg_at_5": 0.3, …}."""
     beside = {"step", "samples", "split", "measured"}
     return {
-        f"{line['split']}/{name}": float(value)
+        # MLflow takes no @ in a name
+        f"{line['split']}/{name.replace('@', '_at_')}": float(value)
         for name, value in line.items()
         if name not in beside and value is not None
     }

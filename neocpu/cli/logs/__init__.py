@@ -1,0 +1,1 @@
+"""What does `neocpu data` make besides conversions? Logs: drawn ones, and ones with negatives."""
