@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from neocpu.cli.copies import cache
+from neocpu.cli.logs.copies import cache
 from neocpu.cli.logs.generate import generate
 from neocpu.cli.logs.negatives import negatives
 from neocpu.cli.screen.targets import LogPath, check_target, force_option
