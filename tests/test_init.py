@@ -118,7 +118,7 @@ def test_forms_of_other_countries_are_read(tmp_path):
     drafted = write_config([path], tmp_path / "a.toml", Wishes())
     said = "\n".join(drafted.said)
     assert "numbers: price" in said
-    assert configs.load_config(tmp_path / "a.toml").data.schema["decimal"] == ","
+    assert configs.load(tmp_path / "a.toml").data.schema["decimal"] == ","
     assert "times: seen" in said
 
 
