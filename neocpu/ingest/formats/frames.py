@@ -139,7 +139,7 @@ class FrameReader:
         self._structs = _structs(schema, types)
         inner = {name for names in self._structs.values() for name in names[1:]}
         self.columns = [name for name in schema.used if name not in inner]
-        leaves = {name: _leaf(types[name]) for name in self.columns if name in types}
+        leaves = {name: leaf_of(types[name]) for name in self.columns if name in types}
         if faults := _column_faults(schema, types, self._structs, subject):
             raise DataError(f"{where}: {faults}")
         self._points = schema.points
@@ -251,7 +251,7 @@ def _structs(schema: Schema, types: Mapping[str, pl.DataType]) -> dict[str, tupl
     """Columns of lists of structs -> the fields that hold value and weight."""
     structs = {}
     for field in schema.categories:
-        leaf = _leaf(types.get(field.column, pl.Null()))
+        leaf = leaf_of(types.get(field.column, pl.Null()))
         if isinstance(leaf, pl.Struct) and field.weights and field.weights not in types:
             names = [each.name for each in leaf.fields]
             if len(names) == 2 and field.weights in names:
@@ -309,7 +309,7 @@ class _Texts:
         return np.frombuffer(bytearray(b"".join([*self._parts, b"\n"])), np.uint8)
 
 
-def _leaf(dtype: pl.DataType) -> Any:
+def leaf_of(dtype: pl.DataType) -> Any:
     """The type of the items of a list, or the type itself."""
     return dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
 
@@ -325,7 +325,7 @@ def _fault_of(dtype: pl.DataType, is_list: bool) -> str:
                 "holds lists; write list = true in its [[category]] entry, or in a [[dense]] one "
                 "width, the numbers in each"
             )
-        inner = _leaf(dtype)
+        inner = leaf_of(dtype)
         if isinstance(inner, pl.Struct):
             names = ", ".join(field.name for field in inner.fields)
             return (
