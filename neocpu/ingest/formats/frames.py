@@ -7,8 +7,10 @@ by side, without delimiters, for the parser that reads files. So codes, numbers 
 of the same rows in a file, whatever characters a text has.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,6 +97,24 @@ def _series(values: Any) -> pl.Series:
     # polars goes by the values that come first, and makes numbers of truths behind a NaN
     mixed = series_of_several_types(items) if len({*map(type, items)} - {type(None)}) > 1 else None
     return pl.Series("", items) if mixed is None else mixed
+
+
+def write_frame(frame: pl.DataFrame, target: Path) -> None:
+    """Write a frame as the name of its file says, .parquet or else CSV, whole or not at all.
+
+    Raises DataError where it cannot be written.
+    """
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix == ".parquet":
+            frame.write_parquet(partial)
+        else:
+            frame.write_csv(partial)
+        os.replace(partial, target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise DataError(f"{target}: cannot be written: {error.strerror}") from error
 
 
 def parse_frame(frame: pl.DataFrame, schema: Schema) -> Parsed:
