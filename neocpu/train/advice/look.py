@@ -192,7 +192,7 @@ def _with_points(frame: pl.DataFrame, dialect: Dialect) -> tuple[pl.DataFrame, D
     ]
     if not commas:
         return frame, dialect
-    points = pl.col(commas).str.replace(",", ".", literal=True)
+    points = pl.col(commas).str.replace_all(".", "", literal=True).str.replace(",", ".")
     return frame.with_columns(points), replace(dialect, decimal=",")
 
 
