@@ -111,6 +111,24 @@ def test_libffm_is_a_category_for_each_field(tmp_path):
     assert (codes[:3], lengths[:3], weights[:3]) == ([17, 18, 17], [2, 1, 0], [1, 0.5, 0.25])
 
 
+def test_points_of_thousands_stand_before_a_decimal_comma(tmp_path):
+    log = tmp_path / "a.csv"
+    prices = ("1.234,5", "2,25", "-12.345.678,0", "7") * 10
+    lines = (f"{int(i % 3 == 0)};{price};1.5;v{i % 5}\n" for i, price in enumerate(prices))
+    log.write_text(f"click;price;rate;item\n{''.join(lines)}")
+    columns = write_config([log], tmp_path / "x.toml", Wishes()).columns
+    assert [(each.role, each.width) for each in columns[1:2]] == [("dense", 0)]
+    tree = {
+        "delimiter": ";",
+        "decimal": ",",
+        "label": {"column": "click"},
+        "dense": [{"columns": ["price", "rate"], "kind": "float", "transform": "none"}],
+        "category": [{"columns": ["item"]}],
+    }
+    _, numbers, _ = samples([log], tmp_path / "x.h5", tree)
+    assert numbers[:4] == [[1234.5, 1.5], [2.25, 1.5], [-12_345_678, 1.5], [7, 1.5]]
+
+
 def test_libsvm_is_numbers_where_it_is_narrow_and_a_list_where_it_is_wide(tmp_path):
     log = tmp_path / "a.libsvm"
     log.write_text(LIBSVM * 30)

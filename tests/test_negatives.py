@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocpu.cli import cli
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.synthetic.negatives import POPULARITY, UNIFORM, WAYS, draw_negatives
+from neocpu.train.advice.negatives import Columns, add_negatives
 from neocpu.train.advice.write import Wishes, write_config
 
 CHOICES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=20)
@@ -97,6 +98,11 @@ def test_a_log_of_choices_gets_a_label(log: Path, form: str) -> None:
         assert row % 3 == 0 or (negative["who"], negative["song"]) not in chosen
     # the labelled log trains
     write_config([out], log.with_name("my.toml"), Wishes())
+
+
+def test_a_log_in_the_folder_that_is_read_stays(log: Path) -> None:
+    with pytest.raises(DataError, match="is read by the same command"):
+        add_negatives([log.parent], log, Columns("who", "song"))
 
 
 def test_init_names_the_command(log: Path) -> None:

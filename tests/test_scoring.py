@@ -5,6 +5,7 @@ data?
 import bz2
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -211,6 +212,16 @@ def test_rows_are_ranked_by_any_column(shop: tuple[Path, pl.DataFrame]) -> None:
         shown = json.loads(invoke(*line, "--baseline", "--json").stdout)
         assert shown.pop("baseline")["metrics"]["auc"] > 0.5
         assert shown == metrics
+    # the group of the config, with other ks than its own
+    line = ["eval", folder / "run", folder / "ranked.csv", "--set", "eval.group='shop'", "--at"]
+    shown = json.loads(invoke(*line, "1,3", "--json").stdout)
+    assert shown == model.evaluate(log, group="shop", at=(1, 3))
+    assert "ndcg@10" in model.evaluate(log, group="shop")
+    (folder / "parts").mkdir()
+    shutil.copy(folder / "ranked.csv", folder / "parts")
+    line = ["predict", folder / "run", folder / "parts", "--force", "--out"]
+    with pytest.raises(DataError, match="is read by the same command"):
+        invoke(*line, folder / "parts" / "ranked.csv")
     with pytest.raises(DataError, match="tags holds lists"):
         model.evaluate(log, group="tags")
     with pytest.raises(DataError, match="no column 'colour'"):

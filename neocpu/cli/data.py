@@ -1,6 +1,4 @@
-"""`neocpu data`: convert a raw click log into a dataset, generate one, look into one; and which
-converted copies are kept?
-"""
+"""`neocpu data`: convert raw click logs into datasets, look into them, and what `logs/` has."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -32,11 +32,10 @@ Values: TypeAlias = dict[str, float | None]
 )
 @click.option(
     "--at",
-    default="5,10",
-    show_default=True,
+    default="",
     callback=whole_numbers,
     metavar="K,K",
-    help="The k of ndcg@k, recall@k and hit@k.",
+    help="The k of ndcg@k, recall@k and hit@k.  [default: eval.at of the config]",
 )
 @click.option(
     "--baseline",
@@ -101,7 +100,7 @@ def measure(
 ) -> tuple[dict[str, "Metrics"], "JsonObject | None"]:
     """Metrics by head, and what a linear model reaches where that is asked for. Collective.
 
-    groups : the column to group by ("": that of the config), and the ks.
+    groups : the column to group by and the ks, as of `column_grouping`.
     """
     from neocpu.serve.scoring.groups import column_grouping
     from neocpu.serve.scoring.keys import key_columns
@@ -116,10 +115,8 @@ def measure(
     overrides = (*overrides, *values.vocabulary_override)
     world, loader = restore(checkpoint, comm, data, overrides=overrides, tell=tell)
     column, at = groups
-    grouping = None if column else evaluation.grouping_of(world.config.eval, loader.dataset)
-    if column:
-        raw = partial(key_columns, data, [column], values)
-        grouping = column_grouping(column, at, loader.dataset, raw)
+    raw = partial(key_columns, data, [column], values)
+    grouping = column_grouping(world.config.eval, column, at, loader.dataset, raw)
     scores = evaluation.score(world, loader.batches(0, 0))
     # One pass over the data for all heads.
     by_head = evaluation.metrics_of(world, scores, grouping)

@@ -74,7 +74,7 @@ def init(
 
     target = target_of(data, out)
     check_target(target, force, (*data, *valid, *test))
-    wishes = Wishes(label, dense, categories, left_out, valid, test, positive, threshold)
+    wishes = Wishes(label, dense, categories, left_out, positive, threshold, valid=valid, test=test)
     drafted = write_config(data, target, wishes)
     for line in drafted.said:
         click.echo(line)

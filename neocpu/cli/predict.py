@@ -12,6 +12,7 @@ import click
 from neocpu.cli.screen.options import as_record, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.presets import log_path
+from neocpu.ingest.formats.files.folders import all_files
 from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
 
 if TYPE_CHECKING:
@@ -121,12 +122,11 @@ def predict(
     item's.
     """
     data = tuple(map(log_path, data))
-    check_target(out, force, [model, *map(Path, data), *best.files()])
+    check_target(out, force, [model, *all_files(data), *best.files()])
     if ranks is not None and ranks > 1 and not launched():
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
-        line += [*_repeated("--with", keys), *_repeated("--set", overrides)]
+        line += [*_repeated("--with", keys), *_repeated("--set", overrides), *best.arguments()]
         line += ["--head", head, *["--force"] * force, *["--unlabelled"] * unlabelled]
-        line += best.arguments()
         exec_mpiexec(ranks, line)
     comm = get_comm(ranks)
     prepare_threads(comm)
@@ -143,10 +143,8 @@ def predict(
 
     checkpoint = checkpoint_of(model, comm)
     values = open_values(checkpoint, overrides)
-    columns = None
-    # Only the rank that writes needs them.
-    if keys and comm.rank == 0:
-        columns = key_columns(data, keys, values, unlabelled)
+    # only the rank that writes needs them
+    columns = key_columns(data, keys, values, unlabelled) if keys and comm.rank == 0 else None
     blocks = score_rows(
         values,
         comm,
@@ -155,9 +153,8 @@ def predict(
         head=head,
         tell=partial(click.echo, err=True) if comm.rank == 0 else silent,
     )
-    reasons = values.config.data.on_error == "skip"
     if comm.rank == 0:
-        _write(blocks, ScoreFile(out, columns, reasons))
+        _write(blocks, ScoreFile(out, columns, values.config.data.on_error == "skip"))
     else:
         deque(blocks, 0)  # scores this rank's share, and is handed nothing
 

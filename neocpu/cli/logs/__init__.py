@@ -1,1 +1,1 @@
-"""What does `neocpu data` make besides conversions? Logs: drawn ones, and ones with negatives."""
+"""What does `neocpu data` make besides conversions? Drawn logs, negatives, and room for copies."""

@@ -49,12 +49,12 @@ def set_option(text: str = "Override a key, any number of times.") -> Callable[[
 
 
 def whole_numbers(context: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
-    """The callback of an option of numbers from 1 on, as 5,10."""
+    """The callback of an option of numbers from 1 on, as 5,10; () where it is empty."""
     try:
-        numbers = tuple(map(int, text.split(",")))
+        numbers = tuple(map(int, text.split(","))) if text else ()
     except ValueError:
         numbers = (0,)
-    if min(numbers) < 1:
+    if min(numbers, default=1) < 1:
         raise click.BadParameter(
             f"{text!r}: give whole numbers from 1 on, as 5,10", context, option
         )

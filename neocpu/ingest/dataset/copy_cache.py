@@ -76,14 +76,14 @@ def limit() -> int:
 def copies() -> list[CachedCopy]:
     """The copies in the cache, those first that were not used for the longest time."""
     now = time.time()
-    found = []
+    cached = []
     for path in cache_folder().glob(COPIES):
         # another process may remove one meanwhile
         with contextlib.suppress(FileNotFoundError):
             status = path.stat()
             idle = max(now - status.st_atime, 0.0)
-            found.append(CachedCopy(path, status.st_size, idle, _in_use(path, idle)))
-    return sorted(found, key=lambda copy: -copy.idle)
+            cached.append(CachedCopy(path, status.st_size, idle, _in_use(path, idle)))
+    return sorted(cached, key=lambda copy: -copy.idle)
 
 
 def use(copy: Path) -> bool:

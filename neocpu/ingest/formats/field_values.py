@@ -4,8 +4,9 @@ Numbers, codes, hours of times and words (true, false) of flat fields: text[begi
 status means in words is in `WHY`.
 """
 
+import re
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +50,10 @@ WHY = {
         'positive = [...], threshold = ..., or kind = "number"'
     ),
 }
+THOUSANDS = re.compile(rb"\.(?=\d{3}(?:\.\d{3})*,\d)")
 TRUE_WORDS = (b"true", b"True", b"TRUE")
 FALSE_WORDS = (b"false", b"False", b"FALSE")
+Text: TypeAlias = tuple[NDArray[np.uint8], I32, I32]  # and borders of fields
 
 
 class FieldKind(NamedTuple):
@@ -77,6 +80,17 @@ def _exactly(
     for i in np.flatnonzero(status == INEXACT):
         out[i] = float(text[begin[i] : end[i]].tobytes())
         status[i] = 0
+
+
+def _without_thousands(text: NDArray[np.uint8], begin: I32, end: I32) -> Text:
+    """Text and flat fields without the points of thousands before a decimal comma: 1.234,50."""
+    points = [match.start() for match in THOUSANDS.finditer(text.tobytes())]
+    if not points:
+        return text, begin, end
+    kept = np.ones(text.size, bool)
+    kept[points] = False
+    moved = np.concatenate([np.zeros(1, np.int32), np.cumsum(kept, dtype=np.int32)])
+    return text[kept], moved[begin], moved[end]
 
 
 def label_kind(label: LabelField, words: bool) -> FieldKind:
@@ -134,6 +148,8 @@ class FieldParser:
         if kind.name == "float":
             decimals = np.empty(begin.size, np.float64)
             if self._schema.decimal == ",":
+                if self._schema.delimiter != ",":  # which may stand behind any number
+                    text, begin, end = _without_thousands(text, begin, end)
                 # a comma inside such a field can be nothing else
                 text = np.where(text == ord(","), np.uint8(ord(".")), text)
             tokenize.parse_decimals(text, begin, end, decimals, status)

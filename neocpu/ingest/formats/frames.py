@@ -7,8 +7,10 @@ by side, without delimiters, for the parser that reads files. So codes, numbers 
 of the same rows in a file, whatever characters a text has.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,6 +99,24 @@ def _series(values: Any) -> pl.Series:
     return pl.Series("", items) if mixed is None else mixed
 
 
+def write_frame(frame: pl.DataFrame, target: Path) -> None:
+    """Write a frame as the name of its file says, .parquet or else CSV, whole or not at all.
+
+    Raises DataError where it cannot be written.
+    """
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix == ".parquet":
+            frame.write_parquet(partial)
+        else:
+            frame.write_csv(partial)
+        os.replace(partial, target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise DataError(f"{target}: cannot be written: {error.strerror}") from error
+
+
 def parse_frame(frame: pl.DataFrame, schema: Schema) -> Parsed:
     """The rows of a frame as columns, and the faults of rows that cannot be used.
 
@@ -139,7 +159,7 @@ class FrameReader:
         self._structs = _structs(schema, types)
         inner = {name for names in self._structs.values() for name in names[1:]}
         self.columns = [name for name in schema.used if name not in inner]
-        leaves = {name: _leaf(types[name]) for name in self.columns if name in types}
+        leaves = {name: leaf_of(types[name]) for name in self.columns if name in types}
         if faults := _column_faults(schema, types, self._structs, subject):
             raise DataError(f"{where}: {faults}")
         self._points = schema.points
@@ -251,7 +271,7 @@ def _structs(schema: Schema, types: Mapping[str, pl.DataType]) -> dict[str, tupl
     """Columns of lists of structs -> the fields that hold value and weight."""
     structs = {}
     for field in schema.categories:
-        leaf = _leaf(types.get(field.column, pl.Null()))
+        leaf = leaf_of(types.get(field.column, pl.Null()))
         if isinstance(leaf, pl.Struct) and field.weights and field.weights not in types:
             names = [each.name for each in leaf.fields]
             if len(names) == 2 and field.weights in names:
@@ -309,7 +329,7 @@ class _Texts:
         return np.frombuffer(bytearray(b"".join([*self._parts, b"\n"])), np.uint8)
 
 
-def _leaf(dtype: pl.DataType) -> Any:
+def leaf_of(dtype: pl.DataType) -> Any:
     """The type of the items of a list, or the type itself."""
     return dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
 
@@ -325,7 +345,7 @@ def _fault_of(dtype: pl.DataType, is_list: bool) -> str:
                 "holds lists; write list = true in its [[category]] entry, or in a [[dense]] one "
                 "width, the numbers in each"
             )
-        inner = _leaf(dtype)
+        inner = leaf_of(dtype)
         if isinstance(inner, pl.Struct):
             names = ", ".join(field.name for field in inner.fields)
             return (

@@ -6,7 +6,7 @@ quote = '"'                # fields may be quoted; "" for none. Default '"' wher
 header = true              # the first line names the columns. Default true
 columns = ["y", "price"]   # names, needed where there is no header
 missing = ["NULL", "NaN"]  # texts that stand for an empty field
-decimal = ","              # the point of numbers: 3,14. Default "."
+decimal = ","              # the point of numbers: 3,14 and 1.234,50. Default "."
 encoding = "latin-1"       # of the text, by Python's name. Default UTF-8, or UTF-16 where the text
                            # begins as such
 session = "user"           # rows that agree in this category become neighbours

@@ -48,7 +48,7 @@ class Vectors:
             begin.append(_columns(items, items.begin, number.width))
             end.append(_columns(items, items.end, number.width))
             if number.invalid == "error":
-                faults += _faults(fields, position, number, items)
+                faults += _faults(fields, number, items)
         return fields._replace(begin=np.concatenate(begin), end=np.concatenate(end), faults=faults)
 
 
@@ -60,7 +60,7 @@ def _columns(items: Items, borders: I32, width: int) -> I32:
     return columns
 
 
-def _faults(fields: Fields, position: int, number: DenseField, items: Items) -> list[Fault]:
+def _faults(fields: Fields, number: DenseField, items: Items) -> list[Fault]:
     """Faults of the rows that have another number of items, but none."""
     wrong = (items.lengths != number.width) & (items.lengths > 0)
     starts = np.cumsum(items.lengths) - items.lengths

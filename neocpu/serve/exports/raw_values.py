@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 UTC = datetime.UTC
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 # what a log's parser takes for numbers, where Python takes more
 INTEGER = re.compile(r"[+-]?[0-9]+")
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 WORDS = {"true": "1", "True": "1", "TRUE": "1", "false": "0", "False": "0", "FALSE": "0"}
 LARGEST = float(np.finfo(np.float32).max)
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 TIME_KINDS = ("hour", "weekday", "day", "month", "date")
 Value = Any  # of a column of a log: a text, a number, a moment, None or a list of these
 Card = Mapping[str, Any]  # JSON: what an exported model says of itself or of a part

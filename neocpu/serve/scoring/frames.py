@@ -19,7 +19,7 @@ def parsed(frame: pl.DataFrame, schema: Schema) -> Parsed:
     """The samples of a polars frame. Raises DataError with all that is wrong with its columns."""
     samples = parse_frame(frame, schema)
     if samples.faults:
-        raise DataError(listed(described(samples.faults)))
+        raise DataError(fault_text(described(samples.faults)))
     return samples
 
 
@@ -28,8 +28,8 @@ def described(faults: Sequence[Fault]) -> dict[int, str]:
     return {fault.line: fault.described(f"row {fault.line}") for fault in faults}
 
 
-def listed(faults: Mapping[int, str]) -> str:
-    """Faults of rows in a message."""
+def fault_text(faults: Mapping[int, str]) -> str:
+    """What is said of faults of rows."""
     lines = list(faults.values())[:SHOWN]
     if len(faults) > SHOWN:
         lines.append(f"and {len(faults) - SHOWN} more rows")

@@ -1,6 +1,7 @@
 """Which samples of labelled data are ranked among one another? Those that agree in a column."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,16 +17,22 @@ if TYPE_CHECKING:
 
 
 def column_grouping(
-    column: str, at: Sequence[int], data: Dataset, raw: Callable[[], "pl.DataFrame"]
-) -> Grouping:
+    config: EvalConfig,
+    column: str,
+    at: Sequence[int],
+    data: Dataset,
+    raw: Callable[[], "pl.DataFrame"],
+) -> Grouping | None:
     """The grouping by a feature of a dataset, else by any other column of its raw rows.
 
-    raw : gives a frame with that column. Raises DataError for a feature that holds lists.
+    column, at : "", (): those of the config; None if it names no column either. raw : gives a frame
+    with the column. Raises DataError for a feature that is not there, or holds lists.
     """
-    keys = EvalConfig(group=column, at=tuple(at))
+    keys = replace(config, group=column or config.group, at=tuple(at) or config.at)
     # the log may have columns that the model does not read, as the number of a request
-    known = grouping_of(keys, data) if column in data.features else None
-    return known or Grouping(lambda: _numbers(raw(), data.rows), keys.at)
+    if column and column not in data.features:
+        return Grouping(lambda: _numbers(raw(), data.rows), keys.at)
+    return grouping_of(keys, data)
 
 
 def _numbers(frame: "pl.DataFrame", samples: int) -> NDArray[np.int64]:

@@ -60,9 +60,9 @@ class DealtDataset(Dataset):
             dealt = [self._column] if self._column in names else []
             from_others = self._whole.take(others, dealt)
             taken.features.update(from_others.features)
-            for place, name in enumerate(self.dense_columns):
+            for number, name in enumerate(self.dense_columns):
                 if name == self._column:
-                    taken.dense[:, place] = from_others.dense[:, place]
+                    taken.dense[:, number] = from_others.dense[:, number]
         return taken
 
 
@@ -83,7 +83,7 @@ def importances(
     chosen = np.arange(count, dtype=np.int64) * data.rows // max(count, 1)
     asked = list(dict.fromkeys(columns))
     base = measure(DealtDataset(data, chosen, "", chosen))
-    found = []
+    result = []
     for number, column in enumerate(asked):
         measured = []
         for repeat in range(repeats):
@@ -91,14 +91,16 @@ def importances(
             deal = EpochOrder(count, seed, number * repeats + repeat, True, 1)
             dealt = DealtDataset(data, chosen, column, deal.samples(0, count))
             measured.append(measure(dealt))
-        found.append(_importance(column, base, measured))
-    return sorted(found, key=lambda each: -each.loss)
+        result.append(_importance(column, base, measured))
+    return sorted(result, key=lambda each: -each.loss)
 
 
 def _importance(column: str, base: Metrics, measured: list[Metrics]) -> Importance:
     """What the measurements with a dealt column say beside that without."""
     losses = [_loss(each) - _loss(base) for each in measured]
-    areas = [base.auc - each.auc for each in measured if base.auc and each.auc is not None]
+    areas = [
+        base.auc - each.auc for each in measured if base.auc is not None and each.auc is not None
+    ]
     loss, loss_spread = _mean(losses)
     if not areas:
         return Importance(column, loss, loss_spread, None, None)

@@ -40,8 +40,8 @@ def key_columns(
         def all_wanted(columns: list[str]) -> list[str]:
             if missing := [name for name in wanted if name not in columns]:
                 raise DataError(
-                    f"{path}: has no column {', '.join(map(repr, missing))} to stand beside the "
-                    f"predictions; it has {', '.join(columns)}"
+                    f"{path}: has no column {', '.join(map(repr, missing))}; it has "
+                    f"{', '.join(columns)}"
                 )
             return wanted
 

@@ -70,13 +70,12 @@ class Model(TrainedModel):
         """
         return self._loaded.predict(data)
 
-    def evaluate(
-        self, data: object, group: str = "", at: Sequence[int] = (5, 10)
-    ) -> dict[str, Any]:
+    def evaluate(self, data: object, group: str = "", at: Sequence[int] = ()) -> dict[str, Any]:
         """Metrics on labelled data, by name, among them `samples`; `data` as for `predict`.
 
         group : column whose rows of one value are ranked among one another, as those of a user:
-        ndcg@k, recall@k, hit@k for each k of `at`, mrr and gauc ("": `eval.group` of the config).
+        ndcg@k, recall@k, hit@k for each k of `at`, mrr and gauc ("", (): `eval.group` and `eval.at`
+        of the config).
         """
         return self._loaded.evaluate(data, group, at)
 

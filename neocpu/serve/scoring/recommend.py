@@ -5,7 +5,6 @@ item's. Each side is parsed once, and a batch gathers the codes of its pairs, so
 sides, a batch, and one user's scores, however many pairs there are.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from neocpu.core.errors import DataError, listed
 from neocpu.core.types import Ints
 from neocpu.ingest.dataset.file import Samples
 from neocpu.ingest.dataset_layout import BagColumn
+from neocpu.ingest.formats.frames import write_frame
 from neocpu.ingest.formats.schema import CategoryField, DenseField, Schema
 from neocpu.serve.scoring.frames import parsed
 from neocpu.serve.scoring.samples import ParsedDataset
@@ -98,8 +98,8 @@ class PairDataset(ParsedDataset):
         for side, chosen in zip(self._sides, rows):
             taken = side.take(chosen, [name for name in names if name in side.features])
             bags |= taken.features
-            for place, name in enumerate(side.dense_columns):
-                dense[:, self.dense_columns.index(name)] = taken.dense[:, place]
+            for column, name in zip(taken.dense.T, side.dense_columns):
+                dense[:, self.dense_columns.index(name)] = column
         ordered = {name: bags[name] for name in names}
         return Samples(np.zeros(samples.size, np.float32), dense, ordered)
 
@@ -241,21 +241,11 @@ def _seen(pairs: Pairs) -> dict[int, Ints]:
 
 
 def write_best(frame: pl.DataFrame, path: Path) -> None:
-    """Write the result as its file's name says, .parquet or else CSV, whole or not at all.
-
-    Raises DataError where it cannot be written, or is to be a .npy, which has no keys.
-    """
+    """Write the result by `write_frame`. Raises DataError for a .npy, which has no keys."""
     if path.suffix == ".npy":
         raise DataError(f"{path}: the best items have keys, which a .npy has not; use .parquet")
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        if path.suffix == ".parquet":
-            frame.write_parquet(partial)
-        else:
-            # as NumPy prints fp32: the shortest text that reads back as the same bits
-            texts = [str(value) for value in frame["prediction"].to_numpy()]
-            frame.with_columns(pl.Series("prediction", texts, pl.String)).write_csv(partial)
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
+    if path.suffix != ".parquet":
+        # as NumPy prints fp32: the shortest text that reads back as the same bits
+        texts = [str(value) for value in frame["prediction"].to_numpy()]
+        frame = frame.with_columns(pl.Series("prediction", texts, pl.String))
+    write_frame(frame, path)

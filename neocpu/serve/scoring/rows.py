@@ -20,7 +20,7 @@ from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import open_source
-from neocpu.serve.scoring.frames import described, listed
+from neocpu.serve.scoring.frames import described, fault_text
 from neocpu.serve.scoring.samples import ParsedDataset
 from neocpu.serve.scoring.values import ValueMap
 
@@ -122,7 +122,8 @@ def parsed_rows(parsed: Parsed, schema: Schema, values: ValueMap) -> ScoredBlock
 def _block(parsed: Parsed, schema: Schema, faults: dict[int, str], values: ValueMap) -> ScoredBlock:
     if faults and values.config.data.on_error != "skip":
         raise DataError(
-            f"{listed(faults)} (with data.on_error=skip such rows have no score; all others have)"
+            f"{fault_text(faults)} (with data.on_error=skip such rows have no score; all others "
+            "have)"
         )
     return ScoredBlock(ParsedDataset(parsed, schema), parsed.lines, faults)
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.before.datasets import SPLITS, open_paths
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
-from neocpu.train.run.evaluate import evaluate, grouping_of, predict
+from neocpu.train.run.evaluate import evaluate, predict
 from neocpu.train.run.scoring import restore_world, without_plan_file
 from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.results import silent
@@ -110,9 +111,8 @@ class LocalScorer:
         they have no labels.
         """
         dataset = self._labelled(data)
-        grouping = grouping_of(self.config.eval, dataset) if not group else None
-        if group:
-            grouping = column_grouping(group, at, dataset, lambda: self._column(data, group))
+        raw = partial(self._column, data, group)
+        grouping = column_grouping(self.config.eval, group, at, dataset, raw)
         with self._locked():
             batches = self._batches(dataset, labelled=True)
             return evaluate(self._world, batches, grouping=grouping).to_dict()

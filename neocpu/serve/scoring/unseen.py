@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from neocpu.core.errors import listed
 from neocpu.core.types import Ints
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.loader import Loader
@@ -61,11 +62,10 @@ class UnseenValues:
         # told once: what comes later is not counted any more
         self._rows = LOOKED_AT
         self._unseen.clear()
-        listed = ", ".join(f"{name} ({shares[name]:.0%})" for name in strange[:SHOWN])
-        more = f" and {len(strange) - SHOWN} more" if len(strange) > SHOWN else ""
+        names = listed([f"{name} ({shares[name]:.0%})" for name in strange], SHOWN)
         return (
-            f"most values of {listed}{more} are unknown to the model; are they written as in its "
-            "train data?"
+            f"most values of {names} are unknown to the model; are they written as in its train "
+            "data?"
         )
 
     @cached_property
@@ -81,8 +81,7 @@ class UnseenValues:
         learnt = self._learnt[self._values.config.tables[bag.table].name]
         if not learnt.size:
             return np.zeros(rows.size, bool)
-        place = np.minimum(np.searchsorted(learnt, rows), learnt.size - 1)
-        return learnt[place] == rows
+        return learnt[np.minimum(np.searchsorted(learnt, rows), learnt.size - 1)] == rows
 
     @cached_property
     def _learnt(self) -> dict[str, Ints]:

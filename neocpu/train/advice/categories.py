@@ -66,11 +66,6 @@ def _grown(present: pl.Series, distinct: int, log: Log) -> int:
     return math.ceil(distinct * (log.rows / log.frame.height) ** power)
 
 
-def leaf_of(dtype: pl.DataType) -> object:
-    """The type of the items of a list, or the type itself."""
-    return dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
-
-
 def number_width(values: pl.Series, named: bool) -> tuple[int, str]:
     """(how many numbers each field holds, what separates them) of a column of vectors.
 

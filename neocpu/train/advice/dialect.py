@@ -13,7 +13,7 @@ from neocpu.ingest.formats.schema import TYPED_NAME, plain_names
 
 DELIMITERS = ("\t", ",", ";", "|", "\x01", "::", " ")
 QUOTE = '"'
-COMMA_NUMBER = re.compile(r"-?\d+(,\d+)?")
+COMMA_NUMBER = re.compile(r"-?(\d+(,\d+)?|\d{1,3}(\.\d{3})+,\d+)")  # 1.234,50 too
 NUMBERS = "a list of numbers, which a table does not look up"
 CHECKED = 1000  # values whose form is looked at
 

@@ -22,7 +22,7 @@ ROWS_OF_BUCKET = 50  # at least, so that its row is learnt
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def table_columns(columns: Sequence[LogColumn], kind: str) -> list[LogColumn]:
+def table_columns(columns: Sequence[LogColumn], log_kind: str) -> list[LogColumn]:
     """Columns that become features; a time gives the hour of its day and its weekday."""
     features = []
     for column in columns:
@@ -32,10 +32,10 @@ def table_columns(columns: Sequence[LogColumn], kind: str) -> list[LogColumn]:
         table = _table_name(column.name)
         # Avazu's features have names of their own
         names = ("hour", "weekday")
-        if kind == "table":
+        if log_kind == "table":
             names = (f"{table}_hour", f"{table}_weekday")
-        for name, part, values in zip(names, ("hour", "weekday"), (24, 7)):
-            feature = replace(column, name=name, kind=part, source=column.name)
+        for name, kind, values in zip(names, ("hour", "weekday"), (24, 7)):
+            feature = replace(column, name=name, kind=kind, source=column.name)
             features.append(replace(feature, distinct=values, grown=values, frequent=values))
     return features
 

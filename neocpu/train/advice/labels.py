@@ -27,20 +27,8 @@ CLICKS = (
 YES = frozenset(
     (
         *("yes", "y", "true", "t", "click", "clicked", "buy", "bought", "purchase", "purchased"),
-        *(
-            "play",
-            "played",
-            "positive",
-            "pos",
-            "good",
-            "like",
-            "liked",
-            "success",
-            "won",
-            "win",
-            "churn",
-        ),
-        *("churned", "default", "spam", "subscribed", "recommended"),
+        *("play", "played", "positive", "pos", "good", "like", "liked", "success", "won", "win"),
+        *("churn", "churned", "default", "spam", "subscribed", "recommended"),
     )
 )
 DENIED = re.compile(r"^(not|non|no|un|dis)[-_ ]?(?=.)")
@@ -84,7 +72,7 @@ def guess_label(frame: pl.DataFrame, header: bool = True) -> str:
     clicks = f"{len(binary)} columns hold 0 and 1 only" if binary else "none holds 0 and 1 only"
     raise ConfigError(
         f"which column is the label? No name says it, and {clicks}; name it with --label COLUMN "
-        f"(from Python label=); the log has {', '.join(map(repr, frame.columns[:60]))}. {POSITIVES}"
+        f"(from Python label=); the log has {listed([*map(repr, frame.columns)], 60)}. {POSITIVES}"
     )
 
 
@@ -173,7 +161,7 @@ def label_column(
     if threshold is not None:
         return _click(values, threshold=threshold, why=f"a click from {threshold:g} on")
     if _is_click(values):
-        low, high = sorted(_texts(values, 3))
+        low, high = _texts(values, 3)
         return _click(values, why=f"its values are {low} and {high}")
     if numbers_in(values).null_count():
         return _text_label(values)

@@ -37,6 +37,9 @@ GUESSED_FROM = 200  # lines that delimiter, quotes and header are guessed from
 MISSING = ("NULL", "null", "NaN", "nan", "None", "NA", "N/A", "\\N")
 NULS = 1024  # bytes of a text that are looked through for NULs
 INDEX = re.compile(r"Unnamed: \d+|__index_level_\d+__")
+# fields of Criteo's log
+INTEGER = re.compile(r"(-?\d+)?")
+HEX = re.compile(r"[0-9a-fA-F]{0,8}")
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,7 @@ def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT, rows_at: int =
 
     Raises DataError for a file that cannot be read, is empty, or differs from the first one.
     """
-    given = tuple(Path(path) for path in paths)
-    files = all_files(given)
+    files = all_files(paths)
     kinds = list(dict.fromkeys(kind_of(path) for path in files))
     if "hdf5" in kinds:
         raise DataError(
@@ -81,10 +83,10 @@ def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT, rows_at: int =
         )
     if len(kinds) > 1:
         titles = ", ".join(KINDS[kind].title for kind in kinds)
-        raise DataError(f"{given[0]}: the files are of several kinds ({titles}); give one kind")
+        raise DataError(f"{paths[0]}: the files are of several kinds ({titles}); give one kind")
     log = _look_at_text(files, looked_at) if kinds == ["text"] else _look_at_frames(files, rows_at)
     hints = {**log.hints, **_row_numbers(log.frame)}
-    return replace(log, paths=given, hints=hints)
+    return replace(log, paths=tuple(map(Path, paths)), hints=hints)
 
 
 def _row_numbers(frame: pl.DataFrame) -> dict[str, Hint]:
@@ -166,10 +168,10 @@ def _look_at_text(files: Sequence[Path], looked_at: int) -> Log:
         # of every file a little, so that different columns are found before training
         text, share = _text_of(path, max(looked_at, 1 << 20), encoding)
         looked_at -= len(text)
-        part = _parse(path, text, dialect, names)
-        parts.append(_with_keys(part, path))
+        frame = _parse(path, text, dialect, names)
+        parts.append(_with_keys(frame, path))
         # by compressed bytes: the only size that a compressed file tells
-        rows += part.height if share == 1.0 else part.height / share
+        rows += frame.height / share
     frame = _joined(files, parts)
     if not frame.height:
         raise DataError(f"{files[0]}: has no rows")
@@ -190,7 +192,7 @@ def _with_points(frame: pl.DataFrame, dialect: Dialect) -> tuple[pl.DataFrame, D
     ]
     if not commas:
         return frame, dialect
-    points = pl.col(commas).str.replace(",", ".", literal=True)
+    points = pl.col(commas).str.replace_all(".", "", literal=True).str.replace(",", ".")
     return frame.with_columns(points), replace(dialect, decimal=",")
 
 
@@ -258,15 +260,8 @@ def _is_criteo_row(fields: Sequence[str]) -> bool:
     """Label 0 or 1, 13 integers, 26 hexadecimal texts of eight digits; fields may be empty."""
     if len(fields) != 1 + DENSE + CATEGORIES or fields[0] not in ("0", "1"):
         return False
-    numbers = fields[1 : 1 + DENSE]
-    if not all(not field or field.lstrip("-").isdigit() for field in numbers):
-        return False
-    hexes = fields[1 + DENSE :]
-    return all(not field or (len(field) <= 8 and _is_hex(field)) for field in hexes)
-
-
-def _is_hex(text: str) -> bool:
-    return all(character in "0123456789abcdefABCDEF" for character in text)
+    numbers, codes = fields[1 : 1 + DENSE], fields[1 + DENSE :]
+    return all(map(INTEGER.fullmatch, numbers)) and all(map(HEX.fullmatch, codes))
 
 
 def _is_avazu(names: Sequence[str]) -> bool:

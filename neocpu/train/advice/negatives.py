@@ -3,7 +3,6 @@
 add_negatives(["views.csv"], Path("labelled.csv"), Columns("user_id", "item_id")) -> lines about it
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,8 @@ import numpy as np
 import polars as pl
 
 from neocpu.core.errors import ConfigError, DataError, listed
+from neocpu.ingest.formats.files.folders import all_files
+from neocpu.ingest.formats.frames import write_frame
 from neocpu.ingest.synthetic.negatives import UNIFORM, draw_negatives
 from neocpu.ingest.targets import refuse_sources
 from neocpu.train.advice.look import LOOKED_AT, ROWS_AT, Log, look
@@ -50,7 +51,7 @@ def add_negatives(
     Raises DataError for files that cannot be read, written, or are too large to be held;
     ConfigError for a column that is not there, or a label that has two values already.
     """
-    refuse_sources(out, map(Path, data))
+    refuse_sources(out, all_files(data))
     log = look(data, HELD * LOOKED_AT, HELD * ROWS_AT)
     frame = log.frame
     if not log.whole:
@@ -67,7 +68,7 @@ def add_negatives(
     order = np.argsort(np.concatenate([np.arange(frame.height), beside]), kind="stable")
     labels = np.concatenate([np.ones(frame.height, np.int8), np.zeros(beside.size, np.int8)])
     label = pl.Series(columns.label, labels[order])
-    _write(pl.concat([frame, negatives])[order].with_columns(label), out)
+    write_frame(pl.concat([frame, negatives])[order].with_columns(label), out)
     lines = [
         f"{out}: {frame.height:,} choices, {beside.size:,} negatives, column {columns.label}",
         f"of the item: {listed(of_item, SHOWN)}; all other columns are those of the choice",
@@ -100,18 +101,3 @@ def _of_item(log: Log, columns: Columns) -> list[str]:
         return []
     pairs = {name: frame.select(columns.item, name).n_unique() for name in others}
     return [name for name in others if pairs[name] == count]
-
-
-def _write(frame: pl.DataFrame, out: Path) -> None:
-    """Write a frame as the name of its file says, whole or not at all."""
-    partial = out.with_name(f".{out.name}.partial")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        if out.suffix == ".parquet":
-            frame.write_parquet(partial)
-        else:
-            frame.write_csv(partial)
-        os.replace(partial, out)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise DataError(f"{out}: cannot be written: {error.strerror}") from error

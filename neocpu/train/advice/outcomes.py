@@ -19,12 +19,17 @@ def outcome_reason(probe: Probe, values: pl.Series, label: str) -> str:
         return ""
     if names_outcome(label):
         return f"an outcome as {label} is, known only afterwards"
-    if not probe.clicks or not probe.serves or values.dtype.is_nested():
-        return ""
-    auc = auc_alone(probe, values)
+    auc = _auc(probe, values)
     if auc < HINTS:
         return ""
     return f"an outcome by its name, and it tells {label} (AUC {auc:.2f} on rows held out)"
+
+
+def _auc(probe: Probe, values: pl.Series) -> float:
+    """The AUC of a column alone; 0.5 where there are no clicks to tell, or too few."""
+    if not probe.clicks or not probe.serves or values.dtype.is_nested():
+        return 0.5
+    return auc_alone(probe, values)
 
 
 def gives_away(frame: pl.DataFrame, name: str, label: str) -> bool:
@@ -44,9 +49,7 @@ def gives_away(frame: pl.DataFrame, name: str, label: str) -> bool:
 
 def warning(probe: Probe, values: pl.Series, label: str) -> str:
     """A line about a column that alone tells nearly all of the label; "" for any other."""
-    if not probe.clicks or not probe.serves or values.dtype.is_nested():
-        return ""
-    auc = auc_alone(probe, values)
+    auc = _auc(probe, values)
     if auc < TELLS:
         return ""
     return (

@@ -40,11 +40,9 @@ class Probe:
     @property
     def serves(self) -> bool:
         """Whether rows and labels are enough to learn from."""
-        learnt = self.labels[~self.held]
-        return self.rows.len() >= LEAST and bool(np.ptp(learnt) > 0) and self._both_held()
-
-    def _both_held(self) -> bool:
-        return bool(np.ptp(self.labels[self.held]) > 0)
+        if self.rows.len() < LEAST:
+            return False
+        return bool(np.ptp(self.labels[self.held]) and np.ptp(self.labels[~self.held]))
 
     def sample(self, values: pl.Series) -> pl.Series:
         """The values of a column of the log in these rows."""
@@ -93,9 +91,9 @@ def _fit(inputs: F64, labels: F64, clicks: bool) -> F64:
     return weights
 
 
-def better(first: F64, second: F64) -> bool:
-    """Are the losses of some rows lower than others of the same rows, by more than chance?"""
-    gain = second - first
+def better(losses: F64, others: F64) -> bool:
+    """Are the losses of rows lower than others of the same rows, by more than chance?"""
+    gain = others - losses
     return bool(gain.mean() > 2.0 * gain.std() / np.sqrt(gain.size))
 
 

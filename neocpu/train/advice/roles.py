@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, listed
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import DENSE, criteo_schema
 from neocpu.ingest.formats.files.frame_file import Hint
+from neocpu.ingest.formats.frames import leaf_of
 from neocpu.train.advice.categories import (
     LARGEST_INTEGER,
     category,
     forced_kind,
-    leaf_of,
     list_column,
     list_separator,
     number_width,
@@ -40,6 +40,7 @@ from neocpu.train.advice.numbers import (
 )
 from neocpu.train.advice.outcomes import gives_away, outcome_reason
 from neocpu.train.advice.probe import Probe, probe_of
+from neocpu.train.advice.sizes import MIN_COUNT
 from neocpu.train.advice.times import time_form
 
 UNIQUE = 0.98  # share of distinct values from which a column names the row
@@ -47,23 +48,25 @@ FEW_ROWS = 20  # fewer say nothing about that
 OFFSET = 300  # deviations from 0, from which whole numbers are names that begin somewhere
 GAPS = 0.01  # share of the whole numbers between the ends that occur, below which they are names
 LARGE = (1000, 2**40)  # the least and the highest of such names, at least
+SHOWN = 60  # column names in a message
 
 
 @dataclass(frozen=True)
 class Roles:
     """What callers say themselves; a column that they do not name is guessed.
 
-    min_count : values are counted as frequent from so many rows on. positive, threshold : of the
-    label, what makes it a click.
+    label, dense, categories, left_out : column names. positive, threshold : of the label, the texts
+    or the least number that are a click. min_count : values are counted as frequent from so many
+    rows on.
     """
 
     label: str = ""
     dense: Collection[str] = ()
     categories: Collection[str] = ()
     left_out: Collection[str] = ()
-    min_count: int = 1
     positive: Sequence[str] = ()
     threshold: float | None = None
+    min_count: int = MIN_COUNT
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,8 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
     frame = log.frame
     for name in (roles.label, *roles.dense, *roles.categories, *roles.left_out):
         if name and name not in frame.columns:
-            raise ConfigError(
-                f"no column {name!r}; the log has {', '.join(map(repr, frame.columns[:60]))}"
-            )
+            known = listed([*map(repr, frame.columns)], SHOWN)
+            raise ConfigError(f"no column {name!r}; the log has {known}")
     if log.kind == "criteo":
         return [*_known(log, roles, criteo_schema().used[: 1 + DENSE], "hex")]
     if log.kind == "avazu" and roles.label in ("", "click"):

@@ -6,7 +6,7 @@ write_config(["clicks.csv"], "my") -> my/clicks.toml, which `neocpu train` takes
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from neocpu.train.advice.features import (
 from neocpu.train.advice.findings import findings, liked_from
 from neocpu.train.advice.look import LOOKED_AT, Log, look
 from neocpu.train.advice.roles import Roles, columns_of, probe_of_label
-from neocpu.train.advice.sizes import MIN_COUNT, ModelSizes, sizes_of
+from neocpu.train.advice.sizes import ModelSizes, sizes_of
 from neocpu.train.config import config as configs
 
 SPLIT = (0.8, 0.1, 0.1)
@@ -40,22 +40,15 @@ TABLES = ("category", "list", "time")  # roles of columns that have tables
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What callers of `init` say about their log.
+class Wishes(Roles):
+    """What callers of `init` say about their log, beside the roles of its columns.
 
-    label, dense, categories, left_out : column names. valid, test : files that are measured on;
-    with either the train files are not split. positive, threshold : of the label, the texts or the
-    least number that are a click. looked_at : bytes of text to look at.
+    valid, test : files that are measured on; with either the train files are not split. looked_at :
+    bytes of text to look at.
     """
 
-    label: str = ""
-    dense: Sequence[str] = ()
-    categories: Sequence[str] = ()
-    left_out: Sequence[str] = ()
     valid: Sequence[str | Path] = ()
     test: Sequence[str | Path] = ()
-    positive: Sequence[str] = ()
-    threshold: float | None = None
     looked_at: int = LOOKED_AT
 
 
@@ -67,7 +60,7 @@ class ConfigDraft:
     log: Log
     columns: Sequence[LogColumn]
     sizes: ModelSizes
-    said: Sequence[str] = field(default_factory=tuple)
+    said: Sequence[str] = ()
 
 
 def init(
@@ -96,9 +89,7 @@ def init(
     Raises DataError for files that cannot be read, ConfigError where no label is found, a named
     column is missing, or a file exists.
     """
-    wishes = Wishes(
-        label, dense, categories, left_out, valid, test, positive=positive, threshold=threshold
-    )
+    wishes = Wishes(label, dense, categories, left_out, positive, threshold, valid=valid, test=test)
     if isinstance(data, str | Path):
         data = [data]
     if isinstance(data, Sequence):
@@ -147,7 +138,7 @@ def write_config(data: Sequence[str | Path], target: Path, wishes: Wishes) -> Co
 def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDraft:
     """The config of a log, whose file will be `target`, checked as `neocpu train` would."""
     log = look(data, wishes.looked_at)
-    columns = columns_of(log, _roles(wishes))
+    columns = columns_of(log, wishes)
     (label,) = by_role(columns)["label"]
     probe = probe_of_label(log, label)
     split = SPLIT if not (wishes.valid or wishes.test) and log.rows >= LEAST_SPLIT else ()
@@ -175,18 +166,6 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
     configs.loads(text, str(target))
     said = findings(log, columns, tables, split, probe)
     return ConfigDraft(text, log, columns, sizes, tuple(said))
-
-
-def _roles(wishes: Wishes) -> Roles:
-    return Roles(
-        wishes.label,
-        wishes.dense,
-        wishes.categories,
-        wishes.left_out,
-        MIN_COUNT,
-        wishes.positive,
-        wishes.threshold,
-    )
 
 
 def _check_tables(log: Log, tables: Sequence[LogColumn]) -> None:
@@ -244,9 +223,9 @@ def _shown(
 
 def _comment(text: str) -> str:
     """Text that fits in a comment: one line without control characters."""
-    return (
-        " ".join(text.split()).encode("unicode_escape").decode() if not text.isprintable() else text
-    )
+    if text.isprintable():
+        return text
+    return " ".join(text.split()).encode("unicode_escape").decode()
 
 
 def _looked_at(log: Log) -> str:

@@ -12,7 +12,6 @@ import re
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from tokenize import TokenError
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from neocpu.core.errors import DataError
 from neocpu.core.types import Elements
 from neocpu.ingest.formats.files.frame_file import FrameRows, Hint, readable
-from neocpu.ingest.formats.files.streams import BROKEN, zip_members
+from neocpu.ingest.formats.files.streams import zip_members
 
 ROWS = 1 << 14  # read at a time
 PIECE = 1 << 24  # bytes
@@ -136,19 +135,16 @@ class ArrayFile:
     def _arrays(self) -> Iterator[list[StoredArray]]:
         """The arrays of the file, open."""
         with contextlib.ExitStack() as stack, readable(self.path, "damaged or truncated"):
-            try:
-                if not zipfile.is_zipfile(self.path):
-                    stream = stack.enter_context(open(self.path, "rb"))
-                    yield [StoredArray(self.path, "", stream)]
-                    return
-                archive = stack.enter_context(zipfile.ZipFile(self.path))
-                arrays = []
-                for name in zip_members(archive):
-                    member = cast(BinaryIO, stack.enter_context(archive.open(name)))
-                    arrays.append(StoredArray(self.path, name.removesuffix(".npy"), member))
-                yield arrays
-            except (*BROKEN, SyntaxError, TokenError) as error:
-                raise DataError(f"{self.path}: damaged or truncated ({error})") from error
+            if not zipfile.is_zipfile(self.path):
+                stream = stack.enter_context(open(self.path, "rb"))
+                yield [StoredArray(self.path, "", stream)]
+                return
+            archive = stack.enter_context(zipfile.ZipFile(self.path))
+            arrays = []
+            for name in zip_members(archive):
+                member = cast(BinaryIO, stack.enter_context(archive.open(name)))
+                arrays.append(StoredArray(self.path, name.removesuffix(".npy"), member))
+            yield arrays
 
     def batches(self, columns: Mapping[str, str]) -> Iterator[FrameRows]:
         """The rows of columns: their names in the frames -> in the file."""

@@ -9,6 +9,7 @@ copies of older versions.
 """
 
 import glob
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote
@@ -25,8 +26,9 @@ def log_files(path: str | Path) -> list[Path]:
     Raises DataError for a folder without any, and a pattern that fits none.
     """
     path = Path(path)
-    pattern = glob.has_magic(str(path)) and not _exists(path)
-    if not pattern and not _is_folder(path):
+    # os.path: for a name that is too long or has a NUL, whoever opens it says why
+    pattern = glob.has_magic(str(path)) and not os.path.exists(path)
+    if not pattern and not os.path.isdir(path):
         return [path]
     tops = sorted(map(Path, glob.glob(str(path), recursive=True))) if pattern else [path]
     files = [file for top in tops for file in _below(top)]
@@ -42,7 +44,7 @@ def all_files(paths: Iterable[str | Path]) -> list[Path]:
 
 def _below(top: Path) -> list[Path]:
     """The log files in a folder and below, or a file itself."""
-    if not _is_folder(top):
+    if not top.is_dir():
         return [top]
     return sorted(
         path
@@ -51,20 +53,6 @@ def _below(top: Path) -> list[Path]:
         and not path.name.endswith(OTHERS)
         and not any(part.startswith((".", "_")) for part in path.relative_to(top).parts)
     )
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False  # whoever opens it says why
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
 
 
 def folder_keys(path: Path) -> dict[str, str]:

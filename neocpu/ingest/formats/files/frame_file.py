@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
+from tokenize import TokenError
 from typing import NamedTuple, Protocol, cast
 
 import polars as pl
@@ -16,10 +17,13 @@ import polars as pl
 from neocpu.core.errors import DataError
 from neocpu.ingest.formats.fields import Fault
 from neocpu.ingest.formats.files.kinds import KINDS, kind_of
+from neocpu.ingest.formats.files.streams import BROKEN
 from neocpu.ingest.formats.frames import POLARS_ERRORS
 from neocpu.tables.hdf5.walk import one_line
 
 ROWS = 1 << 12  # of a frame that is parsed at a time
+# NumPy parses the header of an array as Python
+DAMAGE = (*POLARS_ERRORS, *BROKEN, SyntaxError, TokenError)
 
 
 class FrameRows(NamedTuple):
@@ -83,5 +87,5 @@ def readable(path: Path, subject: str) -> Iterator[None]:
     """What polars or NumPy raises within means that the file is damaged."""
     try:
         yield
-    except POLARS_ERRORS as error:
+    except DAMAGE as error:
         raise DataError(f"{path}: {subject}: {one_line(error)[:300]}") from error

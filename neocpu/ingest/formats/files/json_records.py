@@ -29,7 +29,7 @@ from neocpu.ingest.formats.files.streams import as_utf8, byte_stream
 from neocpu.ingest.formats.readers import BLOCK_BYTES
 
 LARGEST = 64 << 20  # characters of one object; bounds memory for a text that is none
-RECORDS = "write it with an object for each row, as pandas' to_json(orient='records', lines=True)"
+ADVICE = "write it with an object for each row, as pandas' to_json(orient='records', lines=True)"
 # the second half, or one of another kind, is not behind the first, or the first not before it
 HALF = re.compile(
     r"\\u[dD][89abAB]\w{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w{2})\\u[dD][c-fC-F]\w{2}"
@@ -105,7 +105,7 @@ class JsonLines(RecordFile):
         """Raise DataError for a file that is one object of columns."""
         # pandas writes {"column": {"0": value, "1": value}} unless it is asked for records
         if row and all(re.fullmatch(r"[^.]+\.\d+", name) for name in row):
-            raise DataError(f"{self.path}: one JSON object of columns; {RECORDS}")
+            raise DataError(f"{self.path}: one JSON object of columns; {ADVICE}")
 
 
 class JsonArray(RecordFile):
@@ -131,7 +131,7 @@ class JsonArray(RecordFile):
                 if rows:
                     yield rows, stream.done()
                 if len(text) > LARGEST:
-                    raise DataError(f"{self.path}: holds an object that does not end; {RECORDS}")
+                    raise DataError(f"{self.path}: holds an object that does not end; {ADVICE}")
         _, text = self._objects(text)  # says what is there in place of an object
         if text.strip() != "]":
             raise DataError(
@@ -157,4 +157,4 @@ class JsonArray(RecordFile):
             except json.JSONDecodeError:
                 return rows, text[start:]  # it may go on in the next block
             except NoRecordError as error:
-                raise DataError(f"{self.path}: a value in its array {error}; {RECORDS}") from error
+                raise DataError(f"{self.path}: a value in its array {error}; {ADVICE}") from error

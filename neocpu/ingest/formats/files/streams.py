@@ -63,13 +63,6 @@ def compression_of(start: bytes) -> str:
     return next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), "")
 
 
-def is_plain(path: Path) -> bool:
-    """Is the text of a file that file itself, neither compressed nor UTF-16?"""
-    with open(path, "rb") as file:
-        start = file.read(16)
-    return not compression_of(start) and not start.startswith(UTF16)
-
-
 @contextlib.contextmanager
 def byte_stream(path: Path) -> Iterator[ByteStream]:
     """The decompressed bytes of a file. Raises DataError where it is damaged or truncated."""
@@ -77,18 +70,18 @@ def byte_stream(path: Path) -> Iterator[ByteStream]:
         raw = stack.enter_context(open(path, "rb", buffering=0))
         kind = compression_of(raw.read(16))
         raw.seek(0)
-        with _told(path, kind):
+        with _explained(path, kind):
             stream = stack.enter_context(contextlib.closing(_opened(path, raw, kind)))
 
         def read(size: int) -> bytes:
-            with _told(path, kind):
+            with _explained(path, kind):
                 return stream.read(size)
 
         yield ByteStream(read, stream.tell if isinstance(stream, _ZstdText) else raw.tell, kind)
 
 
 @contextlib.contextmanager
-def _told(path: Path, kind: str) -> Iterator[None]:
+def _explained(path: Path, kind: str) -> Iterator[None]:
     """What a decompressor raises within means that the file is damaged."""
     try:
         yield
