@@ -28,7 +28,7 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.launch import mpiexec_command
 from neocpu.plan.simulation.trace_picture import Panel, trace_svg
 from neocpu.train.config import config as configs
-from neocpu.train.watch.step_watch import exchange_lines
+from neocpu.train.watch.exchange_times import exchange_lines
 
 KINDS = ("off", "input", "full")
 SAMPLES = 4096

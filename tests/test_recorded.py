@@ -1,5 +1,6 @@
 """Do plans, simulations, pictures, formats and models say what they said when it was recorded?"""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,11 @@ import pytest
 from neocpu.cli import run
 from neocpu.core.formats import FORMATS, INFERENCE, SPLIT, WIRES
 from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.before import preflight
+from neocpu.train.before.datasets import open_splits
 from neocpu.train.config import config as configs
+from neocpu.train.watch.results import silent
 from tests import recorded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,9 +56,13 @@ def outputs(line: str, capsys: pytest.CaptureFixture[str], files: list[Path]) ->
     )
 
 
-@pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+@pytest.fixture(autouse=True, scope="module")
+def in_the_repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Plans count the lookups of tiny's log, whether or not another test has converted it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        open_splits(configs.load(TINY), SingleComm(), tmp_path_factory.mktemp("run"), silent)
+        yield
 
 
 @pytest.mark.parametrize("name", PLANS)

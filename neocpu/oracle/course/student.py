@@ -63,7 +63,7 @@ class StudentFile:
         # dataclasses and pickles look their module up
         sys.modules[self.module.__name__] = self.module
         linecache.checkcache(str(path))
-        with self._told("while Python read it"):
+        with self._explained("while Python read it"):
             code = compile(self.source, str(path), "exec")
             exec(code, self.module.__dict__)
 
@@ -98,11 +98,11 @@ class StudentFile:
         Raises OracleError for what ends in it.
         """
         copies = [deepcopy(value) for value in arguments.values()]
-        with self._told(f"while it worked on: {doing}"), np.errstate(all="ignore"):
+        with self._explained(f"while it worked on: {doing}"), np.errstate(all="ignore"):
             return function(*copies)
 
     @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _explained(self, doing: str) -> Iterator[None]:
         """Tell what ends in the file as a line of it."""
         folder = str(self.path.resolve().parent)
         sys.path.insert(0, folder)

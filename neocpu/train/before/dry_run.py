@@ -19,8 +19,8 @@ from neocpu.plan.machines import machine_file
 from neocpu.tables.specs.batch_scaling import NO_SCALING, scaling_text
 from neocpu.train.before import preflight
 from neocpu.train.before.compile_time import expected_seconds
-from neocpu.train.before.datasets import Splits, converted
-from neocpu.train.before.expected_data import ExpectedData, expected_data
+from neocpu.train.before.datasets import converted
+from neocpu.train.before.expected_data import ExpectedData, TrainFacts, expected_data
 from neocpu.train.before.kernel_markers import missing_kernels
 from neocpu.train.before.machine_plans import LogFacts, placed_as, question_of
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
@@ -82,11 +82,11 @@ def _expected(config: Config) -> tuple[ExpectedData | None, str]:
     return (data, "") if data.train_rows else (None, "")
 
 
-def _steps_per_epoch(config: Config, data: Splits | ExpectedData) -> int:
+def _steps_per_epoch(config: Config, data: TrainFacts) -> int:
     return -(-data.train_rows // config.training.batch_size)
 
 
-def _steps(config: Config, data: Splits | ExpectedData | None) -> int:
+def _steps(config: Config, data: TrainFacts | None) -> int:
     """Steps of the run; 0 where nobody knows."""
     training = config.training
     if data is None:
@@ -95,7 +95,7 @@ def _steps(config: Config, data: Splits | ExpectedData | None) -> int:
     return min(by_epochs, training.steps or by_epochs)
 
 
-def _data_line(config: Config, data: Splits | ExpectedData | None, steps: int, reason: str) -> str:
+def _data_line(config: Config, data: TrainFacts | None, steps: int, reason: str) -> str:
     batch = config.training.batch_size
     if data is not None:
         estimated = isinstance(data, ExpectedData)
@@ -157,7 +157,7 @@ def _disk_lines(run: PlannedRun) -> Iterator[str]:
 
 
 def _time_line(
-    config: Config, plan: Plan, data: Splits | ExpectedData | None, steps: int, out: Path
+    config: Config, plan: Plan, data: TrainFacts | None, steps: int, out: Path
 ) -> str:
     """Seconds of a step, an epoch and the run."""
     seconds, source = _seconds(config, plan, data, out)
@@ -174,7 +174,7 @@ def _time_line(
 
 
 def _seconds(
-    config: Config, plan: Plan, data: Splits | ExpectedData | None, out: Path
+    config: Config, plan: Plan, data: TrainFacts | None, out: Path
 ) -> tuple[float, str]:
     """(seconds of a step, how they are known): as measured by the newest such run, else by the
     machine file of this host and the planner's cost model; (0, what would help) if by neither.
