@@ -4,6 +4,7 @@ All are guessed from the first lines, as a schema wants them.
 """
 
 import csv
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from neocpu.ingest.formats.files.frame_file import Hint
 from neocpu.ingest.formats.schema import TYPED_NAME, plain_names
 
-DELIMITERS = ("\t", ",", ";", "|", "\x01", "::", " ")
+DELIMITERS = ("\t", ", ", ",", ";", "|", "\x01", "::", " ")
 QUOTE = '"'
+COMMENTS = ("#", "%", "|", "//")
 COMMA_NUMBER = re.compile(r"-?\d+(,\d+)?")
 NUMBERS = "a list of numbers, which a table does not look up"
 CHECKED = 1000  # values whose form is looked at
@@ -22,7 +24,8 @@ CHECKED = 1000  # values whose form is looked at
 class Dialect:
     """How the fields of a text log are written; quote "": they are not quoted.
 
-    decimal : the point of numbers. encoding : "": UTF-8, or UTF-16 that says so.
+    decimal : the point of numbers. encoding : "": UTF-8, or UTF-16 that says so. comment : what the
+    lines ahead of the header begin with; "": there are none.
     """
 
     delimiter: str = ","
@@ -30,6 +33,7 @@ class Dialect:
     header: bool = True
     decimal: str = "."
     encoding: str = ""
+    comment: str = ""
 
 
 def guess_encoding(text: bytes) -> str:
@@ -42,6 +46,26 @@ def guess_encoding(text: bytes) -> str:
     except UnicodeDecodeError:
         return "latin-1"
     return ""
+
+
+def guess_comment(lines: Sequence[str]) -> str:
+    """What the comments begin with that the first lines of a log are; "": there are none.
+
+    A header may begin with a # as well, but has as many fields as the rows.
+    """
+    for mark in COMMENTS:
+        rows = without_comments(lines, mark)
+        if not rows or len(rows) == len(lines):
+            continue
+        delimiter = guess_dialect(rows).delimiter
+        if len(lines[0].split(delimiter)) != len(rows[0].split(delimiter)):
+            return mark
+    return ""
+
+
+def without_comments(lines: Sequence[str], mark: str) -> list[str]:
+    """The lines behind the comments that a log begins with."""
+    return [*itertools.dropwhile(lambda line: mark and line.startswith(mark), lines)]
 
 
 def guess_dialect(lines: Sequence[str]) -> Dialect:

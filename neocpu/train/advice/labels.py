@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -136,6 +137,14 @@ def _answers(texts: Sequence[str]) -> Mapping[str, list[str]]:
     for text in texts:
         groups.setdefault(text.strip(" .").lower(), []).append(text)
     return groups
+
+
+def with_positives(label: LogColumn, values: pl.Series) -> LogColumn:
+    """A label of texts with what other values write for the same answer."""
+    said = _answers(label.positive)
+    others = _answers(_texts(values, TEXTS))
+    texts = [text for answer in said for text in others.get(answer, ())]
+    return replace(label, positive=tuple(dict.fromkeys((*label.positive, *texts))))
 
 
 def _affirmative(answers: Sequence[str]) -> str:

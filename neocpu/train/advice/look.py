@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from neocpu.core.errors import DataError
@@ -19,16 +20,18 @@ from neocpu.ingest.formats.criteo import CATEGORIES, DENSE, criteo_schema
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.frame_file import Hint, open_frames
 from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, kind_of
-from neocpu.ingest.formats.readers import UNIT, first_block, text_blocks
+from neocpu.ingest.formats.readers import UNIT, comments, first_block, text_blocks
 from neocpu.tables.hdf5.walk import one_line
 from neocpu.train.advice.dialect import (
     CHECKED,
     Dialect,
     column_names,
+    guess_comment,
     guess_dialect,
     guess_encoding,
     has_decimal_comma,
     typed_hints,
+    without_comments,
 )
 
 LOOKED_AT = 512 << 20  # bytes of text that are looked at, of all files together
@@ -147,7 +150,9 @@ def _with_keys(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
 def _look_at_text(files: Sequence[Path], looked_at: int) -> Log:
     start, encoding = _first_lines(files[0])
     try:
-        dialect = replace(guess_dialect(start), encoding=encoding)
+        comment = guess_comment(start)
+        start = without_comments(start, comment)
+        dialect = replace(guess_dialect(start), encoding=encoding, comment=comment)
         names = column_names(start, dialect)
         hints = typed_hints(start, dialect)
     except csv.Error as error:
@@ -275,6 +280,10 @@ def _is_avazu(names: Sequence[str]) -> bool:
 
 def _parse(path: Path, text: bytes, dialect: Dialect, names: Sequence[str]) -> pl.DataFrame:
     """Text columns of these lines."""
+    first, _ = comments(np.frombuffer(text, np.uint8), dialect.comment)
+    text = text[first:]
+    if len(names) > 1:  # a row of one field may be empty
+        text = text.rstrip(b"\r\n")
     separator = dialect.delimiter
     if len(separator) > 1:
         # polars takes a separator of one byte only
