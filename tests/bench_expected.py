@@ -68,7 +68,7 @@ EXPECTED: Mapping[str, Expected] = {
     "taobao": Expected(
         "c3",
         roles={"c0": "dense", "c1": "category int", "c4": "time unix"},
-        wishes={"label": "c3", "positive": ["buy"]},
+        wishes={"positive": ["buy"]},
         refused="which column is the label",
     ),
     "tianchi": Expected(

@@ -89,7 +89,7 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
     if log.kind == "avazu" and roles.label in ("", "click"):
         return [*_known(log, roles, ["click"], "text", frozenset(avazu_schema().used))]
     header = log.dialect is None or log.dialect.header
-    values = frame[roles.label or guess_label(frame, header)]
+    values = frame[roles.label or guess_label(frame, header, roles.positive)]
     label = label_column(values, roles.positive, roles.threshold)
     guess = _Guess(log, roles, label.name, probe_of_label(log, label))
     return [label if name == label.name else _column(guess, name) for name in frame.columns]
