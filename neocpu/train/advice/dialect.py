@@ -51,7 +51,8 @@ def guess_encoding(text: bytes) -> str:
 def guess_comment(lines: Sequence[str]) -> str:
     """What the comments begin with that the first lines of a log are; "": there are none.
 
-    A header may begin with a # as well, but has as many fields as the rows.
+    A header may begin with a # as well, but has as many fields as the rows. The first of two
+    headers counts as a comment.
     """
     for mark in COMMENTS:
         rows = without_comments(lines, mark)
@@ -60,7 +61,20 @@ def guess_comment(lines: Sequence[str]) -> str:
         delimiter = guess_dialect(rows).delimiter
         if len(lines[0].split(delimiter)) != len(rows[0].split(delimiter)):
             return mark
-    return ""
+    if not _has_two_headers(lines):
+        return ""
+    # the least that tells the first line from the second
+    marks = itertools.accumulate(lines[0])
+    return next((mark for mark in marks if not lines[1].startswith(mark)), "")
+
+
+def _has_two_headers(lines: Sequence[str]) -> bool:
+    """Do two lines name columns, most of which hold numbers only?"""
+    first, second, *rows = split_lines(lines[:CHECKED], guess_dialect(lines).delimiter)
+    if not rows or len(first) != len(second) or any(map(_is_number, (*first, *second))):
+        return False
+    numbers = [all(map(_is_number, column)) for column in zip(*rows)]
+    return 2 * sum(numbers) > len(first)
 
 
 def without_comments(lines: Sequence[str], mark: str) -> list[str]:

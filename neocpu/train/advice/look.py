@@ -39,6 +39,11 @@ ROWS_AT = 4_000_000  # rows of files that are no text
 GUESSED_FROM = 200  # lines that delimiter, quotes and header are guessed from
 MISSING = ("NULL", "null", "NaN", "nan", "None", "NA", "N/A", "\\N")
 NULS = 1024  # bytes of a text that are looked through for NULs
+# how texts begin that no delimiter cuts into rows
+NO_TABLES = {
+    r"\{'": "its lines are Python dicts, not JSON: write json.dumps(ast.literal_eval(line))",
+    r"\d+:$": "its rows stand in sections, under lines as '1:'; write the section into each row",
+}
 INDEX = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 
 
@@ -250,6 +255,9 @@ def _first_lines(path: Path) -> tuple[list[str], str]:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise DataError(f"{path}: has no rows")
+    for form, fault in NO_TABLES.items():
+        if re.match(form, lines[0]):
+            raise DataError(f"{path}: {fault}")
     return lines[:GUESSED_FROM], encoding
 
 

@@ -24,6 +24,7 @@ from neocpu.train.advice.categories import (
     list_separator,
     number_width,
     text_list,
+    unread_form,
     weight_separator,
 )
 from neocpu.train.advice.columns import LogColumn
@@ -131,6 +132,8 @@ def _column(guess: _Guess, name: str) -> LogColumn:
     if not named and (reason := outcome_reason(guess.probe, values, guess.label)):
         why = f"{reason}; {_taken_back(name, values)}"
         return LogColumn(name, "left out", distinct=values.n_unique(), why=why)
+    if not named and (why := unread_form(present_in(values))):
+        return LogColumn(name, "left out", why=why)
     vector = number_width(values, named=False)
     if vector[0] and not named:
         return _dense(values, guess.probe, "vectors of numbers", vector)
