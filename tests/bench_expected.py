@@ -31,6 +31,12 @@ EXPECTED: Mapping[str, Expected] = {
     "adult": Expected(
         "income", roles={"age": "dense standard", "capital-gain": "dense", "sex": "category"}
     ),
+    "adult_data": Expected(
+        "c7", roles={"c0": "dense standard", "c1": "category", "c4": "category"}
+    ),
+    "adult_test": Expected(
+        "c7", roles={"c0": "dense standard", "c1": "category", "c4": "category"}
+    ),
     "census": Expected("c5", roles={"c0": "dense standard", "c2": "category text"}),
     "book_crossing": Expected(
         "Book-Rating", "mse", {"User-ID": "category int", "ISBN": "category text"}
@@ -62,7 +68,7 @@ EXPECTED: Mapping[str, Expected] = {
     "taobao": Expected(
         "c3",
         roles={"c0": "dense", "c1": "category int", "c4": "time unix"},
-        wishes={"label": "c3", "positive": ["buy"]},
+        wishes={"positive": ["buy"]},
         refused="which column is the label",
     ),
     "tianchi": Expected(

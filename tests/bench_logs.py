@@ -162,6 +162,23 @@ def adult(folder: Path) -> list[Path]:
     return _lines(folder / "adult.csv", rows, header=(*header, "income"))
 
 
+def adult_data(folder: Path) -> list[Path]:
+    """adult.data as it is shipped: ", " between fields, no header, an empty line at the end."""
+    log = adult(folder)[0].read_text(encoding="utf-8").split("\n", 1)[1]
+    path = folder / "adult.data"
+    path.write_text(log.replace(",", ", ") + "\n", encoding="utf-8")
+    return [path]
+
+
+def adult_test(folder: Path) -> list[Path]:
+    """adult.test: a comment ahead, and a point behind the label."""
+    lines = adult_data(folder)[0].read_text(encoding="utf-8").splitlines()
+    path = folder / "adult.test"
+    rows = [f"{line}." if line else "" for line in lines]
+    path.write_text("\n".join(["|1x3 Cross validator", *rows, ""]), encoding="utf-8")
+    return [path]
+
+
 def census(folder: Path) -> list[Path]:
     """census-income.data: no header, "- 50000." and "50000+."."""
     draw = _draw("census")
@@ -592,7 +609,19 @@ LOGS: Mapping[str, Callable[[Path], list[Path]]] = {
     each.__name__: each
     for each in (
         *(movielens_100k, movielens_20m, movielens_25m, movielens_tags, criteo, avazu, kdd2012),
-        *(adult, census, book_crossing, last_fm, steam, yelp, open_bandit, kuairec, taobao),
+        *(
+            adult,
+            adult_data,
+            adult_test,
+            census,
+            book_crossing,
+            last_fm,
+            steam,
+            yelp,
+            open_bandit,
+            kuairec,
+            taobao,
+        ),
         *(tianchi, ali_ccp, diginetica, retailrocket, gowalla, frappe, epinions, netflix),
         *(yoochoose, million_songs, hm, expedia, outbrain, titanic, credit, bank, covtype),
         *(german_credit, heart, sensors, vectors, ad_funnel, int_codes),

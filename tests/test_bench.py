@@ -3,15 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.write import ConfigDraft, Wishes, write_config
+from neocpu.train.before.datasets import open_splits
 from neocpu.train.config import config as configs
 from neocpu.train.run.trainer import Trainer
+from neocpu.train.watch.results import silent
 from tests.bench_expected import EXPECTED
-from tests.bench_logs import LOGS
+from tests.bench_logs import LOGS, ROWS
 from tests.workers import covered
 
 # trained on every day: texts as label, unreadable numbers, numbers only
@@ -50,6 +54,15 @@ def test_the_columns_of_a_log_have_their_roles(name: str, tmp_path: Path) -> Non
 def _as_wanted(seen: str, wanted: str) -> str:
     """What is seen, as far as something is wanted of it."""
     return wanted if wanted in (seen, seen.partition(" ")[0]) else seen
+
+
+def test_answers_of_the_files_to_measure_on_count_as_those_to_train_on(tmp_path: Path) -> None:
+    data, test = LOGS["adult_data"](tmp_path), LOGS["adult_test"](tmp_path)
+    write_config(data, tmp_path / "config.toml", Wishes(test=test))
+    config = configs.load(tmp_path / "config.toml")
+    splits = open_splits(config, SingleComm(), tmp_path / "cache", silent)
+    labels = splits.datasets["test"].take(np.arange(ROWS), []).labels
+    assert splits.datasets["test"].rows == ROWS and 0.1 < labels.mean() < 0.9
 
 
 @pytest.mark.parametrize("name", covered(LOGS, TRAINED))

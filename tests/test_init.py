@@ -123,6 +123,39 @@ def test_forms_of_other_countries_are_read(tmp_path):
     assert "times: seen" in said
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{'user': 'a', 'played': True}\n", "Python dicts, not JSON"),
+        ("1:\n1488844,3,2005-09-06\n", "sections, under lines as '1:'"),
+    ],
+)
+def test_texts_that_are_no_tables_are_named(text, fault, tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text(text * 9)
+    with pytest.raises(DataError, match=fault):
+        look([path])
+
+
+def test_lists_in_brackets_are_left_out_and_said(tmp_path):
+    path = tmp_path / "a.csv"
+    lines = [f"{i % 2},\"[0.{i % 7}, 0.5]\",\"['a', 'b{i % 3}']\",v{i % 5}\n" for i in range(90)]
+    path.write_text("click,vector,tags,item\n" + "".join(lines))
+    assert roles_of(path)["left out"] == ["vector", "tags"]
+
+
+@pytest.mark.parametrize(
+    ("header", "comment"),
+    [(",X1,X2\ny,b,c", ","), ("# from SNAP\n# nodes: 9\ny,b,c", "#"), ("#y,b,c", "")],
+)
+def test_lines_ahead_of_the_header_are_no_rows(header, comment, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\n" + "".join(f"{i % 2},{i % 7},{i % 5}\n" for i in range(90)))
+    log = look([path])
+    assert log.frame.columns == header.split("\n")[-1].split(",") and log.rows == 90
+    assert log.dialect.comment == comment
+
+
 def test_a_label_of_one_value_and_a_single_row_are_said(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("click,item\n" + "".join(f"1,v{i % 7}\n" for i in range(ROWS)))

@@ -104,3 +104,12 @@ def test_it_needs_numpy_only(tmp_path: Path) -> None:
         [sys.executable, "-c", line], cwd=tmp_path, env={}, capture_output=True, text=True
     )
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_fields_of_structs_have_the_names_that_json_gives_them():
+    tree = {"category": [{"columns": ["user.id"], "kind": "int"}, {"columns": ["user.at.city"]}]}
+    rows = {"user": [{"id": 7, "at": {"city": "Bern"}}, {"id": 8, "at": None}]}
+    flat = {"user.id": [7, 8], "user.at.city": ["Bern", None]}
+    parsed, expected = (parse_frame(as_frame(each), table_schema(tree)) for each in (rows, flat))
+    for name in flat:
+        assert (parsed.features[name].codes == expected.features[name].codes).all()

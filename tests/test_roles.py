@@ -205,6 +205,11 @@ TIMES: list[tuple[str, Sequence[object], str]] = [
         "%d/%m/%Y %H:%M",
     ),
     ("seen", [f"{1 + i % 12}/{1 + i % 28}/2014" for i in range(ROWS)], "%m/%d/%Y"),
+    (
+        "seen",
+        [f"{1 + i % 12}/{1 + i % 28}/2019 {1 + i % 12}:30:00 PM" for i in range(ROWS)],
+        "%m/%d/%Y %I:%M:%S %p",
+    ),
     ("seen", [f"{1 + i % 12:02d} {1 + i % 28}, 2009" for i in range(ROWS)], "%m %d, %Y"),
     ("released", [f"{1 + i % 28:02d}-Jan-1995" for i in range(ROWS)], "%d-%b-%Y"),
     ("hour", [14102100 + i % 24 for i in range(ROWS)], "YYMMDDHH"),

@@ -221,6 +221,7 @@ def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: object) -
     missing = ["NULL"]       # texts that stand for an empty field
     decimal = ","            # the point of numbers
     encoding = "latin-1"     # of text that is no UTF-8
+    comment = "#"            # lines ahead of the header that begin so
     session = "user"         # rows that agree in it become neighbours
     [label]                  # several: [[label]], each with a name
     column = "click"

@@ -44,6 +44,22 @@ def as_frame(data: Any) -> pl.DataFrame:
 
     Raises DataError for anything else, and for columns of different lengths.
     """
+    return _flat(_frame_of(data))
+
+
+def _flat(frame: pl.DataFrame) -> pl.DataFrame:
+    """A frame that also has the fields of its structs, as files of JSON name them: `user.id`."""
+    fields = [
+        pl.col(name).struct.field(inner.name).alias(f"{name}.{inner.name}")
+        for name, dtype in frame.schema.items()
+        if isinstance(dtype, pl.Struct)
+        for inner in dtype.fields
+        if f"{name}.{inner.name}" not in frame.columns
+    ]
+    return _flat(frame.with_columns(fields)) if fields else frame
+
+
+def _frame_of(data: Any) -> pl.DataFrame:
     try:
         if isinstance(data, pl.DataFrame):
             return data

@@ -51,6 +51,16 @@ def first_block(path: Path, block: int = BLOCK_BYTES, encoding: str = "") -> Tex
     return start
 
 
+def comments(text: NDArray[np.uint8], mark: str) -> tuple[int, int]:
+    """(bytes, lines) of the comments that a text begins with: lines that begin with a mark."""
+    content = text.tobytes()
+    size = lines = 0
+    while mark and content.startswith(mark.encode(), size):
+        size = content.index(b"\n", size) + 1
+        lines += 1
+    return size, lines
+
+
 def _lines(
     path: Path, read: Callable[[int], bytes], done: Callable[[], int], block: int
 ) -> Iterator[TextBlock]:

@@ -130,7 +130,8 @@ class Schema:
     stand for an empty field. words : true and false are numbers, and clicks may be 1.0 or -1.
     more_labels : besides `label`. session : the category whose value names a sample's session.
     decimal : the point of numbers that are no integers. encoding : of the text, by Python's name;
-    "": UTF-8, or UTF-16 with a byte order mark.
+    "": UTF-8, or UTF-16 with a byte order mark. comment : what the lines ahead of the header begin
+    with; "": there are none.
     whole : a whole number has no point in a text, though its column is one of floats. known : codes
     that a model knows of columns of texts, by which a number gets its point or none. tree : the
     schema as it is written into datasets and checkpoints.
@@ -152,6 +153,7 @@ class Schema:
     session: str = ""
     decimal: str = "."
     encoding: str = ""
+    comment: str = ""
     whole: bool = False
     known: Mapping[str, Elements] = field(default_factory=dict)
     tree: Tree | None = None

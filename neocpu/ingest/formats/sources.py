@@ -19,7 +19,7 @@ from neocpu.core.errors import DataError
 from neocpu.ingest.formats.fields import Fields, split_text, with_constants
 from neocpu.ingest.formats.files.folders import folder_keys
 from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, kind_of
-from neocpu.ingest.formats.readers import UNIT, TextBlock, text_blocks
+from neocpu.ingest.formats.readers import UNIT, TextBlock, comments, text_blocks
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.text import TextParser
 
@@ -94,8 +94,9 @@ def _text(path: Path, schema: Schema, keys: Mapping[str, str]) -> Source:
     if start is None:  # an empty file names no columns
         columns = schema.columns or tuple(schema.used)
         return Source(TextParser(replace(schema, columns=columns)), iter(()))
-    cut = int(np.flatnonzero(start.text == 10)[0]) + 1
-    line = start.text[:cut].tobytes().decode("utf-8", "replace").rstrip("\r\n")
+    first, lines_before = comments(start.text, schema.comment)
+    cut = start.text.tobytes().find(b"\n", first) + 1
+    line = start.text[first:cut].tobytes().decode("utf-8", "replace").rstrip("\r\n")
     if schema.columns:
         schema = _without_keys(schema, line, keys)
     else:
@@ -104,14 +105,36 @@ def _text(path: Path, schema: Schema, keys: Mapping[str, str]) -> Source:
 
     # The first block was read for its first line; the rows behind a header are still to come.
     def rest() -> Iterator[TextBlock]:
-        skipped = cut if schema.header else 0
+        skipped = cut if schema.header else first
         if start.text.size > skipped:
             yield TextBlock(np.ascontiguousarray(start.text[skipped:]), start.done)
         yield from blocks
 
     keys = {name: value for name, value in keys.items() if name not in schema.columns}
     parser = TextParser(replace(schema, columns=(*schema.columns, *keys)))
-    return Source(parser, _split(rest(), schema, keys), lines_before=int(schema.header))
+    rows = rest() if len(schema.columns) == 1 else _without_end(rest())
+    return Source(parser, _split(rows, schema, keys), lines_before + schema.header)
+
+
+def _without_end(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
+    """Blocks without the empty lines that a file ends with: they are no rows."""
+    empty = b""
+    for block in blocks:
+        if not empty and not _ends_empty(block.text):
+            yield block
+            continue
+        text = empty + block.text.tobytes()
+        lines = text.rstrip(b"\r\n")
+        # the end of the last line that holds something is not one of them
+        size = text.find(b"\n", len(lines)) + 1 if lines else 0
+        empty = text[size:]
+        if size:
+            yield TextBlock(np.frombuffer(bytearray(text[:size]), np.uint8), block.done)
+
+
+def _ends_empty(text: NDArray[np.uint8]) -> bool:
+    """Is the last line of a block empty?"""
+    return text[-3:].tobytes().endswith((b"\n\n", b"\n\r\n")) or text[0] in b"\r\n"
 
 
 def _without_keys(schema: Schema, line: str, keys: Mapping[str, str]) -> Schema:

@@ -9,6 +9,7 @@ missing = ["NULL", "NaN"]  # texts that stand for an empty field
 decimal = ","              # the point of numbers: 3,14 and 1.234,50. Default "."
 encoding = "latin-1"       # of the text, by Python's name. Default UTF-8, or UTF-16 where the text
                            # begins as such
+comment = "#"              # lines at the start of a file that begin so are no rows
 session = "user"           # rows that agree in this category become neighbours
 
 [label]                    # several: [[label]]. Leave out for a log without labels
@@ -100,6 +101,7 @@ _TOP = {
     "missing": list,
     "decimal": str,
     "encoding": str,
+    "comment": str,
     "session": str,
     "label": (dict, list),
     "dense": list,
@@ -309,6 +311,7 @@ def table_schema(
         session=top.get("session", ""),
         decimal=top.get("decimal", ".", DECIMALS),
         encoding=_encoding(top),
+        comment=top.get("comment", ""),
         whole=version > 2,
         tree=_complete(tree, transform),
     )

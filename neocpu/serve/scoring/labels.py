@@ -8,11 +8,9 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.kinds import kind_of
-from neocpu.ingest.formats.readers import first_block
+from neocpu.ingest.formats.readers import comments, first_block
 from neocpu.ingest.formats.schema import Schema, plain_names
 from neocpu.ingest.formats.sources import frames_of
 
@@ -34,7 +32,7 @@ def _lacks(path: Path, schema: Schema, label: str) -> bool:
     file = frames_of(path, schema.without_labels())
     if file is not None:
         return _names_lack([*file.types, *keys], schema, label)
-    line = _first_line(path, schema.encoding)
+    line = _first_line(path, schema)
     if not line:
         return False
     try:
@@ -60,11 +58,11 @@ def _names_lack(names: Sequence[str], schema: Schema, label: str) -> bool:
     return complete or 0 < len(names) == len(unlabelled.columns) < len(schema.columns)
 
 
-def _first_line(path: Path, encoding: str) -> str:
-    """The first line of a text file; "" where there is none."""
-    start = first_block(path, 1 << 16, encoding)
+def _first_line(path: Path, schema: Schema) -> str:
+    """The first line of a text file behind its comments; "" where there is none."""
+    start = first_block(path, 1 << 16, schema.encoding)
     if start is None:
         return ""
-    cut = int(np.flatnonzero(start.text == ord("\n"))[0])
+    first, _ = comments(start.text, schema.comment)
     # a file from Windows has \r before the \n
-    return start.text[:cut].tobytes().decode("utf-8", "replace").rstrip("\r")
+    return start.text[first:].tobytes().partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")

@@ -18,6 +18,9 @@ LISTS = 0.2  # share of values with a separator from which they are lists
 CHECKED = 1000  # values whose form is looked at
 LARGEST_INTEGER = 2**53  # up to which a float says which integer it is
 # as an integer is written; 007 and +7 are other texts than 7
+BRACKETS = r"^[\[(].*[\])]$"
+GROUPED = r"^-?\d{1,3}(\.\d{3})+,\d+$|^-?\d{1,3}(,\d{3})+\.\d+$"
+PLAIN = r"^-?\d{1,3}([.,]\d+)?$"
 INTEGER = r"^(0|-?[1-9]\d*)$"
 
 
@@ -64,6 +67,21 @@ def _grown(present: pl.Series, distinct: int, log: Log) -> int:
     half = present.head(present.len() // 2).n_unique()
     power = min(math.log2(distinct / max(half, 1)), 1.0)
     return math.ceil(distinct * (log.rows / log.frame.height) ** power)
+
+
+def unread_form(present: pl.Series) -> str:
+    """Why the texts of a column are in a form that no field has; "": they are not."""
+    if present.dtype != pl.String or not present.len():
+        return ""
+    text = present.head(CHECKED).str.strip_chars()
+    if text.str.contains(BRACKETS).all():
+        return (
+            "lists in brackets, which text is not read with; write a|b|c or 0.1 0.2, or lists as "
+            "JSON or Parquet"
+        )
+    if text.str.contains(GROUPED).any() and text.str.contains(f"{GROUPED}|{PLAIN}").all():
+        return "numbers with marks between thousands, which are not read; write 1234.5 for 1,234.5"
+    return ""
 
 
 def number_width(values: pl.Series, named: bool) -> tuple[int, str]:

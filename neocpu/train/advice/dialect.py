@@ -4,6 +4,7 @@ All are guessed from the first lines, as a schema wants them.
 """
 
 import csv
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from neocpu.ingest.formats.files.frame_file import Hint
 from neocpu.ingest.formats.schema import TYPED_NAME, plain_names
 
-DELIMITERS = ("\t", ",", ";", "|", "\x01", "::", " ")
+DELIMITERS = ("\t", ", ", ",", ";", "|", "\x01", "::", " ")
 QUOTE = '"'
+COMMENTS = ("#", "%", "|", "//")
 COMMA_NUMBER = re.compile(r"-?(\d+(,\d+)?|\d{1,3}(\.\d{3})+,\d+)")  # 1.234,50 too
 NUMBERS = "a list of numbers, which a table does not look up"
 CHECKED = 1000  # values whose form is looked at
@@ -22,7 +24,8 @@ CHECKED = 1000  # values whose form is looked at
 class Dialect:
     """How the fields of a text log are written; quote "": they are not quoted.
 
-    decimal : the point of numbers. encoding : "": UTF-8, or UTF-16 that says so.
+    decimal : the point of numbers. encoding : "": UTF-8, or UTF-16 that says so. comment : what the
+    lines ahead of the header begin with; "": there are none.
     """
 
     delimiter: str = ","
@@ -30,6 +33,7 @@ class Dialect:
     header: bool = True
     decimal: str = "."
     encoding: str = ""
+    comment: str = ""
 
 
 def guess_encoding(text: bytes) -> str:
@@ -42,6 +46,40 @@ def guess_encoding(text: bytes) -> str:
     except UnicodeDecodeError:
         return "latin-1"
     return ""
+
+
+def guess_comment(lines: Sequence[str]) -> str:
+    """What the comments begin with that the first lines of a log are; "": there are none.
+
+    A header may begin with a # as well, but has as many fields as the rows. The first of two
+    headers counts as a comment.
+    """
+    for mark in COMMENTS:
+        rows = without_comments(lines, mark)
+        if not rows or len(rows) == len(lines):
+            continue
+        delimiter = guess_dialect(rows).delimiter
+        if len(lines[0].split(delimiter)) != len(rows[0].split(delimiter)):
+            return mark
+    if not _has_two_headers(lines):
+        return ""
+    # the least that tells the first line from the second
+    marks = itertools.accumulate(lines[0])
+    return next((mark for mark in marks if not lines[1].startswith(mark)), "")
+
+
+def _has_two_headers(lines: Sequence[str]) -> bool:
+    """Do two lines name columns, most of which hold numbers only?"""
+    first, second, *rows = split_lines(lines[:CHECKED], guess_dialect(lines).delimiter)
+    if not rows or len(first) != len(second) or any(map(_is_number, (*first, *second))):
+        return False
+    numbers = [all(map(_is_number, column)) for column in zip(*rows)]
+    return 2 * sum(numbers) > len(first)
+
+
+def without_comments(lines: Sequence[str], mark: str) -> list[str]:
+    """The lines behind the comments that a log begins with."""
+    return [*itertools.dropwhile(lambda line: mark and line.startswith(mark), lines)]
 
 
 def guess_dialect(lines: Sequence[str]) -> Dialect:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -43,12 +44,15 @@ POSITIVES = (
 )
 
 
-def guess_label(frame: pl.DataFrame, header: bool = True) -> str:
+def guess_label(frame: pl.DataFrame, header: bool = True, positive: Sequence[str] = ()) -> str:
     """The column that is most likely the label. Raises ConfigError where none looks like one.
 
     By its name, or as the only column whose values are 0 and 1, or two texts of which one says yes.
     header : whether columns have names; else the only column of 1 and 2, or of a scale, will do.
+    positive : texts that the label has.
     """
+    if len(saying := [name for name in frame.columns if _has(frame[name], positive)]) == 1:
+        return saying[0]
     by_name = {name.lower(): name for name in reversed(frame.columns)}
     for name in LABELS:
         if name in by_name:
@@ -74,6 +78,11 @@ def guess_label(frame: pl.DataFrame, header: bool = True) -> str:
         f"which column is the label? No name says it, and {clicks}; name it with --label COLUMN "
         f"(from Python label=); the log has {listed([*map(repr, frame.columns)], 60)}. {POSITIVES}"
     )
+
+
+def _has(values: pl.Series, texts: Sequence[str]) -> bool:
+    """Does a column of texts have all of these, and are there any?"""
+    return values.dtype == pl.String and bool(texts) and {*texts} <= {*values.unique().to_list()}
 
 
 def _is_click(values: pl.Series) -> bool:
@@ -124,6 +133,14 @@ def _answers(texts: Sequence[str]) -> Mapping[str, list[str]]:
     for text in texts:
         groups.setdefault(text.strip(" .").lower(), []).append(text)
     return groups
+
+
+def with_positives(label: LogColumn, values: pl.Series) -> LogColumn:
+    """A label of texts with what other values write for the same answer."""
+    said = _answers(label.positive)
+    others = _answers(_texts(values, TEXTS))
+    texts = [text for answer in said for text in others.get(answer, ())]
+    return replace(label, positive=tuple(dict.fromkeys((*label.positive, *texts))))
 
 
 def _affirmative(answers: Sequence[str]) -> str:

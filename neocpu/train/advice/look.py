@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from neocpu.core.errors import DataError
@@ -19,16 +20,18 @@ from neocpu.ingest.formats.criteo import CATEGORIES, DENSE, criteo_schema
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.frame_file import Hint, open_frames
 from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, kind_of
-from neocpu.ingest.formats.readers import UNIT, first_block, text_blocks
+from neocpu.ingest.formats.readers import UNIT, comments, first_block, text_blocks
 from neocpu.tables.hdf5.walk import one_line
 from neocpu.train.advice.dialect import (
     CHECKED,
     Dialect,
     column_names,
+    guess_comment,
     guess_dialect,
     guess_encoding,
     has_decimal_comma,
     typed_hints,
+    without_comments,
 )
 
 LOOKED_AT = 512 << 20  # bytes of text that are looked at, of all files together
@@ -36,6 +39,11 @@ ROWS_AT = 4_000_000  # rows of files that are no text
 GUESSED_FROM = 200  # lines that delimiter, quotes and header are guessed from
 MISSING = ("NULL", "null", "NaN", "nan", "None", "NA", "N/A", "\\N")
 NULS = 1024  # bytes of a text that are looked through for NULs
+# how texts begin that no delimiter cuts into rows
+NO_TABLES = {
+    r"\{'": "its lines are Python dicts, not JSON: write json.dumps(ast.literal_eval(line))",
+    r"\d+:$": "its rows stand in sections, under lines as '1:'; write the section into each row",
+}
 INDEX = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 # fields of Criteo's log
 INTEGER = re.compile(r"(-?\d+)?")
@@ -149,7 +157,9 @@ def _with_keys(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
 def _look_at_text(files: Sequence[Path], looked_at: int) -> Log:
     start, encoding = _first_lines(files[0])
     try:
-        dialect = replace(guess_dialect(start), encoding=encoding)
+        comment = guess_comment(start)
+        start = without_comments(start, comment)
+        dialect = replace(guess_dialect(start), encoding=encoding, comment=comment)
         names = column_names(start, dialect)
         hints = typed_hints(start, dialect)
     except csv.Error as error:
@@ -247,6 +257,9 @@ def _first_lines(path: Path) -> tuple[list[str], str]:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise DataError(f"{path}: has no rows")
+    for form, fault in NO_TABLES.items():
+        if re.match(form, lines[0]):
+            raise DataError(f"{path}: {fault}")
     return lines[:GUESSED_FROM], encoding
 
 
@@ -270,6 +283,10 @@ def _is_avazu(names: Sequence[str]) -> bool:
 
 def _parse(path: Path, text: bytes, dialect: Dialect, names: Sequence[str]) -> pl.DataFrame:
     """Text columns of these lines."""
+    first, _ = comments(np.frombuffer(text, np.uint8), dialect.comment)
+    text = text[first:]
+    if len(names) > 1:  # a row of one field may be empty
+        text = text.rstrip(b"\r\n")
     separator = dialect.delimiter
     if len(separator) > 1:
         # polars takes a separator of one byte only

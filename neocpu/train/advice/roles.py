@@ -24,6 +24,7 @@ from neocpu.train.advice.categories import (
     list_separator,
     number_width,
     text_list,
+    unread_form,
     weight_separator,
 )
 from neocpu.train.advice.columns import LogColumn
@@ -91,7 +92,7 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
     if log.kind == "avazu" and roles.label in ("", "click"):
         return [*_known(log, roles, ["click"], "text", frozenset(avazu_schema().used))]
     header = log.dialect is None or log.dialect.header
-    values = frame[roles.label or guess_label(frame, header)]
+    values = frame[roles.label or guess_label(frame, header, roles.positive)]
     label = label_column(values, roles.positive, roles.threshold)
     guess = _Guess(log, roles, label.name, probe_of_label(log, label))
     return [label if name == label.name else _column(guess, name) for name in frame.columns]
@@ -133,6 +134,8 @@ def _column(guess: _Guess, name: str) -> LogColumn:
     if not named and (reason := outcome_reason(guess.probe, values, guess.label)):
         why = f"{reason}; {_taken_back(name, values)}"
         return LogColumn(name, "left out", distinct=values.n_unique(), why=why)
+    if not named and (why := unread_form(present_in(values))):
+        return LogColumn(name, "left out", why=why)
     vector = number_width(values, named=False)
     if vector[0] and not named:
         return _dense(values, guess.probe, "vectors of numbers", vector)

@@ -24,7 +24,7 @@ DATED = re.compile(r"(?=.*\d)[\w./, :-]{6,40}")
 # formats of strptime; the month before the day where both fit
 DATES = ("%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y")
 NAMED_MONTHS = ("%d-%b-%Y", "%d/%b/%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y")
-CLOCKS = (" %H:%M:%S", " %H:%M", " %H", "")
+CLOCKS = (" %I:%M:%S %p", " %I:%M %p", " %H:%M:%S", " %H:%M", " %H", "")
 FORMATS = (
     *(f"{date}{clock}" for date in (*DATES, *NAMED_MONTHS) for clock in CLOCKS),
     *("%m %d, %Y", "%a %b %d %H:%M:%S %Y", "%d/%b/%Y:%H:%M:%S"),

@@ -6,7 +6,7 @@ write_config(["clicks.csv"], "my") -> my/clicks.toml, which `neocpu train` takes
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.core.records import toml_text
+from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.frames import as_frame
 from neocpu.ingest.targets import refuse_sources
 from neocpu.train.advice.columns import LogColumn, by_role
@@ -26,12 +27,14 @@ from neocpu.train.advice.features import (
     table_entry,
 )
 from neocpu.train.advice.findings import findings, liked_from
+from neocpu.train.advice.labels import with_positives
 from neocpu.train.advice.look import LOOKED_AT, Log, look
 from neocpu.train.advice.roles import Roles, columns_of, probe_of_label
 from neocpu.train.advice.sizes import ModelSizes, sizes_of
 from neocpu.train.config import config as configs
 
 SPLIT = (0.8, 0.1, 0.1)
+MEASURED_AT = 1 << 20  # bytes of each file to measure on that are looked at
 LEAST_SPLIT = 10  # rows; of fewer no part is measured
 MEASURED = 10  # times in a pass that the valid part is measured
 SAVED = 2  # times in a pass that a checkpoint is written
@@ -140,6 +143,9 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
     log = look(data, wishes.looked_at)
     columns = columns_of(log, wishes)
     (label,) = by_role(columns)["label"]
+    if log.dialect:
+        log, label = _with_measured(log, label, wishes)
+        columns = [label if column.name == label.name else column for column in columns]
     probe = probe_of_label(log, label)
     split = SPLIT if not (wishes.valid or wishes.test) and log.rows >= LEAST_SPLIT else ()
     sizes = sizes_of(log, round(log.rows * (split[0] if split else 1.0)))
@@ -166,6 +172,24 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
     configs.loads(text, str(target))
     said = findings(log, columns, tables, split, probe)
     return ConfigDraft(text, log, columns, sizes, tuple(said))
+
+
+def _with_measured(log: Log, label: LogColumn, wishes: Wishes) -> tuple[Log, LogColumn]:
+    """A log of text and its label with what the files to measure on write in another way.
+
+    adult.test begins with a comment, and its label says >50K. where that of adult.data says >50K.
+    """
+    assert log.dialect is not None
+    for path in map(Path, (*wishes.valid, *wishes.test)):
+        if kind_of(path) != "text":
+            continue
+        other = look([path], MEASURED_AT)
+        assert other.dialect is not None
+        comment = log.dialect.comment or other.dialect.comment
+        log = replace(log, dialect=replace(log.dialect, comment=comment))
+        if label.positive and not wishes.positive and label.name in other.frame.columns:
+            label = with_positives(label, other.frame[label.name])
+    return log, label
 
 
 def _check_tables(log: Log, tables: Sequence[LogColumn]) -> None:

@@ -156,9 +156,7 @@ def _disk_lines(run: PlannedRun) -> Iterator[str]:
     )
 
 
-def _time_line(
-    config: Config, plan: Plan, data: TrainFacts | None, steps: int, out: Path
-) -> str:
+def _time_line(config: Config, plan: Plan, data: TrainFacts | None, steps: int, out: Path) -> str:
     """Seconds of a step, an epoch and the run."""
     seconds, source = _seconds(config, plan, data, out)
     if not seconds:
@@ -173,9 +171,7 @@ def _time_line(
     return f"time: {', '.join(parts)}; {source}, without evaluation and checkpoints"
 
 
-def _seconds(
-    config: Config, plan: Plan, data: TrainFacts | None, out: Path
-) -> tuple[float, str]:
+def _seconds(config: Config, plan: Plan, data: TrainFacts | None, out: Path) -> tuple[float, str]:
     """(seconds of a step, how they are known): as measured by the newest such run, else by the
     machine file of this host and the planner's cost model; (0, what would help) if by neither.
     """
