@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
-from neocpu.kernels.compile.folder import base_folder
+from neocpu.kernels.compile.trust import base_folder
 from neocpu.tables.storage.leftovers import remove_parts
 
 try:
