@@ -109,6 +109,8 @@ def test_the_command_writes_the_same_on_any_ranks(model: Model, folder: Path) ->
     for name in ("top.csv", "top.parquet"):
         arguments = [str(each) for each in [*line, folder / name]]
         CliRunner().invoke(cli, arguments, catch_exceptions=False, standalone_mode=False)
+    refused = CliRunner().invoke(cli, [*arguments, "--with", "user"])
+    assert "--with, --head and --unlabelled do not go with --top-k" in refused.output
     written = pl.read_csv(folder / "top.csv", schema_overrides=dict(expected.schema))
     assert written.equals(expected)
     written = pl.read_parquet(folder / "top.parquet")

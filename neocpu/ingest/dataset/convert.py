@@ -134,9 +134,8 @@ def convert(
     paths = all_files(sources)
     target = Path(target)
     report_path = target.with_name(target.name + ".errors.txt")
-    inputs = [*paths, *options.files()]
     for written in (target, report_path):
-        refuse_sources(written, inputs)
+        refuse_sources(written, [*paths, *options.files()])
     schema = _complete_schema(kind, options, paths)
     total = sum(path.stat().st_size for path in paths if path.exists())
     faults = _Faults(options.on_error)
@@ -144,9 +143,8 @@ def convert(
     before = 0
     names = {field.name: field.description for field in schema.categories}
     counters = _counters(list(names), options)
-    vocabularies = {}
-    if options.vocabulary is not None:
-        vocabularies = read_vocabularies(options.vocabulary, names)
+    known = options.vocabulary
+    vocabularies = {} if known is None else read_vocabularies(known, names)
     with _writer(target, schema, options) as writer:
         sessions = _clustering(writer, options, schema)
         for path in paths:
