@@ -172,6 +172,13 @@ def quantize(x):
             "4 random bits only",
         ),
         ("random.astype(np.uint32) -> np.uint32(0x8000)", "rounded to nearest"),
+        (
+            (
+                "((bits + random.astype(np.uint32)) >> np.uint32(16)) -> "
+                "((bits >> np.uint32(16)) + (random > 32767))"
+            ),
+            "codes, row 0, column 0",
+        ),
         ("random.astype(np.uint32) -> random[:, :1].astype(np.uint32)", "serves a whole row"),
         ("(bits + random.astype(np.uint32)) -> bits", "whatever the random ones say"),
     ),
@@ -301,6 +308,8 @@ def cache(rows, writes, lines, policy):
 """,
             "(FIFO)",
         ),
+        ("len(last) == lines -> len(last) > lines", "no known mistake explains it"),
+        ("min(by_age, key=lambda old: count -> min(last, key=lambda old: count", "came first"),
         ("written += sorted(changed) -> pass", "left at the end are lost"),
         ("if leaving in changed: -> if changed.add(leaving) is None:", "changed or not"),
         (

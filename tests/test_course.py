@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,19 @@ def test_two_slips_at_once_are_named_together() -> None:
     text = edited(source("dlrm"), *one.edits, *other.edits)
     words = said(unit_of("dlrm"), text)
     assert f"looks as if {one.about}, and {other.about}" in words
+
+
+def test_slips_that_do_not_fit_together_explain_nothing() -> None:
+    for _, exercise in EXERCISES:
+        for pair in combinations(exercise.slips, 2):
+            exercise_function(exercise.function, pair)
+
+
+def test_what_two_slips_advise_alike_is_said_once() -> None:
+    slips = [slip for slip in unit_of("planner").exercises[0].slips if "bytes" in slip.fix]
+    edits = [edit for slip in slips[-2:] for edit in slip.edits]
+    words = said(unit_of("planner"), edited(source("planner"), *edits))
+    assert words.count(slips[-1].fix) == 1
 
 
 def test_every_unit_has_planted_mistakes() -> None:

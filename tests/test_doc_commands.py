@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from neocpu.cli import SECTIONS
 from tests.doc_commands import commands, run, runnable_pages
-from tests.doc_lines import ROOT, faults, page_faults, pages
+from tests.doc_lines import FENCE, ROOT, faults, page_faults, pages
 
 PAGE = """
 <!-- runnable -->
@@ -89,3 +90,13 @@ def test_neocpu_understands_every_line_that_the_pages_show() -> None:
     assert len(pages()) > 30
     found = {str(page.relative_to(ROOT)): page_faults(page) for page in pages()}
     assert {page: lines for page, lines in found.items() if lines} == {}
+
+
+def test_the_page_of_commands_has_all_of_them_in_the_groups_of_the_help() -> None:
+    sections = (ROOT / "docs" / "commands.md").read_text().split("\n## ")[1:-1]
+    shown = dict[str, list[str]]()
+    for section in sections:
+        lines = FENCE.findall(section)[0][1].splitlines()
+        names = [line.split()[1] for line in lines]
+        shown[section.splitlines()[0]] = list(dict.fromkeys(names))
+    assert shown == {group: list(commands) for group, commands in SECTIONS.items()}

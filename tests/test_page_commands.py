@@ -61,7 +61,7 @@ NOT_RUN = {
 }
 # Commands between backticks.
 BETWEEN = {
-    "start": ["neocpu eval runs/clicks other.csv"],
+    "start": [],
     "next-day": [
         "neocpu train my.toml --set data.train=tuesday.tsv.gz --set training.init_from=runs/monday"
     ],

@@ -102,6 +102,16 @@ def test_pairs_of_a_log_are_left_out(model: Model, folder: Path) -> None:
     assert model.recommend(USERS, ITEMS[:0]).height == 0
 
 
+def test_a_side_of_which_the_model_reads_nothing_counts(model: Model) -> None:
+    everything = USERS.drop("user", "code").head(1).join(ITEMS, how="cross")
+    names = USERS.select("user").unique(maintain_order=True)
+    result = model.recommend(names, everything, 2, item="item")
+    assert result["user"].to_list() == ["u3", "u3", "u1", "u1", "u2", "u2"]
+    assert result["item"].to_list() == result["item"].to_list()[:2] * 3
+    with pytest.raises(DataError, match="the items have the column 'shop', which names users"):
+        model.recommend(USERS, everything, user="shop", item="item")
+
+
 def test_the_command_writes_the_same_on_any_ranks(model: Model, folder: Path) -> None:
     expected = model.recommend(USERS, ITEMS, 2)
     line = ["predict", folder / "run", folder / "users.csv", "--top-k", 2, "--items"]
@@ -109,6 +119,8 @@ def test_the_command_writes_the_same_on_any_ranks(model: Model, folder: Path) ->
     for name in ("top.csv", "top.parquet"):
         arguments = [str(each) for each in [*line, folder / name]]
         CliRunner().invoke(cli, arguments, catch_exceptions=False, standalone_mode=False)
+    refused = CliRunner().invoke(cli, [*arguments, "--with", "user"])
+    assert "--with, --head and --unlabelled do not go with --top-k" in refused.output
     written = pl.read_csv(folder / "top.csv", schema_overrides=dict(expected.schema))
     assert written.equals(expected)
     written = pl.read_parquet(folder / "top.parquet")

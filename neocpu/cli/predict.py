@@ -47,6 +47,20 @@ class TopOptions:
         return [word for option in named for word in option]
 
 
+@dataclass(frozen=True)
+class RowOptions:
+    """How each row is predicted: columns beside the prediction, the head, logs without labels."""
+
+    keys: tuple[str, ...] = ()
+    head: str = ""
+    unlabelled: bool = False
+
+    def arguments(self) -> list[str]:
+        """These options on a command line."""
+        words = [*_repeated("--with", self.keys), *["--head", self.head] * bool(self.head)]
+        return [*words, *["--unlabelled"] * self.unlabelled]
+
+
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", nargs=-1, required=True, metavar="DATA...")
@@ -98,17 +112,16 @@ class TopOptions:
 @ranks_option
 @set_option("Override a key of the run's config.")
 @as_record("best", TopOptions)
+@as_record("rows", RowOptions)
 def predict(
     model: Path,
     data: tuple[str, ...],
     out: Path,
     force: bool,
-    keys: tuple[str, ...],
-    unlabelled: bool,
-    head: str,
     ranks: int | None,
     overrides: tuple[str, ...],
     best: TopOptions,
+    rows: RowOptions,
 ) -> None:
     """Write the predictions of a model for every row, in order.
 
@@ -121,18 +134,31 @@ def predict(
     prediction. A pair has the user's last row in DATA and the item's row; a column of both is the
     item's.
     """
+    if best.top_k and rows != RowOptions():
+        raise click.UsageError("--with, --head and --unlabelled do not go with --top-k")
     data = tuple(map(log_path, data))
     check_target(out, force, [model, *all_files(data), *best.files()])
     if ranks is not None and ranks > 1 and not launched():
         line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
-        line += [*_repeated("--with", keys), *_repeated("--set", overrides), *best.arguments()]
-        line += ["--head", head, *["--force"] * force, *["--unlabelled"] * unlabelled]
-        exec_mpiexec(ranks, line)
+        line += [*_repeated("--set", overrides), *["--force"] * force]
+        exec_mpiexec(ranks, [*line, *best.arguments(), *rows.arguments()])
     comm = get_comm(ranks)
     prepare_threads(comm)
-    if best.top_k:
+    if not best.top_k:
+        score(model, data, out, rows, overrides, comm)
+    else:
         recommend(model, data, out, best, overrides, comm)
-        return
+
+
+def score(
+    model: Path,
+    data: tuple[str, ...],
+    out: Path,
+    rows: RowOptions,
+    overrides: tuple[str, ...],
+    comm: "Comm",
+) -> None:
+    """Write the predictions for all rows. Collective."""
     from neocpu.serve.scoring.keys import key_columns
     from neocpu.serve.scoring.ranks import score_rows
     from neocpu.serve.scoring.rows import file_rows
@@ -143,14 +169,16 @@ def predict(
 
     checkpoint = checkpoint_of(model, comm)
     values = open_values(checkpoint, overrides)
-    # only the rank that writes needs them
-    columns = key_columns(data, keys, values, unlabelled) if keys and comm.rank == 0 else None
+    columns = None
+    # Only the rank that writes needs them.
+    if rows.keys and comm.rank == 0:
+        columns = key_columns(data, rows.keys, values, rows.unlabelled)
     blocks = score_rows(
         values,
         comm,
-        file_rows(data, values, unlabelled),
+        file_rows(data, values, rows.unlabelled),
         overrides=[*overrides, *values.vocabulary_override],
-        head=head,
+        head=rows.head,
         tell=partial(click.echo, err=True) if comm.rank == 0 else silent,
     )
     if comm.rank == 0:

@@ -204,7 +204,7 @@ def _slip_lines(
         for number, slips in enumerate(explaining):
             also = "or as if" if number else "looks as if"
             yield f"  {also} {', and '.join(slip.about for slip in slips)}"
-            yield from (f"    {slip.fix}" for slip in slips)
+            yield from (f"    {fix}" for fix in dict.fromkeys(slip.fix for slip in slips))
         if explaining:
             return
 

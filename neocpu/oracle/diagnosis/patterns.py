@@ -298,6 +298,8 @@ def rounding_of_all(cases: Sequence[tuple[Case, Truths, Answers]]) -> Pattern | 
     if count < LEAST_ELEMENTS or not np.isfinite(largest):
         return None
     if narrow:
+        if any("stochastic" in case.options.values() for case, _, _ in cases):
+            return None  # either neighbour may be right: how often each is, its verdict says
         return Pattern(
             name="rounding_mode",
             about="what is wrong is the other neighbour of the exact number",

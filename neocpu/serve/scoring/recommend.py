@@ -60,7 +60,8 @@ class Pairs:
 class PairDataset(ParsedDataset):
     """All pairs as samples without labels: the first user with each item, the second, and so on.
 
-    Raises DataError where a column of the model is on neither side.
+    Raises DataError where a column of the model is on neither side, or the user's key is among the
+    items' columns, which are those that count.
     """
 
     def __init__(self, schema: Schema, pairs: Pairs) -> None:
@@ -72,6 +73,11 @@ class PairDataset(ParsedDataset):
                 f"neither users nor items have {listed(lacking, SHOWN)}, which the model reads; "
                 f"users have {listed(pairs.users.columns, SHOWN)}; items have "
                 f"{listed(pairs.items.columns, SHOWN)}"
+            )
+        if pairs.user in schema.used and pairs.user in pairs.items.columns:
+            raise DataError(
+                f"the items have the column {pairs.user!r}, which names users: a pair would have "
+                "the item's; give a catalogue with columns of items only"
             )
         self._sides = [
             _side(pairs.users, schema, lambda column: column not in pairs.items.columns),
@@ -96,6 +102,8 @@ class PairDataset(ParsedDataset):
         dense = np.zeros((samples.size, len(self.dense_columns)), np.float32)
         bags: dict[str, BagColumn] = {}
         for side, chosen in zip(self._sides, rows):
+            if not (side.features or side.dense_columns):
+                continue  # a table without fields has no rows
             taken = side.take(chosen, [name for name in names if name in side.features])
             bags |= taken.features
             for column, name in zip(taken.dense.T, side.dense_columns):

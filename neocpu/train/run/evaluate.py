@@ -20,7 +20,6 @@ from neocpu.train.config.settings import EvalConfig
 from neocpu.train.model.heads import Head
 from neocpu.train.step.world import World
 from neocpu.train.watch.metrics import Metrics, compute
-from neocpu.train.watch.ranking import ranking
 
 F32 = NDArray[np.float32]
 Progress = Callable[[int, int], None]
@@ -129,6 +128,8 @@ def _rankings(
     whole = {name: _on_first_rank(each, comm) for name, each in scores.items()}
 
     def work() -> bytes:
+        from neocpu.train.watch.ranking import ranking
+
         codes = grouping.codes()
         values = {}
         for name, (predictions, labels) in whole.items():

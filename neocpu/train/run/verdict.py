@@ -13,7 +13,6 @@ from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.train.before.datasets import Splits
 from neocpu.train.config.config import Config
-from neocpu.train.watch.baseline import ENTRIES, fit
 from neocpu.train.watch.metrics import Metrics, compute
 from neocpu.train.watch.reliability import doubts
 
@@ -48,6 +47,8 @@ def verdict(
 
 def _is_small(config: Config, splits: Splits, split: str) -> bool:
     """Is a linear model fitted to all train data, and measured, within seconds?"""
+    from neocpu.train.watch.baseline import ENTRIES
+
     width = len(_features(config)) + splits.dense_features
     sizes = [splits.datasets[name].rows for name in ("train", split) if splits.has(name)]
     return splits.whole and len(sizes) == 2 and max(sizes) * width <= ENTRIES
@@ -58,6 +59,8 @@ def of_baseline(config: Config, train: Dataset, data: Dataset, comm: Comm) -> Js
 
     {"model": its name, "rows": samples that it was fitted to, "metrics": by name}
     """
+    from neocpu.train.watch.baseline import fit
+
     loss = config.model.loss
 
     def work() -> bytes:

@@ -64,6 +64,9 @@ def exercise_function(function: str, slips: Sequence[Slip] = ()) -> Callable[...
                 return None
             text = text.replace(old, new)
     names: dict[str, object] = {"__name__": f"solution of {function}"}
-    exec(compile(text, f"<{function}>", "exec"), names)
+    try:
+        exec(compile(text, f"<{function}>", "exec"), names)
+    except SyntaxError:  # two edits that leave a block without a statement
+        return None
     answer = names[function]
     return answer if callable(answer) else None

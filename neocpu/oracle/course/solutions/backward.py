@@ -14,8 +14,8 @@ def backward(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Update the rows of a batch of sum-pooled bags by row-wise AdaGrad.
 
-    table : f32[R, D]; do not change it, return a new one.
-    sums : f32[R], row-wise AdaGrad's sum of each row; the same.
+    table : f32[R, D], before the step.
+    sums : f32[R], row-wise AdaGrad's sum of each row, before the step.
     offsets, rows : the lookups of each bag, as in unit 2.
     gradient : f32[bags, D], of the loss by each pooled bag.
     Returns (table, sums) after the step. The gradient g of a row is the sum over all its lookups of

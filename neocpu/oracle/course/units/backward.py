@@ -69,6 +69,11 @@ UNIT = CourseUnit(
                     (("gradient[bag[lookups]]", "gradient[np.unique(bag[lookups])]"),),
                 ),
                 Slip(
+                    "the sum of a row begins anew in every step",
+                    "add the mean of g*g to the sum that the row has",
+                    (("sums[row] += np.mean", "sums[row] = np.mean"),),
+                ),
+                Slip(
                     "each row is one row too low in the table",
                     "the number that np.unique gives is the row's own",
                     (("in zip(unique,", "in zip(unique - 1,"),),

@@ -67,6 +67,25 @@ UNIT = CourseUnit(
                     (("range(len(out))", "range(len(out) - 1)"),),
                 ),
                 Slip(
+                    "an empty bag has the first lookup of the next one, as np.add.reduceat adds",
+                    "set the bags without lookups to zero afterwards",
+                    (
+                        (
+                            "begin, end = offsets[bag], offsets[bag + 1]",
+                            (
+                                "begin, end = offsets[bag], offsets[bag + 1]\n"
+                                "        end = max(end, min(begin + 1, len(rows)))"
+                            ),
+                        ),
+                    ),
+                ),
+                Slip(
+                    "a bag has its last lookup only",
+                    "out[bags] += x adds once to each bag, however often it occurs in bags; "
+                    "np.add.at(out, bags, x) adds every time",
+                    (("out[bag] += weights", "out[bag] = weights"),),
+                ),
+                Slip(
                     "every bag reads rows from the beginning again",
                     "rows[lookup] goes on from bag to bag: it is indexed among all lookups",
                     (("table[rows[lookup]]", "table[rows[lookup - begin]]"),),

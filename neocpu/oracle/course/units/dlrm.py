@@ -122,6 +122,11 @@ UNIT = CourseUnit(
                     (("- y) / len(y)", "- y)"),),
                 ),
                 Slip(
+                    "a loss is the sum over the samples, not their mean",
+                    "divide the loss of a batch by its samples",
+                    (("np.mean(np.logaddexp", "np.sum(np.logaddexp"),),
+                ),
+                Slip(
                     "the ReLU is missing in the forward pass",
                     "the bottom layer's output is max(0, x @ bottom.T)",
                     (("np.maximum(x @ bottom.T, 0)", "x @ bottom.T"),),

@@ -157,9 +157,24 @@ UNIT = CourseUnit(
             as_case=bf16_case,
             slips=(
                 Slip(
+                    "the highest random bit is always 0",
+                    "all 16 random bits are added: else the sum carries too seldom",
+                    (("random.astype(np.uint32)", "(random & 0x7FFF).astype(np.uint32)"),),
+                ),
+                Slip(
                     "the lower bits are cut off, whatever the random ones say",
                     "add the random bits first: the sum carries into the upper half now and then",
                     (("(bits + random.astype(np.uint32))", "bits"),),
+                ),
+                Slip(
+                    "up and down are as likely, however near x is to either",
+                    "the chance of the one farther from 0 is what the lower 16 bits are of 2^16",
+                    (
+                        (
+                            "(bits + random.astype(np.uint32)) >> np.uint32(16)",
+                            "(bits >> np.uint32(16)) + (random & 1)",
+                        ),
+                    ),
                 ),
                 Slip(
                     "every number is rounded to nearest",

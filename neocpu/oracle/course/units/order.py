@@ -53,6 +53,18 @@ WHOLE = """\
 """
 
 
+HALF = "if rest > half:"
+KAHAN = """\
+    so_far = lost = np.float32(0)
+    for term in terms:
+        step = term - lost
+        after = so_far + step
+        lost = (after - so_far) - step
+        so_far = after
+    return so_far
+"""
+
+
 def _instead(code: str) -> tuple[tuple[str, str], ...]:
     """The edit that computes the sum another way."""
     return ((WHOLE, f"    return np.float32({code})\n{WHOLE}"),)
@@ -99,6 +111,12 @@ UNIT = CourseUnit(
                     _instead("terms.sum(dtype=np.float64)"),
                 ),
                 Slip(
+                    "what each addition in fp32 loses is carried to the next one (Kahan's sum)",
+                    "what is carried rounds as well, and is lost beside a large term; keep a sum "
+                    "that never rounds",
+                    ((WHOLE, KAHAN + WHOLE),),
+                ),
+                Slip(
                     "the exact sum is rounded twice: to fp64, then to fp32",
                     "math.fsum and float() round to 53 bits first, which may make a tie of what "
                     "was none; go from whole numbers to 24 bits at once",
@@ -113,6 +131,11 @@ UNIT = CourseUnit(
                             "if shift and rest >= half:",
                         ),
                     ),
+                ),
+                Slip(
+                    "ties are rounded toward zero",
+                    "where the rest is exactly half, round up if the last kept bit is 1",
+                    (("if rest > half or (shift and rest == half and kept % 2):", HALF),),
                 ),
                 Slip(
                     "the bits beyond the 24th are cut off",

@@ -122,6 +122,11 @@ UNIT = CourseUnit(
                     (("load[rank] += seconds[table]", "load[rank] += sizes[table]"),),
                 ),
                 Slip(
+                    "the number of tables is balanced instead of seconds",
+                    "a step waits for seconds, not for a number of tables",
+                    (("load[rank] += seconds[table]", "load[rank] += 1"),),
+                ),
+                Slip(
                     "all tables are on one rank",
                     "add the table's seconds to its rank before the next one is placed",
                     (("    load[rank] += seconds[table]\n", "    pass\n"),),

@@ -48,6 +48,13 @@ def problems() -> Iterator[Problem]:
     yield problem("lfu: the rarest leaves, not the oldest", [1, 1, 2, 3, 1, 2], read[:6], 2, "lfu")
     yield problem("lfu: of equals the oldest leaves", [1, 2, 3, 2, 4, 3], read[:6], 2, "lfu")
     yield problem(
+        "lfu: of equals the one leaves whose last access is the longest ago",
+        [1, 2, 2, 1, 3, 1],
+        read[:6],
+        2,
+        "lfu",
+    )
+    yield problem(
         "lfu: a row that comes back counts from 1",
         [1, 1, 1, 2, 3, 3, 3, 3, 2, 2, 1, 2, 1],
         [False] * 13,
@@ -99,6 +106,12 @@ UNIT = CourseUnit(
                             "",
                         ),
                     ),
+                ),
+                Slip(
+                    "lfu: of equals the row leaves that came first",
+                    "a dictionary keeps the order in which keys came; take the least "
+                    "(count, last access)",
+                    (("min(by_age, key=lambda old: count", "min(last, key=lambda old: count"),),
                 ),
                 Slip(
                     "lfu counts go on when a row has left",

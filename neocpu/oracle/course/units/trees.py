@@ -69,6 +69,13 @@ def climb_problems() -> Iterator[Problem]:
 
 
 RECURSION = "    return total(0, leaves)\n"
+IN_PAIRS = """\
+    rows = [nodes[node] for node in sorted(nodes)]
+    while len(rows) > 1:
+        pairs = [rows[k : k + 2] for k in range(0, len(rows), 2)]
+        rows = [pair[0] + pair[1] if len(pair) > 1 else pair[0] for pair in pairs]
+    return rows[0]
+"""
 
 UNIT = CourseUnit(
     name="trees",
@@ -134,6 +141,11 @@ UNIT = CourseUnit(
                             ),
                         ),
                     ),
+                ),
+                Slip(
+                    "neighbouring nodes are added in pairs, whatever their sizes",
+                    "the halves of a node have one size each: a node that covers more leaves waits",
+                    ((RECURSION, IN_PAIRS),),
                 ),
                 Slip(
                     "the nodes are added in fp64 and rounded at the end",
