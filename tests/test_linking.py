@@ -57,6 +57,9 @@ def print_one(x):
     return printed(x)
 
 
+loaded = kernel(sum_doubled.py_func)
+
+
 @kernel
 def sum_loaded(x):
     return loaded(x) + doubled(x[0])
@@ -101,10 +104,8 @@ def test_a_parallel_kernel_may_call_another() -> None:
 
 def test_what_a_kernel_calls_may_come_from_the_cache(emitted: list[str]) -> None:
     """It is loaded while the kernel is compiled."""
-    global loaded
     x = np.arange(4, dtype=np.int16)
     kernel(sum_doubled.py_func)(x)
-    loaded = kernel(sum_doubled.py_func)
     before = activity.loaded
     assert sum_loaded(x + 1) == 22
     assert activity.loaded == before + 1
