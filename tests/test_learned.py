@@ -27,14 +27,11 @@ from neocpu.plan.learned.samples import (
     Pool,
     Ranges,
     draw_pool,
-    simulated_comm,
-    simulated_compute,
 )
 from neocpu.plan.machines.machine_file import load
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.tiers.placements import Capacity
-from tests import recorded
 
 MACHINE = load("zionex")
 BATCH = 8192
@@ -101,18 +98,6 @@ def test_gradients_of_the_policy_are_those_of_its_loss(networks: store.Networks)
         lambda: episodes.surrogate(policy, game, played, advantage)[0], policy.parameters, slopes
     )
     assert max(errors) < 1e-4
-
-
-def test_samples_are_those_that_were_recorded() -> None:
-    compute = simulated_compute(MACHINE, BATCH, sets=40, pool_size=30)
-    forward, backward = simulated_comm(MACHINE, BATCH, Layout(4, 2), count=20)
-    arrays = {
-        f"{name} {key}": array
-        for name, samples in (("sets", compute), ("forward", forward), ("backward", backward))
-        for key, array in vars(samples).items()
-    }
-    entries = [(key, recorded.summary(array)) for key, array in arrays.items()]
-    recorded.check("samples of the learned planners", entries)
 
 
 def test_a_set_costs_the_same_in_any_order(networks: store.Networks) -> None:
