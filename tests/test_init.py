@@ -117,7 +117,7 @@ def test_forms_that_are_not_read_are_said(tmp_path):
     path.write_text("click;item;price;seen\n" + "".join(lines))
     drafted = write_config([path], tmp_path / "a.toml", Wishes())
     said = "\n".join(drafted.said)
-    assert "left out: price, numbers with marks between thousands" in said
+    assert "left out: price, numbers with a decimal comma" in said
     assert "times: seen" in said
 
 
