@@ -23,7 +23,8 @@ from neocpu.tables.hdf5.disk import SIGNATURE
 
 HEAD = 1 << 16  # bytes of a text that its kind is told from
 TAR = slice(257, 262)  # where a tar archive says what it is
-NUMBER = rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+# possessive, as digits that are given back make a line of numbers that fits nowhere take for ever
+NUMBER = rb"[-+]?(?:\d++\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?+"
 LIBSVM = re.compile(
     rb"%(n)s(?:,%(n)s)*(?:\s+qid:\d+)?(?P<pairs>(?:\s+\d+:%(n)s)*)\s*(?:#.*)?" % {b"n": NUMBER}
 )
