@@ -209,8 +209,8 @@ def greet(name: str) -> None:
         ),
         Lines(
             "neocpu/cli/__init__.py",
-            '    "greet": ("neocpu.cli.greet:greet", "Say hello to NAME."),\n',
-            before='    "doctor"',
+            '        "greet": ("neocpu.cli.greet:greet", "Say hello to NAME."),\n',
+            before='        "doctor"',
         ),
     ),
 )

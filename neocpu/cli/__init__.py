@@ -78,7 +78,7 @@ SECTIONS = {
         ),
     },
     "Files": {
-        "data": ("neocpu.cli.data:data", "Convert, generate and look at click logs."),
+        "data": ("neocpu.cli.logs.data:data", "Convert, generate and look at click logs."),
         "checkpoint": (
             "neocpu.cli.checkpoint:checkpoint",
             "Show, verify, compare, merge and import checkpoints; write out their arrays.",
