@@ -213,7 +213,7 @@ def test_dense_columns_have_the_kind_and_transform_of_their_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "dialect"),
     [
-        (["a,b", "1,2"], (",", "", True)),
+        (["a,b", "1,2"], (",", '"', True)),
         (["1\t2", "3\t4"], ("\t", "", False)),
         (["y;t", '1;"a;b"', "0;c"], (";", '"', True)),
         (["x|y|z", "1|p|q"], ("|", "", True)),
@@ -399,3 +399,13 @@ def test_a_small_log_gets_what_serves_it(tmp_path):
     ):
         sizes = sizes_of(log, samples)
         assert (sizes.interaction, sizes.ema) == (interaction, pytest.approx(ema, abs=1e-3))
+
+
+def test_quotes_may_come_late(tmp_path):
+    path = tmp_path / "a.csv"
+    users = ['""' if i == 300 else str(i % 40) for i in range(ROWS)]
+    path.write_text("click,user\n" + "".join(f"{i * i % 7 % 2},{u}\n" for i, u in enumerate(users)))
+    drafted = write_config([path], tmp_path / "a.toml", Wishes())
+    (user,) = by_role(drafted.columns)["category"]
+    assert (user.kind, user.distinct) == ("int", 40) and user.missing == pytest.approx(1 / ROWS)
+    assert configs.load(tmp_path / "a.toml").data.schema["quote"] == '"'

@@ -86,7 +86,7 @@ def guess_dialect(lines: Sequence[str]) -> Dialect:
     """Delimiter, quotes and header of the first lines of a log.
 
     The delimiter is the one that cuts most lines into as many fields as the first one, more than
-    one. Fields are quoted where a quote begins or ends one. The first line is a header where all
+    one. Fields are quoted where a quote begins one. The first line is a header where all
     its fields are different texts, none of them is a number, and the line below differs in kind.
     """
     best = (0.0, 0)
@@ -98,12 +98,13 @@ def guess_dialect(lines: Sequence[str]) -> Dialect:
         if counts[0] > 1 and (alike > best[0] + 0.05 or (alike >= best[0] and counts[0] > best[1])):
             best = (alike, counts[0])
             delimiter = candidate
-    # without any, a lone quote inside a field is text
-    quote = ""
-    if len(delimiter) == 1 and any(
+    quoted = len(delimiter) == 1 and any(
         f"{delimiter}{QUOTE}" in line or line.startswith(QUOTE) for line in lines
-    ):
-        quote = QUOTE
+    )
+    # Where commas divide fields a later line may be the first with quotes, as of an empty text;
+    # a lone quote inside a field says that there are none, and is text.
+    usual = delimiter in (",", ";") and not any(QUOTE in line for line in lines)
+    quote = QUOTE if quoted or usual else ""
     return Dialect(delimiter, quote, _has_header([*split_lines(lines, delimiter)]))
 
 

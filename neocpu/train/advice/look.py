@@ -215,11 +215,10 @@ def _without_missing(frame: pl.DataFrame, kind: str) -> tuple[pl.DataFrame, tupl
         # a column of nothing else would be a constant, not missing values
         if kind == "table" and any(0 < (frame[name] == text).sum() < frame.height for name in texts)
     )
-    if missing:
-        columns = pl.col(texts)
-        empty = pl.when(columns.is_in(missing)).then(None).otherwise(columns)
-        frame = frame.with_columns(empty.name.keep())
-    return frame, missing
+    columns = pl.col(texts)
+    # an empty field in quotes is empty, too
+    empty = pl.when(columns.is_in(("", *missing))).then(None).otherwise(columns)
+    return frame.with_columns(empty.name.keep()) if texts else frame, missing
 
 
 def _text_of(path: Path, most: int, encoding: str) -> tuple[bytes, float]:
