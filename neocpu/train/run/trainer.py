@@ -35,8 +35,8 @@ from neocpu.train.step.pipeline import look_ahead
 from neocpu.train.step.schedule import LOG_DUE, SIGNAL, STOP_ASKED, BatchSchedule, Stopped
 from neocpu.train.step.step import Steps
 from neocpu.train.step.world import World, build
-from neocpu.train.watch.metrics import Metrics, Window, reliability
-from neocpu.train.watch.reliability import deciles
+from neocpu.train.watch.metrics import Metrics, Window
+from neocpu.train.watch.reliability import deciles, reliability
 from neocpu.train.watch.results import RunReport
 from neocpu.train.watch.step_watch import StepClock, StepWatch
 from neocpu.train.watch.train_log import TrainLog

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
-from neocpu.kernels.twins.numbers.elementary import exp, log, log1p
+from neocpu.kernels.twins.numbers.elementary import log, log1p
 from neocpu.parallel.transport.comm import Comm
 
 F32 = NDArray[np.float32]
@@ -287,37 +287,3 @@ class Window:
         all_scores = np.concatenate([empty, *(scores for scores, _ in self._batches)])
         all_labels = np.concatenate([empty, *(labels for _, labels in self._batches)])
         return compute(all_scores, all_labels, loss, comm)
-
-
-LOG_ODDS = np.arange(-8.0, 8.5, 0.5)  # between bins; the outer bins are open
-
-
-def reliability(
-    scores: NDArray[np.float32], labels: NDArray[np.float32], loss: str, comm: Comm
-) -> list[dict[str, object]]:
-    """Bins that hold samples: their `samples`, and mean `predicted` probability and `label`.
-
-    scores, labels : f32[n] of this rank. loss : "mse" has no probabilities, and no bins.
-    Collective.
-    """
-    if loss == "mse":
-        return []
-    edges = 1.0 / (1.0 + exp(-LOG_ODDS))
-    bins = np.digitize(scores.astype(np.float64), edges)
-    count = edges.size + 1
-    local_sums = np.zeros((3, count))
-    for row, terms in zip(local_sums, (np.ones_like(scores), scores, labels)):
-        # fixed point: fp64 sums of these are exact, so ranks may add them in any order
-        row[:] = np.bincount(bins, weights=fixed_point(terms), minlength=count)
-    rank_sums = np.empty(comm.size * local_sums.size)
-    sizes = np.full(comm.size, local_sums.size)
-    comm.allgatherv(local_sums.reshape(-1), rank_sums, sizes)
-    samples, predicted, clicked = rank_sums.reshape(comm.size, 3, count).sum(axis=0)
-    return [
-        {
-            "samples": int(samples[i] / UNIT),
-            "predicted": predicted[i] / samples[i],
-            "label": clicked[i] / samples[i],
-        }
-        for i in np.flatnonzero(samples).tolist()
-    ]
