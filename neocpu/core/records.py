@@ -6,6 +6,7 @@ names where a key was written, the key, its value, and what is allowed.
 
 import json
 import math
+import re
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from neocpu.core.errors import ConfigError
 from neocpu.core.types import Tree
 
 Paths = tuple[str, ...]
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # of TOML
 MOST_NESTED = 32  # tables and lists in one another
 _EXPECTED = {
     int: "a whole number",
@@ -241,6 +243,11 @@ def toml_text(value: object) -> str:
         return f"[{', '.join(map(toml_text, value))}]"
     # TOML has JSON's escapes, but none of halves of a character
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_key(key: str) -> str:
+    """A key as TOML has it, in quotes where it needs them."""
+    return key if BARE_KEY.fullmatch(key) else toml_text(key)
 
 
 def toml_tree(text: str) -> dict[str, Any]:

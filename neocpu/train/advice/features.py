@@ -1,13 +1,12 @@
 """Which features and tables become of a log's columns?"""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
 import polars as pl
 
-from neocpu.core.records import toml_text
+from neocpu.core.records import toml_key
 from neocpu.train.advice.categories import category
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.look import Log
@@ -19,7 +18,6 @@ MOST = 26  # columns of numbers that have tables too
 BUCKETS = (4, 32)  # the fewest and most of a column
 ROWS_OF_VALUE = 4  # on average, so that the row of a number is learnt
 ROWS_OF_BUCKET = 50  # at least, so that its row is learnt
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def table_columns(columns: Sequence[LogColumn], log_kind: str) -> list[LogColumn]:
@@ -140,7 +138,7 @@ def table_entry(column: LogColumn, sizes: ModelSizes) -> dict[str, str]:
     note = f"{column.distinct:,} {values}{estimate}{missing_note(column)}"
     if column.role == "list":
         note += f"; {column.items:.1f} per row"
-    key = column.name if BARE_KEY.fullmatch(column.name) else toml_text(column.name)
+    key = toml_key(column.name)
     return {"key": key, "body": body, "note": note}
 
 

@@ -9,12 +9,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from neocpu.core.records import apply_override, toml_text, toml_tree
+from neocpu.core.records import apply_override, toml_key, toml_text, toml_tree
 from neocpu.core.types import JsonObject, Tree
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import as_overrides
 from neocpu.train.search.cost import Mixtures, ModelCost, hard
-from neocpu.train.search.space import Choice, Space, quoted_key
+from neocpu.train.search.space import Choice, Space
 from neocpu.train.watch.results import write_json
 
 FOUND = "found.toml"
@@ -36,7 +36,7 @@ def found_text(config: Config, space: Space, choice: Choice) -> str:
     lines = [f"# Found by `neocpu search {config.source}`; train it from scratch.", ""]
     for section, keys in tree.items():
         lines.append(f"[{section}]")
-        lines += [f"{quoted_key(key)} = {toml_text(value)}" for key, value in keys.items()]
+        lines += [f"{toml_key(key)} = {toml_text(value)}" for key, value in keys.items()]
         lines.append("")
     return "\n".join(lines)
 

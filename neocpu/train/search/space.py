@@ -9,19 +9,17 @@ A decision is a number of the model with several choices. In the supernet they a
     C3.rows           rows of a table      a table for each number of rows, their vectors mixed
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.records import toml_text
+from neocpu.core.records import toml_key
 from neocpu.tables.specs.specs import TableKeys, TableSpec
 from neocpu.train.config.config import Config, loads
 from neocpu.train.config.defaults import as_overrides
 
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # the table kind of rows that are projected, and its key for their columns
 NARROW = "md"
 NARROW_COLUMNS = "own_dim"
@@ -113,7 +111,7 @@ class Space:
             widths = [choice.get(layer.name, layer.largest) for layer in layers]
             keys[f"model.{name}"] = [*widths, *([1] if name == "top" else [])]
         for table in self.tables:
-            prefix = f"tables.{quoted_key(table.spec.name)}"
+            prefix = f"tables.{toml_key(table.spec.name)}"
             if table.rows.open:
                 keys[f"{prefix}.rows"] = choice[table.rows.name]
             if table.dim.open and not self.projected:
@@ -125,11 +123,6 @@ class Space:
                 keys[f"{prefix}.kind_above"] = 0
                 keys[f"{prefix}.{NARROW_COLUMNS}"] = choice[table.dim.name]
         return keys
-
-
-def quoted_key(key: str) -> str:
-    """A key as TOML has it, in quotes where it needs them."""
-    return key if BARE_KEY.fullmatch(key) else toml_text(key)
 
 
 def plain_config(config: Config, space: Space, choice: Choice) -> Config:
