@@ -11,6 +11,7 @@ import pytest
 
 from neocpu import cli
 from neocpu.cli import COMMANDS, SECTIONS, run
+from neocpu.cli.screen.options import command_line
 from neocpu.cli.train import default_folder
 from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.comm import SingleComm
@@ -222,6 +223,34 @@ def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> No
         "training.steps=1",
         "--resume",
     ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (
+            "train c.toml --ranks 2 --trace t.json --trace-steps 7 --force --kernels plain"
+            " --metrics wandb --metrics tensorboard --logs l --dry-run --set a.b=1 --set c=[2,3]"
+        ),
+        "online c.toml a.h5 b.h5 --ranks 2 --out x --resume --set a=",
+        "search c.toml --ranks 2 --out x --resume --set a=1",
+        "eval run a.csv b.csv --ranks 3 --group user --at 5,10 --baseline --json --set a=1",
+        (
+            "predict run a.csv --out p.csv --force --with user --with item --head h --unlabelled"
+            " --top-k 3 --items i.csv --group user --item item --exclude seen.csv --ranks 2"
+        ),
+        "importance run a.csv --ranks 2 --repeats 4 --seed 0 --rows 100 --json --set a=1",
+    ],
+)
+def test_ranks_read_the_options_that_the_command_was_given(words: str) -> None:
+    name, *arguments = words.split()
+    command = cli.cli.get_command(cli.click.Context(cli.cli), name)
+    assert command is not None
+    with command.make_context(name, arguments) as context:
+        line = command_line()
+    assert len(line) == len(words.split()), "an option was left out, or a default was added"
+    assert line[0] == name
+    assert command.make_context(name, line[1:]).params == context.params
 
 
 def test_usage_errors_are_config_errors() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from neocpu.cli.screen.options import ranks_option, set_option, whole_numbers
+from neocpu.cli.screen.options import command_line, ranks_option, set_option, whole_numbers
 from neocpu.core.presets import log_path
 from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
 
@@ -62,12 +62,7 @@ def evaluate(
     """
     data = tuple(map(log_path, data))
     if ranks is not None and ranks > 1 and not launched():
-        line = ["eval", str(model), *data, "--ranks", str(ranks)]
-        for override in overrides:
-            line += ["--set", override]
-        line += ["--group", group, "--at", ",".join(map(str, at))]
-        line += ["--json"] * as_json + ["--baseline"] * baseline
-        exec_mpiexec(ranks, line)
+        exec_mpiexec(ranks, command_line())
     comm = get_comm(ranks)
     prepare_threads(comm)
     from neocpu.train.watch.reliability import doubts

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.options import command_line, ranks_option, set_option
 from neocpu.core.presets import log_path
 from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
 
@@ -48,10 +48,7 @@ def importance(
     """
     data = tuple(map(log_path, data))
     if ranks is not None and ranks > 1 and not launched():
-        line = ["importance", str(model), *data, "--ranks", str(ranks), "--repeats", str(repeats)]
-        line += ["--seed", str(seed), "--rows", str(rows), *["--json"] * as_json]
-        line += [word for override in overrides for word in ("--set", override)]
-        exec_mpiexec(ranks, line)
+        exec_mpiexec(ranks, command_line())
     comm = get_comm(ranks)
     prepare_threads(comm)
     from neocpu.serve.report.runs import IMPORTANCES

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.options import command_line, ranks_option, set_option
 from neocpu.cli.screen.terminal import tell_ranks
 from neocpu.cli.train import default_folder, show_summary
 from neocpu.parallel.transport.launch import (
@@ -57,11 +57,8 @@ def online(
     """
     settings = configs.load(config, overrides)
     if ranks is not None and ranks > 1 and not launched():
-        line = ["online", str(config), *files, "--ranks", str(ranks)]
-        line += ["--out", str(folder)] if folder else []
-        line += [word for override in overrides for word in ("--set", override)]
         tell_ranks()
-        exec_mpiexec(ranks, [*line, *(["--resume"] if resume else [])])
+        exec_mpiexec(ranks, command_line())
     with held_signals():
         parallel = settings.parallel
         comm = get_comm(ranks, parallel.ranks_per_node or None, parallel.shared_windows)

@@ -2,14 +2,14 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import as_record, ranks_option, set_option
+from neocpu.cli.screen.options import as_record, command_line, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.presets import log_path
 from neocpu.ingest.formats.files.folders import all_files
@@ -40,12 +40,6 @@ class TopOptions:
             raise click.UsageError("--top-k K and --items FILE go together; --exclude needs both")
         return [Path(log_path(name)) for name in (self.items, self.exclude) if name]
 
-    def arguments(self) -> list[str]:
-        """These options on a command line."""
-        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        named = [(f"--{name.replace('_', '-')}", str(value)) for name, value in values if value]
-        return [word for option in named for word in option]
-
 
 @dataclass(frozen=True)
 class RowOptions:
@@ -54,11 +48,6 @@ class RowOptions:
     keys: tuple[str, ...] = ()
     head: str = ""
     unlabelled: bool = False
-
-    def arguments(self) -> list[str]:
-        """These options on a command line."""
-        words = [*_repeated("--with", self.keys), *["--head", self.head] * bool(self.head)]
-        return [*words, *["--unlabelled"] * self.unlabelled]
 
 
 @click.command()
@@ -139,9 +128,7 @@ def predict(
     data = tuple(map(log_path, data))
     check_target(out, force, [model, *all_files(data), *best.files()])
     if ranks is not None and ranks > 1 and not launched():
-        line = ["predict", str(model), *data, "--out", str(out), "--ranks", str(ranks)]
-        line += [*_repeated("--set", overrides), *["--force"] * force]
-        exec_mpiexec(ranks, [*line, *best.arguments(), *rows.arguments()])
+        exec_mpiexec(ranks, command_line())
     comm = get_comm(ranks)
     prepare_threads(comm)
     if not best.top_k:
@@ -227,8 +214,3 @@ def recommend(
     if comm.rank == 0:
         write_best(frame, out)
         click.echo(f"{out}: {frame.height} items for {pairs.users.height} users")
-
-
-def _repeated(option: str, values: tuple[str, ...]) -> list[str]:
-    """An option on a command line, once for each value."""
-    return [word for value in values for word in (option, value)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.options import command_line, ranks_option, set_option
 from neocpu.cli.screen.terminal import tell_ranks
 from neocpu.parallel.transport.launch import (
     exec_mpiexec,
@@ -56,12 +56,8 @@ def search(
     space_of(settings)  # refused before ranks start
     folder = folder or Path("searches") / config.stem
     if ranks is not None and ranks > 1 and not launched():
-        # With the folder that was chosen here: ranks must not choose one each.
-        line = ["search", str(config), "--ranks", str(ranks), "--out", str(folder)]
-        for override in overrides:
-            line += ["--set", override]
         tell_ranks()
-        exec_mpiexec(ranks, [*line, *(["--resume"] if resume else [])])
+        exec_mpiexec(ranks, command_line())
     with held_signals():
         comm = get_comm(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows

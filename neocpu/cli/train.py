@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from neocpu.cli.screen.options import as_record, ranks_option, set_option
+from neocpu.cli.screen.options import as_record, command_line, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.cli.screen.terminal import tell_ranks
 from neocpu.kernels.compile.choice import FAMILIES, use
@@ -43,17 +43,6 @@ class ShownOptions:
     force: bool = False
     boards: tuple[str, ...] = ()
     logs: Path | None = None
-
-    def arguments(self) -> list[str]:
-        """These options on a command line."""
-        line = [word for board in self.boards for word in ("--metrics", board)]
-        if self.trace:
-            line += ["--trace", str(self.trace), "--trace-steps", str(self.trace_steps)]
-        if self.logs:
-            line += ["--logs", str(self.logs)]
-        if self.force:
-            line.append("--force")
-        return line
 
 
 @click.command()
@@ -138,9 +127,8 @@ def train(
     if ranks is not None and ranks > 1 and not launched():
         # mpiexec replaces this process, so that signals reach the ranks and its exit status is
         # theirs.
-        line = arguments(config, ranks, out, overrides, resume, kernels)
         tell_ranks()
-        exec_mpiexec(ranks, [*line, *shown.arguments()])
+        exec_mpiexec(ranks, command_line())
     with held_signals():
         comm = get_comm(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
@@ -241,27 +229,6 @@ def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
         number += 1
     chosen = last_used if resume else free
     return Path(comm.allgather_bytes(str(chosen).encode())[0].decode())
-
-
-def arguments(
-    config: Path,
-    ranks: int,
-    out: Path | None,
-    overrides: tuple[str, ...],
-    resume: bool,
-    kernels: str | None = None,
-) -> list[str]:
-    """The command line once more, for the ranks that mpiexec starts."""
-    line = ["train", str(config), "--ranks", str(ranks)]
-    if out:
-        line += ["--out", str(out)]
-    for override in overrides:
-        line += ["--set", override]
-    if resume:
-        line.append("--resume")
-    if kernels:
-        line += ["--kernels", kernels]
-    return line
 
 
 def print_summary(summary: Summary, folder: Path) -> None:

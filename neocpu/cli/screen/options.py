@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TypeVar
 
 import click
+from click.core import ParameterSource
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -46,6 +47,27 @@ def ranks_option(command: Command) -> Command:
 def set_option(text: str = "Override a key, any number of times.") -> Callable[[Command], Command]:
     """The option --set of a command that reads a config, as the argument `overrides`."""
     return click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=text)
+
+
+def command_line() -> list[str]:
+    """The words after `neocpu` that started the running command, for the ranks that it starts."""
+    context = click.get_current_context()
+    words = [str(context.info_name)]
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        value = context.params[name]
+        if context.get_parameter_source(name) in (ParameterSource.DEFAULT, None):
+            continue
+        if isinstance(parameter, click.Argument):
+            words += map(str, value if parameter.nargs == -1 else [value])
+        elif isinstance(parameter, click.Option) and parameter.is_flag:
+            words.append(parameter.opts[0])
+        else:
+            for each in value if parameter.multiple else [value]:
+                # numbers that a callback took apart (`whole_numbers`) are one text again
+                text = ",".join(map(str, each)) if isinstance(each, tuple) else str(each)
+                words += [parameter.opts[0], text]
+    return words
 
 
 def whole_numbers(context: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
