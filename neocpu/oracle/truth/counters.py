@@ -7,9 +7,21 @@ import math
 
 import numpy as np
 
+from neocpu.kernels.twins.numbers.elementary import exp, log
 from neocpu.oracle.operator import Value
-from neocpu.oracle.truth.numbers import ULP, Bounded, Real, larger, rounded, smaller, unsure, where
+from neocpu.oracle.truth.numbers import (
+    ULP,
+    Bounded,
+    Real,
+    larger,
+    powers,
+    rounded,
+    smaller,
+    unsure,
+    where,
+)
 
+LN2 = 0.6931471805599453
 ONE = Bounded.exactly(1.0)
 
 
@@ -28,8 +40,8 @@ def counted(states: dict[str, Bounded], step: int, halflife: int) -> Bounded:
         return ONE + counter
     if halflife == 0:
         return ONE + Bounded.exactly(0.0) * counter
-    # The library's exp in fp64; kernels take one of fp32, hence 8 ulps.
-    decay = np.exp(-elapsed(states["prev_iter"], step) * (math.log(2) / halflife))
+    # Kernels take an exp of fp32, hence 8 ulps.
+    decay = exp(-elapsed(states["prev_iter"], step) * (LN2 / halflife))
     return ONE + rounded(decay, np.zeros(1), ulps=8.0) * counter
 
 
@@ -44,7 +56,7 @@ def clipped(limit: Bounded, norm: Bounded) -> Bounded:
 def _raised(x: Bounded, exponent: float) -> Bounded:
     """x^exponent of positive numbers; a relative error grows by the exponent."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        value = x.value**exponent
+        value = exp(exponent * log(x.value))
         # First order, and a thousandth for the rest.
         error = np.abs(value * exponent) * (x.error / np.abs(x.value)) * 1.001
     return rounded(value, np.broadcast_to(error, value.shape), ulps=8.0)
@@ -114,7 +126,7 @@ def rate_and_keep(
             steps_missed = np.minimum(gap, step - first_adjusted) - 1
             # A power by repeated products loses an ulp for each, base and product alike.
             ulps = 8.0 + 2 * float(np.max(steps_missed, initial=0))
-            missed = rounded(base**steps_missed, np.zeros(steps_missed.shape), ulps=ulps)
+            missed = rounded(powers(base, steps_missed), np.zeros(steps_missed.shape), ulps=ulps)
             rate = rate * missed
             keep = Bounded(np.asarray(base), np.asarray(ULP)) * missed
     if mode == "decoupled":

@@ -14,7 +14,7 @@ kernels (GPU; the CPU has none).
 import numpy as np
 
 from neocpu.oracle.operator import Value
-from neocpu.oracle.truth.numbers import ULP, Bounded, larger, rounded, where
+from neocpu.oracle.truth.numbers import ULP, Bounded, larger, powers, rounded, where
 from neocpu.oracle.truth.states import GLOBAL
 
 
@@ -32,9 +32,10 @@ def factors(prev_iter: Bounded, options: dict[str, Value], bends: frozenset[str]
     counted = 0 if "global_decay_counts_this_step" in bends else 1
     missed = np.maximum(int(options["step"]) - last - counted, 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
-        power = keep**missed
+        power = powers(keep, missed)
         # The error of c, as often as it is a factor of the power.
-        error = missed * (ULP * (1 + abs(share))) * np.abs(keep) ** np.maximum(missed - 1, 0)
+        one_less = powers(abs(keep), np.maximum(missed - 1, 0))
+        error = missed * (ULP * (1 + abs(share))) * one_less
     bounded = rounded(power, np.broadcast_to(error, power.shape), ulps=8.0)
     factor = larger(bounded, Bounded.constant(float(options["decay_lower_bound"])))
     # c^0 is exactly 1, by every pow.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from neocpu.oracle.operator import Value
-from neocpu.oracle.truth.numbers import SLACK, ULP, Bounded, U
+from neocpu.oracle.truth.numbers import SLACK, ULP, Bounded, U, powers
 from neocpu.oracle.truth.states import GLOBAL
 
 ONE = Bounded.exactly(1.0)
@@ -87,7 +87,9 @@ class Hyper:
             return ONE
         beta = self[name]
         t = self.step
-        power = beta.value**t
+        value = float(beta.value)
+        raised = powers(value, t)
         # The derivative of the power, and two ulps for a library's pow.
-        error = t * beta.error * beta.value ** max(t - 1, 0) + (2 * ULP * power if t else 0.0)
-        return Bounded(1 - power, np.asarray(error + U * abs(1 - power)))
+        one_less = powers(value, max(t - 1, 0))
+        error = t * beta.error * one_less + (2 * ULP * raised if t else 0.0)
+        return Bounded(1 - raised, np.asarray(error + U * abs(1 - raised)))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.core.types import Ints
+from neocpu.kernels.twins.numbers.elementary import exp
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.numbers import TINY, ULP, Bounded, Real, gamma
 from neocpu.oracle.truth.sums import segment_sums
@@ -243,13 +244,13 @@ def _softmax_of_bag(x: Real, padding: int, of_row: bool) -> Bounded:
         # Padding counts as zeros, in the maximum too.
         largest = x.max(0, initial=0.0 if padding else -np.inf)
         shifted = x - largest
-        power = np.exp(shifted)
+        power = exp(shifted)
         # a kernel may subtract the largest number or not: the longer argument has the larger error
         plain = np.where((np.abs(largest) <= OVERFLOW) & np.isfinite(x), np.abs(x), 0.0)
         argument = np.maximum(np.where(np.isfinite(shifted), np.abs(shifted), 0.0), plain)
         # e^(x + d) is e^x times about 1 + d: the error of the argument is relative.
         power_error = power * (EXP_ULPS + 2 * argument) * ULP + np.where(power > 0, TINY, 0.0)
-        total = power.sum(0) + (padding * np.exp(-largest) if padding else 0.0)
+        total = power.sum(0) + (padding * exp(-largest) if padding else 0.0)
         total_error = power_error.sum(0) + gamma(len(x) + padding) * total
         quotient = Bounded(power, power_error) / Bounded(total, total_error)
         unknown = np.isposinf(x).any(0)

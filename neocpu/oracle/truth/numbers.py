@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from neocpu.core.types import Ints
+from neocpu.tables.specs.optimizers import power
 
 Real = NDArray[np.float64]
 Index = slice | NDArray[np.bool_] | Ints | tuple[Ints, ...]
@@ -192,6 +193,13 @@ def settled(x: Bounded) -> Bounded:
         surely = _beyond(x)
         error = np.where(surely, 0.0, np.where(_overflow(x), np.inf, x.error))
     return Bounded(np.where(surely, np.copysign(np.inf, x.value), x.value), error)
+
+
+def powers(base: float, exponents: ArrayLike) -> Real:
+    """base^n of whole n >= 0; the machine's pow would give another last bit elsewhere."""
+    different, number = np.unique(np.asarray(exponents, np.int64), return_inverse=True)
+    values = np.array([power(base, n) for n in different.tolist()])
+    return values[number].reshape(np.shape(exponents))
 
 
 def rounded(
