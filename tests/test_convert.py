@@ -13,7 +13,7 @@ from real_data import real_data
 
 from neocpu.cli import run
 from neocpu.core.errors import ConfigError, DataError
-from neocpu.ingest.dataset import copy_cache
+from neocpu.ingest import copy_cache
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset

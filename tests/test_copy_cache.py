@@ -10,7 +10,7 @@ import pytest
 
 from neocpu.cli import run
 from neocpu.core.errors import ConfigError
-from neocpu.ingest.dataset import copy_cache
+from neocpu.ingest import copy_cache
 from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.storage.leftovers import part_of
@@ -56,7 +56,7 @@ def test_the_least_recently_used_copies_make_room(folder, monkeypatch):
 def test_a_copy_that_a_process_uses_stays(folder):
     path = stored(folder, "used", 10, 0.0)
     code = (
-        "import sys; from pathlib import Path; from neocpu.ingest.dataset import copy_cache;"
+        "import sys; from pathlib import Path; from neocpu.ingest import copy_cache;"
         "print(copy_cache.use(Path(sys.argv[1])), flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

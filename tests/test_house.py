@@ -79,6 +79,7 @@ HOMES = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "polars": ("ingest/formats/", "train/advice/", "serve/"),
+    "fsspec": ("ingest/formats/files/remote.py",),
     "jinja2": ("core/html.py", "train/advice/"),
     "safetensors": ("serve/",),
     "onnx": ("serve/exports/",),

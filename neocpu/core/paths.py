@@ -7,6 +7,7 @@ by name.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -28,6 +29,8 @@ INPUTS = (
     "training.init_from",
 )
 OUTPUTS = ("memory.folder",)
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/{1,3}(?=[^/])")
+WITHOUT_HOST = ("file", "hdfs")  # in whose addresses one may be left out: hdfs:///logs
 PATH_KEYS = (*INPUTS, *OUTPUTS)
 SECTIONS = {key.partition(".")[0] for key in PATH_KEYS}
 
@@ -38,6 +41,19 @@ class PlacedPath(NamedTuple):
     key: str
     written: str
     path: str
+
+
+def is_address(path: str | Path) -> bool:
+    """Does a path name a protocol, as `s3://`? `Path` makes one slash of its two."""
+    return ADDRESS.match(os.fspath(path)) is not None
+
+
+def full_address(path: str | Path) -> str:
+    """An address with all slashes after its protocol."""
+    protocol, _, rest = os.fspath(path).partition(":")
+    if rest.startswith("//"):
+        return os.fspath(path)
+    return f"{protocol}:{'//' if protocol in WITHOUT_HOST else '/'}{rest}"
 
 
 def beside(folder: str | Path, written: str) -> str:
@@ -60,7 +76,7 @@ def place_paths(tree: Tree, folder: str | Path) -> list[PlacedPath]:
 
     def place(key: str, written: str) -> str:
         path = beside(folder, written)
-        if os.path.isabs(written):
+        if os.path.isabs(written) or is_address(written):
             return written
         # a file beside the config wins over a log of the package with the same name
         if key in LOGS and not os.path.exists(path) and (log := log_file(written)):
@@ -111,12 +127,13 @@ def absolute_paths(tree: Tree, placed: Tree) -> tuple[str, ...]:
     values = deepcopy(
         {key: section for key, section in placed.items() if isinstance(section, dict)}
     )
-    _change(values, lambda _, path: os.path.abspath(path))
+    _change(values, lambda _, path: path if is_address(path) else os.path.abspath(path))
     overrides = []
     for key, section, name in _entries(tree):
         written = section[name]
         items = written if isinstance(written, list) else [written]
-        if any(_is_path(item, key) and not os.path.isabs(item) for item in items):
+        paths = [item for item in items if _is_path(item, key) and not is_address(item)]
+        if not all(map(os.path.isabs, paths)):
             section_name, _, _ = key.partition(".")
             value = toml_text(values[section_name][name])
             overrides.append(f"{key}={value}")
@@ -152,7 +169,7 @@ def moved(text: str, folder: str | Path, target: str | Path) -> str:
 def _real_paths(tree: Tree) -> Tree:
     """The files that the keys of a placed tree lead to."""
     real = {section: tree[section] for section in SECTIONS if section in tree}
-    _change(real, lambda _, path: os.path.realpath(path))
+    _change(real, lambda _, path: path if is_address(path) else os.path.realpath(path))
     return real
 
 

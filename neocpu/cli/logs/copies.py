@@ -12,7 +12,7 @@ def cache(clear: bool) -> None:
     is gone is made again when it is needed. NEOCPU_DATA_CACHE names the folder,
     NEOCPU_DATA_CACHE_GIB its size.
     """
-    from neocpu.ingest.dataset import copy_cache
+    from neocpu.ingest import copy_cache
     from neocpu.train.before.preflight import human
 
     folder = copy_cache.cache_folder()

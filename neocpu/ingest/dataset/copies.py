@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from neocpu.core.errors import DataError
-from neocpu.ingest.dataset.convert_options import ConvertOptions, Progress
-from neocpu.ingest.dataset.copy_cache import (
+from neocpu.ingest.copy_cache import (
     FOLDER,
     SIZE,
     cache_folder,
@@ -23,6 +22,7 @@ from neocpu.ingest.dataset.copy_cache import (
     making,
     use,
 )
+from neocpu.ingest.dataset.convert_options import ConvertOptions, Progress
 from neocpu.ingest.formats.files.folders import folder_keys, log_files
 from neocpu.ingest.formats.files.kinds import kind_of
 

@@ -13,7 +13,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.paths import full_address, is_address
 from neocpu.core.records import toml_text
+from neocpu.ingest.formats.files.folders import log_files
 from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.frames import as_frame
 from neocpu.ingest.targets import refuse_sources
@@ -181,7 +183,7 @@ def _with_measured(log: Log, label: LogColumn, wishes: Wishes) -> tuple[Log, Log
     """
     assert log.dialect is not None
     for path in map(Path, (*wishes.valid, *wishes.test)):
-        if kind_of(path) != "text":
+        if any(kind_of(file) != "text" for file in log_files(path)):
             continue
         other = look([path], MEASURED_AT)
         assert other.dialect is not None
@@ -270,5 +272,7 @@ def _rows_note(sizes: ModelSizes) -> str:
 def _relative(paths: Sequence[str | Path], folder: Path) -> list[str] | str:
     """Paths as a config in `folder` writes them; one alone is a text."""
     # a config means its own folder, so both can be moved together
-    written = [os.path.relpath(path, folder) for path in paths]
+    written = [
+        full_address(path) if is_address(path) else os.path.relpath(path, folder) for path in paths
+    ]
     return written[0] if len(written) == 1 else written

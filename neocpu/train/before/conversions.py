@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.copy_cache import cache_folder, is_writable
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset, missing_copies
-from neocpu.ingest.dataset.copy_cache import cache_folder, is_writable
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.preflight import check_conversions
 from neocpu.train.config.config import Config

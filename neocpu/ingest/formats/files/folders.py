@@ -3,6 +3,8 @@
     logs/                     every file in it and below, by name
     logs/part-0000*.csv       those that the pattern fits
     logs/day=2014-10-21/part-0.parquet    has a column "day" too, "2014-10-21" in all rows
+    s3://logs/day=*/                      a store's, by fsspec (`remote.py`)
+    @train.txt                            those that the lines of this file name
 
 What is no log stays out: hidden files, `_SUCCESS` and the like, checksums, configs, and converted
 copies of older versions.
@@ -15,6 +17,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from neocpu.core.errors import DataError
+from neocpu.core.paths import is_address
+from neocpu.ingest.formats.files.remote import fetched
 
 OTHERS = (".crc", ".toml", ".md", ".converted.h5", ".errors.txt")  # endings of what is no log
 NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
@@ -23,9 +27,13 @@ NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
 def log_files(path: str | Path) -> list[Path]:
     """The files of a log, in the order of their names: the path itself where it is no folder.
 
-    Raises DataError for a folder without any, and a pattern that fits none.
+    Raises DataError for a folder without any, a pattern that fits none, and as `fetched` does.
     """
+    if is_address(path):
+        return fetched(path, is_log)
     path = Path(path)
+    if path.name.startswith("@") and not path.exists():
+        return all_files(_listed(path.with_name(path.name[1:])))
     # os.path: for a name that is too long or has a NUL, whoever opens it says why
     pattern = glob.has_magic(str(path)) and not os.path.exists(path)
     if not pattern and not os.path.isdir(path):
@@ -47,12 +55,26 @@ def _below(top: Path) -> list[Path]:
     if not top.is_dir():
         return [top]
     return sorted(
-        path
-        for path in top.rglob("*")
-        if path.is_file()
-        and not path.name.endswith(OTHERS)
-        and not any(part.startswith((".", "_")) for part in path.relative_to(top).parts)
+        path for path in top.rglob("*") if path.is_file() and is_log(path.relative_to(top))
     )
+
+
+def is_log(path: Path) -> bool:
+    """Is a file a log, by its name relative to the folder that is one?"""
+    hidden = any(part.startswith((".", "_")) for part in path.parts)
+    return not hidden and not path.name.endswith(OTHERS)
+
+
+def _listed(path: Path) -> list[str]:
+    """The logs that the lines of a list name, relative to it; comments begin with #."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: the list of logs cannot be read ({error})") from error
+    names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not names:
+        raise DataError(f"{path}: the list names no log")
+    return [name if is_address(name) else os.path.join(path.parent, name) for name in names]
 
 
 def folder_keys(path: Path) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Where do converted copies of raw logs lie? In one folder of the user's, of a limited size.
+"""Where do copies of logs lie, converted ones and those of stores? In one folder of the user's, of
+a limited size.
 
     NEOCPU_DATA_CACHE       the folder; default: data in the cache of neocpu, ~/.cache/neocpu/data
     NEOCPU_DATA_CACHE_GIB   its size; default 20, and a tenth of its disk at most
@@ -29,6 +30,7 @@ except ImportError:  # not on Windows
 FOLDER = "NEOCPU_DATA_CACHE"
 SIZE = "NEOCPU_DATA_CACHE_GIB"
 COPIES = "*.converted.h5"
+REMOTE = "remote"  # the folder of what stores hold, as they hold it
 GIB = 1 << 30
 DEFAULT_GIB = 20.0
 DISK_SHARE = 0.1
@@ -77,7 +79,7 @@ def copies() -> list[CachedCopy]:
     """The copies in the cache, those first that were not used for the longest time."""
     now = time.time()
     cached = []
-    for path in cache_folder().glob(COPIES):
+    for path in (*cache_folder().glob(COPIES), *_remote_files()):
         # another process may remove one meanwhile
         with contextlib.suppress(FileNotFoundError):
             status = path.stat()
@@ -86,12 +88,23 @@ def copies() -> list[CachedCopy]:
     return sorted(cached, key=lambda copy: -copy.idle)
 
 
+def _remote_files() -> list[Path]:
+    """Copies of files of stores; what is hidden belongs to them."""
+    files = (cache_folder() / REMOTE).rglob("*")
+    return [path for path in files if path.is_file() and not path.name.startswith(".")]
+
+
+def is_cached(copy: Path) -> bool:
+    """Does a copy lie in the cache?"""
+    return copy.is_relative_to(cache_folder())
+
+
 def use(copy: Path) -> bool:
     """Hold a copy until this process ends; False: it is gone.
 
     Copies outside the cache are only looked for.
     """
-    if copy.parent != cache_folder():
+    if not is_cached(copy):
         return copy.exists()
     try:
         handle = os.open(copy, os.O_RDONLY | os.O_CLOEXEC)
@@ -147,7 +160,8 @@ def remove(copy: CachedCopy) -> bool:
         if alone is False:
             return False
         copy.path.unlink()
-        copy.path.with_name(f"{copy.path.name}.errors.txt").unlink(missing_ok=True)
+        for name in (f"{copy.path.name}.errors.txt", f".{copy.path.name}.mark"):
+            copy.path.with_name(name).unlink(missing_ok=True)
         return True
     return False
 
@@ -159,6 +173,8 @@ def clear() -> tuple[list[CachedCopy], list[CachedCopy]]:
     """
     for part in cache_folder().glob(f".{COPIES}.part-*"):
         remove_parts(part.with_name(part.name[1:].partition(".part-")[0]))
+    for part in (cache_folder() / REMOTE).rglob(".*.part"):
+        part.unlink(missing_ok=True)
     gone: list[CachedCopy] = []
     left: list[CachedCopy] = []
     for copy in copies():
@@ -203,7 +219,7 @@ def is_writable(folder: Path) -> bool:
 @contextlib.contextmanager
 def making(copy: Path) -> Iterator[None]:
     """One process at a time makes a copy in the cache; the others wait for it."""
-    if copy.parent != cache_folder() or fcntl is None:
+    if not is_cached(copy) or fcntl is None:
         yield
         return
     lock = copy.with_name(f".{copy.name}.lock")

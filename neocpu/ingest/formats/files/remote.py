@@ -1,0 +1,212 @@
+"""Which local files hold a log that lies in a store? Copies in the cache, fetched once each.
+
+    s3://logs/clicks/day=2014-10-21/part-0.parquet      fsspec knows the protocol
+    gs://logs/clicks/                                   all files below
+    https://host/clicks.tsv.gz
+
+A copy lies at `remote/PROTOCOL/HOST/PATH` of the data cache, beside it a note of what the store
+said about the file (size, hash, time); a file that has changed is fetched anew. A transfer that is
+interrupted goes on where it was. Credentials are fsspec's business: it reads them from the
+environment and from its own files, and a name that carries some is refused, as names are written
+into configs, reports and checkpoints.
+"""
+
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.paths import full_address
+from neocpu.ingest.copy_cache import (
+    FOLDER,
+    REMOTE,
+    cache_folder,
+    has_room,
+    making,
+    use,
+)
+
+# what stores say of a file that changes with its content
+MARKS = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "generation")
+TIMES = ("LastModified", "last_modified", "mtime", "updated")
+# parameters by which signed addresses let their holder in
+SECRETS = re.compile(r"signature|^sig$|token|credential|accesskey|secret|password", re.IGNORECASE)
+BLOCK = 8 << 20  # bytes asked for at a time
+TRIES = 5  # in a row without a byte
+PAUSE = 0.5  # seconds before the second try; each later one waits twice as long
+NEWS = 10.0  # seconds between lines of progress
+LONGEST = 200  # characters of a folder's name on common file systems, less the endings put here
+
+
+def _checked(path: str | Path) -> str:
+    """The address. Raises ConfigError where it carries credentials."""
+    text = full_address(path)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # brackets of a pattern where a host would stand
+        return text
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    if "@" in parts.netloc or any(SECRETS.search(name) for name, _ in parse_qsl(parts.query)):
+        raise ConfigError(
+            f"{shown}: the address carries credentials, which would be kept in configs and "
+            "reports; put them where fsspec reads them: the environment, or ~/.config/fsspec"
+        )
+    return text
+
+
+def fetched(path: str | Path, is_log: Callable[[Path], bool]) -> list[Path]:
+    """Local copies of the files of a remote log, in the order of their names.
+
+    A folder stands for the files below it that `is_log` accepts by their names relative to it, a
+    pattern for all that it fits. Raises DataError where the store has none, cannot be reached or
+    refuses, and where the cache has no room; ConfigError where a library is missing.
+    """
+    address = _checked(path)
+    with _store_errors(address):
+        from fsspec.core import url_to_fs
+
+        store, name = url_to_fs(address)
+        return [_copy(store, file, address) for file in _files(store, name, is_log)]
+
+
+@contextlib.contextmanager
+def _store_errors(address: str) -> Iterator[None]:
+    """Whatever a store raises, as one sentence."""
+    try:
+        yield
+    except (ConfigError, DataError):
+        raise
+    except ImportError as error:
+        # fsspec's own text names the package of a protocol
+        missing = "pip install 'neocpu[remote]'" if error.name == "fsspec" else str(error)
+        raise ConfigError(f"{address}: reading it needs another package: {missing}") from error
+    except FileNotFoundError as error:
+        raise DataError(f"{address}: no such file in the store") from error
+    except PermissionError as error:
+        raise DataError(
+            f"{address}: access denied; fsspec reads credentials from the environment and from "
+            "~/.config/fsspec"
+        ) from error
+    except Exception as error:  # every store has errors of its own
+        text = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(f"{address}: the store says: {text}") from error
+
+
+def _files(store: Any, name: str, is_log: Callable[[Path], bool]) -> list[str]:
+    """Names in the store of a log's files."""
+    tops = sorted(store.glob(name)) if re.search(r"[*?\[]", name) else [name]
+    files = []
+    for top in tops:
+        if not store.isdir(top):
+            files.append(top)
+            continue
+        below = (file for file in store.find(top) if not file.endswith("/"))
+        files += [file for file in sorted(below) if is_log(Path(os.path.relpath(file, top)))]
+    if not files:
+        raise FileNotFoundError(name)
+    return files
+
+
+def _copy(store: Any, name: str, address: str) -> Path:
+    """The copy of one file, fetched where there is none or it has changed."""
+    facts = store.info(name)
+    mark = json.dumps({key: str(facts[key]) for key in MARKS if facts.get(key) is not None})
+    path = copy_path(address, store.unstrip_protocol(name))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with making(path):
+        note = path.with_name(f".{path.name}.mark")
+        if use(path) and note.exists() and note.read_text() == mark:
+            return path
+        if not has_room(facts.get("size") or 0):
+            raise DataError(
+                f"{address}: no room for a copy of {name} in {cache_folder()}; {FOLDER} names "
+                "another folder"
+            )
+        note.unlink(missing_ok=True)
+        part = _transfer(store, name, facts.get("size"), path, mark)
+        # copies of a log are known by its time: the store's, so that a copy fetched anew is known
+        if (changed := _time_of(facts)) is not None:
+            os.utime(part, (time.time(), changed))
+        part.replace(path)
+        note.write_text(mark)
+        use(path)
+    return path
+
+
+def copy_path(address: str, full_name: str) -> Path:
+    """Where the copy of a file lies; its folders keep their names, as some are columns (`day=…`).
+
+    full_name : with its protocol.
+    """
+    protocol, _, rest = full_name.partition("://")
+    parts = [part for part in rest.split("/") if part]
+    if any(part in (".", "..") or len(part.encode()) > LONGEST for part in parts):
+        raise DataError(f"{address}: {full_name} has no name that a local file can have")
+    return Path(cache_folder(), REMOTE, protocol, *(quote(part, safe="=%+,@ ") for part in parts))
+
+
+def _transfer(store: Any, name: str, size: int | None, path: Path, mark: str) -> Path:
+    """Bytes of a file, in a part file that a later try or run goes on with."""
+    part = path.with_name(f".{path.name}.part")
+    begun = path.with_name(f".{path.name}.begun")
+    if not (part.exists() and begun.exists() and begun.read_text() == mark):
+        part.unlink(missing_ok=True)
+        begun.write_text(mark)
+    tries = 0
+    news = time.monotonic() + NEWS
+    with open(part, "ab") as target:
+        while size is None or target.tell() < size:
+            before = target.tell()
+            try:
+                for block in _blocks(store, name, before):
+                    target.write(block)
+                    if time.monotonic() > news:
+                        news += NEWS
+                        share = f"{100 * target.tell() / size:.0f} %" if size else "…"
+                        print(f"neocpu: fetching {name}: {share}", file=sys.stderr, flush=True)
+            except (FileNotFoundError, PermissionError):
+                raise
+            except Exception:  # of a connection: what has come is kept
+                tries = 0 if target.tell() > before else tries + 1
+                if tries >= TRIES:
+                    raise
+                time.sleep(PAUSE * 2**tries)
+                continue
+            if size is None:
+                break
+            if target.tell() == before:
+                raise OSError(f"{name} ends after {before} of {size} bytes")
+    begun.unlink()
+    return part
+
+
+def _blocks(store: Any, name: str, start: int) -> Iterator[bytes]:
+    """The bytes of a file from `start` on."""
+    with store.open(name, "rb", block_size=BLOCK) as source:
+        if start and source.seekable():
+            source.seek(start)
+        else:  # a server that only sends whole files
+            left = start
+            while left and (block := source.read(min(left, BLOCK))):
+                left -= len(block)
+        while block := source.read(BLOCK):
+            yield block
+
+
+def _time_of(facts: Mapping[str, Any]) -> float | None:
+    """When the store's file was changed, in seconds; None: the store does not say."""
+    for key in TIMES:
+        value = facts.get(key)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None

@@ -1,0 +1,239 @@
+"""Is a log in a store the log that it is on disk, fetched once, whatever happens on the way?"""
+
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.paths import full_address, place_paths
+from neocpu.ingest import copy_cache
+from neocpu.ingest.formats.files import remote
+from neocpu.ingest.formats.files.folders import folder_keys, log_files
+from neocpu.train.advice.write import Wishes, write_config
+from neocpu.train.config import config as configs
+
+fsspec = pytest.importorskip("fsspec")
+
+ROWS = b"label,item\n" + b"".join(b"%d,%d\n" % (i % 2, i % 7) for i in range(400))
+FILES = {
+    "clicks/day=1/part-0.csv": ROWS,
+    "clicks/day=1/_SUCCESS": b"",
+    "clicks/day=2/part-0.csv": ROWS[::-1],
+    "clicks/day=2/part-1.csv.crc": b"1",
+}
+
+
+class Torn(io.BytesIO):
+    """A file whose connection breaks."""
+
+    def __init__(self, content: bytes, breaks_at: int) -> None:
+        super().__init__(content)
+        self._breaks_at = breaks_at
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() >= self._breaks_at:
+            raise OSError("connection reset by peer")
+        return super().read(min(size or -1, self._breaks_at - self.tell()))
+
+
+class TornStore(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """Sends 1,000 bytes of a file before its connection breaks."""
+
+    protocol = "torn"
+    cachable = False
+    content = b""
+    opened: int = 0
+    breaks = True
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("torn://")
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        size = len(self.content)
+        return {"name": path, "size": size, "type": "file", "ETag": str(hash(self.content))}
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        return [self.info(path) if detail else path]
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> io.BytesIO:
+        type(self).opened += 1
+        sent = 1000 * self.opened if self.breaks else len(self.content) + 1
+        return Torn(self.content, sent)
+
+
+@pytest.fixture
+def torn(cache: Path, monkeypatch: pytest.MonkeyPatch) -> type[TornStore]:
+    fsspec.register_implementation("torn", TornStore, clobber=True)
+    monkeypatch.setattr(remote, "PAUSE", 0.0)
+    monkeypatch.setattr(TornStore, "content", ROWS)
+    monkeypatch.setattr(TornStore, "opened", 0)
+    return TornStore
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NEOCPU_DATA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def store(cache: Path) -> Iterator[Any]:
+    """A store in memory with two days of clicks."""
+    memory = fsspec.filesystem("memory")
+    for name, content in FILES.items():
+        memory.pipe(f"/{name}", content)
+    yield memory
+    memory.rm("/clicks", recursive=True)
+
+
+def test_folders_and_patterns_are_logs_with_their_columns(store: Any) -> None:
+    files = log_files("memory://clicks/")
+    assert [file.read_bytes() for file in files] == [ROWS, ROWS[::-1]]
+    assert [folder_keys(file) for file in files] == [{"day": "1"}, {"day": "2"}]
+    assert log_files("memory://clicks/day=*/") == files
+    assert log_files(Path("memory://clicks/day=2/part-0.csv")) == files[1:], "Path has one slash"
+
+
+def test_a_file_is_fetched_once_and_again_when_it_has_changed(store: Any) -> None:
+    (file,) = log_files("memory://clicks/day=1")
+    file.write_bytes(b"ours")  # to see whether it is fetched
+    assert log_files("memory://clicks/day=1")[0].read_bytes() == b"ours"
+    store.pipe("/clicks/day=1/part-0.csv", b"label,item\n")
+    assert log_files("memory://clicks/day=1")[0].read_bytes() == b"label,item\n"
+
+
+def test_copies_count_in_the_cache_and_go_with_it(store: Any, cache: Path) -> None:
+    (file,) = log_files("memory://clicks/day=1")
+    assert [copy.size for copy in copy_cache.copies()] == [len(ROWS)]
+    os.close(copy_cache._held.pop(file))  # as when the run has ended
+    gone, left = copy_cache.clear()
+    assert [copy.path for copy in gone] == [file] and not left
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_a_copy_without_room_is_refused(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEOCPU_DATA_CACHE_GIB", "0.0000001")
+    with pytest.raises(DataError, match=r"no room for a copy of .*part-0\.csv"):
+        log_files("memory://clicks/day=1")
+
+
+def test_an_interrupted_transfer_goes_on_where_it_was(torn: type[TornStore]) -> None:
+    (file,) = log_files("torn://clicks.csv")
+    assert file.read_bytes() == ROWS
+    assert torn.opened == -(-len(ROWS) // 1000), "bytes were sent twice"
+
+
+def test_a_later_run_goes_on_with_what_came(
+    torn: type[TornStore], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "TRIES", 0)
+    with pytest.raises(DataError, match="the store says: connection reset by peer"):
+        log_files("torn://clicks.csv")
+    (part,) = cache.rglob("*.part")
+    assert part.read_bytes() == ROWS[:1000]
+    monkeypatch.setattr(remote, "TRIES", 5)
+    assert log_files("torn://clicks.csv")[0].read_bytes() == ROWS
+    assert not list(cache.rglob("*.part")), "the part became the copy"
+
+
+def test_what_came_of_another_content_is_no_part_of_it(
+    torn: type[TornStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "TRIES", 0)
+    with pytest.raises(DataError):
+        log_files("torn://clicks.csv")
+    monkeypatch.setattr(torn, "content", ROWS[::-1])
+    monkeypatch.setattr(torn, "breaks", False)
+    assert log_files("torn://clicks.csv")[0].read_bytes() == ROWS[::-1]
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("memory://clicks/none.csv", "memory://clicks/none.csv: no such file in the store"),
+        ("memory://clicks/day=9*", "no such file in the store"),
+        ("nosuch://clicks.csv", "the store says: Protocol not known: nosuch"),
+    ],
+)
+def test_what_a_store_has_not_is_one_sentence(address: str, message: str, cache: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        log_files(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ftp://me:hunter2@host/clicks.csv",
+        "https://host/clicks.csv?X-Amz-Signature=hunter2",
+        "https://host/clicks.csv?sv=2020&sig=hunter2",
+    ],
+)
+def test_addresses_with_credentials_are_refused_without_them(address: str, cache: Path) -> None:
+    with pytest.raises(ConfigError, match="carries credentials") as caught:
+        log_files(address)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_list_names_logs_of_several_places(store: Any, tmp_path: Path) -> None:
+    (tmp_path / "here.csv").write_bytes(ROWS)
+    names = tmp_path / "train.txt"
+    names.write_text("# both\nhere.csv\n\nmemory://clicks/day=2\n")
+    files = log_files(tmp_path / "@train.txt")
+    assert [file.name for file in files] == ["here.csv", "part-0.csv"]
+    names.write_text("# none\n")
+    with pytest.raises(DataError, match=r"train.txt: the list names no log"):
+        log_files(tmp_path / "@train.txt")
+
+
+def test_configs_keep_addresses_whole(store: Any, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    write_config([Path("memory://clicks/day=1")], config, Wishes())
+    assert 'train = "memory://clicks/day=1"' in config.read_text()
+    assert configs.load(config).data.train == ("memory://clicks/day=1",)
+    assert not place_paths({"data": {"train": ["s3://a/b.csv"]}}, "configs")
+    assert full_address(Path("hdfs:///logs/a.csv")) == "hdfs:///logs/a.csv"
+
+
+@pytest.fixture
+def s3(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A server of the real protocol on this machine."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
+        lines: list[str] = []
+        reader = threading.Thread(target=lambda: lines.extend(server.stderr or ()))
+        reader.start()
+        try:
+            end = time.monotonic() + 60
+            while not any("Running on" in line for line in lines):
+                assert time.monotonic() < end and server.poll() is None, lines
+                time.sleep(0.05)
+            address = next(line for line in lines if "Running on" in line).split()[-1]
+            settings = {"ENDPOINT_URL": address, "ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s"}
+            for name, value in settings.items():
+                monkeypatch.setenv(f"AWS_{name}", value)
+            yield fsspec.filesystem("s3", skip_instance_cache=True)
+        finally:
+            server.terminate()
+            reader.join()
+
+
+def test_logs_of_s3_are_read(s3: Any) -> None:
+    s3.mkdir("logs")
+    for name, content in FILES.items():
+        s3.pipe(f"logs/{name}", content)
+    files = log_files("s3://logs/clicks/day=*/")
+    assert [file.read_bytes() for file in files] == [ROWS, ROWS[::-1]]
+    assert log_files("s3://logs/clicks/day=2/part-0.csv") == files[1:]
+    with pytest.raises(DataError, match="no such file in the store"):
+        log_files("s3://nowhere/clicks.csv")
