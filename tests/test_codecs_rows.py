@@ -346,3 +346,11 @@ def test_mx4_stochastic_exponent_is_fair():
     x = np.full((4000, 1), 1.625, np.float32)
     codes = written(codecs_mx, "quantize_mx4", x, 3, KEY, np.arange(4000), 1, width=17)
     assert abs((codes[:, 16] == 126).mean() - 0.25) < 0.04 and set(codes[:, 16]) == {125, 126}
+
+
+@pytest.mark.parametrize("module", [codecs_rows, rows_twin])
+def test_what_is_no_number_is_the_largest_fp8_code_with_one_sign(module):
+    """Machines give the NaN of 0 times infinity either sign, which must not reach the bytes."""
+    x = np.float32([[np.inf, 0.0, 1.0], [-np.inf, -0.0, -1.0], [-np.nan, 2.0, -2.0]])
+    codes = written(module, "quantize_fp8_row", x, 0, width=12)[:, :3]
+    assert codes.tolist() == [[0x77, 0x00, 0x00], [0x77, 0x80, 0x80], [0x77, 0x77, 0xF7]]

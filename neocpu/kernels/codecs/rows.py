@@ -370,7 +370,10 @@ def quantize_fp8_row(x, backward, out):
                 most = a if a > most else most
             scale = limit / (_GPU_EPS + np.int32(most).view(np.float32))
             for c in range(d):
-                row[c] = np.uint8(nearest_code(line[c] * scale, words))
+                scaled = line[c] * scale
+                # machines give the NaN of 0 times infinity either sign
+                scaled = scaled if scaled == scaled else np.float32(np.nan)
+                row[c] = np.uint8(nearest_code(scaled, words))
             for c in range(d, width):
                 row[c] = 0
             put_float(row, width - 8, scale)

@@ -205,6 +205,7 @@ def quantize_fp8_row(x, backward, out):
     with np.errstate(all="ignore"):
         scale = limit / (np.float32(1e-20) + largest)
         scaled = x * scale[:, None]
+    scaled[np.isnan(scaled)] = np.nan  # machines give the NaN of 0 times infinity either sign
     codes = np.empty(x.shape, np.uint8)
     encode_rows(scaled, layout, 0, codes)
     out[:] = 0
