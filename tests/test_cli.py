@@ -2,10 +2,12 @@
 checkpoints.
 """
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,13 +20,16 @@ from neocpu.parallel.transport.comm import SingleComm
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "data" / "models" / "tiny.toml"
-PROBE = """
-import sys
+ANSWERS = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
 from neocpu.cli import main
-status = main()
-heavy = sorted({"numba", "mpi4py", "h5py", "polars", "matplotlib"} & set(sys.modules))
-print("imported:", heavy)
-sys.exit(status)
+for arguments in json.load(sys.stdin):
+    sys.argv[1:] = arguments
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        status = main()
+    heavy = sorted({"numba", "mpi4py", "h5py", "polars", "matplotlib"} & set(sys.modules))
+    print(json.dumps([status, out.getvalue(), err.getvalue(), heavy]))
 """
 LOADED = """
 import sys
@@ -32,28 +37,54 @@ from neocpu.cli import run
 run(sys.argv[1:])
 print(*[name for name in sys.modules if name.split(".")[0] == "neocpu"])
 """
+HELPS = [("--help",), ("--version",), (), *((name, "--help") for name in COMMANDS)]
+MISTAKES = {
+    ("train", str(TINY), "--set", "training.step=3"): "did you mean training.steps?",
+    ("train", "gone.toml"): "gone.toml: cannot read the config: No such file or directory",
+    ("train", str(TINY), "--ranks", "4", "--set", "model.loss=x"): "choose one of bce, mse",
+    ("compile", str(TINY), "--set", "tables.C1.dims=3"): "did you mean tables.C1.dim?",
+    ("train",): "Missing argument 'CONFIG'. (see `neocpu train --help`)",
+    ("trian",): "No such command 'trian'",
+    ("train", str(TINY), "--rank", "2"): "--ranks",
+}
 
 
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROBE, *arguments],
+class Answer(NamedTuple):
+    """What a command line said, and heavy modules that were imported by then."""
+
+    status: int
+    out: str
+    err: str
+    heavy: list[str]
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[tuple[str, ...], Answer]:
+    """What every command line of `HELPS` and `MISTAKES` says, one after another in one process."""
+    lines = [*HELPS, *MISTAKES]
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWERS],
+        input=json.dumps(lines),
         capture_output=True,
         text=True,
         cwd=ROOT,
         timeout=60,
     )
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["--version"], [], *([name, "--help"] for name in COMMANDS)],
-    ids=lambda a: " ".join(a) or "nothing",
-)
-def test_help_comes_without_heavy_imports(arguments: list[str]) -> None:
-    done = call(*arguments)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("imported: []\n")
-    assert "neocpu" in done.stdout
+    return {
+        arguments: Answer(*json.loads(text))
+        for arguments, text in zip(lines, done.stdout.splitlines(), strict=True)
+    }
+
+
+@pytest.mark.parametrize("arguments", HELPS, ids=lambda a: " ".join(a) or "nothing")
+def test_help_comes_without_heavy_imports(
+    arguments: tuple[str, ...], answers: dict[tuple[str, ...], Answer]
+) -> None:
+    answer = answers[arguments]
+    assert answer.status == 0, answer.err
+    assert answer.heavy == []
+    assert "neocpu" in answer.out
 
 
 def loaded_modules(*arguments: str) -> list[str]:
@@ -69,8 +100,10 @@ def loaded_modules(*arguments: str) -> list[str]:
     return done.stdout.splitlines()[-1].split()
 
 
-def test_help_shows_every_command_once_in_its_section() -> None:
-    lines = call("--help").stdout.splitlines()
+def test_help_shows_every_command_once_in_its_section(
+    answers: dict[tuple[str, ...], Answer],
+) -> None:
+    lines = answers["--help",].out.splitlines()
     shown = [line.split()[0] for line in lines if re.match(r"  [a-z]+  +[A-Z]", line)]
     assert shown == list(COMMANDS)
     assert [line for line in lines if line[:-1] in SECTIONS] == [f"{name}:" for name in SECTIONS]
@@ -109,24 +142,15 @@ def test_training_loads_only_what_its_config_uses(tmp_path: Path) -> None:
     assert not unused & set(modules)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["train", str(TINY), "--set", "training.step=3"], "did you mean training.steps?"),
-        (["train", "gone.toml"], "gone.toml: cannot read the config: No such file or directory"),
-        (["train", str(TINY), "--ranks", "4", "--set", "model.loss=x"], "choose one of bce, mse"),
-        (["compile", str(TINY), "--set", "tables.C1.dims=3"], "did you mean tables.C1.dim?"),
-        (["train"], "Missing argument 'CONFIG'. (see `neocpu train --help`)"),
-        (["trian"], "No such command 'trian'"),
-        (["train", str(TINY), "--rank", "2"], "--ranks"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(arguments: list[str], message: str) -> None:
-    done = call(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == "imported: []\n"
-    assert done.stderr.startswith("neocpu: error: ") and done.stderr.count("\n") == 1, done.stderr
-    assert message in done.stderr
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES.items())
+def test_mistakes_are_one_line_and_status_2(
+    arguments: tuple[str, ...], message: str, answers: dict[tuple[str, ...], Answer]
+) -> None:
+    answer = answers[arguments]
+    assert answer.status == 2
+    assert (answer.out, answer.heavy) == ("", [])
+    assert answer.err.startswith("neocpu: error: ") and answer.err.count("\n") == 1, answer.err
+    assert message in answer.err
 
 
 def test_python_m_neocpu_is_the_command() -> None:

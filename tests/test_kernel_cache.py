@@ -260,26 +260,33 @@ def test_another_installation_finds_every_kernel(filled: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("edit", "users", "changed"),
+    "edits",  # by the one kernel that each is seen in
     [
-        (("FACTOR = 3.0", "FACTOR = 4.0"), {"scale"}, [0.5, 4.5, 8.5, 12.5]),
-        (("np.array([0.5])", "np.array([1.5])"), {"scale"}, [1.5, 4.5, 7.5, 10.5]),
-        (("constant(7.0)", "constant(8.0)"), {"raise_all"}, [8.0, 9.0, 10.0, 11.0]),
-        (("DoubleType(), value)", "DoubleType(), -value)"), {"raise_all"}, [-7.0, -6, -5, -4]),
-        (("    return x - y", "    return y - x"), {"minus"}, [1.0, 0.0, -1.0, -2.0]),
-        (
-            ("left: float\n    right: float", "right: float\n    left: float"),
-            {"apart"},
-            -3.0,
-        ),
+        {
+            "scale": (("FACTOR = 3.0", "FACTOR = 4.0"), [0.5, 4.5, 8.5, 12.5]),
+            "minus": (("    return x - y", "    return y - x"), [1.0, 0.0, -1.0, -2.0]),
+        },
+        {
+            "scale": (("np.array([0.5])", "np.array([1.5])"), [1.5, 4.5, 7.5, 10.5]),
+            "raise_all": (("constant(7.0)", "constant(8.0)"), [8.0, 9.0, 10.0, 11.0]),
+        },
+        {
+            "raise_all": (("DoubleType(), value)", "DoubleType(), -value)"), [-7.0, -6, -5, -4]),
+            "apart": (
+                ("left: float\n    right: float", "right: float\n    left: float"),
+                -3.0,
+            ),
+        },
     ],
+    ids=" and ".join,
 )
 def test_an_edited_callee_recompiles_what_uses_it_and_nothing_else(
-    cache: Path, tmp_path: Path, edit: Edit, users: set[str], changed: Any
+    cache: Path, tmp_path: Path, edits: dict[str, tuple[Edit, Any]]
 ) -> None:
-    results, compiled, _ = run(install(tmp_path / "edited", edit), cache)
-    assert compiled == users
-    assert results == RESULTS | dict.fromkeys(users, changed)
+    edited = install(tmp_path / "edited", *(edit for edit, _ in edits.values()))
+    results, compiled, _ = run(edited, cache)
+    assert compiled == set(edits)
+    assert results == RESULTS | {name: changed for name, (_, changed) in edits.items()}
 
 
 def with_hash(content: bytes) -> bytes:

@@ -5,7 +5,8 @@ long covers of which a day runs a sample?
 A file stays on one worker, and some files share one:
 
 * Files that need the same kernels stand in a group, or two workers would compile them both. These
-  groups come first, the longest at the head, so that all kernels are soon in the cache.
+  groups come first, the longest at the head, so that all kernels are soon in the cache; beside the
+  one that compiles what all runs need, files that need no kernels.
 * Whatever starts mpiexec is in the last groups, of which no more than two run at once: ranks poll
   while they wait, and by then the kernels are compiled.
 
@@ -40,8 +41,10 @@ FIRST: dict[str, tuple[str, ...]] = {
         "placement",
         "importance",
     ),
-    "scores": ("scoring", "recommend"),
+    # meanwhile, so that the kernels of every run are not compiled twice
+    "no kernels": ("learned", "oracle_stochastic", "oracle_semantics", "oracle_flat", "house"),
     "formats": ("spmd::test_on_threads", "narrow_homes", "narrow", "formats", "tiers"),
+    "scores": ("scoring", "recommend"),
     "updates": ("tbe", "update", "sharded", "preflight"),
     "lookups": ("lookup", "codecs_rows", "codecs", "pooling", "cache", "course"),
     "benchmarks": ("benchmarks",),
