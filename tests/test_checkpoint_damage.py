@@ -214,65 +214,162 @@ def replace(name: str, value: Any) -> Edit:
     return edit
 
 
-def add_a_number(file: h5py.File) -> None:
-    header = json.loads(file["run/header"][()])
-    header["tables"].append(7)
-    replace("run/header", json.dumps(header))(file)
+def tables_of_header(tables: Any) -> Edit:
+    def edit(file: h5py.File) -> None:
+        header = json.loads(file["run/header"][()])
+        replace("run/header", json.dumps(header | {"tables": tables}))(file)
+
+    return edit
 
 
-EDITS: dict[str, Edit] = {
-    "negative counts": overwrite("tables/C1/block_rows", 0, -1),
-    "counts that overflow": overwrite("tables/C1/block_rows", slice(0, 2), 2**62),
-    "blocks out of order": overwrite("tables/C1/block", slice(0, 2), [1, 0]),
-    "blocks beyond the table": overwrite("tables/C1/block", -1, 2**50),
-    "rows beyond the table": overwrite("tables/C4/rows", -1, 10**12),
-    "rows twice": overwrite("tables/C4/rows", 1, 0),
-    "blocks of a dense parameter": overwrite("dense/top.0.bias/block_rows", 0, 0),
-    "format is numbers": note("/", "format", [1, 2]),
-    "format is empty": note("/", "format", np.zeros((2, 0))),
-    "a negative step": note("/", "step", -1),
-    "a step that is text": note("/", "step", "three"),
-    "another seed": note("/", "seed", 4),
-    "no digest": lambda file: file.attrs.__delitem__("digest"),
-    "dense is no list": note("/", "dense", "7"),
-    "dense is nested deeply": note("/", "dense", "[" * 50_000),
-    "fields is no list": note("tables/C1", "fields", "{}"),
-    "fields of text": note("tables/C1", "fields", '[["weight", ["a"]]]'),
-    "fields without end": note("tables/C1", "fields", f'[["weight", [{2**70}]]]'),
-    "rows is negative": note("tables/C1", "rows", -5),
-    "rows is a list": note("tables/C1", "rows", [1, 2]),
-    "no such format": note("tables/C1/weight", "format", "fp3"),
-    "no such quantisation": note("tables/C1/weight", "quantized", "int3"),
-    "header is a list": replace("run/header", "[]"),
-    "header lacks tables": replace("run/header", '{"training": {"seed": 20221}}'),
-    "a table of the header is a number": add_a_number,
-    "an override is a number": replace("run/overrides", '["training.seed=1", 7]'),
-    "header is nested deeply": replace("run/header", "[" * 50_000),
-    "overrides are numbers": replace("run/overrides", "[1]"),
-    "config is no TOML": replace("run/config", "[["),
-    "config is nested deeply": replace("run/config", "a = " + "[" * 50_000),
-    "header is gone": replace("run/header", None),
-    "a table is gone": replace("tables/C3", None),
-    "a field is gone": replace("tables/C3/sum", None),
-    "a field is compressed": replace("tables/C3/sum", np.zeros(3)),
-    "rows are floats": replace("tables/C3/rows", np.zeros(60)),
-    "hashes are short": replace("tables/C3/block_sha256", np.zeros((2, 31), np.uint8)),
-    "base is a path": lambda file: file.attrs.update({"base": "../x.h5", "base_digest": "0"}),
-    "base is itself": lambda file: file.attrs.update(
-        {"base": "step-00000001.h5", "base_digest": "0"}
+EDITS: dict[str, tuple[Edit, str]] = {
+    "negative counts": (
+        overwrite("tables/C1/block_rows", 0, -1),
+        "tables/C1 has blocks with impossible numbers of rows",
+    ),
+    "counts that overflow": (
+        overwrite("tables/C1/block_rows", slice(0, 2), 2**62),
+        "tables/C1 has blocks with impossible numbers of rows",
+    ),
+    "blocks out of order": (
+        overwrite("tables/C1/block", slice(0, 2), [1, 0]),
+        "tables/C1 has blocks out of order, or beyond its rows",
+    ),
+    "blocks beyond the table": (
+        overwrite("tables/C1/block", -1, 2**50),
+        "tables/C1 has blocks out of order, or beyond its rows",
+    ),
+    "a block just beyond the table": (
+        overwrite("tables/C1/block", -1, 3),
+        "tables/C1 has blocks out of order, or beyond its rows",
+    ),
+    "a negative block": (
+        overwrite("tables/C1/block", 0, -1),
+        "tables/C1 has blocks out of order, or beyond its rows",
+    ),
+    "a row more than the table has": (
+        overwrite("tables/C2/block_rows", 0, 4),
+        "tables/C2 has blocks with impossible numbers of rows",
+    ),
+    "rows beyond the table": (
+        overwrite("tables/C4/rows", -1, 10**12),
+        "tables/C4, block 243 (rows 995328 to 999423), has other bytes than were written",
+    ),
+    "rows twice": (
+        overwrite("tables/C4/rows", 1, 0),
+        "tables/C4, block 0 (rows 0 to 4095), has other bytes than were written",
+    ),
+    "blocks of a dense parameter": (
+        overwrite("dense/top.0.bias/block_rows", 0, 0),
+        "dense/top.0.bias has blocks with impossible numbers of rows",
+    ),
+    "format is numbers": (note("/", "format", [1, 2]), "an HDF5 file, but not a neocpu checkpoint"),
+    "format is empty": (
+        note("/", "format", np.zeros((2, 0))),
+        "an HDF5 file, but not a neocpu checkpoint",
+    ),
+    "a negative step": (note("/", "step", -1), "it has step -1"),
+    "a step that is text": (note("/", "step", "three"), "the attribute step of / is str"),
+    "another seed": (note("/", "seed", 4), "its header and its attributes have different seeds"),
+    "no digest": (lambda file: file.attrs.__delitem__("digest"), "/ lacks its attribute digest"),
+    "dense is no list": (note("/", "dense", "7"), "the attribute dense is no list of texts"),
+    "dense is nested deeply": (
+        note("/", "dense", "[" * 50_000),
+        "the attribute dense is no JSON: ",
+    ),
+    "fields is no list": (
+        note("tables/C1", "fields", "{}"),
+        "the attribute fields of /tables/C1 does not begin with weight, or has a field twice",
+    ),
+    "fields of text": (
+        note("tables/C1", "fields", '[["weight", ["a"]]]'),
+        "the attribute fields of /tables/C1 has ['weight', ['a']]",
+    ),
+    "fields without end": (
+        note("tables/C1", "fields", f'[["weight", [{2**70}]]]'),
+        "the attribute fields of /tables/C1 has rows of 1180591620717411303424 numbers",
+    ),
+    "rows is negative": (note("tables/C1", "rows", -5), "tables/C1 has -5 rows of 72 bytes"),
+    "rows is a list": (
+        note("tables/C1", "rows", [1, 2]),
+        "the attribute rows of /tables/C1 is ndarray",
+    ),
+    "no such format": (
+        note("tables/C1/weight", "format", "fp3"),
+        "tables/C1 has weights of an unknown format fp3",
+    ),
+    "no such quantisation": (
+        note("tables/C1/weight", "quantized", "int3"),
+        "tables/C1 has weights of an unknown format int3",
+    ),
+    "header is a list": (replace("run/header", "[]"), "/run/header is no JSON object"),
+    "header has no tables": (
+        tables_of_header([]),
+        "its index does not have the digest that is noted in it",
+    ),
+    "header has a text for tables": (
+        tables_of_header("C1"),
+        "its header has no list of tables",
+    ),
+    "a table of the header is a number": (
+        tables_of_header([{"name": "C1"}, 7]),
+        "its header has no list of tables",
+    ),
+    "an override is a number": (
+        replace("run/overrides", '["training.seed=1", 7]'),
+        "/run/overrides is no list of texts",
+    ),
+    "header is nested deeply": (replace("run/header", "[" * 50_000), "/run/header is no JSON: "),
+    "overrides are numbers": (
+        replace("run/overrides", "[1]"),
+        "/run/overrides is no list of texts",
+    ),
+    "config is no TOML": (
+        replace("run/config", "[["),
+        "(config): not valid TOML: ",
+    ),
+    "config is nested deeply": (
+        replace("run/config", "a = " + "[" * 50_000),
+        "(config): not valid TOML: ",
+    ),
+    "header is gone": (replace("run/header", None), "it lacks /run/header"),
+    "a table is gone": (replace("tables/C3", None), "it lacks /tables/C3/weight"),
+    "a field is gone": (replace("tables/C3/sum", None), "it lacks /tables/C3/sum"),
+    "a field is compressed": (
+        replace("tables/C3/sum", np.zeros(3)),
+        "tables/C3 has other shapes than noted: sum",
+    ),
+    "rows are floats": (
+        replace("tables/C3/rows", np.zeros(60)),
+        "tables/C3 has other shapes than noted: rows",
+    ),
+    "hashes are short": (
+        replace("tables/C3/block_sha256", np.zeros((2, 31), np.uint8)),
+        "tables/C3 has other shapes than noted: block_sha256",
+    ),
+    "base is a path": (
+        lambda file: file.attrs.update({"base": "../x.h5", "base_digest": "0"}),
+        "../x.h5: no name of a file beside it",
+    ),
+    "base is itself": (
+        lambda file: file.attrs.update({"base": "step-00000001.h5", "base_digest": "0"}),
+        "it lacks /tables/C1/block_written",
     ),
 }
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-def test_what_no_run_writes_is_refused_with_a_word(out: Path, edit: Edit, sealed: bool) -> None:
+@pytest.mark.parametrize(("edit", "words"), EDITS.values(), ids=EDITS.keys())
+def test_what_no_run_writes_is_refused_with_a_word(
+    out: Path, edit: Edit, words: str, sealed: bool
+) -> None:
     path = checkpoints(out)[0]
     with (sealed_anew if sealed else as_older)(path) as file:
         edit(file)
     with pytest.raises(CheckpointError) as caught, CheckpointFile(path) as checkpoint_file:
         checkpoint_file.recomputed_digest()
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    message = str(caught.value)
+    assert str(path) in message and words in message and "\n" not in message
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Do comparison, export, the commands and `neocpu.load` say what is in the file?"""
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -96,6 +97,14 @@ def test_diff_of_a_row_that_only_one_has_learnt(written: Path, tmp_path: Path) -
         done.output
         == f"step: 5 | 6\ntables/C4 row {row}, sum: 0.5 (0x3f000000) | 2.5 (0x40200000)\n"
     )
+
+
+def test_diff_of_a_dense_parameter(written: Path, tmp_path: Path) -> None:
+    world = make(SingleComm(), TABLE_WISE)
+    world.dense.state["exp_avg"][4 * 13 + 2] = 8.0  # of the first layer's bias
+    checkpoint.save(tmp_path / "b", world, 5)
+    done = invoke("diff", written, checkpoint.checkpoints(tmp_path / "b")[0])
+    assert re.fullmatch(r"dense/\S+ row 2, exp_avg: \S+ \(.*\) \| 8\.0 \(0x41000000\)\n", done.output)
 
 
 def test_diff_says_what_changed_in_the_config(written: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from neocpu.oracle.course.units import UNITS
 from neocpu.oracle.course.units import run as run_unit
 from neocpu.plan.search.partition import Packing, greedy
 from neocpu.tables.tiers.cache import Cache
+from tests import recorded
 from tests.course_answers import ANSWERS
 from tests.course_mistakes import EDIT, MISTAKES
 
@@ -88,6 +89,21 @@ def test_the_solution_of_a_unit_passes(unit: CourseUnit) -> None:
     for exercise, line in zip(unit.exercises, marks.lines):
         count = len(list(exercise.problems()))
         assert line == f"{exercise.function}: right on all {count} problems"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=NAMES)
+def test_the_problems_are_those_of_the_years_before(unit: CourseUnit) -> None:
+    entries: list[recorded.Entry] = []
+    for exercise in unit.exercises:
+        for problem in exercise.problems():
+            for name, value in problem.arguments.items():
+                label = f"{exercise.function}, {problem.about}: {name}"
+                if isinstance(value, np.ndarray):
+                    numbers = recorded.summary(value) if value.dtype.kind in "iufb" else []
+                    entries.append((f"{label} {value.dtype}", [*value.shape, *numbers]))
+                else:
+                    entries += [(label, []), *recorded.lines_of(repr(value))]
+    recorded.check(f"course {unit.name}", entries)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=NAMES)

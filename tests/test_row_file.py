@@ -17,7 +17,7 @@ from neocpu.tables.storage import extents, row_log
 from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.extents import RowTable
 from neocpu.tables.storage.row_file import RowFile
-from neocpu.tables.storage.row_io import Access
+from neocpu.tables.storage.row_io import Access, RawFile
 from neocpu.tables.storage.row_tools import verify
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -247,6 +247,47 @@ def test_dropped_pages_are_read_again(tmp_path: Path, reads: str) -> None:
         file.drop_pages()
         fill(file, np.random.default_rng(3), model)
         assert content(file) == model
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux says what is cached")
+@pytest.mark.parametrize(("cold", "asked"), [(0, False), (2, False), (3, True), (None, False)])
+def test_pages_of_cold_records_are_asked_for_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: int | None, asked: bool
+) -> None:
+    """They are cold where more than an eighth of 16 is; None: the system cannot say."""
+    places = extents.Extents("records", 16, 1000, np.array([8192, 40960]))
+    slots = np.insert(np.arange(32)[::-1], 7, -1)  # one is no row
+    sampled: list[int] = []
+    pages: list[int] = []
+
+    def preadv(handle: int, buffers: list[bytearray], at: int, flags: int) -> int:
+        assert len(buffers[0]) == 1 and flags == os.RWF_NOWAIT
+        sampled.append(at)
+        if cold is None:
+            raise OSError("not supported")
+        if len(sampled) <= cold:
+            raise BlockingIOError
+        return 1
+
+    def advise(handle: int, at: int, count: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_WILLNEED
+        pages.extend(range(at // 4096, -(-(at + count) // 4096)))
+
+    path = tmp_path / "records"
+    path.write_bytes(np.arange(1 << 16, dtype=np.uint16).tobytes())
+    raw = RawFile(os.open(path, os.O_RDONLY), False, Access(), Device())
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    out = np.zeros((33, 1000), np.uint8)
+    raw.gather(places, slots, out)
+    raw.close()
+    begins = [40960 * (s // 16) + 8192 * (s < 16) + s % 16 * 1000 for s in slots if s >= 0]
+    whole = np.frombuffer(path.read_bytes(), np.uint8)
+    for record, begin in zip(out[slots >= 0], begins):
+        np.testing.assert_array_equal(record, whole[begin : begin + 1000])
+    assert len(sampled) == (1 if cold is None else 16) and {*sampled} <= {*begins}
+    needed = {at // 4096 for begin in begins for at in (begin, begin + 999)}
+    assert pages == (sorted(needed) if asked else [])
 
 
 def test_tier_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
