@@ -29,15 +29,15 @@ batch_size = {BATCH}
 """
 
 
-def write_log(path: Path, spoil: int | None = None) -> Path:
+def write_log(path: Path, spoil: int | slice | None = None, value: float = np.nan) -> Path:
     """A log of two features, one of them multi-hot.
 
-    spoil: a sample whose dense values are not numbers.
+    spoil: a sample, or several, whose dense values are `value`.
     """
     random = np.random.default_rng(5)
     dense = random.standard_normal((ROWS, 3)).astype(np.float32)
     if spoil is not None:
-        dense[spoil] = np.nan
+        dense[spoil] = value
     lengths = random.integers(0, 4, ROWS).astype(np.int32)
     codes = {
         "one": random.integers(0, 20, ROWS).astype(np.uint32),

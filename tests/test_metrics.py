@@ -126,10 +126,17 @@ def test_exact_sum_loses_nothing(seed: int, n: int) -> None:
 
 def test_window_forgets_the_oldest_batch() -> None:
     p, y = sample(1, 30)
-    window = Window(2)
-    for lo in (0, 10, 20):
-        window.add(p[lo : lo + 10], y[lo : lo + 10])
-    assert window.metrics("bce", SingleComm()) == compute(p[10:], y[10:], "bce", SingleComm())
+    losses = np.linspace(0, 9, 30, dtype=np.float32)
+    for loss, mean in (("bce", "logloss"), ("mse", "mse")):
+        window = Window(2)
+        for lo in (0, 10, 20):
+            batch = slice(lo, lo + 10)
+            window.add(p[batch], y[batch], losses[batch])
+        measured = window.metrics(loss, SingleComm())
+        assert measured == compute(p[10:], y[10:], loss, SingleComm(), losses[10:])
+        # the loss that was minimised, not that of the predictions
+        assert getattr(measured, mean) == losses[10:].mean(dtype=np.float64)
+        assert measured.calibration == compute(p[10:], y[10:], loss, SingleComm()).calibration
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 300), grid=st.sampled_from([0, 2, 30]))

@@ -112,8 +112,9 @@ def test_lines_on_training_are_those_of_any_ranks_and_agree_with_full_measuremen
     for _ in range(3):
         p = generator.random(50, np.float32)
         y = (generator.random(50) < 0.3).astype(np.float32)
-        window.add(p, y)
-        log_of_run.add(Outcome(p, y, -np.where(y == 1, np.log(p), np.log1p(-p))))
+        outcome = Outcome(p, y, -np.where(y == 1, np.log(p), np.log1p(-p)))
+        window.add(p, y, outcome.loss)
+        log_of_run.add(outcome)
     cheap = log_of_run.metrics(SingleComm())
     full = window.metrics("bce", SingleComm())
     for name in ("samples", "logloss", "ne", "calibration"):

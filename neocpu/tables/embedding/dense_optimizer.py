@@ -53,6 +53,12 @@ class DenseOptimizer:
             self.state[AVERAGE] = parameters.copy()
         self._scratch = np.empty(parameters.size, np.float32)
 
+    def scale_rates(self, factor: float) -> None:
+        """Multiply the learning rates of all parameters."""
+        self._runs = tuple(
+            run._replace(optimizer=run.optimizer.scaled(factor)) for run in self._runs
+        )
+
     def step(self, gradient: Floats, step: int, span: slice = slice(None)) -> None:
         """One update of a part of the parameters from its gradient (not modified); `step` counts
         from 1.

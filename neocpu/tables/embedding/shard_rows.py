@@ -44,6 +44,8 @@ class ShardRows:
     huge : ask for huge pages: faster, but then a touched row may cost two mebibytes.
     slots : rows of every shard that there is room for, i64[H]; None: all. With fewer, a subclass
         decides which rows are in them.
+
+    Attribute: refuses_overflow, is an update that makes a row infinite an error (`overflow.py`)?
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class ShardRows:
         self.optimizer = optimizer
         self.rule = optimizer.rule
         self.rounds = optimizer.rounds
+        self.refuses_overflow = False
         self._hyper_step: int | None = None  # the step of `_hypers`
         self._hypers: list[HyperParameters] = []  # of each of `_optimizers`
         # shard i learns with the numbers of that of _group_of[i]

@@ -25,6 +25,7 @@ from neocpu.kernels.records import Segments, one_by_one
 from neocpu.kernels.rows import update
 from neocpu.tables.embedding import words
 from neocpu.tables.embedding.lookups import EntryLayout, ExtraWords, Lookups, Merged, Words
+from neocpu.tables.embedding.overflow import at_risk, refuse_overflow
 from neocpu.tables.embedding.rows import NONE, RowStore, StepRule, runs
 from neocpu.tables.embedding.shard_rows import ShardRows
 from neocpu.tables.embedding.sorting import sort
@@ -118,6 +119,11 @@ class TableBatchedEmbedding(ShardRows):
         self._group_of = np.array([group_of[optimizer] for optimizer in optimizers], np.int64)
         self._hyper_step = None
 
+    def scale_rates(self, factor: float) -> None:
+        """Multiply the learning rates of all shards."""
+        self._optimizers = tuple(optimizer.scaled(factor) for optimizer in self._optimizers)
+        self._hyper_step = None
+
     def _hyper(self, step: int, group: int = 0) -> HyperParameters:
         """What the rule reads at `step`, worked out once for the shards of a group."""
         if self._hyper_step != step:
@@ -151,6 +157,14 @@ class TableBatchedEmbedding(ShardRows):
                 segments.part(lo, hi).unique,
                 gradient,
             )
+        if self.refuses_overflow and at_risk(gradient, segments.weights):
+            for shard, lo, hi in segments.spans():
+                self._check(shard, segments.unique[lo:hi], located.unique[lo:hi], step)
+
+    def _check(self, shard: int, rows: Ints, slots: Ints, step: int) -> None:
+        """Raise TrainingError if an update made rows of a shard, in these slots, not finite."""
+        first = int(self._places.row0[shard])
+        refuse_overflow(self._spec(shard), first, rows, self.state(shard), slots, step)
 
     def _located(self, segments: Segments) -> Segments:
         """The same, with slots in place of rows that are about to change."""
@@ -297,8 +311,11 @@ class TableBatchedEmbedding(ShardRows):
             self._hyper(step, int(self._group_of[shard])),
         )
         # codes are rounded once, after the last phase
-        if round_number == len(self.rounds) - 1:
-            store.close(self._places, segments, offsets, merged.weights, step, rows)
+        if round_number < len(self.rounds) - 1:
+            return
+        store.close(self._places, segments, offsets, merged.weights, step, rows)
+        if self.refuses_overflow and at_risk(merged.gradient, NONE):
+            self._check(shard, rows, segments.unique, step)
 
     def merge_words(
         self, layout: EntryLayout, lookups: Lookups, grad: Floats

@@ -7,8 +7,8 @@ themselves are in `neocpu/kernels/rows/rules.py`.
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, NamedTuple
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 
@@ -246,6 +246,10 @@ class SparseOptimizer:
     def _later(self) -> list[str]:
         names = [spec.name for spec in fields(self)]
         return names[names.index("momentum") :]
+
+    def scaled(self, factor: float) -> Self:
+        """The same with another learning rate."""
+        return replace(self, learning_rate=self.learning_rate * factor)
 
     def hyper(self, step: int) -> HyperParameters:
         """What the rule reads at `step` (from 1), in fp32."""

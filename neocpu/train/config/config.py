@@ -321,6 +321,10 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
         raise reader.wrong(
             "training.patience", f"it counts measurements of the valid split; set {key} too"
         )
+    if not 0 < training.roll_back_rate <= 1:
+        raise reader.wrong(
+            "training.roll_back_rate", f"{training.roll_back_rate} must be above 0, and 1 at most"
+        )
     _check_data(reader, config)
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)

@@ -20,6 +20,10 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 
 # more than any machine has cores for one rank
 MOST_THREADS = 1024
+# what a run does where a loss or a gradient is not finite
+STOP = "stop"
+SKIP = "skip"
+ROLL_BACK = "roll_back"
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,10 @@ class TrainingConfig:
     and refuses another one.
     patience : measurements of the valid split without a better loss after which the run ends
     (0: it never ends for that).
+    on_nonfinite : what a run does where a loss or a gradient is not finite, or of 2^63 and more.
+    "stop": it ends, and says where; "skip": nothing of that step is written, and it goes on;
+    "roll_back": it goes on from its newest checkpoint, with all learning rates times
+    `roll_back_rate` (docs/see.md).
     """
 
     batch_size: Annotated[int, Limits(least=1, most=2**31 - 1)] = 2048
@@ -91,6 +99,8 @@ class TrainingConfig:
     init_state: bool = True
     init_digest: str = ""
     patience: int = 0
+    on_nonfinite: Annotated[str, Limits((STOP, SKIP, ROLL_BACK))] = STOP
+    roll_back_rate: float = 0.5
 
     def start(self) -> dict[str, object]:
         """What the run starts from, as far as it decides the bits; {}: initial values."""

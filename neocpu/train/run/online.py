@@ -234,6 +234,7 @@ class OnlineTrainer(Trainer):
     """
 
     online = True
+    can_roll_back = False
 
     def __init__(
         self,
@@ -302,7 +303,8 @@ class OnlineTrainer(Trainer):
         # before the rows of its new codes are known: as a model in use would meet them
         grouping = grouping_of(self.config.eval, loader.dataset)
         metrics = evaluate(world, loader.batches(0, 0), grouping=grouping)
-        self._report(SPLIT, metrics, {"file": file.name})
+        file_note = {"file": file.name}
+        self.report.metrics(self.steps_taken, self.samples, SPLIT, metrics, file_note)
         # checkpoints note it: the summary of a resumed run covers files of earlier runs
         file.metrics = metrics.to_dict()
         if file.training_vocabularies:

@@ -47,6 +47,7 @@ class Recovery:
         self._patience: Patience | None = None
         self.digest = ""  # of the newest checkpoint that this run began
         self.resumed_from: Path | None = None
+        self.noted: JsonObject = {}  # of the checkpoint that it resumed from
         self._begun = -1  # step of the newest checkpoint, and the seconds of steps until then
         self._begun_at = 0.0
         self._safe = -1  # step of the newest complete one, and the seconds of steps until then
@@ -76,12 +77,13 @@ class Recovery:
             return 0
         path, step = resumed
         self._saver.resume(path, step)
-        if self._patience is not None:
-            from neocpu.train.checkpoint.reading import CheckpointFile
+        from neocpu.train.checkpoint.reading import CheckpointFile
 
-            with CheckpointFile(path) as file:
-                # else a run that is killed often enough would never end for want of patience
-                self._patience.resume(file.data().get(NOTE))
+        with CheckpointFile(path) as file:
+            self.noted = file.data()
+        if self._patience is not None:
+            # else a run that is killed often enough would never end for want of patience
+            self._patience.resume(self.noted.get(NOTE))
         self.resumed_from = path
         self._begun = step
         self._safe = step

@@ -5,13 +5,15 @@ of this rank and loads the newest checkpoint; then it takes steps, and sums up. 
 that story; its parts are files of this folder. What one step does is in `step.py`.
 """
 
+import gc
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neocpu.core.cores import roam
 from neocpu.core.floats import keep_subnormals, require_subnormals
-from neocpu.core.types import Tree
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_kernels
@@ -21,13 +23,21 @@ from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train.advice.complaints import advise
 from neocpu.train.before.beginning import Beginning, begin
 from neocpu.train.before.datasets import Splits, open_splits
-from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
+from neocpu.train.before.plans import (
+    make_plan,
+    memory_plan,
+    plans_in_seconds,
+    table_lines,
+    warn_of_leaves,
+)
 from neocpu.train.before.room import PlannedRun, check_room, remove_row_files, row_folder
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.config.config import Config
-from neocpu.train.run.evaluate import grouping_of, metrics_of, score
+from neocpu.train.run.evaluate import grouping_of
 from neocpu.train.run.folder import RunLock
-from neocpu.train.run.patience import Patience
+from neocpu.train.run.measurements import Measurements
+from neocpu.train.run.mishaps import NOTE as MISHAPS
+from neocpu.train.run.mishaps import Mishaps, RollBack
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.summary import sent_matrix, summarise
 from neocpu.train.run.verdict import verdict
@@ -35,17 +45,13 @@ from neocpu.train.step.pipeline import look_ahead
 from neocpu.train.step.schedule import LOG_DUE, SIGNAL, STOP_ASKED, BatchSchedule, Stopped
 from neocpu.train.step.step import Steps
 from neocpu.train.step.world import World, build
-from neocpu.train.watch.metrics import Metrics, Window
-from neocpu.train.watch.reliability import deciles, reliability
+from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.results import RunReport
 from neocpu.train.watch.step_watch import StepClock, StepWatch
-from neocpu.train.watch.train_log import TrainLog
 
 if TYPE_CHECKING:
     from neocpu.plan.machines.machine import Machine
     from neocpu.train.watch.trace import RunTrace
-
-WINDOW = 100  # batches that training metrics look back on
 
 
 class Trainer:
@@ -62,11 +68,13 @@ class Trainer:
         ranks together use every core once. None: the process is the caller's.
     trace : of the steps, if one is wanted.
 
-    Class attribute: online, whether it trains on file after file (`online.py`). Attributes:
-    steps_taken; samples, of all ranks, that those steps trained on; world, once built.
+    Class attributes: online, whether it trains on file after file (`online.py`); can_roll_back,
+    whether it can go back to a checkpoint. Attributes: steps_taken; samples, of all ranks, that
+    those steps trained on; world, once built.
     """
 
     online = False
+    can_roll_back = True
 
     def __init__(
         self,
@@ -88,17 +96,14 @@ class Trainer:
         self.steps_taken = 0
         self.samples = 0
         self.world: World | None = None
+        self._rebuild: Callable[[], World] | None = None
         self._recovery: Recovery | None = None
         self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
         self._bind = started is not None
         self._clock = StepClock(time.time() if started is None else started)
-        self._window = Window(WINDOW)
-        metric = "mse" if config.model.loss == "mse" else "logloss"
-        self._patience = Patience(config.training.patience, metric)
-        self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
-        # by split, of its newest measurement
-        self._calibration: dict[str, dict[str, object]] = {"reliability": {}, "deciles": {}}
-        self._log = TrainLog(config.training.log_every, config.model.loss, WINDOW, self._clock)
+        self._mishaps = Mishaps(config, self.can_roll_back, self.report.tell)
+        self._measurements = Measurements(config, self.comm, self.report, self._clock)
+        self._patience = self._measurements.patience
 
     def run(self) -> dict[str, Any]:
         """Train to the end of the configured steps; the summary, as `run.json` has it.
@@ -141,15 +146,12 @@ class Trainer:
         # data before the plan: the batch size and the lookups follow from it
         splits = self._open(beginning)
         self.report.note("data are open")
-        self._warn_of_leaves()
+        warn_of_leaves(self.config.training.leaves, self.comm.size, tell)
         self._heed(stop)
         world, schedule = self._prepare(splits)
         self._heed(stop)
         beginning.take_over(world, splits, tell)
-        recovery = self._recovery = Recovery(
-            self.out, world, splits.description(), self._clock, splits.vocabularies
-        )
-        recovery.watch(self._patience)
+        recovery = self._recover(world, splits)
         if self.resume:
             self._go_on(recovery, schedule)
         self.report.config(self.config)  # not before a resume that may be refused
@@ -160,7 +162,15 @@ class Trainer:
             warm_caches(world, schedule.loader, self.steps_taken > 0)
         self._watch.start()
         stop.start()
-        self._train(world, schedule, splits, recovery, stop)
+        while True:
+            try:
+                self._train(world, schedule, splits, recovery, stop)
+                break
+            except RollBack:
+                recovery.finish(self.steps_taken)
+                # tables take memory: the old ones go before the new ones come
+                del world, recovery
+                world, recovery = self._roll_back(splits, schedule)
         self._watch.stop(tell)
         return self._finish(world, splits, recovery)
 
@@ -170,18 +180,6 @@ class Trainer:
             raise Stopped(number, self.steps_taken)
 
     # ---- before the first step ----
-
-    def _warn_of_leaves(self) -> None:
-        """Say so where some ranks have no samples of a batch."""
-        leaves = self.config.training.leaves
-        ranks = self.comm.size
-        if ranks > leaves:
-            enough = 1 << (ranks - 1).bit_length()
-            self.report.tell(
-                f"warning: {ranks} ranks but training.leaves = {leaves}: {ranks - leaves} of them "
-                "get no samples and only hold rows of tables. Take fewer ranks, or set "
-                f"training.leaves = {enough}, which changes the digest"
-            )
 
     def _open(self, beginning: Beginning) -> Splits:
         """Open the data of the run."""
@@ -224,7 +222,8 @@ class Trainer:
         if self._bind:
             # after the kernels are compiled, which takes other cores too
             bind_kernel_threads(comm)
-        self.world = self._build(plan, splits, huge, memory)
+        self._rebuild = partial(self._build, plan, splits, huge, memory)
+        self.world = self._rebuild()
         return self.world, schedule
 
     def _build(self, plan: Plan, splits: Splits, huge: bool, memory: MemoryPlan) -> World:
@@ -232,10 +231,33 @@ class Trainer:
         dense_features = splits.dense_features
         return build(self.config, self.comm, plan, dense_features, huge=huge, memory=memory)
 
+    def _recover(self, world: World, splits: Splits) -> Recovery:
+        """What writes the checkpoints of a world."""
+        recovery = self._recovery = Recovery(
+            self.out, world, splits.description(), self._clock, splits.vocabularies
+        )
+        recovery.watch(self._patience)
+        return recovery
+
+    def _roll_back(self, splits: Splits, schedule: BatchSchedule) -> tuple[World, Recovery]:
+        """Build tables and model anew, from the newest checkpoint. Collective."""
+        assert self.world is not None and self._rebuild is not None
+        self.world.embedding.tbe.close()
+        self.world = self._recovery = None
+        gc.collect()  # steps and their stages refer to one another
+        self.world = self._rebuild()
+        recovery = self._recover(self.world, splits)
+        self._go_on(recovery, schedule)
+        self._measurements.forget()
+        return self.world, recovery
+
     def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
         """Take up the run where its newest checkpoint left it."""
         self.steps_taken = recovery.resume(self.report.tell)
         self.samples = schedule.samples_after(self.steps_taken)
+        self._mishaps.resume(recovery.noted.get(MISHAPS))
+        assert self.world is not None
+        self.world.scale_rates(self._mishaps.rate)
         total = schedule.total_steps
         if recovery.resumed_from is not None and self.steps_taken >= total:
             self.report.tell(
@@ -260,7 +282,9 @@ class Trainer:
         batches = schedule.batches(self.steps_taken)
         early = look_ahead(world.embedding.env.memory, self.config.memory)
         steps = world.step.over(batches, self.steps_taken + 1, early)
-        self._log.begin(self.steps_taken, self.config.optimizer)
+        self._measurements.log.begin(self.steps_taken, self._mishaps.scaled(self.config.optimizer))
+        if self._mishaps.rolls_back and not self.steps_taken:
+            recovery.save(0)  # else there is nothing to go back to before the first checkpoint
         with self.report.progress(total, self.steps_taken) as advance:
             while self.steps_taken < total and not self._patience.ended:
                 recovery.poll(self.steps_taken)
@@ -303,7 +327,9 @@ class Trainer:
             return SIGNAL * stop.number
         if self.report.stop_asked:
             return STOP_ASKED
-        return LOG_DUE if self.comm.rank == 0 and self._log.due(self.steps_taken) else 0
+        return (
+            LOG_DUE if self.comm.rank == 0 and self._measurements.log.due(self.steps_taken) else 0
+        )
 
     def _step(self, steps: Steps) -> tuple[int, int]:
         """Train on the next batch; steps taken, and samples of all ranks in the batch."""
@@ -312,61 +338,33 @@ class Trainer:
         with self._watch.counting():
             batch, outcome = steps.next()
         self._watch.end_step()
-        self._window.add(outcome.prediction, outcome.labels)
-        self._log.add(outcome)
+        if outcome.fault:
+            self._left_out(steps, outcome.fault)
+        else:
+            self._mishaps.sound()
+            self._measurements.add(outcome)
         self.steps_taken += 1
         self.samples += batch.samples
         self._clock.stop(batch.samples)
         return self.steps_taken, batch.samples
 
+    def _left_out(self, steps: Steps, fault: str) -> None:
+        """Nothing of a step was written: do what the config says."""
+        assert self._recovery is not None
+        try:
+            self._mishaps.met(self.steps_taken + 1, fault)
+        except RollBack:
+            steps.close()
+            raise
+        self._recovery.note(MISHAPS, self._mishaps.to_note())
+
     def _log_training(self) -> None:
         """A line of metrics.jsonl on the last training batches, which costs next to nothing."""
-        metrics = self._log.metrics(self.comm)
-        pace = self._log.pace(self.steps_taken)
-        self.report.note(self._pace_text(pace))
-        self.report.metrics(self.steps_taken, self.samples, "train", metrics, pace, shown=False)
-
-    def _pace_text(self, pace: dict[str, object]) -> str:
-        """How this rank gets on, for its log."""
-        waited = sum(self.comm.sent.waited.values())
-        return (
-            f"step {self.steps_taken}: {pace['seconds']:.3f} s of steps so far; exchanges waited "
-            f"{waited:.3f} s"
-        )
+        self._measurements.log_training(self.steps_taken, self.samples)
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
-        step, known = self._measured
-        if step != self.steps_taken:
-            known = {}
-        metrics = dict(known)
-        loss = self.config.model.loss
-        if not metrics:
-            metrics["train"] = self._window.metrics(loss, self.comm)
-        for name in names:
-            if splits.has(name) and name not in metrics:
-                scores = score(world, splits.loader(name).batches(0, 0))
-                grouping = grouping_of(self.config.eval, splits.datasets[name])
-                for head, measured in metrics_of(world, scores, grouping).items():
-                    metrics[f"{name}:{head}" if head else name] = measured
-                p, y, _ = scores[""]
-                self._calibration["reliability"][name] = reliability(p, y, loss, self.comm)
-                self._calibration["deciles"][name] = deciles(p, y, loss, self.comm)
-        pace = self._log.pace(self.steps_taken)
-        self.report.note(f"measured {', '.join(metrics)}; {self._pace_text(pace)}")
-        for name in [name for name in metrics if name not in known]:
-            self._report(name, metrics[name], pace if name == "train" else None)
-        if "valid" in metrics and "valid" not in known:
-            every = self.config.eval.every_steps
-            due = bool(every) and self.steps_taken % every == 0
-            self._patience.measured(self.steps_taken, metrics["valid"], due)
-        # the summary asks again after the last step; a split is scored once
-        self._measured = (self.steps_taken, metrics)
-        return metrics
-
-    def _report(self, split: str, metrics: Metrics, extra: Tree | None) -> None:
-        """A line of metrics.jsonl after the steps taken; extra : further keys (None: none)."""
-        self.report.metrics(self.steps_taken, self.samples, split, metrics, extra)
+        return self._measurements.measure(self.steps_taken, self.samples, world, splits, names)
 
     # ---- after the last step ----
 
@@ -387,7 +385,7 @@ class Trainer:
             sum_traffic([rank["sent"] for rank in traffic]),
             recovery,
         )
-        summary |= self._calibration
+        summary |= self._measurements.calibration | self._mishaps.to_note()
         summary |= verdict(self.config, splits, metrics, self.comm, self.report.tell)
         summary["sent"] = sent_matrix(traffic, self.comm.ranks_per_node)
         summary["exchanges"] = self._watch.report()

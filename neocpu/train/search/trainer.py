@@ -21,8 +21,9 @@ from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train.before.beginning import Beginning
 from neocpu.train.before.datasets import Splits
 from neocpu.train.config.config import Config
+from neocpu.train.run.measurements import WINDOW
 from neocpu.train.run.recovery import Recovery
-from neocpu.train.run.trainer import WINDOW, Trainer
+from neocpu.train.run.trainer import Trainer
 from neocpu.train.search.cost import CostInputs, ModelCost, hard
 from neocpu.train.search.decide import Deciding, Temper
 from neocpu.train.search.draws import gumbel
@@ -58,6 +59,8 @@ class SearchTrainer(Trainer):
     ------
     ConfigError : a section `search` that makes no space (see `space.space_of`).
     """
+
+    can_roll_back = False
 
     def __init__(self, config: Config, comm: Comm | None, out: str | Path, **options: Any) -> None:
         super().__init__(config, comm, out, **options)
@@ -164,7 +167,7 @@ class SearchTrainer(Trainer):
             number = self._thetas_taken
             draw = 2 * self.steps_taken + 1
             outcome = self._deciding.step(batch, number, draw, self._temperature)
-            self._theta_window.add(outcome.prediction, outcome.labels)
+            self._theta_window.add(outcome.prediction, outcome.labels, outcome.loss)
         return taken
 
     def _log_training(self) -> None:

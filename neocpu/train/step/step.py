@@ -7,15 +7,14 @@ Each stage of `core/stages.py` is a method here; `pipeline.py` calls them in the
 ahead of their time, as the kind of pipelining says.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import TrainingError
 from neocpu.core.stages import NONE_AHEAD, PIPELINES, STEP, pipelined
 from neocpu.core.trees import leaf_cuts, rank_samples
 from neocpu.parallel.embeddings.protocol import Embedding
@@ -28,12 +27,15 @@ from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layers.arrays import NodeGradient
 from neocpu.train.step.node_gradients import node_gradient
 from neocpu.train.step.pipeline import Pipeline, Work
+from neocpu.train.step.soundness import Soundness
 from neocpu.train.step.turn import BatchLike, DenseGradient, Outcome, Turn
 
 if TYPE_CHECKING:
     from neocpu.train.step.dynamic_kinds import DynamicKinds
     from neocpu.train.step.gradient_norm import GradientClip
     from neocpu.train.step.tower_gradients import TowerGradients
+
+BUCKETS = ("upper", "lower")
 
 
 @dataclass
@@ -52,12 +54,14 @@ class StepOptions:
     bucket_bytes : of dense gradients, fewer are not worth sums of their own.
     wire : of the dense gradients (None: fp32).
     clip_norm : of the gradient of all dense parameters, at most (0: any).
+    skips : a step whose numbers are not sound is left out; else it ends the run.
     """
 
     pipeline: str = "off"
     bucket_bytes: int = 0
     wire: Wire | None = None
     clip_norm: float = 0.0
+    skips: bool = False
 
 
 class TrainStep:
@@ -89,6 +93,7 @@ class TrainStep:
         self.dynamic = dynamic
         self._wire = options.wire
         self._clip = self._make_clip(options.clip_norm)
+        self._soundness = Soundness(model, embedding, optimizer, towers, dynamic, options.skips)
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
         self.buckets = self._make_buckets(options.bucket_bytes)
@@ -162,7 +167,7 @@ class TrainStep:
         Raises
         ------
         IndexRangeError : a row number outside its table, on every rank.
-        TrainingError : a loss that is not finite.
+        TrainingError : a number that is not sound (`soundness.py`).
         """
         return self.over(iter([batch]), step).next()[1]
 
@@ -230,11 +235,12 @@ class TrainStep:
         batch = turn.batch
         weights = getattr(batch, "weights", None)
         prediction, loss = self.model.loss_gradient(batch.labels, batch.samples, weights)
+        E = self._E[: batch.labels.size]
         # before the backward pass: no weight has met it yet
-        self._refuse_nonfinite(loss, batch, turn.step)
+        self._soundness.losses(turn, loss, E)
         for head, labels in self.model.with_heads(getattr(batch, "head_labels", None)):
             losses = head.loss_gradient(labels, batch.samples, weights)[1]
-            self._refuse_nonfinite(losses, batch, turn.step)
+            self._soundness.losses(turn, losses, E)
         turn.outcome = Outcome(prediction, batch.labels, loss)
 
     def node_gradients(self, samples: int) -> list[NodeGradient]:
@@ -259,14 +265,13 @@ class TrainStep:
 
     def _backward_lower(self, turn: Turn) -> None:
         turn.gradient = self.model.backward_lower()
+        self._soundness.pooled(turn)
 
     def _send_gradients(self, turn: Turn) -> Waitable:
         assert turn.gradient is not None
         # keys whose tables do not pool have gradients by lookup, not by bag
         terms = self.model.row_terms
         turn.update = self.embedding.start_backward(turn.gradient, turn.step, terms)
-        if self.dynamic is not None:
-            self.dynamic.note(turn.batch.sparse, turn.gradient)
         return turn.update
 
     def _merge(self, turn: Turn) -> None:
@@ -285,6 +290,7 @@ class TrainStep:
         # a model in one bucket has nothing to sum early
         if bucket.parameters.start == bucket.parameters.stop:
             return None
+        self._soundness.spoil(turn, [flat[bucket.parameters] for flat in self._nodes.values()])
         turn.sums[name] = self.start_sum(bucket)
         return turn.sums[name]
 
@@ -294,53 +300,53 @@ class TrainStep:
         return bucket.reduction.start(gradients)
 
     def _update(self, turn: Turn) -> None:
-        assert turn.update is not None
+        assert turn.update is not None and turn.outcome is not None and turn.gradient is not None
+        # the first to write: what ranks agree on is known before
+        if self._soundness.skips and self._soundness.agree(turn, self._gradients(turn, *BUCKETS)):
+            turn.outcome = replace(turn.outcome, fault=turn.fault)
+            return
+        if self.dynamic is not None:
+            self.dynamic.note(turn.batch.sparse, turn.gradient)
         turn.update.update_shards()
 
     def _apply(self, turn: Turn) -> None:
         assert turn.update is not None
+        if turn.fault:
+            self.embedding.tbe.settle()
+            return
         turn.update.update_replicas()
 
-    def _update_dense(self, turn: Turn, name: str) -> None:
-        if self._clip is not None:
-            if name == "lower":  # the last sums: a norm needs those of all parameters
-                self._update_clipped(turn, self._clip)
-            return
-        if name in turn.sums:
-            gradient = turn.sums[name].wait()
-            self.optimizer.step(gradient, turn.step, self.buckets[name].parameters)
-        if name == "lower" and self.towers is not None:
-            self.towers.update(self.optimizer, turn.batch.samples, turn.step)
-
-    def _update_clipped(self, turn: Turn, clip: "GradientClip") -> None:
-        """Update all dense parameters, from gradients that are scaled down together."""
+    def _gradients(self, turn: Turn, *names: str) -> list[DenseGradient]:
+        """Sums over all ranks of the parameters of some buckets; towers come with the lower one."""
         gradients = [
-            DenseGradient(self.buckets[name].parameters.start, sums.wait())
-            for name, sums in turn.sums.items()
+            DenseGradient(self.buckets[name].parameters.start, turn.sums[name].wait())
+            for name in names
+            if name in turn.sums
         ]
-        exchange = None
-        if self.towers is not None:
+        if "lower" in names and self.towers is not None:
+            if turn.tower_sums is None:
+                turn.tower_sums = self.towers.reduce(turn.batch.samples)
+            gradients += turn.tower_sums
+        return gradients
+
+    def _update_dense(self, turn: Turn, name: str) -> None:
+        if turn.fault:
+            return
+        updated: Iterable[DenseGradient]
+        if self._clip is None:
+            updated = gradients = self._gradients(turn, name)
+        elif name == "upper":
+            return  # a norm needs the sums of all parameters, and the lower ones come last
+        else:
+            gradients = self._gradients(turn, *BUCKETS)
             # the norm is of all dense parameters, those of other nodes' towers included
-            gradients += self.towers.reduce(turn.batch.samples)
-            exchange = self.towers.share
-        for first, gradient in clip.scaled(gradients, exchange):
+            share = None if self.towers is None else self.towers.share
+            updated = self._clip.scaled(gradients, share)
+        self._soundness.gradients(turn, gradients)
+        for first, gradient in updated:
             part = slice(first, first + gradient.size)
             self.optimizer.step(gradient, turn.step, part)
-
-    def _refuse_nonfinite(self, loss: NDArray[np.float32], batch: BatchLike, step: int) -> None:
-        """Raise TrainingError for the first sample of this rank whose loss is not finite."""
-        finite = np.isfinite(loss)
-        if finite.all():
-            return
-        sample = int(np.argmin(finite))
-        first, _ = rank_samples(self.comm.rank, self.comm.size, batch.samples, self.leaves)
-        finite_inputs = np.isfinite(batch.dense[sample]).all() and np.isfinite(batch.labels[sample])
-        raise TrainingError(
-            f"step {step}: the loss of sample {first + sample} of the batch is {loss[sample]} "
-            f"(its inputs are {'finite' if finite_inputs else 'not finite'}); lower "
-            "optimizer.dense.learning_rate or optimizer.sparse.learning_rate, or resume from an "
-            "earlier checkpoint"
-        )
+        self._soundness.states(turn, gradients)
 
 
 class Steps:

@@ -63,12 +63,6 @@ class TowerGradients:
         self._wire = wire
         self._buffers = Buffers()
 
-    def update(self, dense: DenseOptimizer, batch: int, step: int) -> None:
-        """Train this node's towers; batch : samples of the last backward pass. Collective."""
-        # the other nodes' copies are stale from here on, until `gather`
-        for first, gradient in self.reduce(batch):
-            dense.step(gradient, step, slice(first, first + gradient.size))
-
     def reduce(self, batch: int) -> list[DenseGradient]:
         """Gradients of this node's towers; batch : samples of the last backward pass. Collective.
 

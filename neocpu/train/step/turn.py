@@ -47,12 +47,13 @@ class BatchLike(Protocol):
 class Outcome:
     """Predictions f32[b], labels f32[b] and per-sample losses f32[b] of this rank's samples.
 
-    No weight has touched the losses.
+    No weight has touched the losses. fault : why nothing was updated ("": everything was).
     """
 
     prediction: NDArray[np.float32]
     labels: NDArray[np.float32]
     loss: NDArray[np.float32]
+    fault: str = ""
 
 
 @dataclass
@@ -60,7 +61,8 @@ class Turn:
     """A batch on its way through the stages.
 
     step : of the optimizers, counted from 1. input, lookup, gradient (dE), update, sums : what its
-    stages have made so far; sums by bucket.
+    stages have made so far; sums by bucket, those of towers that run on their nodes apart.
+    fault : a number that is not sound, where such steps are left out (`soundness.py`).
     """
 
     batch: BatchLike
@@ -70,4 +72,6 @@ class Turn:
     gradient: NDArray[np.float32] | None = None
     update: UpdateUnderWay | None = None
     sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
+    tower_sums: list[DenseGradient] | None = None
+    fault: str = ""
     outcome: Outcome | None = None

@@ -20,6 +20,7 @@ from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.feature_groups import key_groups
 from neocpu.tables.specs.optimizer_groups import dense_runs
 from neocpu.train.config.config import Config
+from neocpu.train.config.settings import STOP
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.step.step import StepOptions, TrainStep
 
@@ -47,6 +48,11 @@ class World:
     step: TrainStep
     towers: "TowerGradients | None" = None
     dynamic: "DynamicKinds | None" = None
+
+    def scale_rates(self, factor: float) -> None:
+        """Multiply the learning rates of tables and dense parameters."""
+        self.embedding.tbe.scale_rates(factor)
+        self.dense.scale_rates(factor)
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
@@ -100,6 +106,7 @@ def build(
     of_table = config.table_optimizers()
     shards = plan.local(comm.rank)
     embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])
+    embedding.tbe.refuses_overflow = True
     dynamic = _dynamic(config, comm, plan, model, embedding)
     return World(
         config=config,
@@ -134,6 +141,7 @@ def _step_options(config: Config) -> StepOptions:
         bucket_bytes=config.training.bucket_bytes,
         wire=Wire.of(config.wires.specs.dense, backward=True),
         clip_norm=config.optimizer.clip_norm,
+        skips=config.training.on_nonfinite != STOP,
     )
 
 

@@ -2,7 +2,8 @@
 
 Every number is made of exact sums of its terms, so the order of addition does not matter:
 
-    logloss      mean of -log(p) for clicks, -log(1 - p) for the others, in fp64 (p inside `CLIP`)
+    logloss      mean of -log(p) for clicks, -log(1 - p) for the others, in fp64 (p inside `CLIP`);
+                 of batches that were trained on the mean of their losses (`Window`)
     ne           normalised entropy: logloss / entropy of the split's own click rate (He et al.
                  2014; Neo's metric)
     auc          (pairs of a click above a non-click + half of those with equal p) / all such pairs,
@@ -62,24 +63,28 @@ class Metrics:
         return values | dict(self.ranking)
 
 
-def compute(scores: F32, labels: F32, loss: str, comm: Comm) -> Metrics:
+def compute(scores: F32, labels: F32, loss: str, comm: Comm, losses: F32 | None = None) -> Metrics:
     """Metrics over all ranks' samples: predictions f32[n] and labels f32[n] of this rank.
 
     Collective.
 
     loss : "bce" (scores are probabilities) or "mse" (scores are numbers).
+    losses : f32[n], of the logits, where they are known; None: those of the scores.
     """
     p = scores.astype(np.float64)
     y = labels.astype(np.float64)
     if loss == "mse":
-        return _regression(comm, p, y)
+        return _regression(comm, p, y, (p - y) * (p - y) if losses is None else losses)
     clicked = y == 1
-    # clipped: an fp32 sigmoid reaches 0 and 1, whose loss is infinite
-    losses = y * -log(np.maximum(p, CLIP[0])) + (1.0 - y) * -log1p(-np.minimum(p, CLIP[1]))
+    if losses is None:
+        # clipped: an fp32 sigmoid reaches 0 and 1, whose loss is infinite
+        terms = y * -log(np.maximum(p, CLIP[0])) + (1.0 - y) * -log1p(-np.minimum(p, CLIP[1]))
+    else:
+        terms = losses.astype(np.float64)
     right = ((p >= 0.5) == clicked).astype(np.float64)
     soft = ((y != 0) & (y != 1)).astype(np.float64)  # labels that are no class
     count, total_loss, predicted, clicks, correct, unclear = _totals(
-        comm, [np.ones_like(p), losses, p, y, right, soft]
+        comm, [np.ones_like(p), terms, p, y, right, soft]
     )
     auc = count_auc(scores, clicked, comm)
     n = int(count or 0)
@@ -125,9 +130,12 @@ def _log(x: float) -> float:
     return float(log(np.array([x]))[0])
 
 
-def _regression(comm: Comm, z: NDArray[np.float64], y: NDArray[np.float64]) -> Metrics:
-    """Metrics of numbers z f64[n] for labels y f64[n]."""
-    count, squares, predicted, labels = _totals(comm, [np.ones_like(z), (z - y) * (z - y), z, y])
+def _regression(
+    comm: Comm, z: NDArray[np.float64], y: NDArray[np.float64], errors: NDArray[np.floating]
+) -> Metrics:
+    """Metrics of numbers z f64[n] with squared errors [n] for labels y f64[n]."""
+    terms = [np.ones_like(z), errors.astype(np.float64), z, y]
+    count, squares, predicted, labels = _totals(comm, terms)
     n = int(count or 0)
     if not n or squares is None:
         return Metrics(n)
@@ -271,19 +279,22 @@ def _exchange(histogram: _Histogram, bounds: Ints, comm: Comm) -> _Histogram:
 
 
 class Window:
-    """The predictions of the last `size` batches, for metrics of training."""
+    """The predictions of the last `size` batches, for metrics of training.
+
+    Their loss is the one that was minimised, that of the logits, as in the lines between
+    measurements: a sample that is predicted with certainty and wrong counts in full.
+    """
 
     def __init__(self, size: int) -> None:
-        self._batches: deque[tuple[F32, F32]] = deque(maxlen=size)
+        self._batches: deque[tuple[F32, F32, F32]] = deque(maxlen=size)
 
-    def add(self, scores: F32, labels: F32) -> None:
-        """Remember this rank's predictions f32[b] and labels f32[b] of one batch (copied)."""
-        # the model's buffers belong to the next batch
-        self._batches.append((scores.copy(), labels.copy()))
+    def add(self, scores: F32, labels: F32, losses: F32) -> None:
+        """Remember this rank's predictions, labels and losses, f32[b] each, of one batch."""
+        # copies: the model's buffers belong to the next batch
+        self._batches.append((scores.copy(), labels.copy(), losses.copy()))
 
     def metrics(self, loss: str, comm: Comm) -> Metrics:
         """Metrics over what is remembered, of all ranks. Collective."""
-        empty = np.empty(0, np.float32)
-        all_scores = np.concatenate([empty, *(scores for scores, _ in self._batches)])
-        all_labels = np.concatenate([empty, *(labels for _, labels in self._batches)])
-        return compute(all_scores, all_labels, loss, comm)
+        empty = (np.empty(0, np.float32),) * 3
+        scores, labels, losses = map(np.concatenate, zip(empty, *self._batches))
+        return compute(scores, labels, loss, comm, losses)

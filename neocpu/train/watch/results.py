@@ -196,6 +196,10 @@ class RunReport:
                 text = " ".join(f"{type(error).__name__}: {error}".split())
                 self.tell(f"warning: {name} failed, and hears no more of this run: {text}")
 
+    def take_again(self) -> None:
+        """Steps that were taken already are taken again: their lines go, as after a resume."""
+        self._trimmed = False
+
     def finish(self, summary: dict[str, object]) -> None:
         """Write the summary, and the picture if it can be drawn."""
         if self._first:

@@ -57,6 +57,10 @@ class TrainLog:
         self._optimizer = optimizer
         self._restart(step)
 
+    def forget(self) -> None:
+        """The batches so far count no more: the run takes their steps again."""
+        self._sums.clear()
+
     def _restart(self, step: int) -> None:
         """The last line is that of this step."""
         self._last_step = step
