@@ -131,6 +131,12 @@ def _end_job(
     return status
 
 
+def say_for_host(text: str) -> None:
+    """Print why the job ends, if no other rank of this host did."""
+    if _claim(_marker()):
+        _print(text)
+
+
 def _leave_together(text: str, status: int) -> int:
     # the others stop by themselves after the same step, and finish what they write
     if _job.abort is None or _claim(_marker()):
