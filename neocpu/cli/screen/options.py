@@ -58,9 +58,12 @@ def command_line(**instead: object) -> list[str]:
     words = [str(context.info_name)]
     for parameter in context.command.params:
         name = str(parameter.name)
-        value = instead.get(name, context.params[name])
-        default = context.get_parameter_source(name) in (ParameterSource.DEFAULT, None)
-        if not value if name in instead else default:
+        value = context.params[name]
+        omitted = context.get_parameter_source(name) in (ParameterSource.DEFAULT, None)
+        if name in instead:
+            value = instead[name]
+            omitted = not value
+        if omitted:
             continue
         if isinstance(parameter, click.Argument):
             words += map(str, value if parameter.nargs == -1 else [value])

@@ -20,6 +20,7 @@ def outlive(ranks: int, folder: Path, resume: bool, restarts: int = 0) -> NoRetu
     """
     from neocpu.parallel.transport.supervisor import Ending, supervise
     from neocpu.train.run.survival import Survivor
+    from neocpu.train.watch.results import RANKS
 
     tell_ranks()
     option = {"out": folder} if "out" in click.get_current_context().params else {"folder": folder}
@@ -28,7 +29,7 @@ def outlive(ranks: int, folder: Path, resume: bool, restarts: int = 0) -> NoRetu
         words = command_line(**option, resume=go_on, restarts=None)
         command, environment = mpiexec_command(ranks, ["-m", "neocpu", *words])
         # one rank needs no launcher, and no MPI
-        return supervise(command if ranks > 1 else command[3:], environment)
+        return supervise(command if ranks > 1 else command[3:], environment, folder / RANKS)
 
     again = shlex.join(["neocpu", *command_line(**option, resume=True)])
     survivor = Survivor(folder, start, again, lambda line: click.echo(line, err=True))

@@ -132,9 +132,12 @@ def _end_job(
 
 
 def say_for_host(text: str) -> None:
-    """Print why the job ends, if no other rank of this host did."""
-    if _claim(_marker()):
-        _print(text)
+    """Print why the job ends, if no other rank of this host did: at once, since the launcher may
+    end this process within a millisecond.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(_marker(), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.write(2, f"{text}\n".encode())
 
 
 def _leave_together(text: str, status: int) -> int:

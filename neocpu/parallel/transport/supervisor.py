@@ -6,6 +6,7 @@ back, passes signals on, and returns an `Ending`. If this process is killed, so 
 """
 
 import ctypes
+import json
 import os
 import re
 import signal
@@ -13,13 +14,16 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 from neocpu.parallel.transport.abort import Handler
-from neocpu.parallel.transport.watchdog import STALLED
+from neocpu.parallel.transport.ends import Ends, host_key
+from neocpu.parallel.transport.watchdog import ENDED, STALLED
 
 PASSED_ON = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT")
 # seconds that a launcher has to end once ranks said that the run stands still: it waits for ever
@@ -54,6 +58,10 @@ KILLED = (
         re.DOTALL,
     ),
 )
+# what a rank says of another one of its host, before it is ended itself
+SEEN = re.compile(
+    re.escape(ENDED) + r"(?P<rank>\d+) on (?P<host>.*) \(process (?P<process>\d+)\) has ended"
+)
 LOST = re.compile(r"assert \(!closed\) failed|lost communication|daemon", re.DOTALL)
 
 
@@ -63,7 +71,8 @@ class Ending:
 
     status : of mpiexec, as shells count it. signal : that killed a rank (0: none did), whose
     `process` and `host` are what the launcher calls them, and `rank`, where it tells it. lost : a
-    host, or what the launcher had running there, is gone. stalled : ranks ended themselves, since
+    host, or what the launcher had running there, is gone. first : rank, host and process of the
+    rank of this host that ended before all others. stalled : ranks ended themselves, since
     the run stood still. stopped : this process was asked to end it. talk : the launcher's lines.
     """
 
@@ -73,6 +82,7 @@ class Ending:
     host: str = ""
     rank: int | None = None
     lost: bool = False
+    first: tuple[int, str, int] | None = None
     stalled: bool = False
     stopped: bool = False
     talk: list[str] = field(default_factory=list)
@@ -87,8 +97,16 @@ class Ending:
                 self.process = int(facts["process"])
                 self.host = facts["host"]
                 self.rank = None if facts["rank"] is None else int(facts["rank"])
-                return
-        self.lost = bool(LOST.search(text))
+                break
+        else:
+            self.lost = bool(LOST.search(text))
+        # MPICH's launcher names any of the ranks, which it has killed itself but for one
+        if self.signal and self.first:
+            self.rank, self.host, self.process = self.first
+        elif self.signal and (match := SEEN.search(text)):
+            self.rank = int(match["rank"])
+            self.host = match["host"]
+            self.process = int(match["process"])
 
     @property
     def explained(self) -> bool:
@@ -115,7 +133,7 @@ class Talk:
         if RULE.match(text) and text[0] == "-":
             self._paragraph = [line]
             return []
-        if RULE.match(text) or LINES.match(text):
+        if SEEN.match(text) or RULE.match(text) or LINES.match(text):
             self._ending.talk.append(line)
             self._blank = []
             return []
@@ -141,8 +159,12 @@ class Talk:
         return lines
 
 
-def supervise(command: Sequence[str], environment: Mapping[str, str]) -> Ending:
-    """Run mpiexec to its end; its lines that say no more than the `Ending` does are not shown."""
+def supervise(command: Sequence[str], environment: Mapping[str, str], record: Path) -> Ending:
+    """Run mpiexec to its end; its lines that say no more than the `Ending` does are not shown.
+
+    record : the file in which rank 0 writes where the ranks are (`Watchdog.record`).
+    """
+    record.unlink(missing_ok=True)
     ending = Ending()
     # what was printed here comes before what ranks print
     sys.stdout.flush()
@@ -164,8 +186,11 @@ def supervise(command: Sequence[str], environment: Mapping[str, str]) -> Ending:
             threading.Thread(target=_relay, args=(stream, out, ending, mpiexec), daemon=True)
             for stream, out in ((mpiexec.stdout, sys.stdout), (mpiexec.stderr, sys.stderr))
         ]
-        for relay in relays:
-            relay.start()
+        looks = threading.Thread(
+            target=_look_for_first, args=(record, ending, mpiexec), daemon=True
+        )
+        for thread in (*relays, looks):
+            thread.start()
         status = mpiexec.wait()
         for relay in relays:
             relay.join(2.0)  # a process that was left behind may keep the pipe open
@@ -197,6 +222,25 @@ def _pass_signals(mpiexec: "subprocess.Popen[bytes]", ending: Ending) -> dict[in
 
     numbers = [getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)]
     return {number: signal.signal(number, pass_on) for number in numbers}
+
+
+def _look_for_first(record: Path, ending: Ending, mpiexec: "subprocess.Popen[bytes]") -> None:
+    """See which rank of this host is the first to end."""
+    key = host_key()
+    while not record.exists():  # until the ranks know each other
+        if mpiexec.returncode is not None:
+            return
+        time.sleep(0.2)
+    with suppress(OSError, ValueError):
+        ranks = {
+            rank["process"]: rank
+            for rank in json.loads(record.read_text(encoding="utf-8"))["ranks"]
+            if rank["key"] == key
+        }
+        ends = Ends(list(ranks))
+        while not (process := ends.wait(60.0)):
+            pass
+        ending.first = (ranks[process]["rank"], ranks[process]["host"], process)
 
 
 def _relay(

@@ -19,17 +19,20 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from neocpu.core.types import Tree
 from neocpu.parallel.transport.abort import say_for_host
 from neocpu.parallel.transport.asking import Host, Listener, ask, own_addresses
 from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.ends import Ends, host_key
 from neocpu.parallel.transport.pulse import Pulse
 from neocpu.parallel.transport.rank_page import RankPage, RankState, process_fields, seen_now
 
 STALLED = "neocpu: error: the run has stood still"
+ENDED = "neocpu: error: rank "
+OVER = "no step, since the run is over"
 STATUS = 124  # as of timeout(1)
 OFTEN = 0.1  # seconds between two looks, at least
 SELDOM = 2.0  # and at most
@@ -81,24 +84,22 @@ class Watchdog:
         self._debugged = sys.gettrace() is not None
         self._still = Stillness(self._pulse, self._period)
         self._asked: dict[int, tuple[float, RankState]] = {}  # newest answers, and when they came
+        self._ends = Ends([member.process for member in self._near if member != self._own])
         self._warned = 0.0  # seconds that it had stood still when that was due
         self._spoke = False  # was it this rank that said so?
-        self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
         self._thread.start()
 
     def record(self) -> Tree:
         """Where the ranks are, JSON-able."""
-        ranks = [
-            {"rank": member.rank, "host": member.host, "process": member.process}
-            for member in self.members
-        ]
-        return {"token": self.token, "ranks": ranks}
+        return {"token": self.token, "ranks": [asdict(member) for member in self.members]}
 
     def stop(self) -> None:
         """Watch no more."""
-        self._over.set()
+        self._ends.close()
         self._thread.join()
+        self._pulse.doing = OVER
+        self._page.write(self._state(0.0))
         if self._listener is not None:
             self._listener.close()
         self._page.remove()
@@ -107,7 +108,9 @@ class Watchdog:
 
     def _watch(self) -> None:
         calm_until = time.monotonic()
-        while not self._over.wait(self._period):
+        while (ended := self._ends.wait(self._period)) is not None:
+            if ended:
+                self._say_who_ended(ended)
             still = self._still.look()
             self._page.write(self._state(still))
             if self._rank == 0 and time.monotonic() > calm_until:
@@ -158,17 +161,31 @@ class Watchdog:
             return
         speaks = self._rank == _speaker(states, self._period)
         # the end of the one that speaks ends all ranks that the launcher can reach
-        if not speaks and self._over.wait(2 * self._period + 2.0):
+        if not speaks and self._ends.wait(2 * self._period + 2.0) is None:
             return
-        newest = self._pulse.checkpoint
-        safe = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint yet"
         say_for_host(
             f"neocpu: error: {self._words(states, still)}; ended (parallel.timeout = "
-            f"{self._timeout:g}); {safe}"
+            f"{self._timeout:g}); {self._newest()}"
         )
         # the launcher still has to read what was printed
         time.sleep(0.5)
         os._exit(STATUS)
+
+    def _newest(self) -> str:
+        newest = self._pulse.checkpoint
+        return f"the newest checkpoint is {newest}" if newest else "there is no checkpoint yet"
+
+    def _say_who_ended(self, process: int) -> None:
+        """A rank of this host is no more: the launcher will soon end this one too."""
+        rank = next(member.rank for member in self._near if member.process == process)
+        state = self._page.read(rank)
+        if state is None or state.doing == OVER:
+            return
+        # not if the rank itself has said why
+        say_for_host(
+            f"{ENDED}{rank} on {self._own.host} (process {process}) has ended, last seen "
+            f"{state.where}; {self._newest()}, go on with --resume"
+        )
 
     def _say_that_it_goes_on(self) -> None:
         if self._spoke:
@@ -299,19 +316,9 @@ def _work(process: int) -> tuple[float, int]:
     return seconds, size
 
 
-def _key() -> str:
-    """The same for processes that share memory and process numbers."""
-    facts = [socket.gethostname()]
-    for name in ("/proc/self/ns/pid", "/dev/shm"):
-        with suppress(OSError):
-            status = os.stat(name)
-            facts.append(f"{status.st_dev}.{status.st_ino}")
-    return "/".join(facts)
-
-
 def _meet(comm: Comm) -> list[Member]:
     """All ranks. Collective."""
-    facts = json.dumps([socket.gethostname(), _key(), os.getpid()]).encode()
+    facts = json.dumps([socket.gethostname(), host_key(), os.getpid()]).encode()
     return [
         Member(rank, *json.loads(data)) for rank, data in enumerate(comm.allgather_bytes(facts))
     ]

@@ -7,7 +7,6 @@ it, and so does a signal that asks it to stop.
 """
 
 import json
-import os
 import signal
 import socket
 import time
@@ -22,6 +21,7 @@ from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.rank_page import last_words, page_path
 from neocpu.parallel.transport.supervisor import Ending
 from neocpu.parallel.transport.watchdog import STATUS
+from neocpu.train.checkpoint.folder import FOLDER
 from neocpu.train.watch.results import RANKS
 
 LOG = "restarts.jsonl"
@@ -50,7 +50,6 @@ class Survivor:
         pause = FIRST_PAUSE
         before = _newest(self.out)
         for left in range(restarts, -1, -1):
-            (self.out / RANKS).unlink(missing_ok=True)
             ending = self.start(resume)
             reason = self._reason(ending)
             if not reason or ending.stopped:
@@ -145,7 +144,8 @@ def _newest(out: Path) -> Path | None:
 
     with suppress(CheckpointError):
         path = latest(out, SingleComm())
-        return None if path is None else Path(os.path.relpath(path))
+        # as the user named the folder
+        return None if path is None else out / FOLDER / path.name
     return None
 
 
