@@ -18,7 +18,7 @@ def outlive(ranks: int, folder: Path, resume: bool, restarts: int = 0) -> NoRetu
     folder : of results, which has to be known here: a restart goes on in it. resume : does the
     command go on already? restarts : after which the run is given up.
     """
-    from neocpu.parallel.transport.supervisor import Ending, supervise
+    from neocpu.parallel.watch.supervisor import Ending, supervise
     from neocpu.train.run.survival import Survivor
     from neocpu.train.watch.results import RANKS
 

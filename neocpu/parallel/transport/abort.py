@@ -131,13 +131,9 @@ def _end_job(
     return status
 
 
-def say_for_host(text: str) -> None:
-    """Print why the job ends, if no other rank of this host did: at once, since the launcher may
-    end this process within a millisecond.
-    """
-    with suppress(FileExistsError):
-        os.close(os.open(_marker(), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        os.write(2, f"{text}\n".encode())
+def has_spoken() -> bool:
+    """Has a rank of this host said why the job ends?"""
+    return _marker().exists()
 
 
 def _leave_together(text: str, status: int) -> int:

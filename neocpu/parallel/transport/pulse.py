@@ -1,4 +1,5 @@
-"""What does a rank do now? It notes that, and a watch in another thread reads it (`watchdog.py`).
+"""What does a rank do now? It notes that, and a watch in another thread reads it
+(`parallel/watch/watchdog.py`).
 
 A note is one store of an attribute, some 50 ns, and other threads see the old value or the new one.
 """

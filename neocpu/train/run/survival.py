@@ -1,6 +1,6 @@
 """What becomes of a run whose ranks were killed? It is told in one line, and goes on if it shall.
 
-This is what the process does that started mpiexec (`parallel/transport/supervisor.py`). A run that
+This is what the process does that started mpiexec (`parallel/watch/supervisor.py`). A run that
 was killed, that stood still, or that lost a host, goes on from its newest sound checkpoint, as
 often as it may. What a person has to mend first (a wrong config, damaged data, a full disk) ends
 it, and so does a signal that asks it to stop.
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from neocpu.core.errors import CheckpointError
 from neocpu.core.types import JsonObject
-from neocpu.parallel.transport.rank_page import last_words, page_path
-from neocpu.parallel.transport.supervisor import Ending
-from neocpu.parallel.transport.watchdog import STATUS
+from neocpu.parallel.watch.rank_page import last_words, page_path, remove_page
+from neocpu.parallel.watch.supervisor import Ending
+from neocpu.parallel.watch.watchdog import STATUS
 from neocpu.train.checkpoint.folder import FOLDER
 from neocpu.train.watch.results import RANKS
 
@@ -85,8 +85,7 @@ class Survivor:
                 return f"mpiexec has lost a host or its server there ({others or 'unknown'})"
             return ""
         finally:
-            with suppress(OSError):
-                page_path(token).unlink()
+            remove_page(page_path(token))
 
     def _note(self, reason: str, newest: Path | None, pause: float) -> None:
         """Add a line to the restarts of the folder."""

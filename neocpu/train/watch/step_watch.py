@@ -1,5 +1,5 @@
 """How are the steps of a run watched? Their exchanges are timed, and traced if that is asked for;
-and somebody notices if all stand still (`parallel/transport/watchdog.py`).
+and somebody notices if all stand still (`parallel/watch/watchdog.py`).
 
 Links get the speed that the config sets (`parallel/transport/throttle.py`) as long as steps are
 watched.
@@ -17,7 +17,7 @@ from neocpu.train.watch.exchange_times import exchange_report
 from neocpu.train.watch.results import RunReport, Tell, silent
 
 if TYPE_CHECKING:
-    from neocpu.parallel.transport.watchdog import Watchdog
+    from neocpu.parallel.watch.watchdog import Watchdog
     from neocpu.train.watch.trace import RunTrace
 
 
@@ -44,7 +44,7 @@ class StepWatch:
             self._trace.check_writable()
         if self._comm.processes and any(self._limits):
             # sockets and their kin, which a rank alone need not import
-            from neocpu.parallel.transport.watchdog import Watchdog
+            from neocpu.parallel.watch.watchdog import Watchdog
 
             self._watchdog = Watchdog(self._comm, *self._limits)
             report.ranks(self._watchdog.record())

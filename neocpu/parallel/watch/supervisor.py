@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import IO
 
 from neocpu.parallel.transport.abort import Handler
-from neocpu.parallel.transport.ends import Ends, host_key
-from neocpu.parallel.transport.watchdog import ENDED, STALLED
+from neocpu.parallel.watch.ends import Ends, host_key
+from neocpu.parallel.watch.watchdog import ERROR
+from neocpu.parallel.watch.words import STALLED
 
 PASSED_ON = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT")
 # seconds that a launcher has to end once ranks said that the run stands still: it waits for ever
@@ -60,7 +61,7 @@ KILLED = (
 )
 # what a rank says of another one of its host, before it is ended itself
 SEEN = re.compile(
-    re.escape(ENDED) + r"(?P<rank>\d+) on (?P<host>.*) \(process (?P<process>\d+)\) has ended"
+    ERROR + r"rank (?P<rank>\d+) on (?P<host>.*) \(process (?P<process>\d+)\) has ended"
 )
 LOST = re.compile(r"assert \(!closed\) failed|lost communication|daemon", re.DOTALL)
 
@@ -250,7 +251,7 @@ def _relay(
     talk = Talk(ending)
     for data in stream:
         line = data.decode(errors="replace")
-        if line.startswith(STALLED) and not ending.stalled:
+        if line.startswith(ERROR + STALLED) and not ending.stalled:
             ending.stalled = True
             end = threading.Timer(GRACE, _end, (mpiexec,))
             end.daemon = True

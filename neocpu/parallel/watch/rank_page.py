@@ -15,6 +15,7 @@ from pathlib import Path
 
 RECORD = 1024  # bytes
 DAY = 86400.0
+SAID = ".ended"
 STATES = {"T": "stopped", "t": "traced", "D": "disk", "Z": "gone", "X": "gone"}
 
 
@@ -61,7 +62,7 @@ class RankPage:
         for old in self.path.parent.glob("neocpu-*.ranks"):
             with suppress(OSError):  # left by a job that was killed
                 if time.time() - old.stat().st_mtime > DAY:
-                    old.unlink()
+                    remove_page(old)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def write(self, state: RankState) -> None:
@@ -73,10 +74,19 @@ class RankPage:
         """What is known of a rank of this host; None: it wrote nothing yet."""
         return _parsed(os.pread(self._file, RECORD, rank * RECORD))
 
+    def say_for_host(self, text: str) -> None:
+        """Print why the job ends, if no other rank of this host did: at once, since the launcher
+        may end this process within a millisecond.
+        """
+        with suppress(OSError):
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+            os.close(os.open(self.path.with_suffix(SAID), flags, 0o600))
+            os.write(2, f"{text}\n".encode())
+
     def remove(self) -> None:
         """Close it; its name goes too."""
         os.close(self._file)
-        self.path.unlink(missing_ok=True)
+        remove_page(self.path)
 
 
 def page_path(token: str) -> Path:
@@ -84,6 +94,13 @@ def page_path(token: str) -> Path:
     memory = Path("/dev/shm")
     folder = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
     return folder / f"neocpu-{token}.ranks"
+
+
+def remove_page(path: Path) -> None:
+    """Remove a page, and the mark that somebody has spoken."""
+    for file in (path, path.with_suffix(SAID)):
+        with suppress(OSError):
+            file.unlink()
 
 
 def last_words(token: str, rank: int) -> RankState | None:

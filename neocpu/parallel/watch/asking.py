@@ -7,6 +7,7 @@ one. Every rank listens; who knows the job's token gets an answer on all ranks o
 import fcntl
 import hmac
 import json
+import math
 import socket
 import struct
 import sys
@@ -14,12 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
-from neocpu.parallel.transport.rank_page import RankState, from_answer
+from neocpu.parallel.watch.rank_page import RankState, from_answer
 
-SECONDS = 3.0  # for all that one host is asked
+SECONDS = 3.0  # for all addresses of a host
 EACH = 1.0  # for one address
 MOST = 1 << 22  # bytes of an answer
 _SIOCGIFADDR = 0x8915
@@ -69,33 +70,58 @@ class Listener:
                     connection.sendall(answer.encode())
 
 
-def ask(hosts: Sequence[Host], token: str) -> list[RankState]:
-    """What ranks of other hosts say; those of hosts that do not answer are missing.
+class Questions:
+    """Asks other hosts, in threads of its own: who does not answer holds nobody up.
 
-    Takes `SECONDS` at most.
+    Attributes: heard, the newest answer on each rank, and when it came; complete, when the newest
+    round began in which every host has answered or had its time.
     """
-    answers: list[RankState] = []
 
-    def one(host: Host) -> None:
+    def __init__(self, hosts: Sequence[Host], token: str) -> None:
+        self._hosts = hosts
+        self._token = token
+        self._round: threading.Thread | None = None
+        self.heard: dict[int, tuple[float, RankState]] = {}
+        self.complete = math.inf if not hosts else 0.0
+
+    def ask(self) -> None:
+        """Begin a round, unless one is under way."""
+        if self._hosts and (self._round is None or not self._round.is_alive()):
+            self._round = threading.Thread(target=self._ask_all, name="watch asks", daemon=True)
+            self._round.start()
+
+    def current(self) -> list[RankState]:
+        """What was heard since the newest complete round began."""
+        now = time.monotonic()
+        return [
+            replace(state, silent=state.silent + now - when)
+            for when, state in list(self.heard.values())
+            if when >= self.complete
+        ]
+
+    def _ask_all(self) -> None:
+        begun = time.monotonic()
+        threads = [
+            threading.Thread(target=self._ask_host, args=(host,), name="watch asks", daemon=True)
+            for host in self._hosts
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(begun + SECONDS - time.monotonic(), 0.0))
+        self.complete = begun
+
+    def _ask_host(self, host: Host) -> None:
         end = time.monotonic() + SECONDS
         for address in host.addresses:
             if time.monotonic() > end:
                 return
-            states = _answer(address, token)
+            states = _answer(address, self._token)
             # an address inside a host, as a bridge's of containers, may be the same on all of them
             if states and all(state.rank in host.ranks for state in states):
-                answers.extend(states)
+                now = time.monotonic()
+                self.heard |= {state.rank: (now, state) for state in states}
                 return
-
-    threads = [
-        threading.Thread(target=one, args=(host,), name="watch asks", daemon=True) for host in hosts
-    ]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + SECONDS
-    for thread in threads:
-        thread.join(max(end - time.monotonic(), 0.0))
-    return list(answers)
 
 
 def _answer(address: Address, token: str) -> list[RankState]:
