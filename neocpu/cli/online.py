@@ -5,16 +5,11 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import command_line, ranks_option, set_option
-from neocpu.cli.screen.terminal import tell_ranks
+from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.outlive import outlive
 from neocpu.cli.train import default_folder, show_summary
-from neocpu.parallel.transport.launch import (
-    exec_mpiexec,
-    get_comm,
-    held_signals,
-    launched,
-    prepare_threads,
-)
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import get_comm, held_signals, launched, prepare_threads
 from neocpu.train.config import config as configs
 
 STARTED = time.time()
@@ -57,8 +52,7 @@ def online(
     """
     settings = configs.load(config, overrides)
     if ranks is not None and ranks > 1 and not launched():
-        tell_ranks()
-        exec_mpiexec(ranks, command_line())
+        outlive(ranks, folder or default_folder(config, resume, SingleComm()), resume)
     with held_signals():
         parallel = settings.parallel
         comm = get_comm(ranks, parallel.ranks_per_node or None, parallel.shared_windows)

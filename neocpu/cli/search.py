@@ -8,15 +8,9 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import command_line, ranks_option, set_option
-from neocpu.cli.screen.terminal import tell_ranks
-from neocpu.parallel.transport.launch import (
-    exec_mpiexec,
-    get_comm,
-    held_signals,
-    launched,
-    prepare_threads,
-)
+from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.outlive import outlive
+from neocpu.parallel.transport.launch import get_comm, held_signals, launched, prepare_threads
 from neocpu.train.config import config as configs
 from neocpu.train.search.space import space_of
 
@@ -56,8 +50,7 @@ def search(
     space_of(settings)  # refused before ranks start
     folder = folder or Path("searches") / config.stem
     if ranks is not None and ranks > 1 and not launched():
-        tell_ranks()
-        exec_mpiexec(ranks, command_line())
+        outlive(ranks, folder, resume)
     with held_signals():
         comm = get_comm(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows

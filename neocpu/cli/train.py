@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from neocpu.cli.screen.options import as_record, command_line, ranks_option, set_option
+from neocpu.cli.screen.options import as_record, ranks_option, set_option
+from neocpu.cli.screen.outlive import outlive
 from neocpu.cli.screen.targets import check_target, force_option
-from neocpu.cli.screen.terminal import tell_ranks
 from neocpu.kernels.compile.choice import FAMILIES, use
-from neocpu.parallel.transport.launch import (
-    exec_mpiexec,
-    get_comm,
-    held_signals,
-    launched,
-    prepare_threads,
-)
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import get_comm, held_signals, launched, prepare_threads
 from neocpu.serve.report.trackers import TRACKERS, trackers
 from neocpu.train.config import config as configs
 
@@ -36,13 +31,14 @@ STARTED = time.time()
 
 @dataclass(frozen=True)
 class ShownOptions:
-    """What is shown of a run, beside its results."""
+    """What is shown of a run, beside its results, and how often it goes on by itself."""
 
     trace: Path | None = None
     trace_steps: int = 50
     force: bool = False
     boards: tuple[str, ...] = ()
     logs: Path | None = None
+    restarts: int = 0
 
 
 @click.command()
@@ -57,6 +53,13 @@ class ShownOptions:
 @set_option()
 @click.option(
     "--resume", is_flag=True, help="Go on from the newest complete checkpoint of the folder."
+)
+@click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Go on by itself so many times, if ranks are killed or the run stands still.",
 )
 @click.option(
     "--trace",
@@ -124,11 +127,14 @@ def train(
     if dry_run:
         show_dry_run(settings, config, ranks, out)
         return
-    if ranks is not None and ranks > 1 and not launched():
-        # mpiexec replaces this process, so that signals reach the ranks and its exit status is
-        # theirs.
-        tell_ranks()
-        exec_mpiexec(ranks, command_line())
+    if launched() and shown.restarts:
+        raise click.UsageError(
+            "--restarts is for ranks that this command starts (--ranks); what another launcher "
+            "started, it or its scheduler starts again: docs/cluster.md"
+        )
+    if not launched() and (shown.restarts or (ranks or 1) > 1):
+        folder = out or default_folder(config, resume, SingleComm())
+        outlive(ranks or 1, folder, resume, shown.restarts)
     with held_signals():
         comm = get_comm(
             ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows

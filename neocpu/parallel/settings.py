@@ -38,6 +38,9 @@ class ParallelConfig:
     `{ same_node = 1e9, other_node = 1e8 }` (docs/communication.md).
     unique_rows : do equal rows that a rank asks of one shard travel once, "off", "on" or "auto":
     where that is fewer bytes (docs/communication.md).
+    warn_after : seconds after which rank 0 says so where all ranks stand still: which collective is
+    waited for, which ranks are not there, and what they did last (0: never). timeout : seconds
+    after which all ranks end then, unless a debugger holds one (0: never) (docs/cluster.md).
     towers : are the tables of each tower on one node, and its module there? Without towers, only
     the tables: pooled vectors then travel between ranks of equal place (docs/communication.md).
     """
@@ -54,3 +57,5 @@ class ParallelConfig:
     link_latency: LinkNumbers = 0.0
     unique_rows: Annotated[str, Limits(UNIQUE_ROWS)] = "off"
     towers: bool = False
+    warn_after: float = 30.0
+    timeout: float = 600.0

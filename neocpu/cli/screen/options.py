@@ -49,14 +49,21 @@ def set_option(text: str = "Override a key, any number of times.") -> Callable[[
     return click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=text)
 
 
-def command_line() -> list[str]:
-    """The words after `neocpu` that started the running command, for the ranks that it starts."""
+def command_line(**instead: object) -> list[str]:
+    """The words after `neocpu` that started the running command, for the ranks that it starts.
+
+    instead : options by name that get another value; None or False: which are left out.
+    """
     context = click.get_current_context()
     words = [str(context.info_name)]
     for parameter in context.command.params:
         name = str(parameter.name)
         value = context.params[name]
-        if context.get_parameter_source(name) in (ParameterSource.DEFAULT, None):
+        omitted = context.get_parameter_source(name) in (ParameterSource.DEFAULT, None)
+        if name in instead:
+            value = instead[name]
+            omitted = not value
+        if omitted:
             continue
         if isinstance(parameter, click.Argument):
             words += map(str, value if parameter.nargs == -1 else [value])

@@ -131,6 +131,11 @@ def _end_job(
     return status
 
 
+def has_spoken() -> bool:
+    """Has a rank of this host said why the job ends?"""
+    return _marker().exists()
+
+
 def _leave_together(text: str, status: int) -> int:
     # the others stop by themselves after the same step, and finish what they write
     if _job.abort is None or _claim(_marker()):

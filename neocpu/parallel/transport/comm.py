@@ -48,12 +48,15 @@ class _Timed:
         if self._call is None:
             return
         awaited = time.perf_counter()
+        pulse = self._call.traffic.pulse
+        pulse.wait = (self._call.name, awaited)
         self._request.wait()
         # a link of a set speed may take longer than the real transfer did
         while (seconds := self._call.seconds_left()) > 0:
             self._rest(seconds)
         # counted once, however often it is waited for
         self._call.over(awaited)
+        pulse.wait = None
         self._call = None
 
     def test(self) -> bool:
@@ -84,6 +87,7 @@ class Comm(ABC):
     """
 
     queue_name = "exchange"
+    processes = False  # is each rank a process of its own, beside others?
 
     def __init__(self, rank: int, size: int, nodes: ArrayLike, sent: Traffic | None = None) -> None:
         self.rank = rank
@@ -301,7 +305,8 @@ class Comm(ABC):
         time.sleep(seconds)
 
     def span(self, stage: str) -> AbstractContextManager[None]:
-        """Record the block's time as a stage of the step, if the run is traced."""
+        """The block is a stage of the step; its time is recorded, if the run is traced."""
+        self.sent.pulse.doing = stage
         timeline = self.sent.timeline
         return nullcontext() if timeline is None else timeline.span(stage)
 

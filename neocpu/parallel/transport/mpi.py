@@ -166,6 +166,7 @@ class MpiComm(Comm):
     ) -> None:
         # a copy: messages of other code in this process that uses MPI cannot match ours
         self._comm = MPI.COMM_WORLD.Dup() if world is None else world
+        self.processes = self._comm.Get_size() > 1
         rank = self._comm.Get_rank()
         size = self._comm.Get_size()
         if nodes is None:
@@ -313,7 +314,8 @@ class MpiComm(Comm):
         elif self._crowd:
             self.quiet_barrier()
         else:
-            self._comm.Barrier()
+            with self.sent.pulse.waiting("barrier"):
+                self._comm.Barrier()
 
     def quiet_barrier(self) -> None:
         """Return once every rank has called; asks and sleeps in turn, so that waiting takes no core
@@ -321,9 +323,10 @@ class MpiComm(Comm):
         """
         request = self._comm.Ibarrier()
         pause = 0.0005
-        while not request.Test():
-            time.sleep(pause)
-            pause = min(2 * pause, 0.05)
+        with self.sent.pulse.waiting("barrier"):
+            while not request.Test():
+                time.sleep(pause)
+                pause = min(2 * pause, 0.05)
 
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the ranks that gave the same color, ordered by (key, rank)."""

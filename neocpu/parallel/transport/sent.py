@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.parallel.transport.pulse import Pulse
 from neocpu.parallel.transport.throttle import LINKS, LinkTime, Throttle
 from neocpu.parallel.transport.timeline import ExchangeSpan, RunTimeline
 
@@ -129,9 +130,11 @@ class Traffic:
     times : the same by collective, of calls that end while it is set; None: nobody counts them.
     timeline : where calls are recorded as spans of time, if they are.
     throttle : links that are slower than the real ones, if they shall be.
+    pulse : what the rank does now.
     """
 
     def __init__(self) -> None:
+        self.pulse = Pulse()
         self.calls: dict[str, int] = {}
         self.waited: dict[str, float] = {}
         self.times: Times | None = None

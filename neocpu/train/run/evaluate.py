@@ -81,6 +81,7 @@ def score(
 
     progress : as of `evaluate`.
     """
+    world.comm.sent.pulse.begin("measuring")
     names = ["", *(head.layout.name for head in world.model.heads)]
     scores: dict[str, list[NDArray[np.float32]]] = {name: [NOTHING] for name in names}
     labels: dict[str, list[NDArray[np.float32]]] = {name: [NOTHING] for name in names}

@@ -33,6 +33,7 @@ UNFINISHED = (
     ".run.json.[0-9]*",
     ".config.json.[0-9]*",
     ".plan.json.[0-9]*",
+    ".ranks.json.[0-9]*",
     ".metrics.jsonl.[0-9]*",
     "checkpoints/.step-*.partial",
 )

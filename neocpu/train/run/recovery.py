@@ -36,6 +36,7 @@ class Recovery:
         self._world = world
         self._data = data
         self._clock = clock
+        self._pulse = world.comm.sent.pulse
         policy = SavingPolicy(
             keep=config.keep,
             full_every=config.files_until_full(memory is not None and memory.over_ssd),
@@ -85,6 +86,7 @@ class Recovery:
             # else a run that is killed often enough would never end for want of patience
             self._patience.resume(self.noted.get(NOTE))
         self.resumed_from = path
+        self._pulse.checkpoint = str(path)
         self._begun = step
         self._safe = step
         return step
@@ -96,6 +98,7 @@ class Recovery:
         """
         if self._begun == step and not (last and self._saver.rounded):
             return
+        self._pulse.begin("writing a checkpoint")
         self.finish(step)
         if self._patience is not None and self._patience.limit:
             self._saver.note(NOTE, self._patience.to_note())
@@ -111,6 +114,7 @@ class Recovery:
 
     def finish(self, step: int) -> None:
         """Wait for the checkpoint that is being written; step : steps taken."""
+        self._pulse.begin("writing a checkpoint")
         self._saver.finish()
         self._account(step)
 
@@ -126,6 +130,7 @@ class Recovery:
         lost_seconds = self._clock.seconds - self._safe_at
         self._cost = max(self._cost, (lost_steps, lost_seconds))
         self._safe = self._saver.safe
+        self._pulse.checkpoint = str(self._saver.folder / f"step-{self._safe:08d}.h5")
         self._safe_at = self._begun_at
 
     def abandon(self) -> None:

@@ -140,7 +140,7 @@ class Trainer:
     def _run(self, stop: StopSignal) -> dict[str, object]:
         """The run within its folder, from the data to the summary."""
         tell = self.report.tell
-        self._watch.prepare()
+        self._watch.prepare(self.report)
         beginning = begin(self.config, self.comm, self.out, self.resume, online=self.online)
         self.config = beginning.config
         # data before the plan: the batch size and the lookups follow from it

@@ -3,6 +3,7 @@
     config.json     all keys of the config, and the TOML text they came from
     metrics.jsonl   a line per measurement: step, samples, split, and the metrics
     plan.json       which rank holds which rectangle of which table
+    ranks.json      which process on which host each rank is
     run.json        the summary, at the end
     loss.png        the curves of metrics.jsonl, if matplotlib is there
 
@@ -58,6 +59,7 @@ Listener = Callable[[dict[str, object]], object]
 # what the curves of the picture are
 CURVES = {"train": "mean of the last 100 batches, each before its update"}
 MEASURED = "the whole split, at that step"
+RANKS = "ranks.json"
 PACKAGES = ("neocpu", "numba", "numpy", "mpi4py", "h5py")
 
 
@@ -137,6 +139,11 @@ class RunReport:
         """Save the config, so that a run can be read before it has ended."""
         if self._first:
             self._write("config.json", lambda path: write_json(path, config_record(config)))
+
+    def ranks(self, record: Tree) -> None:
+        """Save where the ranks are, for whoever looks after them (`run/survival.py`)."""
+        if self._first:
+            self._write(RANKS, lambda path: write_json(path, record))
 
     def plan(
         self,

@@ -1,4 +1,5 @@
-"""How are the steps of a run watched? Their exchanges are timed, and traced if that is asked for.
+"""How are the steps of a run watched? Their exchanges are timed, and traced if that is asked for;
+and somebody notices if all stand still (`parallel/watch/watchdog.py`).
 
 Links get the speed that the config sets (`parallel/transport/throttle.py`) as long as steps are
 watched.
@@ -13,9 +14,10 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.sent import Times
 from neocpu.parallel.transport.throttle import Throttle, link_speeds
 from neocpu.train.watch.exchange_times import exchange_report
-from neocpu.train.watch.results import Tell, silent
+from neocpu.train.watch.results import RunReport, Tell, silent
 
 if TYPE_CHECKING:
+    from neocpu.parallel.watch.watchdog import Watchdog
     from neocpu.train.watch.trace import RunTrace
 
 
@@ -31,11 +33,21 @@ class StepWatch:
         self._trace = trace
         self._times: Times = {}
         self._steps = -1
+        self._limits = (config.warn_after, config.timeout)
+        self._watchdog: Watchdog | None = None
 
-    def prepare(self) -> None:
-        """Raise ConfigError, on every rank, if there is a trace that cannot be written."""
+    def prepare(self, report: RunReport) -> None:
+        """The run begins. Raises ConfigError, on every rank, if there is a trace that cannot be
+        written. Collective.
+        """
         if self._trace is not None:
             self._trace.check_writable()
+        if self._comm.processes and any(self._limits):
+            # sockets and their kin, which a rank alone need not import
+            from neocpu.parallel.watch.watchdog import Watchdog
+
+            self._watchdog = Watchdog(self._comm, *self._limits)
+            report.ranks(self._watchdog.record())
 
     def start(self) -> None:
         """Steps follow. Collective."""
@@ -52,6 +64,8 @@ class StepWatch:
 
     def begin_step(self, step: int) -> None:
         """The step of this number begins."""
+        # the first step of a process may compile
+        self._comm.sent.pulse.begin_step(step, lengthy=self._steps < 0)
         if self._trace is not None:
             self._trace.begin_step(step)
 
@@ -66,6 +80,8 @@ class StepWatch:
 
     def release(self) -> None:
         """Leave the comm as it was."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
         self._comm.sent.throttle = None
         self._comm.sent.timeline = None
 

@@ -1,0 +1,276 @@
+"""How did a job end whose ranks were killed? The process that started mpiexec outlives it.
+
+Ranks that are killed say nothing, and what the launcher then prints are its own internals. So
+`supervise` stays mpiexec's parent: it hands on what ranks print, keeps the launcher's own lines
+back, passes signals on, and returns an `Ending`. If this process is killed, so is mpiexec.
+"""
+
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from neocpu.parallel.transport.abort import Handler
+from neocpu.parallel.watch.ends import Ends, host_key
+from neocpu.parallel.watch.watchdog import ERROR
+from neocpu.parallel.watch.words import STALLED
+
+PASSED_ON = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT")
+# seconds that a launcher has to end once ranks said that the run stands still: it waits for ever
+# for a host that it cannot reach
+GRACE = 5.0
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+
+RULE = re.compile(r"[=-]{60,}$")
+# lines of MPICH, Intel MPI, Hydra
+LINES = re.compile(
+    r"=   (BAD TERMINATION|KILLED BY|RANK \d|PID \d|EXIT CODE|CLEANING UP|YOU CAN IGNORE)"
+    r"|YOUR APPLICATION TERMINATED WITH"
+    r"|This typically refers to a problem with your application"
+    r"|Please see the FAQ page for debugging"
+    r"|\[(mpiexec|proxy:[\d:]+)@"
+    r"|Abort\(\d+\) on node .*application called MPI_Abort"
+)
+# paragraphs of Open MPI, between two rules
+PARAGRAPHS = re.compile(
+    r"noticed that process rank|MPI_ABORT was invoked|non-zero (exit code|status)|Primary job"
+    r"|lost communication|daemon.*(lost|failed|died)",
+    re.DOTALL,
+)
+KILLED = (
+    re.compile(
+        r"process rank (?P<rank>\d+) with PID (?P<process>\d+) on\s+node (?P<host>\S+) exited\s+on"
+        r"\s+signal (?P<signal>\d+)"
+    ),
+    re.compile(
+        r"(RANK (?P<rank>\d+) )?PID (?P<process>\d+) RUNNING AT (?P<host>\S+).*"
+        r"(\(signal |KILLED BY SIGNAL: )(?P<signal>\d+)",
+        re.DOTALL,
+    ),
+)
+# what a rank says of another one of its host, before it is ended itself
+SEEN = re.compile(
+    ERROR + r"rank (?P<rank>\d+) on (?P<host>.*) \(process (?P<process>\d+)\) has ended"
+)
+LOST = re.compile(r"assert \(!closed\) failed|lost communication|daemon", re.DOTALL)
+
+
+@dataclass
+class Ending:
+    """How a job ended.
+
+    status : of mpiexec, as shells count it. signal : that killed a rank (0: none did), whose
+    `process` and `host` are what the launcher calls them, and `rank`, where it tells it. lost : a
+    host, or what the launcher had running there, is gone. first : rank, host and process of the
+    rank of this host that ended before all others. stalled : ranks ended themselves, since
+    the run stood still. stopped : this process was asked to end it. talk : the launcher's lines.
+    """
+
+    status: int = 0
+    signal: int = 0
+    process: int = 0
+    host: str = ""
+    rank: int | None = None
+    lost: bool = False
+    first: tuple[int, str, int] | None = None
+    stalled: bool = False
+    stopped: bool = False
+    talk: list[str] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Take from the launcher's lines what they say."""
+        text = "".join(self.talk)
+        for pattern in KILLED:
+            if match := pattern.search(text):
+                facts = match.groupdict()
+                self.signal = int(facts["signal"])
+                self.process = int(facts["process"])
+                self.host = facts["host"]
+                self.rank = None if facts["rank"] is None else int(facts["rank"])
+                break
+        else:
+            self.lost = bool(LOST.search(text))
+        # MPICH's launcher names any of the ranks, which it has killed itself but for one
+        if self.signal and self.first:
+            self.rank, self.host, self.process = self.first
+        elif self.signal and (match := SEEN.search(text)):
+            self.rank = int(match["rank"])
+            self.host = match["host"]
+            self.process = int(match["process"])
+
+    @property
+    def explained(self) -> bool:
+        """Do we know as much as the launcher's lines tell?"""
+        aborted = any("MPI_Abort" in line or "MPI_ABORT" in line for line in self.talk)
+        return not self.status or aborted or bool(self.signal) or self.lost or self.stalled
+
+
+class Talk:
+    """Tells a launcher's lines from those of ranks, on one stream."""
+
+    def __init__(self, ending: Ending) -> None:
+        self._ending = ending
+        self._paragraph: list[str] = []  # it began with a rule; whose it is, is seen at its end
+        self._blank: list[str] = []  # may belong to the launcher's next line
+
+    def ranks_lines(self, line: str) -> list[str]:
+        """What is to be handed on, now that this line has come."""
+        text = line.rstrip("\r\n")
+        if self._paragraph:
+            self._paragraph.append(line)
+            ended = RULE.match(text) or len(self._paragraph) > 60
+            return self._end_paragraph() if ended else []
+        if RULE.match(text) and text[0] == "-":
+            self._paragraph = [line]
+            return []
+        if SEEN.match(text) or RULE.match(text) or LINES.match(text):
+            self._ending.talk.append(line)
+            self._blank = []
+            return []
+        if not text:
+            self._blank.append(line)
+            return []
+        lines = [*self._blank, line]
+        self._blank = []
+        return lines
+
+    def rest(self) -> list[str]:
+        """What is left at the end of the stream."""
+        return self._end_paragraph() if self._paragraph else []
+
+    def _end_paragraph(self) -> list[str]:
+        paragraph = self._paragraph
+        self._paragraph = []
+        if PARAGRAPHS.search("".join(paragraph)):
+            self._ending.talk += paragraph
+            return []
+        lines = [*self._blank, *paragraph]
+        self._blank = []
+        return lines
+
+
+def supervise(command: Sequence[str], environment: Mapping[str, str], record: Path) -> Ending:
+    """Run mpiexec to its end; its lines that say no more than the `Ending` does are not shown.
+
+    record : the file in which rank 0 writes where the ranks are (`Watchdog.record`).
+    """
+    record.unlink(missing_ok=True)
+    ending = Ending()
+    # what was printed here comes before what ranks print
+    sys.stdout.flush()
+    sys.stderr.flush()
+    mpiexec = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # a group of its own: a terminal's Ctrl-C reaches it once, through this process; MPICH's
+        # takes a second one within moments as the wish to end at once
+        process_group=0,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509  (no thread runs here yet)
+    )
+    before = _pass_signals(mpiexec, ending)
+    try:
+        relays = [
+            threading.Thread(target=_relay, args=(stream, out, ending, mpiexec), daemon=True)
+            for stream, out in ((mpiexec.stdout, sys.stdout), (mpiexec.stderr, sys.stderr))
+        ]
+        looks = threading.Thread(
+            target=_look_for_first, args=(record, ending, mpiexec), daemon=True
+        )
+        for thread in (*relays, looks):
+            thread.start()
+        status = mpiexec.wait()
+        for relay in relays:
+            relay.join(2.0)  # a process that was left behind may keep the pipe open
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    ending.status = status if status >= 0 else 128 - status
+    ending.read()
+    if status < 0 and not ending.signal:  # mpiexec itself was killed, or the one rank
+        ending.signal, ending.process, ending.host = -status, mpiexec.pid, socket.gethostname()
+    if not ending.explained:
+        _write(sys.stderr, "".join(ending.talk))
+    return ending
+
+
+def _end_with_parent() -> None:
+    """In the child: be killed when the parent is, which nobody can forget to do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _pass_signals(mpiexec: "subprocess.Popen[bytes]", ending: Ending) -> dict[int, Handler]:
+    """Let signals of this process reach mpiexec, and so the ranks; the handlers until now."""
+
+    def pass_on(number: int, frame: object) -> None:
+        ending.stopped = True
+        with suppress(ProcessLookupError):
+            mpiexec.send_signal(number)
+
+    numbers = [getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)]
+    return {number: signal.signal(number, pass_on) for number in numbers}
+
+
+def _look_for_first(record: Path, ending: Ending, mpiexec: "subprocess.Popen[bytes]") -> None:
+    """See which rank of this host is the first to end."""
+    key = host_key()
+    while not record.exists():  # until the ranks know each other
+        if mpiexec.returncode is not None:
+            return
+        time.sleep(0.2)
+    with suppress(OSError, ValueError):
+        ranks = {
+            rank["process"]: rank
+            for rank in json.loads(record.read_text(encoding="utf-8"))["ranks"]
+            if rank["key"] == key
+        }
+        ends = Ends(list(ranks))
+        while not (process := ends.wait(60.0)):
+            pass
+        ending.first = (ranks[process]["rank"], ranks[process]["host"], process)
+
+
+def _relay(
+    stream: IO[bytes], out: IO[str], ending: Ending, mpiexec: "subprocess.Popen[bytes]"
+) -> None:
+    """Hand on a stream's lines, but the launcher's."""
+    talk = Talk(ending)
+    for data in stream:
+        line = data.decode(errors="replace")
+        if line.startswith(ERROR + STALLED) and not ending.stalled:
+            ending.stalled = True
+            end = threading.Timer(GRACE, _end, (mpiexec,))
+            end.daemon = True
+            end.start()
+        _write(out, "".join(talk.ranks_lines(line)))
+    _write(out, "".join(talk.rest()))
+
+
+def _end(mpiexec: "subprocess.Popen[bytes]") -> None:
+    """End a launcher that waits for a host that it cannot reach."""
+    with suppress(ProcessLookupError, PermissionError):
+        if mpiexec.poll() is None:
+            os.killpg(mpiexec.pid, signal.SIGKILL)
+
+
+def _write(out: IO[str], text: str) -> None:
+    """Write as far as anybody reads; ranks must never wait for a pipe that nobody empties."""
+    if not text:
+        return
+    with suppress(OSError, ValueError):
+        out.write(text)
+        out.flush()

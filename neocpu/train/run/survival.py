@@ -1,0 +1,157 @@
+"""What becomes of a run whose ranks were killed? It is told in one line, and goes on if it shall.
+
+This is what the process does that started mpiexec (`parallel/watch/supervisor.py`). A run that
+was killed, that stood still, or that lost a host, goes on from its newest sound checkpoint, as
+often as it may. What a person has to mend first (a wrong config, damaged data, a full disk) ends
+it, and so does a signal that asks it to stop.
+"""
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from neocpu.core.errors import CheckpointError
+from neocpu.core.types import JsonObject
+from neocpu.parallel.watch.rank_page import last_words, page_path, remove_page
+from neocpu.parallel.watch.supervisor import Ending
+from neocpu.parallel.watch.watchdog import STATUS
+from neocpu.train.checkpoint.folder import FOLDER
+from neocpu.train.watch.results import RANKS
+
+LOG = "restarts.jsonl"
+# seconds until a run goes on: twice as many after each end without a newer checkpoint
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 300.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """A run that others are to outlive.
+
+    out : its folder of results. start : runs mpiexec to its end; with True from the newest
+    checkpoint. again : the command with which a person goes on. tell : shows one line.
+    """
+
+    out: Path
+    start: Callable[[bool], Ending]
+    again: str
+    tell: Tell
+
+    def run(self, resume: bool, restarts: int) -> int:
+        """Exit status of the run, after `restarts` restarts at most."""
+        pause = FIRST_PAUSE
+        before = _newest(self.out)
+        for left in range(restarts, -1, -1):
+            ending = self.start(resume)
+            reason = self._reason(ending)
+            if not reason or ending.stopped:
+                return ending.status
+            newest = _newest(self.out)
+            from_where = f"the newest sound checkpoint is {newest}" if newest else "no checkpoint"
+            if not left:
+                self.tell(f"neocpu: error: {reason}; {from_where}; go on with: {self.again}")
+                return STATUS if ending.stalled else ending.status
+            pause = FIRST_PAUSE if newest != before else min(2 * pause, LONGEST_PAUSE)
+            before = newest
+            self._note(reason, newest, pause)
+            self.tell(
+                f"neocpu: {reason}; {from_where}: the run goes on in {pause:g} s, restart "
+                f"{restarts - left + 1} of {restarts}"
+            )
+            time.sleep(pause)
+            resume = True
+        raise AssertionError("the last life returns")
+
+    def _reason(self, ending: Ending) -> str:
+        """Why a run ended that nobody asked to, in words; "": ranks have said so themselves."""
+        record = _read(self.out / RANKS)
+        token = str(record.get("token", ""))
+        try:
+            if ending.stalled:
+                return "the run stood still and was ended (parallel.timeout)"
+            if ending.signal:
+                return _killed(ending, record, token)
+            if ending.lost:
+                hosts = {str(rank["host"]) for rank in record.get("ranks", [])}
+                others = ", ".join(sorted(hosts - {socket.gethostname()}))
+                return f"mpiexec has lost a host or its server there ({others or 'unknown'})"
+            return ""
+        finally:
+            remove_page(page_path(token))
+
+    def _note(self, reason: str, newest: Path | None, pause: float) -> None:
+        """Add a line to the restarts of the folder."""
+        facts = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "reason": reason,
+            "checkpoint": newest.name if newest else None,
+            "pause": pause,
+        }
+        with suppress(OSError), open(self.out / LOG, "a", encoding="utf-8") as file:
+            file.write(json.dumps(facts) + "\n")
+
+
+def restarts_of(out: Path) -> list[JsonObject]:
+    """The restarts of a run, oldest first: time, reason, checkpoint (null: step 0), pause."""
+    restarts = []
+    with suppress(OSError):
+        for line in (out / LOG).read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                restarts.append(json.loads(line))
+    return restarts
+
+
+def _killed(ending: Ending, record: JsonObject, token: str) -> str:
+    """Which rank was killed, by what, and where it was."""
+    rank = ending.rank
+    for entry in record.get("ranks", []):
+        if entry["process"] == ending.process and _same(entry["host"], ending.host):
+            rank = entry["rank"]
+    try:
+        name = signal.Signals(ending.signal).name
+    except ValueError:
+        name = f"signal {ending.signal}"
+    who = f"process {ending.process} on {ending.host}"
+    if rank is not None:
+        who = f"rank {rank} on {ending.host} (process {ending.process})"
+    text = f"{who} was killed by {name}"
+    state = last_words(token, rank) if rank is not None and token else None
+    if state is not None:
+        text += f", last seen {state.where}"
+    if ending.signal == signal.SIGKILL:
+        text += " (if nobody did, it was the system for want of memory: see `dmesg`)"
+    return text
+
+
+def _same(host: str, other: str) -> bool:
+    """Are these names of one host, maybe one of them with its domain?"""
+    return host.partition(".")[0] == other.partition(".")[0]
+
+
+def _newest(out: Path) -> Path | None:
+    """The newest checkpoint that can be opened."""
+    from neocpu.parallel.transport.comm import SingleComm
+    from neocpu.train.checkpoint import latest
+
+    with suppress(CheckpointError):
+        path = latest(out, SingleComm())
+        # as the user named the folder
+        return None if path is None else out / FOLDER / path.name
+    return None
+
+
+def _read(path: Path) -> JsonObject:
+    """A JSON file's object; empty where there is none."""
+    with suppress(OSError, ValueError):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(record, dict):
+            return record
+    return {}
