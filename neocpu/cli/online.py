@@ -5,16 +5,9 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import command_line, ranks_option, set_option
-from neocpu.cli.screen.terminal import tell_ranks
+from neocpu.cli.screen.options import Launch, ranks_option, set_option
 from neocpu.cli.train import default_folder, show_summary
-from neocpu.parallel.transport.launch import (
-    exec_mpiexec,
-    get_comm,
-    held_signals,
-    launched,
-    prepare_threads,
-)
+from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
 from neocpu.train.config import config as configs
 
 STARTED = time.time()
@@ -40,7 +33,7 @@ STARTED = time.time()
 def online(
     config: Path,
     files: tuple[str, ...],
-    ranks: int | None,
+    launch: Launch,
     folder: Path | None,
     overrides: tuple[str, ...],
     resume: bool,
@@ -56,12 +49,10 @@ def online(
     neocpu online model.toml day-3.tsv --out runs/live --resume
     """
     settings = configs.load(config, overrides)
-    if ranks is not None and ranks > 1 and not launched():
-        tell_ranks()
-        exec_mpiexec(ranks, command_line())
+    launch.start()
     with held_signals():
         parallel = settings.parallel
-        comm = get_comm(ranks, parallel.ranks_per_node or None, parallel.shared_windows)
+        comm = get_comm(launch.ranks, parallel.ranks_per_node or None, parallel.shared_windows)
         prepare_threads(comm, settings.training.threads or None)
 
         from neocpu.cli.screen.progress import make_report

@@ -8,15 +8,8 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import command_line, ranks_option, set_option
-from neocpu.cli.screen.terminal import tell_ranks
-from neocpu.parallel.transport.launch import (
-    exec_mpiexec,
-    get_comm,
-    held_signals,
-    launched,
-    prepare_threads,
-)
+from neocpu.cli.screen.options import Launch, ranks_option, set_option
+from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
 from neocpu.train.config import config as configs
 from neocpu.train.search.space import space_of
 
@@ -38,7 +31,7 @@ STARTED = time.time()
 )
 def search(
     config: Path,
-    ranks: int | None,
+    launch: Launch,
     folder: Path | None,
     overrides: tuple[str, ...],
     resume: bool,
@@ -55,12 +48,10 @@ def search(
     settings = configs.load(config, overrides)
     space_of(settings)  # refused before ranks start
     folder = folder or Path("searches") / config.stem
-    if ranks is not None and ranks > 1 and not launched():
-        tell_ranks()
-        exec_mpiexec(ranks, command_line())
+    launch.start()
     with held_signals():
         comm = get_comm(
-            ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+            launch.ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
         )
         prepare_threads(comm, settings.training.threads or None)
 

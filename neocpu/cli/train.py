@@ -12,17 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from neocpu.cli.screen.options import as_record, command_line, ranks_option, set_option
+from neocpu.cli.screen.options import Launch, as_record, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
-from neocpu.cli.screen.terminal import tell_ranks
 from neocpu.kernels.compile.choice import FAMILIES, use
-from neocpu.parallel.transport.launch import (
-    exec_mpiexec,
-    get_comm,
-    held_signals,
-    launched,
-    prepare_threads,
-)
+from neocpu.parallel.transport.launch import get_comm, held_signals, launched, prepare_threads
 from neocpu.serve.report.trackers import TRACKERS, trackers
 from neocpu.train.config import config as configs
 
@@ -95,7 +88,7 @@ class ShownOptions:
 @as_record("shown", ShownOptions)
 def train(
     config: Path,
-    ranks: int | None,
+    launch: Launch,
     out: Path | None,
     overrides: tuple[str, ...],
     resume: bool,
@@ -122,16 +115,12 @@ def train(
         data = settings.data
         check_target(shown.trace, shown.force, map(Path, (*data.train, *data.valid, *data.test)))
     if dry_run:
-        show_dry_run(settings, config, ranks, out)
+        show_dry_run(settings, config, launch, out)
         return
-    if ranks is not None and ranks > 1 and not launched():
-        # mpiexec replaces this process, so that signals reach the ranks and its exit status is
-        # theirs.
-        tell_ranks()
-        exec_mpiexec(ranks, command_line())
+    launch.start()
     with held_signals():
         comm = get_comm(
-            ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+            launch.ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
         )
         # Before anything imports Numba, which reads the number of threads once.
         prepare_threads(comm, settings.training.threads or None)
@@ -144,16 +133,16 @@ def train(
             show_summary(summary, folder)
 
 
-def show_dry_run(
-    settings: configs.Config, config: Path, ranks: int | None, out: Path | None
-) -> None:
+def show_dry_run(settings: configs.Config, config: Path, launch: Launch, out: Path | None) -> None:
     """Print what a run would take; nothing is started or written."""
     if launched():
         raise click.UsageError("--dry-run starts no ranks: call it alone, with --ranks")
+    if launch.by_host():
+        raise click.UsageError("--dry-run looks at this machine alone: leave its hosts out")
 
     from neocpu.train.before.dry_run import dry_run
 
-    for line in dry_run(settings, ranks or 1, out or Path("runs") / config.stem):
+    for line in dry_run(settings, launch.ranks or 1, out or Path("runs") / config.stem):
         click.echo(line)
 
 
