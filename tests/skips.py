@@ -20,6 +20,7 @@ REMEDIES = {
     "hdf5plugin": 'pip install -e ".[zstd]"',
     "scipy": 'pip install -e ".[test]"',
     "matplotlib": 'pip install -e ".[viz]"',
+    "no hosts": "Linux with iproute2 and util-linux, and network namespaces that you may make",
     "mpiexec": 'pip install -e ".[mpi]"',
     "NEOCPU_TEST_DATA": "set NEOCPU_TEST_DATA to a folder with that file",
     "processor": "a machine with another processor",

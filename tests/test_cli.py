@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +14,12 @@ import pytest
 
 from neocpu import cli
 from neocpu.cli import COMMANDS, SECTIONS, run
+from neocpu.cli.screen import options
 from neocpu.cli.screen.options import command_line
 from neocpu.cli.train import default_folder
 from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.hosts import HostRanks
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "data" / "models" / "tiny.toml"
@@ -211,16 +214,14 @@ def test_help_lines_are_those_of_the_commands(name: str) -> None:
 
 
 def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
-    from neocpu.cli import train
-
     command: list[object] = []
 
-    def become(ranks: int, arguments: list[str]) -> None:
-        command.extend([ranks, *arguments])
+    def become(ranks: int, arguments: list[str], hosts: Sequence[HostRanks]) -> None:
+        command.extend([ranks, *arguments, *hosts])
         raise SystemExit(0)
 
-    monkeypatch.setattr(train, "exec_mpiexec", become)
-    monkeypatch.setattr(train, "launched", lambda: False)
+    monkeypatch.setattr(options, "exec_mpiexec", become)
+    monkeypatch.setattr(options, "launched", lambda: False)
     with pytest.raises(SystemExit):
         run(
             [
@@ -228,6 +229,8 @@ def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> No
                 str(TINY),
                 "--ranks",
                 "3",
+                "--hosts",
+                "a,b",
                 "--out",
                 "x",
                 "--set",
@@ -241,11 +244,15 @@ def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> No
         str(TINY),
         "--ranks",
         "3",
+        "--hosts",
+        "a,b",
         "--out",
         "x",
         "--set",
         "training.steps=1",
         "--resume",
+        HostRanks("a", 2),
+        HostRanks("b", 1),
     ]
 
 
@@ -253,11 +260,12 @@ def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> No
     "words",
     [
         (
-            "train c.toml --ranks 2 --trace t.json --trace-steps 7 --force --kernels plain"
-            " --metrics wandb --metrics tensorboard --logs l --dry-run --set a.b=1 --set c=[2,3]"
+            "train c.toml --ranks 2 --hosts a,b:3 --trace t.json --trace-steps 7 --force"
+            " --kernels plain --metrics wandb --metrics tensorboard --logs l --dry-run"
+            " --set a.b=1 --set c=[2,3]"
         ),
         "online c.toml a.h5 b.h5 --ranks 2 --out x --resume --set a=",
-        "search c.toml --ranks 2 --out x --resume --set a=1",
+        "search c.toml --hostfile hosts.txt --out x --resume --set a=1",
         "eval run a.csv b.csv --ranks 3 --group user --at 5,10 --baseline --json --set a=1",
         (
             "predict run a.csv --out p.csv --force --with user --with item --head h --unlabelled"

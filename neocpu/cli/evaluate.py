@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from neocpu.cli.screen.options import command_line, ranks_option, set_option, whole_numbers
+from neocpu.cli.screen.options import Launch, ranks_option, set_option, whole_numbers
 from neocpu.core.presets import log_path
-from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
+from neocpu.parallel.transport.launch import get_comm, prepare_threads
 
 if TYPE_CHECKING:
     from neocpu.core.types import JsonObject
@@ -51,7 +51,7 @@ def evaluate(
     group: str,
     at: tuple[int, ...],
     baseline: bool,
-    ranks: int | None,
+    launch: Launch,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -61,9 +61,8 @@ def evaluate(
     ranks, whatever the run had; the metrics are the same.
     """
     data = tuple(map(log_path, data))
-    if ranks is not None and ranks > 1 and not launched():
-        exec_mpiexec(ranks, command_line())
-    comm = get_comm(ranks)
+    launch.start()
+    comm = get_comm(launch.ranks)
     prepare_threads(comm)
     from neocpu.train.watch.reliability import doubts
     from neocpu.train.watch.results import silent

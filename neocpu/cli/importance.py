@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import command_line, ranks_option, set_option
+from neocpu.cli.screen.options import Launch, ranks_option, set_option
 from neocpu.core.presets import log_path
-from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
+from neocpu.parallel.transport.launch import get_comm, prepare_threads
 
 
 @click.command()
@@ -37,7 +37,7 @@ def importance(
     repeats: int,
     seed: int,
     rows: int,
-    ranks: int | None,
+    launch: Launch,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -47,9 +47,8 @@ def importance(
     important first. In a run's folder they are kept for `neocpu report`.
     """
     data = tuple(map(log_path, data))
-    if ranks is not None and ranks > 1 and not launched():
-        exec_mpiexec(ranks, command_line())
-    comm = get_comm(ranks)
+    launch.start()
+    comm = get_comm(launch.ranks)
     prepare_threads(comm)
     from neocpu.serve.report.runs import IMPORTANCES
     from neocpu.serve.scoring.model import Model

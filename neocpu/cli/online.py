@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.options import Launch, ranks_option, set_option
 from neocpu.cli.screen.outlive import outlive
 from neocpu.cli.train import default_folder, show_summary
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.parallel.transport.launch import get_comm, held_signals, launched, prepare_threads
+from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
 from neocpu.train.config import config as configs
 
 STARTED = time.time()
@@ -35,7 +35,7 @@ STARTED = time.time()
 def online(
     config: Path,
     files: tuple[str, ...],
-    ranks: int | None,
+    launch: Launch,
     folder: Path | None,
     overrides: tuple[str, ...],
     resume: bool,
@@ -51,11 +51,11 @@ def online(
     neocpu online model.toml day-3.tsv --out runs/live --resume
     """
     settings = configs.load(config, overrides)
-    if ranks is not None and ranks > 1 and not launched():
-        outlive(ranks, folder or default_folder(config, resume, SingleComm()), resume)
+    if launch.starts_ranks:
+        outlive(launch, folder or default_folder(config, resume, SingleComm()), resume)
     with held_signals():
         parallel = settings.parallel
-        comm = get_comm(ranks, parallel.ranks_per_node or None, parallel.shared_windows)
+        comm = get_comm(launch.ranks, parallel.ranks_per_node or None, parallel.shared_windows)
         prepare_threads(comm, settings.training.threads or None)
 
         from neocpu.cli.screen.progress import make_report

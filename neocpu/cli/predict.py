@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import as_record, command_line, ranks_option, set_option
+from neocpu.cli.screen.options import Launch, as_record, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.presets import log_path
 from neocpu.ingest.formats.files.folders import all_files
-from neocpu.parallel.transport.launch import exec_mpiexec, get_comm, launched, prepare_threads
+from neocpu.parallel.transport.launch import get_comm, prepare_threads
 
 if TYPE_CHECKING:
     from neocpu.parallel.transport.comm import Comm
@@ -107,7 +107,7 @@ def predict(
     data: tuple[str, ...],
     out: Path,
     force: bool,
-    ranks: int | None,
+    launch: Launch,
     overrides: tuple[str, ...],
     best: TopOptions,
     rows: RowOptions,
@@ -127,9 +127,8 @@ def predict(
         raise click.UsageError("--with, --head and --unlabelled do not go with --top-k")
     data = tuple(map(log_path, data))
     check_target(out, force, [model, *all_files(data), *best.files()])
-    if ranks is not None and ranks > 1 and not launched():
-        exec_mpiexec(ranks, command_line())
-    comm = get_comm(ranks)
+    launch.start()
+    comm = get_comm(launch.ranks)
     prepare_threads(comm)
     if not best.top_k:
         score(model, data, out, rows, overrides, comm)

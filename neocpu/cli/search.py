@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import ranks_option, set_option
+from neocpu.cli.screen.options import Launch, ranks_option, set_option
 from neocpu.cli.screen.outlive import outlive
-from neocpu.parallel.transport.launch import get_comm, held_signals, launched, prepare_threads
+from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
 from neocpu.train.config import config as configs
 from neocpu.train.search.space import space_of
 
@@ -32,7 +32,7 @@ STARTED = time.time()
 )
 def search(
     config: Path,
-    ranks: int | None,
+    launch: Launch,
     folder: Path | None,
     overrides: tuple[str, ...],
     resume: bool,
@@ -49,11 +49,11 @@ def search(
     settings = configs.load(config, overrides)
     space_of(settings)  # refused before ranks start
     folder = folder or Path("searches") / config.stem
-    if ranks is not None and ranks > 1 and not launched():
-        outlive(ranks, folder, resume)
+    if launch.starts_ranks:
+        outlive(launch, folder, resume)
     with held_signals():
         comm = get_comm(
-            ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+            launch.ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
         )
         prepare_threads(comm, settings.training.threads or None)
 

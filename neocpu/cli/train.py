@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from neocpu.cli.screen.options import as_record, ranks_option, set_option
+from neocpu.cli.screen.options import Launch, as_record, ranks_option, set_option
 from neocpu.cli.screen.outlive import outlive
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.kernels.compile.choice import FAMILIES, use
@@ -98,7 +98,7 @@ class ShownOptions:
 @as_record("shown", ShownOptions)
 def train(
     config: Path,
-    ranks: int | None,
+    launch: Launch,
     out: Path | None,
     overrides: tuple[str, ...],
     resume: bool,
@@ -125,19 +125,19 @@ def train(
         data = settings.data
         check_target(shown.trace, shown.force, map(Path, (*data.train, *data.valid, *data.test)))
     if dry_run:
-        show_dry_run(settings, config, ranks, out)
+        show_dry_run(settings, config, launch, out)
         return
     if launched() and shown.restarts:
         raise click.UsageError(
             "--restarts is for ranks that this command starts (--ranks); what another launcher "
             "started, it or its scheduler starts again: docs/cluster.md"
         )
-    if not launched() and (shown.restarts or (ranks or 1) > 1):
+    if launch.starts_ranks or (shown.restarts and not launched()):
         folder = out or default_folder(config, resume, SingleComm())
-        outlive(ranks or 1, folder, resume, shown.restarts)
+        outlive(launch, folder, resume, shown.restarts)
     with held_signals():
         comm = get_comm(
-            ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+            launch.ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
         )
         # Before anything imports Numba, which reads the number of threads once.
         prepare_threads(comm, settings.training.threads or None)
@@ -150,16 +150,16 @@ def train(
             show_summary(summary, folder)
 
 
-def show_dry_run(
-    settings: configs.Config, config: Path, ranks: int | None, out: Path | None
-) -> None:
+def show_dry_run(settings: configs.Config, config: Path, launch: Launch, out: Path | None) -> None:
     """Print what a run would take; nothing is started or written."""
     if launched():
         raise click.UsageError("--dry-run starts no ranks: call it alone, with --ranks")
+    if launch.by_host():
+        raise click.UsageError("--dry-run looks at this machine alone: leave its hosts out")
 
     from neocpu.train.before.dry_run import dry_run
 
-    for line in dry_run(settings, ranks or 1, out or Path("runs") / config.stem):
+    for line in dry_run(settings, launch.ranks or 1, out or Path("runs") / config.stem):
         click.echo(line)
 
 

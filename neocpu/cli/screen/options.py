@@ -3,13 +3,20 @@
 One place for each option, so that they mean the same.
 """
 
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import wraps
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from click.core import ParameterSource
+
+from neocpu.cli.screen.terminal import tell_ranks
+from neocpu.parallel.transport.launch import exec_mpiexec, launched, mpiexec_command
+
+if TYPE_CHECKING:
+    from neocpu.parallel.transport.hosts import HostRanks
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -35,13 +42,83 @@ def as_record(
     return decorate
 
 
-def ranks_option(command: Command) -> Command:
-    """The option --ranks of a command that may start ranks by itself."""
-    return click.option(
-        "--ranks",
-        type=click.IntRange(1),
-        help="Start so many MPI ranks on this machine (not under mpiexec).",
-    )(command)
+@dataclass(frozen=True)
+class Launch:
+    """The ranks that a command starts by itself, if any."""
+
+    ranks: int | None = None
+    hosts: str | None = None
+    hostfile: Path | None = None
+
+    def by_host(self) -> "Sequence[HostRanks]":
+        """Ranks of each host; none where they are this machine's. Raises ConfigError."""
+        if self.hosts is None and self.hostfile is None:
+            return ()
+        if self.hosts is not None and self.hostfile is not None:
+            raise click.UsageError("--hosts and --hostfile name hosts twice; give one of them")
+        from neocpu.parallel.transport import hosts
+
+        named = (
+            hosts.listed_hosts(self.hosts or "")
+            if self.hostfile is None
+            else hosts.hosts_of_file(self.hostfile)
+        )
+        return hosts.ranks_of_hosts(named, self.ranks)
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Are there ranks to start, and is this process none of them?"""
+        named = self.hosts is not None or self.hostfile is not None
+        return not launched() and (named or (self.ranks or 1) > 1)
+
+    def _counted(self) -> "tuple[int, Sequence[HostRanks]]":
+        """How many ranks there are, and those of each host; none where they are this machine's."""
+        hosts = self.by_host()
+        return sum(host.ranks for host in hosts) or self.ranks or 1, hosts
+
+    def mpiexec(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """The command, and its environment, that runs `neocpu WORDS` on these ranks."""
+        ranks, hosts = self._counted()
+        command, environment = mpiexec_command(ranks, ["-m", "neocpu", *words], hosts)
+        # one rank needs no launcher, and no MPI
+        return command if hosts or ranks > 1 else command[3:], environment
+
+    def start(self) -> None:
+        """Become the launcher of the ranks; nothing where there is no need of one.
+
+        mpiexec replaces this process, so that signals reach the ranks and its exit status is
+        theirs.
+        """
+        if self.starts_ranks:
+            ranks, hosts = self._counted()
+            tell_ranks()
+            exec_mpiexec(ranks, command_line(), hosts)
+
+
+def ranks_option(command: Callable[..., object]) -> Callable[..., object]:
+    """The options of a command that may start ranks by itself, as the argument `launch`."""
+    options = (
+        click.option(
+            "--ranks",
+            type=click.IntRange(1),
+            help="Start so many MPI ranks (not under mpiexec), on this machine unless others are "
+            "named.",
+        ),
+        click.option(
+            "--hosts",
+            metavar="A:N,B:N",
+            help="Start ranks on these hosts, by ssh: N on each, or --ranks divided among them.",
+        ),
+        click.option(
+            "--hostfile",
+            type=click.Path(path_type=Path),
+            help="The same from a file with lines `A:N` or `A slots=N`.",
+        ),
+    )
+    command = as_record("launch", Launch)(command)
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def set_option(text: str = "Override a key, any number of times.") -> Callable[[Command], Command]:

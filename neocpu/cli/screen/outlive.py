@@ -7,13 +7,12 @@ from typing import NoReturn
 
 import click
 
-from neocpu.cli.screen.options import command_line
+from neocpu.cli.screen.options import Launch, command_line
 from neocpu.cli.screen.terminal import tell_ranks
-from neocpu.parallel.transport.launch import mpiexec_command
 
 
-def outlive(ranks: int, folder: Path, resume: bool, restarts: int = 0) -> NoReturn:
-    """Run the command that was called on so many ranks of this machine, to its end.
+def outlive(launch: Launch, folder: Path, resume: bool, restarts: int = 0) -> NoReturn:
+    """Run the command that was called on its ranks, to its end.
 
     folder : of results, which has to be known here: a restart goes on in it. resume : does the
     command go on already? restarts : after which the run is given up.
@@ -27,9 +26,7 @@ def outlive(ranks: int, folder: Path, resume: bool, restarts: int = 0) -> NoRetu
 
     def start(go_on: bool) -> Ending:
         words = command_line(**option, resume=go_on, restarts=None)
-        command, environment = mpiexec_command(ranks, ["-m", "neocpu", *words])
-        # one rank needs no launcher, and no MPI
-        return supervise(command if ranks > 1 else command[3:], environment, folder / RANKS)
+        return supervise(*launch.mpiexec(words), folder / RANKS)
 
     again = shlex.join(["neocpu", *command_line(**option, resume=True)])
     survivor = Survivor(folder, start, again, lambda line: click.echo(line, err=True))

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from neocpu.core import cores
 from neocpu.core.cores import core_quota
@@ -21,6 +21,9 @@ from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.abort import StopSignal, guard, held_signals, join_job, let_finish
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_threads, check_variables
+
+if TYPE_CHECKING:
+    from neocpu.parallel.transport.hosts import HostRanks
 
 __all__ = [
     "StopSignal",
@@ -178,8 +181,11 @@ def find_mpiexec() -> Path:
     )
 
 
-def mpiexec_command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """(command, environment) that run `python ARGUMENTS` on so many ranks of this machine.
+def mpiexec_command(
+    ranks: int, arguments: Sequence[str], hosts: "Sequence[HostRanks]" = ()
+) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) that run `python ARGUMENTS` on so many ranks of this machine, or of
+    hosts, which mpiexec reaches by ssh.
 
     Open MPI refuses root, and more ranks than cores, and binds ranks to cores, unless told
     otherwise; other MPIs ignore these variables, and what the user set stays. Variables of
@@ -196,14 +202,20 @@ def mpiexec_command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], di
     environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
     environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
     environment.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
-    return [str(find_mpiexec()), "-n", str(ranks), sys.executable, *arguments], environment
+    mpiexec = find_mpiexec()
+    where: list[str] = []
+    if hosts:
+        from neocpu.parallel.transport.hosts import host_words
+
+        where = host_words(mpiexec, hosts, environment)
+    return [str(mpiexec), *where, "-n", str(ranks), sys.executable, *arguments], environment
 
 
-def exec_mpiexec(ranks: int, argv: Sequence[str]) -> NoReturn:
-    """Become `mpiexec -n RANKS python -m neocpu ARGV`; signals then reach mpiexec, which passes
-    them on.
+def exec_mpiexec(ranks: int, argv: Sequence[str], hosts: "Sequence[HostRanks]" = ()) -> NoReturn:
+    """Become `mpiexec -n RANKS python -m neocpu ARGV`, on hosts if there are any; signals then
+    reach mpiexec, which passes them on.
     """
-    command, environment = mpiexec_command(ranks, ["-m", "neocpu", *argv])
+    command, environment = mpiexec_command(ranks, ["-m", "neocpu", *argv], hosts)
     # this process becomes another, which knows nothing of its buffers
     sys.stdout.flush()
     sys.stderr.flush()

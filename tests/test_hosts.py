@@ -1,0 +1,117 @@
+"""Does a job on several hosts end as on one, and send over their links what it says?
+
+The hosts are those of `hosts.py`: there is nothing but TCP between them, and no memory that they
+share. Where a system does not let us make any, these tests are skipped.
+"""
+
+import json
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from promise import Launch, committed, disagreements, outcomes
+from promise_cases import FAMILIES, MEMORIES, Case, pairwise, product, write_data
+
+from neocpu.core.errors import EnvironmentProblem
+from neocpu.kernels.compile.trust import base_folder
+from neocpu.parallel.transport.hosts import HostRanks
+from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
+from tests.hosts import Host, Room, room, why_not
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = ROOT / "data" / "models" / "tiny.toml"
+README = re.findall(r"^digest (\w{64})$", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
+DAYS = 12  # twice those of test_promise.py, which compiles the kernels of the same family then
+
+
+@pytest.fixture(scope="module", autouse=True)
+def possible() -> None:
+    """Skips where no hosts can be made, or there is no mpiexec."""
+    try:
+        find_mpiexec()
+    except EnvironmentProblem as problem:
+        pytest.skip(str(problem))
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Room]:
+    """Three equal hosts."""
+    with room([Host()] * 3) as hosts:
+        yield hosts
+
+
+def train(hosts: Room, *words: str, out: Path, **variables: str) -> dict[str, Any]:
+    """What run.json says of the README's job; two ranks on each host, unless words say others."""
+    command = [sys.executable, "-m", "neocpu", "train", str(TINY), "--out", str(out), *words]
+    if "--hostfile" not in words:
+        command += ["--hosts", ",".join(hosts.names), "--ranks", str(2 * len(hosts.names))]
+    hosts.run(command, variables)
+    summary: dict[str, Any] = json.loads((out / "run.json").read_text())
+    return summary
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.long(name, DAYS)) for name in FAMILIES]
+)
+def test_families_have_their_digests(family: str, three: Room, tmp_path: Path) -> None:
+    write_data(tmp_path)
+    launch = Launch("host", 4, 4, few_cases(family))
+    launch.write(tmp_path)
+    main = ["-m", "mpi4py", str(ROOT / "tests" / "promise_main.py"), str(tmp_path), launch.name]
+    command, _ = mpiexec_command(4, main, [HostRanks("host0", 2), HostRanks("host1", 2)])
+    three.run(command, {"NUMBA_NUM_THREADS": "2"})
+    records = outcomes(launch, tmp_path)
+    assert len(records) == len(launch.cases)
+    assert not disagreements(records, committed())
+
+
+def few_cases(family: str) -> list[Case]:
+    """Runs of a family on two hosts: both ways of exchanging, towers on their nodes, memories."""
+    cases = [case for case in pairwise(product((4,), family, MEMORIES)) if case.how != "elsewhere"]
+    return cases[::12]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("alltoall", ["direct", "two_level"])
+def test_links_carry_the_bytes_that_a_run_counts(
+    alltoall: str, three: Room, tmp_path: Path
+) -> None:
+    before = [three.sent(number) for number in range(3)]
+    summary = train(three, "--set", f"parallel.alltoall={alltoall}", out=tmp_path / "run")
+    sent = sum(three.sent(number) for number in range(3)) - sum(before)
+    assert summary["digest"] == README
+    assert summary["ranks"] == 6 and summary["ranks_per_node"] == 2
+    counted = sum(by_link["other_node"]["bytes"] for by_link in summary["traffic"].values())
+    # headers of packets, and what the launcher has to say
+    assert 1.0 < sent / counted < 1.05
+
+
+@pytest.mark.long
+def test_hosts_differ_in_cores_ranks_cpus_and_disks(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    older = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
+    variables = older if platform.machine() in ("x86_64", "AMD64") else {}
+    unequal = [Host(cores="0", disks=[disk]), Host(variables=variables, disks=[disk])]
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("host0 slots=1\nhost1 slots=3\n")
+    levels = ["--set", "memory.placement=hbm_over_ddr_over_ssd", "--set", f"memory.folder={disk}"]
+    windows = ["--set", "parallel.shared_windows=on", "--set", "parallel.alltoall=two_level"]
+    local = {"NEOCPU_CACHE_DIR": str(disk / "kernels"), "NEOCPU_DATA_CACHE": str(disk / "data")}
+    with room(unequal) as hosts:
+        for number in (0, 1):  # with what is compiled already, so that it takes no minutes
+            hosts.on_host(number, ["cp", "-r", str(base_folder()), str(disk / "kernels")])
+        words = ["--hostfile", str(hostfile), *levels, *windows]
+        summary = train(hosts, *words, out=tmp_path / "run", **local)
+        rows = [hosts.on_host(number, ["ls", "-a", str(disk)]) for number in (0, 1)]
+    assert summary["digest"] == README
+    assert summary["ranks"] == 4
+    assert rows == [".\n..\nkernels\n"] * 2, (
+        "rows of tables were left, or copies made that not all see"
+    )
