@@ -14,17 +14,27 @@ from neocpu.plan.tiers.placements import Capacity
 class Alternative:
     """One way to shard one table, the others staying where they are.
 
-    scheme, columns : how it is cut; columns of its widest rectangle. placement : of its rows, as
-    `memory.placement` names it. home : its first rank. seconds : of a step with it. missing_bytes :
-    that the fullest rank lacks for it; 0 where it fits.
+    scheme, cut : how it is cut; (rows, columns, how many) of its rectangles, largest first.
+    placement : of its rows, as `memory.placement` names it. home : its first rank. seconds : of a
+    step with it. missing_bytes : that the fullest rank lacks for it; 0 where it fits.
     """
 
     scheme: str
-    columns: int
+    cut: tuple[tuple[int, int, int], ...]
     placement: str
     home: int
     seconds: float
     missing_bytes: int = 0
+
+    @property
+    def columns(self) -> int:
+        """Columns of the widest rectangle."""
+        return max(width for _, width, _ in self.cut)
+
+    @property
+    def rectangles(self) -> int:
+        """How many there are."""
+        return sum(count for _, _, count in self.cut)
 
 
 @dataclass(frozen=True)

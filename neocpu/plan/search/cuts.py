@@ -3,12 +3,16 @@
 A way is a scheme with a number of column blocks. Its rectangles are of few kinds, the *pieces*:
 equal rows and columns. Where they may go is the way's kind of home:
 
-    RANK   each rectangle on any rank          table_wise, column_wise
+    RANK   each rectangle on any rank          table_wise, column_wise; of large tables row_wise
+                                               and grid_shard with any blocks
     NODE   all on the ranks of one node        table_row_wise, table_column_wise
     ALL    as the scheme puts them             row_wise, data_parallel, grid_shard
 
 Column cuts have 2, 4, 8, ... blocks down to `MIN_WIDTH` columns, and as many as there are ranks.
 Row-scaled formats are never cut by columns, and narrow rows below wider caches never copied.
+
+Tables that are much of a rank's share of the work or of its memory are *large*: they are cut into
+any grid of row blocks by column blocks as well, each rectangle on any rank, also on few of them.
 """
 
 from collections.abc import Sequence
@@ -20,7 +24,7 @@ from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, column_blocks
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.work import Flags
+from neocpu.plan.cost.work import Flags, Floats
 from neocpu.tables.specs.specs import TableSpec
 
 RANK = 0
@@ -28,6 +32,10 @@ NODE = 1
 ALL = 2
 # Least columns of a block, but where there are as many blocks as ranks. TorchRec stops at 32.
 MIN_WIDTH = 8
+# A table of more than this part of a rank's share is large, and is cut into at most so many times
+# the rectangles that each are one share.
+LARGE = 0.5
+FINEST = 8.0
 
 
 @dataclass
@@ -45,11 +53,16 @@ class Cuts:
 
 
 def ways_to_cut(
-    tables: Sequence[TableSpec], schemes: Sequence[str], layout: Layout, block: int = 1
+    tables: Sequence[TableSpec],
+    schemes: Sequence[str],
+    layout: Layout,
+    shares: Floats,
+    block: int = 1,
 ) -> list[Cuts]:
     """All ways to cut the tables, way after way.
 
-    block : of tables whose scheme is free, columns are cut at its multiples only.
+    shares : f64[tables], what each table takes of a rank's share of work or memory, 1 for all of
+    it. block : of tables whose scheme is free, columns are cut at its multiples only.
     """
     shapes = np.array([(table.rows, table.dim) for table in tables], np.int64).reshape(-1, 2)
     rows = shapes[:, 0]
@@ -84,6 +97,8 @@ def ways_to_cut(
         cuts.append(_by_columns(at, rows, dim, size, "table_column_wise", NODE, (first, last)))
     grid = cuttable & (units > 1) & (layout.nodes > 1) & (per_node > 1)
     cuts.append(_grid(select("grid_shard", grid), rows, dim, layout))
+    large = np.flatnonzero(free & many & (rows > 1) & (shares > LARGE))
+    cuts += _free_grids(large, rows, dim, shares, cuttable, ranks)
     if block > 1:
         cuts = [_at_blocks(cut, dim, free, block) for cut in cuts]
     return [cut for cut in cuts if cut.table.size]
@@ -123,7 +138,7 @@ def _whole(at: Ints, rows: Ints, dim: Ints, scheme: str, copies: int) -> Cuts:
     )
 
 
-def _row_pieces(rows: Ints, blocks: int) -> tuple[Ints, Ints]:
+def _row_pieces(rows: Ints, blocks: int | Ints) -> tuple[Ints, Ints]:
     """(rows, how many) of the full blocks and of the last one, i64[n, 2] each (`row_blocks`)."""
     step = -(-rows // blocks)
     full = rows // step
@@ -131,7 +146,7 @@ def _row_pieces(rows: Ints, blocks: int) -> tuple[Ints, Ints]:
     return np.stack([step, rest], axis=1), np.stack([full, (rest > 0).astype(np.int64)], axis=1)
 
 
-def _column_pieces(dim: Ints, blocks: int) -> tuple[Ints, Ints, Ints]:
+def _column_pieces(dim: Ints, blocks: int | Ints) -> tuple[Ints, Ints, Ints]:
     """(blocks i64[n], widths i64[n, 3], how many i64[n, 3]), in the order of `column_blocks`."""
     units = -(-dim // COLUMN_STEP)
     parts = np.minimum(blocks, units)
@@ -185,6 +200,52 @@ def _by_columns(
         width=widths,
         count=counts,
         nodes=nodes,
+    )
+
+
+def _free_grids(
+    at: Ints, rows: Ints, dim: Ints, shares: Floats, cuttable: Flags, ranks: int
+) -> list[Cuts]:
+    """Large tables in 2, 3, 4, 6, ... blocks of rows by 1, 2, 4, ... of columns, on any ranks."""
+    steps = [count for count in _doubled_and_tripled(ranks) if count > 1]
+    widths = [1 << power for power in range(int(dim.max(initial=1)).bit_length())]
+    columns = np.array(widths, np.int64)
+    blocks = np.array(steps, np.int64)
+    table, down, across = (
+        grid.ravel() for grid in np.meshgrid(at, blocks, columns, indexing="ij", sparse=False)
+    )
+    count = down * across
+    finest = np.maximum(FINEST * shares[table], 2.0)
+    useful = (count <= np.minimum(finest, ranks)) & (down <= rows[table])
+    useful &= (across == 1) | (cuttable[table] & (across <= -(-dim[table] // COLUMN_STEP)))
+    # rows over all ranks are a way of their own
+    useful &= (across > 1) | (down < ranks)
+    cuts = []
+    for scheme, kind in (("row_wise", across == 1), ("grid_shard", across > 1)):
+        chosen = useful & kind
+        cuts.append(_blocks(table[chosen], rows, dim, down[chosen], across[chosen], scheme))
+    return cuts
+
+
+def _doubled_and_tripled(most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, ... up to `most`."""
+    powers = [1 << power for power in range(most.bit_length())]
+    return sorted({count for power in powers for count in (power, 3 * power) if count <= most})
+
+
+def _blocks(at: Ints, rows: Ints, dim: Ints, down: Ints, across: Ints, scheme: str) -> Cuts:
+    """Tables in grids of row blocks by column blocks, i64[n] each, on any ranks."""
+    heights, high = _row_pieces(rows[at], down)
+    parts, widths, wide = _column_pieces(dim[at], across)
+    shape = (at.size, heights.shape[1] * widths.shape[1])
+    return Cuts(
+        table=at,
+        scheme=scheme,
+        parts=parts,
+        home=RANK,
+        rows=np.repeat(heights, widths.shape[1], axis=1),
+        width=np.tile(widths, (1, heights.shape[1])),
+        count=(high[:, :, None] * wide[:, None, :]).reshape(shape),
     )
 
 

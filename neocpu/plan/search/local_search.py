@@ -227,10 +227,11 @@ def _others(options: Options, table: int, present: int) -> list[int]:
     """Candidates of a table but the present one, cheapest first, few placements of each cut."""
     start = int(options.start[table])
     totals = options.seconds[start : options.start[table + 1]].sum(axis=1)
-    seen: dict[tuple[int, int], int] = {}
+    seen: dict[tuple[int, ...], int] = {}
     candidates = []
     for candidate in (start + np.argsort(totals, kind="stable")).tolist():
-        cut = int(options.scheme[candidate]), int(options.parts[candidate])
+        columns = (options.scheme, options.parts, options.rectangles)
+        cut = tuple(int(column[candidate]) for column in columns)
         # otherwise placements of one cut would fill the list, and other cuts would never be tried
         if candidate != present and seen.get(cut, 0) < PLACEMENTS_OF_CUT:
             seen[cut] = seen.get(cut, 0) + 1

@@ -5,7 +5,7 @@ Everything is priced once, piece by piece: a search only adds up.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,15 @@ ROOMY = 0.5
 CODES = {name: code for code, name in enumerate(SCHEME_NAMES)}
 
 
+class PricedCuts(NamedTuple):
+    """Priced candidates in any order: columns [n], and columns of their pieces [pieces], named as
+    in `Options`; "owner" is a piece's candidate, "phases" and "bytes" its price.
+    """
+
+    columns: dict[str, Ints]
+    pieces: dict[str, Any]
+
+
 class Options(NamedTuple):
     """Options of all tables, the candidates of a table side by side.
 
@@ -31,14 +40,16 @@ class Options(NamedTuple):
 
     Of candidates, [n] each: table, scheme, parts (column blocks), home. first_node, last_node :
     homes that a NODE candidate may have, the last one excluded. variant : its placement, an index
-    into `variants`. piece : i64[n + 1], its first piece. seconds, bytes : of all its rectangles.
-    peak, peak_bytes : of the largest: seconds of all phases f64[n], bytes f64[n, memories].
+    into `variants`. piece : i64[n + 1], its first piece. rectangles : how many. seconds, bytes : of
+    all of them. peak, peak_bytes : of the largest: seconds of all phases f64[n], bytes f64[n,
+    memories].
 
-    Of pieces: rows, width, copies (rectangles of this kind). piece_phases : f64[pieces, phases] in
-    s. active : phases that take any time. piece_seconds : what ranks wait for: these phases, or
-    the sum f64[pieces, 1] of all where the model is not synchronised. piece_bytes : f64[pieces,
-    memories], in hbm, ddr, ssd, and of all rows once. crowding, occasional : of the model, see
-    `seconds.step_seconds`; occasional f64 by column of piece_seconds.
+    Of pieces: rows, width, copies (rectangles of this kind). first_row, first_column : of a
+    rectangle that stands alone, -1 where it follows from the cut. piece_phases : f64[pieces,
+    phases] in s. active : phases that take any time. piece_seconds : what ranks wait for: these
+    phases, or the sum f64[pieces, 1] of all where the model is not synchronised. piece_bytes :
+    f64[pieces, memories], in hbm, ddr, ssd, and of all rows once. crowding, occasional : of the
+    model, see `seconds.step_seconds`; occasional f64 by column of piece_seconds.
     """
 
     table_rows: Ints
@@ -55,6 +66,8 @@ class Options(NamedTuple):
     piece: Ints
     rows: Floats
     width: Floats
+    first_row: Ints
+    first_column: Ints
     copies: Ints
     active: Ints
     crowding: float
@@ -62,6 +75,7 @@ class Options(NamedTuple):
     piece_phases: Floats
     piece_seconds: Floats
     piece_bytes: Floats
+    rectangles: Ints
     seconds: Floats
     bytes: Floats
     peak: Floats
@@ -106,10 +120,58 @@ def options_of(
 
     schemes : of each table, or `auto` for any.
     """
-    cuts = list(ways_to_cut(tables, schemes, layout, work.wires.column_block))
+    candidates, variants = priced_candidates(tables, schemes, layout, model, work, capacity)
+    return assembled(tables, variants, candidates, model)
+
+
+def priced_candidates(
+    tables: Sequence[TableSpec],
+    schemes: Sequence[str],
+    layout: Layout,
+    model: CostModel,
+    work: Workload,
+    capacity: Capacity,
+) -> tuple[PricedCuts, tuple[Variant, ...]]:
+    """(the candidates of `options_of`, the variants that they number)."""
     variants, allowed = capacity.variants([table.name for table in tables])
+    shares = _shares(tables, variants, allowed, layout, model, work, capacity)
+    cuts = ways_to_cut(tables, schemes, layout, shares, work.wires.column_block)
     allowed = _worth_trying(tables, variants, allowed, layout, work, capacity)
-    return _priced(tables, cuts, variants, allowed, model, work)
+    return candidates_of(tables, cuts, variants, allowed, model, work), variants
+
+
+def _shares(
+    tables: Sequence[TableSpec],
+    variants: Sequence[Variant],
+    allowed: Flags,
+    layout: Layout,
+    model: CostModel,
+    work: Workload,
+    capacity: Capacity,
+) -> Floats:
+    """What each table, whole on one rank, takes of a rank's share of the work or of the memory that
+    it may fill most, f64[tables].
+    """
+    table, variant = np.nonzero(allowed)
+    count = table.size
+    whole = Rectangles(
+        table=table,
+        scheme=np.full(count, CODES["table_wise"]),
+        rows=np.array([spec.rows for spec in tables], np.float64)[table],
+        width=np.array([spec.dim for spec in tables], np.float64)[table],
+        rank=np.zeros(count, np.int64),
+        share=np.ones(count),
+        below=np.zeros(count, np.int64),
+    )
+    whole = with_variants(whole, variants, variant)
+    limits = capacity.limits
+    filled = (bytes_of(tables, whole, variants, variant, work) / limits).max(axis=1)
+    seconds = model.seconds(whole).sum(axis=1)
+    heads = np.searchsorted(table, np.arange(len(tables)))
+    least = np.minimum.reduceat(seconds, heads)
+    of_work = least * layout.ranks / max(float(least.sum()), 1e-300)
+    shares: Floats = np.maximum(of_work, np.maximum.reduceat(filled, heads))
+    return shares
 
 
 def _worth_trying(
@@ -139,15 +201,17 @@ def _worth_trying(
     return allowed & (whole | ~small[:, None])
 
 
-def _priced(
+def candidates_of(
     tables: Sequence[TableSpec],
     cuts: Sequence[Cuts],
     variants: tuple[Variant, ...],
     allowed: Flags,
     model: CostModel,
     work: Workload,
-) -> Options:
-    """Options from cuts and placements: allowed bool[tables, variants]."""
+) -> PricedCuts:
+    """Cuts with the placements that they may have, and their prices: allowed bool[tables,
+    variants].
+    """
     columns, pieces = _side_by_side(cuts, allowed)
     owner = pieces["owner"]
     variant = columns["variant"][owner]
@@ -161,7 +225,29 @@ def _priced(
         below=np.zeros(owner.size, np.int64),
     )
     rectangles = with_variants(rectangles, variants, variant)
-    phases = model.seconds(rectangles)
+    pieces["phases"] = model.seconds(rectangles)
+    pieces["bytes"] = bytes_of(tables, rectangles, variants, variant, work)
+    return PricedCuts(columns, pieces)
+
+
+def joined(first: PricedCuts, second: PricedCuts) -> PricedCuts:
+    """The candidates of both."""
+    moved = second.pieces | {"owner": second.pieces["owner"] + first.columns["table"].size}
+    return PricedCuts(
+        {k: np.concatenate([first.columns[k], second.columns[k]]) for k in first.columns},
+        {k: np.concatenate([first.pieces[k], moved[k]]) for k in first.pieces},
+    )
+
+
+def assembled(
+    tables: Sequence[TableSpec],
+    variants: tuple[Variant, ...],
+    candidates: PricedCuts,
+    model: CostModel,
+) -> Options:
+    """Options from priced candidates, those of a table side by side in their order."""
+    columns, pieces = _by_table(candidates)
+    phases = pieces["phases"]
     # phases in which no candidate takes time are left out: every step of the search sums these
     # columns
     active = np.flatnonzero(phases.any(axis=0))
@@ -173,8 +259,8 @@ def _priced(
         # public models have neither shared cores nor calls that only some plans make
         crowding = getattr(model, "crowding", 1.0)
         occasional = getattr(model, "occasional_seconds", np.zeros(len(model.phases)))[active]
-    size_bytes = bytes_of(tables, rectangles, variants, variant, work)
-    first_piece = np.searchsorted(owner, np.arange(columns["table"].size + 1))
+    size_bytes = pieces["bytes"]
+    first_piece = np.searchsorted(pieces["owner"], np.arange(columns["table"].size + 1))
     heads = first_piece[:-1]
     copies = pieces["copies"]
     return Options(
@@ -183,8 +269,10 @@ def _priced(
         start=np.searchsorted(columns["table"], np.arange(len(tables) + 1)),
         variants=variants,
         piece=first_piece,
-        rows=rectangles.rows,
-        width=rectangles.width,
+        rows=pieces["rows"].astype(np.float64),
+        width=pieces["width"].astype(np.float64),
+        first_row=pieces["first_row"],
+        first_column=pieces["first_column"],
         copies=copies,
         active=active,
         crowding=crowding,
@@ -192,6 +280,7 @@ def _priced(
         piece_phases=phases,
         piece_seconds=seconds,
         piece_bytes=size_bytes,
+        rectangles=np.add.reduceat(copies, heads),
         seconds=np.add.reduceat(seconds * copies[:, None], heads),
         bytes=np.add.reduceat(size_bytes * copies[:, None], heads),
         peak=np.maximum.reduceat(seconds.sum(axis=1), heads),
@@ -200,8 +289,8 @@ def _priced(
     )
 
 
-def _side_by_side(cuts: Sequence[Cuts], allowed: Flags) -> tuple[dict[str, Ints], dict[str, Ints]]:
-    """(columns of candidates, columns of their pieces), in the order of tables, cuts, variants.
+def _side_by_side(cuts: Sequence[Cuts], allowed: Flags) -> tuple[dict[str, Ints], dict[str, Any]]:
+    """(columns of candidates, columns of their pieces), way by way.
 
     The pieces' column "owner" has the numbers of their candidates.
     """
@@ -224,24 +313,32 @@ def _side_by_side(cuts: Sequence[Cuts], allowed: Flags) -> tuple[dict[str, Ints]
         ):
             columns.setdefault(name, []).append(values)
         used, kind = np.nonzero(cut.count[member] > 0)
+        nowhere = np.full(used.size, -1)
         for name, values in (
             ("owner", number[used]),
             ("rows", cut.rows[member[used], kind]),
             ("width", cut.width[member[used], kind]),
+            ("first_row", nowhere),
+            ("first_column", nowhere),
             ("copies", cut.count[member[used], kind]),
         ):
             piece_columns.setdefault(name, []).append(values)
-    flat = {name: np.concatenate(arrays) for name, arrays in columns.items()}
-    pieces = {name: np.concatenate(arrays) for name, arrays in piece_columns.items()}
+    return (
+        {name: np.concatenate(arrays) for name, arrays in columns.items()},
+        {name: np.concatenate(arrays) for name, arrays in piece_columns.items()},
+    )
 
-    # cuts come way by way for many tables at once; a stable sort keeps their order within a table
-    by_table = np.argsort(flat["table"], kind="stable")
+
+def _by_table(candidates: PricedCuts) -> tuple[dict[str, Ints], dict[str, Any]]:
+    """The columns in the order of tables; a stable sort keeps the order within a table."""
+    by_table = np.argsort(candidates.columns["table"], kind="stable")
     new_number = np.empty(by_table.size, np.int64)
     new_number[by_table] = np.arange(by_table.size)
-    pieces["owner"] = new_number[pieces["owner"]]
-    by_owner = np.argsort(pieces["owner"], kind="stable")
+    owner = new_number[candidates.pieces["owner"]]
+    by_owner = np.argsort(owner, kind="stable")
+    pieces = candidates.pieces | {"owner": owner}
     return (
-        {name: values[by_table] for name, values in flat.items()},
+        {name: values[by_table] for name, values in candidates.columns.items()},
         {name: values[by_owner] for name, values in pieces.items()},
     )
 

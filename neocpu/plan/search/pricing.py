@@ -1,5 +1,6 @@
 """From a draft to a plan with its price, and from any plan to its price."""
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,9 @@ from neocpu.plan.search.drafts import PlanDraft, Spread, rank_layout, sums_by_ra
 from neocpu.plan.search.options import CODES, Options, bytes_of, options_of, with_variants
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
+
+# Rows and columns of a rectangle: first and end of each.
+Edges = tuple[tuple[int, int], tuple[int, int]]
 
 
 def answer_of(
@@ -185,6 +189,32 @@ def _candidate_of(
     return None
 
 
+def _edges(options: Options, candidate: int, table: TableSpec) -> list[Edges]:
+    """(rows, columns) of a RANK candidate's rectangles, in the order of `Options.repeated`."""
+    pieces = options.pieces(candidate)
+    rows = options.rows[pieces].astype(np.int64).tolist()
+    width = options.width[pieces].astype(np.int64).tolist()
+    if options.first_row[pieces.start] >= 0:
+        first_row = options.first_row[pieces].tolist()
+        first_column = options.first_column[pieces].tolist()
+        return [
+            ((row, row + height), (column, column + wide))
+            for row, height, column, wide in zip(first_row, rows, first_column, width)
+        ]
+    blocks = list(column_blocks(table.dim, int(options.parts[candidate])))
+    cells: dict[tuple[int, int], deque[Edges]] = {}
+    height = rows[0]
+    for row in range(0, table.rows, height):
+        end = min(row + height, table.rows)
+        for left, right in blocks:
+            size = end - row, right - left
+            cells.setdefault(size, deque()).append(((row, end), (left, right)))
+    edges = []
+    for size, copies in zip(zip(rows, width), options.copies[pieces].tolist()):
+        edges += [cells[size].popleft() for _ in range(copies)]
+    return edges
+
+
 def _shards(draft: PlanDraft, tables: Sequence[TableSpec]) -> tuple[list[Shard], Ints]:
     """(shards in order, their pieces i64[n])."""
     options = draft.options
@@ -197,16 +227,16 @@ def _shards(draft: PlanDraft, tables: Sequence[TableSpec]) -> tuple[list[Shard],
         candidate = int(draft.choice[number])
         rectangles = Spread(*(column[edges[number] : edges[number + 1]] for column in everything))
         if options.home[candidate] == RANK:
-            blocks = column_blocks(table.dim, int(options.parts[candidate]))
+            edges_of = _edges(options, candidate, table)
             cut = [
-                Shard(number, (0, table.rows), cols, rank)
-                for cols, rank in zip(blocks, rectangles.ranks.tolist())
+                Shard(number, rows, cols, rank)
+                for (rows, cols), rank in zip(edges_of, rectangles.ranks.tolist())
             ]
         else:
             scheme = SCHEMES[SCHEME_NAMES[int(options.scheme[candidate])]]
             cut = scheme.cut(number, table.rows, table.dim, layout, int(draft.node[number]))
-        # a grid's rectangles come node by node, the plan's go by rows and columns
-        if options.scheme[candidate] == CODES["grid_shard"]:
+        # a grid's rectangles come node by node or kind by kind, the plan's go by rows and columns
+        if CODES["grid_shard"] == options.scheme[candidate] or options.home[candidate] == RANK:
             order = sorted(range(len(cut)), key=cut.__getitem__)
             cut = [cut[i] for i in order]
             rectangles = Spread(rectangles.ranks[order], rectangles.pieces[order])

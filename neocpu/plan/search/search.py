@@ -3,6 +3,7 @@
     candidates   every way to cut and keep each table, with its cost          options.py
     proposals    one candidate for each table: the cheapest whose largest rectangle stays below a
                  part of a rank's fair share; where memory is short, bytes have a price
+    fillings     where memory is short: tables cut by rows to fill the ranks  filled.py
     partition    homes for the proposals' rectangles, by every partitioner    partition.py
     bound        what no plan of these candidates can stay below              bound.py
 
@@ -19,16 +20,17 @@ from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import PlanSpec, choose_schemes
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel
-from neocpu.plan.cost.work import Floats, Workload
+from neocpu.plan.cost.work import Flags, Floats, Workload
 from neocpu.plan.search import auto
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
-from neocpu.plan.search.cuts import RANK
+from neocpu.plan.search.cuts import ALL, RANK
 from neocpu.plan.search.drafts import PlanDraft, build, lay
+from neocpu.plan.search.filled import Filled
 from neocpu.plan.search.local_search import improve
-from neocpu.plan.search.options import Options, options_of
+from neocpu.plan.search.options import CODES, Options, priced_candidates
 from neocpu.plan.search.partition import PARTITIONERS
-from neocpu.plan.search.prices import cheapest, memory_prices
+from neocpu.plan.search.prices import cheapest, packed, within
 from neocpu.plan.search.pricing import answer_of, draft_of
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
@@ -43,7 +45,15 @@ MOST_FOR_AUTO = 4096
 PEAKS = (np.inf, 1.0, 0.5, 0.25, 0.125)
 # Where memory is short: (part of all memory that a proposal may take, part of a rank's memory that
 # one rectangle may), tried in this order.
-TIGHTER = ((0.98, 1.0), (0.95, 0.5), (0.9, 0.25), (0.85, 0.125), (0.8, 0.06), (0.9, 1e-9))
+TIGHTER = (
+    (0.98, 1.0),
+    (0.95, 0.5),
+    (0.9, 0.25),
+    (0.85, 0.125),
+    (0.8, 0.06),
+    (0.9, 1e-9),
+    (1.0, 1e-9),
+)
 
 
 def plan_tables(
@@ -64,10 +74,13 @@ def plan_tables(
     PlanError : the tables do not fit the capacity; the message says how much they need.
     """
     capacity = capacity or Capacity()
+    limits = capacity.limits
     schemes = choose_schemes(tables, spec)
-    options = options_of(tables, schemes, layout, model, work, capacity)
-    bound = bounded(options, layout, capacity.limits)
-    drafts = list(starts(options, layout, capacity.limits, bound.choices))
+    candidates, variants = priced_candidates(tables, schemes, layout, model, work, capacity)
+    filled = Filled(tables, schemes, layout, model, work, limits)
+    options, drafts = filled.drafts(candidates, variants)
+    bound = bounded(options, layout, limits)
+    drafts += starts(options, layout, limits, bound.choices)
     # a start that needs no machine: the answer is then never worse than the default planner's
     drafts += _byte_counting(tables, spec, layout, work, capacity, options)
     if not drafts:
@@ -106,8 +119,7 @@ def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list
         for share in PEAKS:
             cost = affordable(options, max(share * fair, 1e-300), _scaled(limits, largest))
             # less than all memory, since whole items leave gaps on the ranks
-            prices = memory_prices(options, cost, limits * layout.ranks * full)
-            choice = cheapest(options, cost + options.bytes @ prices)
+            choice = within(options, cost, limits * layout.ranks * full)
             if not any((choice == earlier).all() for earlier in choices):
                 choices.append(choice)
         yield choices
@@ -138,6 +150,9 @@ def starts(
 
     # whole tables in every way, so that no simple planner has a better plan
     yield from drafts([_whole_tables(options)], tuple(PARTITIONERS))
+    # rows over all ranks by first fit, so that what fits in this simplest way is always found
+    for choice in packed(options, _over_all_ranks(options), options.peak_bytes, limits):
+        yield from drafts([choice], ["greedy_phases"])
     fitting = list(drafts(choices_of_bound, ["greedy_phases"]))
     for choices in proposals(options, layout, limits):
         fitting += drafts(choices, ["greedy_phases"])
@@ -176,6 +191,15 @@ def _whole_tables(options: Options) -> Ints:
     cost = options.seconds.sum(axis=1)
     uncut = (options.home == RANK) & (options.parts == 1)
     return cheapest(options, np.where(uncut, cost, cost.sum() + cost))
+
+
+def _over_all_ranks(options: Options) -> Flags:
+    """Candidates with the smallest rectangles of their table, rows over all ranks if it has such,
+    bool[candidates].
+    """
+    by_rows = (options.scheme == CODES["row_wise"]) & (options.home == ALL)
+    rectangle = np.where(by_rows, 0.0, options.peak_bytes[:, -1])
+    return rectangle == np.minimum.reduceat(rectangle, options.start[:-1])[options.table]
 
 
 def _does_not_fit(

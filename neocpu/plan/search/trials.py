@@ -5,7 +5,8 @@ rank go one by one to where the step grows least, those of a node to the best no
 room are avoided where others have it; what is missing all the same is told.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,12 +14,22 @@ import numpy as np
 
 from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO
+from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, step_seconds
 from neocpu.plan.cost.work import Floats, Rectangles
 from neocpu.plan.search.answer import Alternative, Answer
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import Spread, spread, sums_by_rank
-from neocpu.plan.search.options import Options, bytes_of, options_of, with_variants
+from neocpu.plan.search.free_cuts import FreeCut, free_candidates
+from neocpu.plan.search.options import (
+    CODES,
+    Options,
+    assembled,
+    bytes_of,
+    joined,
+    priced_candidates,
+    with_variants,
+)
 from neocpu.plan.tiers.placements import Capacity
 
 # Seconds that are added for each part of a rank's memory that is missing, so that ranks with room
@@ -52,7 +63,9 @@ class Trial:
         alternative = self.alternative
         cut = "column" in alternative.scheme or alternative.scheme == "grid_shard"
         columns = f" of {alternative.columns} columns" if cut else ""
-        return f"{alternative.scheme}{columns}, {alternative.placement}"
+        by_rows = "row" in alternative.scheme or alternative.scheme == "grid_shard"
+        count = f" in {alternative.rectangles}" if by_rows else ""
+        return f"{alternative.scheme}{columns}{count}, {alternative.placement}"
 
 
 class Trials:
@@ -71,11 +84,49 @@ class Trials:
 
     @cached_property
     def options(self) -> Options:
-        """The candidates of all tables."""
+        """The candidates of all tables, and the answer's ways that are none of them."""
         answer = self.answer
         tables = answer.plan.tables
         schemes = (AUTO,) * len(tables)
-        return options_of(tables, schemes, answer.layout, self.model, answer.work, self.capacity)
+        layout, work = answer.layout, answer.work
+        candidates, variants = priced_candidates(
+            tables, schemes, layout, self.model, work, self.capacity
+        )
+        options = assembled(tables, variants, candidates, self.model)
+        free = list(self._free_cuts(options))
+        if not free:
+            return options
+        added = free_candidates(tables, free, variants, self.model, work)
+        return assembled(tables, variants, joined(candidates, added), self.model)
+
+    def _free_cuts(self, options: Options) -> Iterator[FreeCut]:
+        """The answer's tables whose rectangles no candidate has."""
+        answer = self.answer
+        by_table: list[list[Shard]] = [[] for _ in answer.plan.tables]
+        for shard in answer.plan.shards:
+            by_table[shard.table].append(shard)
+        # the first rectangle of a table tells its variant
+        first = np.searchsorted(answer.rectangles.table, np.arange(len(by_table)))
+        for table, shards in enumerate(by_table):
+            share = float(answer.rectangles.share[first[table]])
+            code = CODES[answer.plan.schemes[table]]
+            cut = _cut_of([shard.shape for shard in shards])
+            wanted = (code, answer.placements[table], share, cut)
+            same = (
+                wanted
+                == (
+                    int(options.scheme[candidate]),
+                    options.placement(candidate),
+                    options.variants[int(options.variant[candidate])].share,
+                    _cut_of_candidate(options, candidate),
+                )
+                for candidate in options.of_table(table)
+                if options.rectangles[candidate] == len(shards)
+            )
+            if not any(same):
+                kinds = [(kind.name, kind.share) for kind in options.variants]
+                variant = kinds.index((answer.placements[table], share))
+                yield FreeCut(answer.plan.schemes[table], tuple(shards), variant)
 
     @cached_property
     def rectangle_seconds(self) -> Floats:
@@ -109,13 +160,16 @@ class Trials:
         return sorted(trials, key=_cheapest_first)
 
     def of_schemes(self, table: int) -> list[Trial]:
-        """The cheapest of each scheme, width of columns and placement, in `of_table`'s order."""
+        """The cheapest of each scheme, width of columns and placement, and the answer's own way, in
+        `of_table`'s order.
+        """
         seen = set()
         best = []
+        kept = of_answer(self, table)
         for trial in self.of_table(table):
             alternative = trial.alternative
             kind = (alternative.scheme, alternative.columns, alternative.placement)
-            if kind not in seen:
+            if kind not in seen or is_same(trial, kept):
                 seen.add(kind)
                 best.append(trial)
         return best
@@ -202,10 +256,9 @@ class Trials:
                 best = (price, home, loads)
         assert best is not None
         (missing, price_seconds), home, loads = best
-        pieces = options.pieces(candidate)
         alternative = Alternative(
             scheme=SCHEME_NAMES[int(options.scheme[candidate])],
-            columns=int(options.width[pieces].max()),
+            cut=_cut_of_candidate(options, candidate),
             placement=options.placement(candidate),
             home=int(home.ranks[0]),
             seconds=price_seconds,
@@ -250,11 +303,10 @@ def of_answer(trials: Trials, table: int) -> Trial:
     """The way that an answer keeps a table, priced as the answer has it."""
     answer = trials.answer
     own_rectangles = answer.rectangles.table == table
-    width = int(answer.rectangles.width[own_rectangles].max())
     shards = answer.plan.of_table(table)
     alternative = Alternative(
         scheme=answer.plan.schemes[table],
-        columns=width,
+        cut=_cut_of([shard.shape for shard in shards]),
         placement=answer.placements[table],
         home=min(shard.rank for shard in shards),
         seconds=answer.seconds,
@@ -266,6 +318,21 @@ def of_answer(trials: Trials, table: int) -> Trial:
         own=trials.rectangle_seconds[own_rectangles].sum(axis=0),
         ranks=len({shard.rank for shard in shards}),
     )
+
+
+def _cut_of(shapes: Iterable[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
+    """(rows, columns, how many) of rectangles, largest first."""
+    kinds = sorted(Counter(shapes).items(), reverse=True)
+    return tuple((rows, width, count) for (rows, width), count in kinds)
+
+
+def _cut_of_candidate(options: Options, candidate: int) -> tuple[tuple[int, int, int], ...]:
+    """As `_cut_of`, of a candidate's rectangles."""
+    pieces = options.pieces(candidate)
+    rows = options.rows[pieces].astype(np.int64).tolist()
+    width = options.width[pieces].astype(np.int64).tolist()
+    kinds = zip(rows, width, options.copies[pieces].tolist())
+    return _cut_of((rows, width) for rows, width, copies in kinds for _ in range(copies))
 
 
 def is_same(trial: Trial, kept: Trial) -> bool:

@@ -27,6 +27,8 @@ FEW_TABLES = 10
 MOST_TURNED = 50
 # Steps that differ by a smaller part are as long.
 EQUAL = 1e-3
+# A step above the bound by more than this part is told as a multiple of it.
+MOST_WITHIN = 1.0
 # What lengthens a phase, by how a table is cut.
 REASONS = {
     ("row_wise", "output"): "partial sums of every rank travel",
@@ -301,10 +303,10 @@ def _within(question: PlanQuestion, answer: Answer) -> str:
     """How far any plan could be better, in words."""
     if not 0 < answer.bound < float("inf"):
         return "no bound is known"
-    return (
-        f"within {100 * answer.above_bound:.1f} % of what {any_plan(question)} could reach "
-        f"({seconds_text(answer.bound)})"
-    )
+    bound = f"what {any_plan(question)} could reach ({seconds_text(answer.bound)})"
+    if answer.above_bound > MOST_WITHIN:
+        return f"{1 + answer.above_bound:.3g} times {bound}"
+    return f"within {100 * answer.above_bound:.1f} % of {bound}"
 
 
 def _more(ratio: float) -> str:

@@ -48,6 +48,11 @@ def turning_points(
         # only this table's lookups change, so the others keep their price
         return replace(question, work=replace(question.work, pooling=pooling)).model, None
 
+    tied = next((way for way in rivals if _better(way, present)), None)
+    if tied is not None:
+        # it wins as things are: points above and below would only surround the present
+        yield f"{tied.words} is as good as things are, beside the other tables where they are"
+        return
     without = ["lookups"]
     for factor, winner in _turns(trials, table, ways, present, of_lookups):
         without = []

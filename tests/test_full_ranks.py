@@ -1,0 +1,119 @@
+"""Where memory is short, is every plan found that fits, and is it near what can be had?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.schemes import Shard
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.machines import machine_file
+from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.pricing import answer_of_plan
+from neocpu.plan.search.search import plan_tables
+from neocpu.plan.search.trials import Trials, is_same, of_answer
+from neocpu.plan.tiers.placements import Capacity
+from neocpu.train.before.machine_plans import question_of
+from neocpu.train.config import config as configs
+from tests.test_search import ROUNDING, Shapes, model_of
+
+MODEL_F = "data/models/neo-f.toml"
+MEMORIES = ("hbm", "ddr")
+
+
+def planned(shapes: Shapes, layout: Layout, capacity: Capacity, spec: str = "auto") -> Answer:
+    model, tables, work = model_of(shapes, layout)
+    return plan_tables(tables, spec, layout, model, work, capacity)
+
+
+def first_fit(shapes: Shapes, ranks: int, capacity: Capacity) -> tuple[str, ...] | None:
+    """The memory of each table, rows over all ranks, the first that has room; None: no room."""
+    left = {"hbm": capacity.hbm, "ddr": capacity.ddr}
+    chosen = []
+    for rows, dim, _ in shapes:
+        # weights and one float of state for each row
+        need = -(-rows // ranks) * (4 * dim + 4)
+        memory = next((name for name in MEMORIES if need <= left[name]), None)
+        if memory is None:
+            return None
+        left[memory] -= need
+        chosen.append(memory)
+    return tuple(chosen)
+
+
+@pytest.mark.parametrize("sizes", ["equal", "two", "log-normal"])
+@settings(max_examples=8)
+@given(
+    seed=st.integers(0, 10**6),
+    tables=st.integers(2, 24),
+    layout=st.sampled_from([Layout(2, 2), Layout(6, 4), Layout(8, 4)]),
+    filled=st.floats(0.9, 0.99),
+)
+def test_what_fits_by_rows_fits_and_costs_no_more(
+    sizes: str, seed: int, tables: int, layout: Layout, filled: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    weights = {
+        "equal": np.ones(tables),
+        "two": rng.choice([1.0, 0.37], tables),
+        "log-normal": np.exp(rng.normal(0.0, 1.0, tables)),
+    }[sizes]
+    capacity = Capacity(hbm=10**6, ddr=4 * 10**6, memories=MEMORIES, placements=("auto",))
+    room = filled * layout.ranks * (capacity.hbm + capacity.ddr)
+    heights = (weights / weights.sum() * room / (4 * 64 + 4)).astype(int)
+    shapes = [(max(int(rows), 1), 64, int(rng.integers(1, 30))) for rows in heights]
+    chosen = first_fit(shapes, layout.ranks, capacity)
+    assume(chosen is not None)
+    assert chosen is not None
+    answer = planned(shapes, layout, capacity)
+    assert (answer.memory[:, :2] <= [capacity.hbm, capacity.ddr]).all()
+    by_rows = planned(shapes, layout, replace(capacity, placements=chosen), "row_wise")
+    assert answer.seconds <= by_rows.seconds * ROUNDING
+
+
+def test_model_f_is_planned_where_it_fits() -> None:
+    config = configs.load(MODEL_F, ["memory.placement=auto"])
+    question = question_of(config, machine_file.load("zionex"), 136)
+    answer = question.answer()
+    assert (answer.memory <= answer.capacity)[:, :2].all()
+    # three or four of the 26 equal tables are in HBM: they give way one by one
+    assert answer.placements.count("hbm") in (3, 4)
+
+
+def test_giants_are_cut_into_grids_on_any_ranks() -> None:
+    layout = Layout(64, 8)
+    dim = 64
+    capacity = Capacity(hbm=10**8)
+    rows = int(0.9 * capacity.hbm * layout.ranks / 7 / (4 * dim + 4))
+    answer = planned([(rows, dim, 20)] * 7, layout, capacity)
+    over_all = planned([(rows, dim, 20)] * 7, layout, capacity, "row_wise")
+    beside = answer.model.fixed_seconds
+    assert answer.seconds - beside < 0.4 * (over_all.seconds - beside)
+    # more than the even cuts of a scheme, and each rank as full as it may be at most
+    assert len({shard.shape for shard in answer.plan.shards}) > 2
+    assert (answer.memory[:, 0] <= capacity.hbm).all()
+
+
+def hand_plan(answer: Answer) -> Plan:
+    """The plan with table 0 in three uneven blocks of rows, two of them on one rank."""
+    table = answer.plan.tables[0]
+    edges = [(0, 10), (10, 700), (700, table.rows)]
+    cut = [Shard(0, rows, (0, table.dim), rank) for rows, rank in zip(edges, (1, 0, 1))]
+    shards = tuple(sorted([*cut, *(s for s in answer.plan.shards if s.table)]))
+    schemes = ("row_wise", *answer.plan.schemes[1:])
+    return replace(answer.plan, shards=shards, schemes=schemes).check()
+
+
+def test_a_plan_cut_by_hand_is_kept_as_it_is() -> None:
+    layout = Layout(4, 2)
+    answer = planned([(5000, 64, 20), (3000, 128, 9)], layout, Capacity())
+    priced = answer_of_plan(hand_plan(answer), layout, answer.model, answer.work)
+    trials = Trials(priced, Capacity())
+    kept = of_answer(trials, 0)
+    assert kept.words == "row_wise in 3, hbm"
+    assert [is_same(way, kept) for way in trials.of_schemes(0)].count(True) == 1
+    # a table that stays as some candidate has it adds none
+    assert [is_same(way, of_answer(trials, 1)) for way in trials.of_schemes(1)].count(True) == 1
