@@ -42,8 +42,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.Grou
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers of xdist draw the sample of the process that started them, also past midnight."""
+    """What workers of xdist have from the process that starts them."""
+    # threads of BLAS spin after each small product: of networks, that was two thirds of the time
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.markexpr
+    # one sample, also past midnight
     os.environ.setdefault(workers.SAMPLED_DAY, workers.today() if whole else "")
 
 

@@ -1,9 +1,12 @@
-"""How does a test start `neocpu train` as users do, and end it as a power cut would?"""
+"""How does a test start `neocpu train` as users do, end it as a power cut would, and wait for a job
+that may hang?
+"""
 
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from neocpu.parallel.transport.launch import mpiexec_command
@@ -38,3 +41,37 @@ def kill(job: "subprocess.Popen[str]") -> None:
     if job.poll() is None:
         os.killpg(job.pid, signal.SIGKILL)
     job.communicate()
+
+
+def watched(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, events: Path, seconds: float
+) -> str:
+    """Run a job that writes `events` as it goes on and prints into `log`: its exit status in words.
+
+    The process group is killed when `events` does not grow for `seconds`.
+    """
+    with open(log, "wb") as out:
+        job = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    size = 0
+    since = time.monotonic()
+    try:
+        while job.poll() is None:
+            time.sleep(0.05)
+            now = events.stat().st_size if events.exists() else 0
+            if now != size:
+                size = now
+                since = time.monotonic()
+            elif time.monotonic() - since > seconds:
+                return f"killed: nothing came of it for {seconds:g} s"
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+    return f"exit status {job.returncode}"

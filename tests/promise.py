@@ -1,17 +1,15 @@
 """Does one job end with one digest however it is run? `python -m tests.promise [--quick |
 --pairwise] [--write]`.
 
-Every case of `promise_cases.py` trains the same small job; the cases of a rank count and a kind of
-CPU share one `mpiexec` (`promise_main.py`). Digests are compared with those committed in
-`promise.json`, which only --write replaces, together with `docs/promise.md`.
+Every case of `promise_cases.py` trains the same small job; the cases of a kind of CPU share one
+`mpiexec` (`promise_main.py`), but those of one rank, which need none. Digests are compared with
+those committed in `promise.json`, which only --write replaces, together with `docs/promise.md`.
 """
 
 import argparse
 import json
 import os
 import platform
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from jobs import watched
 from promise_cases import CPUS, FAMILIES, MAIN, RANKS, Case, chosen, other_plan, write_data
 from promise_report import markdown
 
@@ -34,15 +33,22 @@ REPORT = HERE.parent / "docs" / "promise.md"
 
 @dataclass
 class Launch:
-    """The cases that one set of processes runs. begin: cases whose first half is run here for a
-    later launch.
+    """The cases that one set of processes runs, under one `mpiexec` or, of one rank, without.
+
+    sources : by ranks of a case that is resumed elsewhere, the ranks on which it began.
+    begin : cases that are begun here, before anything else, for this launch or a later one.
     """
 
     cpu: str
-    ranks: int
-    source: int  # ranks on which cases that are resumed elsewhere began
     cases: list[Case]
-    begin: list[tuple[Case, int]] = field(default_factory=list)
+    sources: dict[int, int]
+    begin: list[Case] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> int:
+        """Of the largest case; smaller ones run on the first of them."""
+        begun = [self.sources[case.ranks] for case in self.begin]
+        return max([*begun, *(case.ranks for case in self.cases)])
 
     @property
     def name(self) -> str:
@@ -51,45 +57,39 @@ class Launch:
 
     def write(self, folder: Path) -> None:
         """The list of jobs that `promise_main.py` reads."""
-        jobs = [("begin", asdict(case), source) for case, source in self.begin]
-        jobs += [("run", asdict(case), self.source) for case in self.cases]
+        jobs = [
+            (what, asdict(case), self.sources[case.ranks])
+            for what, cases in (("begin", self.begin), ("run", self.cases))
+            for case in cases
+        ]
         (folder / self.name).write_text(json.dumps(jobs))
 
 
 def schedule(cases: Mapping[str, Sequence[Case]]) -> list[Launch]:
-    """Launches in order: a run that is resumed elsewhere begins in the launch before, on the host's
-    own CPU.
+    """Launches in order: for each kind of CPU the cases of several ranks, then those of one.
 
-    One rank comes last, and what the first launch goes on with is begun by its rank 0 alone.
+    Runs that are resumed elsewhere begin in the first launch, on the host's own CPU.
     """
-    counts = sorted({case.ranks for case in cases["host"]}, key=lambda count: (count == 1, count))
-    before = dict(zip(counts, [1, *counts]))
+    counts = sorted({case.ranks for case in cases["host"]})
+    sources = dict(zip(counts, [counts[-1], *counts]))
     launches = [
-        Launch(
-            cpu,
-            count,
-            before.get(count, count),
-            [case for case in cpu_cases if case.ranks == count],
-        )
+        Launch(cpu, [case for case in cpu_cases if (case.ranks == 1) == alone], sources)
         for cpu, cpu_cases in cases.items()
-        for count in counts
+        for alone in (False, True)
     ]
-    hosts = {launch.ranks: launch for launch in launches if launch.cpu == "host"}
-    first = hosts[counts[0]]
+    launches = [launch for launch in launches if launch.cases]
     begun = set()
-    for launch in launches:
-        for case in launch.cases:
-            key = (case.family, launch.source, other_plan(case.plan), case.stop)
-            if case.how == "elsewhere" and key not in begun:
-                begun.add(key)
-                place = first if launch.ranks == first.ranks else hosts[launch.source]
-                place.begin.append((case, launch.source))
-    return [launch for launch in launches if launch.cases or launch.begin]
+    for case in (case for launch in launches for case in launch.cases):
+        key = (case.family, sources[case.ranks], other_plan(case.plan), case.stop)
+        if case.how == "elsewhere" and key not in begun:
+            begun.add(key)
+            launches[0].begin.append(case)
+    return launches
 
 
 def run(launch: Launch, folder: Path, seconds: float = 600.0) -> list[dict[str, Any]]:
     """What every case of a launch reached; RuntimeError says what was printed where one failed or
-    time ran out.
+    took longer.
     """
     launch.write(folder)
     arguments = ["-m", "mpi4py", str(HERE / "promise_main.py"), str(folder), launch.name]
@@ -104,25 +104,9 @@ def run(launch: Launch, folder: Path, seconds: float = 600.0) -> list[dict[str, 
         **CPUS[launch.cpu],
     }
     log = folder / f"{launch.name}.log"
-    with open(log, "wb") as out:
-        job = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        try:
-            status = f"exit status {job.wait(seconds)}"
-        except subprocess.TimeoutExpired:
-            status = f"killed after {seconds:g} s"
-        finally:
-            if job.poll() is None:
-                os.killpg(job.pid, signal.SIGKILL)
-                job.wait()
+    status = watched(command, environment, log, folder / f"{launch.name}.lines", seconds)
     records = outcomes(launch, folder)
-    if job.returncode or len(records) < len(launch.cases):
+    if status != "exit status 0" or len(records) < len(launch.cases):
         case = launch.cases[len(records)].name if len(records) < len(launch.cases) else "the end"
         raise RuntimeError(
             f"{launch.name}: {status} at {case}:\n{log.read_text(errors='replace')[-6000:]}"

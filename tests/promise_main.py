@@ -12,9 +12,10 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -191,17 +192,12 @@ def train(
     return summary
 
 
-def begin(case: Case, comm: Comm, folder: Path, source: int) -> None:
-    """Leave a stopped run for `case` to go on with; rank 0 alone where the case's source is one
-    rank.
-    """
+def begin(case: Case, comm: Comm, folder: Path) -> None:
+    """Leave a stopped run for `case` to go on with."""
     use_threads(1 + case.stop % 2)
-    if source == comm.size or comm.rank == 0:
-        few = comm if source == comm.size else SingleComm()
-        config = load_config(case, few, folder, other_plan(case.plan))
-        out = begun_folder(folder, case, source)
-        train(config, few, out, stop=case.stop, files=files_of(case, folder))
-    comm.quiet_barrier()
+    config = load_config(case, comm, folder, other_plan(case.plan))
+    out = begun_folder(folder, case, comm.size)
+    train(config, comm, out, stop=case.stop, files=files_of(case, folder))
 
 
 def run_case(case: Case, comm: Comm, folder: Path, out: Path, source: int) -> dict[str, Any]:
@@ -222,28 +218,54 @@ def run_case(case: Case, comm: Comm, folder: Path, out: Path, source: int) -> di
     return {"digest": summary["digest"], "metrics": sha256(metrics.encode()).hexdigest()}
 
 
-def main(folder: Path, jobs: str, comm: Comm) -> None:
-    """Do all jobs, each ["begin" or "run", case, ranks on which the case began]."""
+def first_ranks(world: Comm) -> Callable[[int], Comm | None]:
+    """A function from a number of ranks to the comm of so many; None on ranks beyond them.
+
+    Every rank has to call it with the same numbers.
+    """
+
+    @cache
+    def comm_of(ranks: int) -> Comm | None:
+        if ranks == world.size:
+            return world
+        takes_part = world.rank < ranks
+        if world.size == 1 or ranks == 1:
+            return SingleComm() if takes_part else None
+        from mpi4py import MPI
+
+        from neocpu.parallel.transport.mpi import MpiComm
+
+        group = MPI.COMM_WORLD.Split(0 if takes_part else MPI.UNDEFINED, world.rank)
+        return MpiComm(group, RANKS_PER_NODE) if takes_part else None
+
+    return comm_of
+
+
+def main(folder: Path, jobs: str, world: Comm) -> None:
+    """Do all jobs, each ["begin" or "run", case, ranks on which the case began], on the first ranks
+    of this launch; the others sleep meanwhile.
+    """
     lines = folder / f"{jobs}.lines"
     out = folder / f"{jobs}.out"
-    if comm.rank == 0:
+    comm_of = first_ranks(world)
+    if world.rank == 0:
         lines.write_text(json.dumps([" ".join(cpu_kind()[1:]), tile_shape(*target())[2]]) + "\n")
     for number, (what, fields, source) in enumerate(json.loads((folder / jobs).read_text())):
         case = Case(**fields)
         started = time.perf_counter()
-        if what == "begin":
-            begin(case, comm, folder, source)
-            continue
-        place = out / str(number)
-        result = run_case(case, comm, folder, place, source)
-        comm.quiet_barrier()
-        if comm.rank == 0:
-            shutil.rmtree(place)
-            with open(lines, "a") as file:
-                file.write(
-                    json.dumps(asdict(case) | result | {"seconds": time.perf_counter() - started})
-                    + "\n"
-                )
+        comm = comm_of(source if what == "begin" else case.ranks)
+        if comm and what == "begin":
+            begin(case, comm, folder)
+        elif comm:
+            place = out / str(number)
+            result = run_case(case, comm, folder, place, source)
+            comm.quiet_barrier()
+            if comm.rank == 0:
+                shutil.rmtree(place)
+                record = asdict(case) | result | {"seconds": time.perf_counter() - started}
+                with open(lines, "a") as file:
+                    file.write(json.dumps(record) + "\n")
+        world.quiet_barrier()
 
 
 if __name__ == "__main__":

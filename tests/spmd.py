@@ -13,15 +13,13 @@ comm's verbs in the same order everywhere and draw nothing at random that differ
 import importlib
 import inspect
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from jobs import watched
 
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.launch import mpiexec_command
@@ -110,9 +108,7 @@ def run_under_mpi(
 
 
 def _launch(cases: Sequence[Case], place: Path, seconds: float) -> str:
-    """Run the bodies; what the job printed. The process group is killed when no body ends for
-    `seconds`.
-    """
+    """Run the bodies; what the job printed, and how it ended."""
     words = [f"{name}-{ranks}" for name, ranks in cases]
     command, environment = mpiexec_command(
         max(ranks for _, ranks in cases),
@@ -121,41 +117,9 @@ def _launch(cases: Sequence[Case], place: Path, seconds: float) -> str:
     environment.setdefault("NUMBA_NUM_THREADS", "1")
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     log = place / "log.txt"
-    with open(log, "wb") as out:
-        job = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        killed = not _watch(job, place / "rank0.jsonl", seconds)
+    status = watched(command, environment, log, place / "rank0.jsonl", seconds)
     text = log.read_text(errors="replace")
-    return text + (
-        f"\nkilled: no body ended for {seconds:g} s"
-        if killed
-        else f"\nexit status {job.returncode}"
-    )
-
-
-def _watch(job: subprocess.Popen, events: Path, seconds: float) -> bool:
-    """Wait for the job; False if `events` did not grow for so long, and the process group was
-    killed.
-    """
-    size = 0
-    since = time.monotonic()
-    while job.poll() is None:
-        time.sleep(0.05)
-        now = events.stat().st_size if events.exists() else 0
-        if now != size:
-            size = now
-            since = time.monotonic()
-        elif time.monotonic() - since > seconds:
-            os.killpg(job.pid, signal.SIGKILL)
-            job.wait()
-            return False
-    return True
+    return f"{text}\n{status}"
 
 
 def _read(place: Path, cases: Sequence[Case]) -> dict[Case, Outcome]:
