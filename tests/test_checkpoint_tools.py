@@ -104,7 +104,9 @@ def test_diff_of_a_dense_parameter(written: Path, tmp_path: Path) -> None:
     world.dense.state["exp_avg"][4 * 13 + 2] = 8.0  # of the first layer's bias
     checkpoint.save(tmp_path / "b", world, 5)
     done = invoke("diff", written, checkpoint.checkpoints(tmp_path / "b")[0])
-    assert re.fullmatch(r"dense/\S+ row 2, exp_avg: \S+ \(.*\) \| 8\.0 \(0x41000000\)\n", done.output)
+    assert re.fullmatch(
+        r"dense/\S+ row 2, exp_avg: \S+ \(.*\) \| 8\.0 \(0x41000000\)\n", done.output
+    )
 
 
 def test_diff_says_what_changed_in_the_config(written: Path, tmp_path: Path) -> None:
