@@ -5,8 +5,8 @@ belong to the file are run on it. `--changed BASE` draws from the lines changed 
 `--wing NAME` from a wing; `--least SHARE` exits with 1 where fewer are killed.
 
 A bug is killed by a test that fails with it, and passes without it, or that ends in time only
-without it. Of our own since mutmut leaves out whatever has a decorator, so every kernel, and first
-runs all tests to know which belong to a function; cosmic-ray has one command for all files.
+without it. Which tests belong to a function `executed.py` has recorded. Of our own since mutmut
+leaves out whatever has a decorator, so every kernel; cosmic-ray has one command for all files.
 """
 
 import argparse
@@ -23,133 +23,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests import workers
+from tests.belonging import ROOT, START_MPI, TestMap
 from tests.mutations import Mutant, differs, mutants_of
 
-ROOT = Path(__file__).resolve().parent.parent
-MOST_FILES = 4  # of tests, for a file of the package
-MOST_OF_KERNELS = 3  # which are compiled anew; their twins see most bugs
 SECONDS = 180.0  # that one test may take; kernels are compiled anew with each bug
 NO_CODE = "neocpu/kernels/simd/"  # it writes LLVM: what it means is in the kernels
-# of the whole house: they look at texts of files, or at copies of the package
-LEFT_OUT = {f"tests/test_{name}.py" for name in ("house", "recipes", "mutants", "readme")}
-START_MPI = {f"tests/test_{name}.py" for group in workers.LAST.values() for name in group}
-# tests that hold the numbers of a folder against recorded ones
-RECORDED = {
-    "neocpu/core/": "tests/test_recorded.py",
-    "neocpu/oracle/ops/": "tests/test_oracle_cases.py",
-    "neocpu/oracle/truth/": "tests/test_oracle_cases.py",
-    "neocpu/oracle/": "tests/test_oracle_reports.py",
-    "neocpu/plan/": "tests/test_recorded.py",
-    "neocpu/train/before/": "tests/test_recorded.py",
-    "neocpu/train/model/": "tests/test_recorded.py",
-}
 KILLED = "killed"
 SURVIVED = "survived"
 UNTESTED = "untested"
 NOTHING = ""  # that failed
-
-
-class TestMap:
-    """Which files of tests belong to a file of the package?
-
-    Those that docs/map.md names or that have its name, then those from which the fewest imports
-    lead to it; of equally near ones, those with words of its name, then those that import most from
-    its wing. Last those that hold its numbers against recorded ones.
-    """
-
-    __test__ = False  # pytest: no class of tests
-
-    def __init__(self, root: Path) -> None:
-        page = root / "docs" / "map.md"
-        self._named = _named_in(page.read_text()) if page.exists() else {}
-        paths = [*root.glob("neocpu/**/*.py"), *root.glob("tests/*.py")]
-        self._files = {path.relative_to(root).as_posix() for path in paths}
-        self._importers: dict[str, set[str]] = defaultdict(set)
-        self._imports: dict[str, set[str]] = {}
-        self._words: dict[str, set[str]] = {}
-        for file in sorted(self._files):
-            tree = ast.parse((root / file).read_text())
-            imported = self._imported(tree)
-            self._imports[file] = imported
-            for other in imported:
-                self._importers[other].add(file)
-            if file.startswith("tests/"):
-                texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-                self._words[file] = {text for text in texts if isinstance(text, str)}
-
-    def tests(self, file: str) -> list[str]:
-        """Files of tests, the one that most probably sees a bug first."""
-        near = self._distances(file)
-        own = f"tests/test_{Path(file).stem}.py"
-        named = [*self._named.get(file, []), *({own} & self._files)]
-        path = Path(file)
-        if not near and not named and len(path.parts) > 2:  # imported by a name put together
-            up = path.parent.parent if path.stem == "__init__" else path.parent
-            return self.tests(f"{up}/__init__.py")
-        words = set(path.stem.split("_"))
-
-        def order(test: str) -> tuple[object, ...]:
-            told = set(Path(test).stem.split("_"))
-            alike = 4 * len(words & told) + len(told & set(path.parts))
-            alike += 2 * (path.stem in self._words[test])
-            far = near.get(test, 0) + (test in START_MPI)
-            return test not in named, far, -alike, self._common(test, path), test
-
-        most = MOST_OF_KERNELS if file.startswith("neocpu/kernels/") else MOST_FILES
-        tests = sorted({*near, *named} - LEFT_OUT, key=order)[:most]
-        recorded = {test for folder, test in RECORDED.items() if file.startswith(folder)}
-        return [*tests, *sorted((recorded & self._files) - {*tests})]
-
-    def _common(self, test: str, path: Path) -> tuple[int, int]:
-        """How many files a file of tests imports from the folder of a file, and from its wing."""
-        rooms = (f"{path.parent}/", "/".join(path.parts[:2]))
-        folder, wing = (sum(o.startswith(r) for o in self._imports[test]) for r in rooms)
-        return -folder, -wing
-
-    def _distances(self, file: str) -> dict[str, int]:
-        """Imports that lead from each file of tests to a file."""
-        distance = {file: 0}
-        queue = deque([file])
-        while queue:
-            here = queue.popleft()
-            for importer in sorted(self._importers[here]):
-                if importer not in distance:
-                    distance[importer] = distance[here] + 1
-                    queue.append(importer)
-        return {path: far for path, far in distance.items() if path.startswith("tests/test_")}
-
-    def _imported(self, tree: ast.AST) -> set[str]:
-        """Files that a file imports or, where it imports by name, tells in a text."""
-        names = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                names |= set(re.findall(r"\bneocpu(?:\.\w+)+", node.value))
-        stems = {name.replace(".", "/") for name in names}
-        stems |= {f"tests/{stem}" for stem in stems}  # pytest puts tests/ into sys.path
-        places = {place for stem in stems for place in (f"{stem}.py", f"{stem}/__init__.py")}
-        return places & self._files
-
-
-def _named_in(page: str) -> dict[str, list[str]]:
-    """Tests by file, from the tables of docs/map.md; the last column names tests."""
-    named: dict[str, list[str]] = {}
-    for line in page.splitlines():
-        *cells, last = line.strip("| ").split("|")
-        tests = re.findall(r"`(tests/test_\w+\.py)`", last)
-        if not tests and "tests/spmd_" in last:
-            tests = ["tests/test_spmd.py"]  # it runs all of these
-        for file in re.findall(r"`(neocpu/[\w/]+\.py)`", " ".join(cells)):
-            named.setdefault(file, []).extend(tests)
-    return named
 
 
 class Copy:
@@ -192,7 +78,8 @@ class Copy:
                 return SURVIVED, ""
             if self._passes(failed):
                 return KILLED, failed
-            rest.remove(failed.partition("::")[0])
+            own = {failed, failed.partition("[")[0], failed.partition("::")[0]}
+            rest = [test for test in rest if test not in own]
         return UNTESTED, ""
 
     def _passes(self, test: str) -> bool:
@@ -294,13 +181,17 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
         print("no line of the package in which a bug could be put")
         return 0
     belonging = TestMap(root)
-    mutants.sort(key=lambda mutant: bool(START_MPI & {*belonging.tests(mutant.file)}))
+    runs = []
+    for mutant in mutants:
+        source = (root / mutant.file).read_bytes()
+        runs.append((mutant, belonging.of_line(mutant.file, source, mutant.line)))
+    runs.sort(key=lambda run: bool(START_MPI & {test.partition("::")[0] for test in run[1]}))
     verdicts: dict[str, list[Mutant]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(root, Path(folder))
-        for number, mutant in enumerate(mutants, 1):
+        for number, (mutant, tests) in enumerate(runs, 1):
             start = time.monotonic()
-            word, by = copy.verdict(mutant, belonging.tests(mutant.file))
+            word, by = copy.verdict(mutant, tests)
             verdicts[word].append(mutant)
             told = f"{time.monotonic() - start:.0f} s {word}{by and f' by {by}'}"
             print(f"{number}/{len(mutants)} {told}: {mutant}", flush=True)

@@ -210,7 +210,9 @@ def _calls(node: ast.AST) -> Iterator[Edit]:
 
 
 def _statements(node: ast.AST, function: ast.FunctionDef) -> Iterator[Edit]:
-    """Dropped ones; not the first assignment of a name, without which nothing runs."""
+    """Dropped ones; not the first assignment of a name, nor that of an attribute in `__init__`,
+    without which nothing runs, or which holds a place until another one.
+    """
     if isinstance(node, ast.AugAssign):
         yield node, "pass"
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -218,7 +220,8 @@ def _statements(node: ast.AST, function: ast.FunctionDef) -> Iterator[Edit]:
     if isinstance(node, ast.Assign):
         target = node.targets[0]
         again = isinstance(target, ast.Name) and _bound_before(target, function)
-        if again or isinstance(target, ast.Attribute | ast.Subscript):
+        later = isinstance(target, ast.Attribute) and function.name != "__init__"
+        if again or later or isinstance(target, ast.Subscript):
             yield node, "pass"
 
 
@@ -240,7 +243,8 @@ def _returns(node: ast.AST, function: ast.FunctionDef) -> Iterator[Edit]:
     """None, or an argument, instead of what is returned."""
     if not isinstance(node, ast.Return) or node.value is None:
         return
-    if not (isinstance(node.value, ast.Constant) and node.value.value is None):
+    # who asks whether something is so takes None for False
+    if ast.unparse(node.value) not in ("None", "False"):
         yield node, "return None"
     arguments = [arg.arg for arg in function.args.args if arg.arg not in ("self", "cls")]
     if arguments and ast.unparse(node.value) != arguments[0]:

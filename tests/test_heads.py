@@ -193,3 +193,10 @@ def test_what_does_not_fit_is_refused_in_words(
     with pytest.raises(error) as caught:
         trained(SingleComm(), tmp_path, "out", *sets)
     assert message in str(caught.value)
+
+
+def test_weights_of_samples_are_not_negative(tmp_path: Path) -> None:
+    write_log(tmp_path, "-0.5")
+    why = "data.train: sample weights 'weight' are from -0.5 to -0.5; they must be finite"
+    with pytest.raises(DataError, match=why):
+        trained(SingleComm(), tmp_path, "out")

@@ -35,6 +35,7 @@ def digits(table: TableSpec, rows: list[int]) -> list[int]:
 @pytest.mark.parametrize(
     ("keys", "numbers", "factor"),
     [
+        ("scheme = 'radix'", 135_054_048, 4.0),
         ("collisions = 4", 135_054_048, 4.0),
         ("collisions = 7", None, 7.0),
         ("collisions = 60", None, 59.9),

@@ -1,10 +1,14 @@
-"""Does the tool of mutants kill what a test sees, and does every file have tests?"""
+"""Does the tool of mutants kill what a test sees, and is it known which tests see a function?"""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests import mutants
+from tests import belonging, executed, mutants
 from tests.mutations import Mutant, differs, mutants_of
 
 SILENT = '''"""Numbers below 7 of them."""
@@ -62,11 +66,18 @@ def test_what_is_only_said_or_typed_has_no_bugs() -> None:
         ("y = True", "True -> False"),
         ("fetch_row(a, b + 1)", None),
         ("y = a.reshape(-1)", None),
+        ("return False", "return False -> return a"),
     ],
 )
 def test_kinds_of_bugs(line: str, edit: str | None) -> None:
     found = edits(f"def f(a, b, c, n):\n    {line}\n")
     assert edit in found if edit else not found
+
+
+def test_attributes_are_dropped_but_where_they_begin() -> None:
+    dropped = ["self.b = x -> pass"]
+    assert edits("def f(self, x):\n    self.b = x\n") == dropped
+    assert edits("def __init__(self, x):\n    self.b = x\n") == []
 
 
 def test_what_compiles_to_the_same_is_no_bug() -> None:
@@ -97,11 +108,11 @@ def test_a_bug_that_the_test_sees_and_one_that_it_does_not(
 
 
 def test_files_have_tests_that_belong_to_them() -> None:
-    known = mutants.TestMap(mutants.ROOT)
-    for file in mutants.ROOT.glob("neocpu/*/**/*.py"):
-        name = file.relative_to(mutants.ROOT).as_posix()
+    known = belonging.TestMap(belonging.ROOT)
+    for file in belonging.ROOT.glob("neocpu/*/**/*.py"):
+        name = file.relative_to(belonging.ROOT).as_posix()
         tests = known.tests(name)
-        assert 0 < len(tests) <= mutants.MOST_FILES + len(mutants.RECORDED), name
+        assert 0 < len(tests) <= belonging.MOST_FILES + len(belonging.RECORDED), name
     for name, test in (
         ("plan/search/partition", "partition"),
         ("train/watch/metrics", "metrics"),
@@ -131,3 +142,121 @@ def test_what_cannot_be_imported_is_not_tested(
 def test_lines_changed_since_a_revision() -> None:
     shown = "--- a/neocpu/a.py\n+++ b/neocpu/a.py\n@@ -1,2 +3 @@ def f\n-x\n+y\n@@ -9 +8,0 @@\n-z\n"
     assert mutants.lines_in(shown) == {"neocpu/a.py": {3}}
+
+
+# ---- which tests run a function ----
+
+TRACED = """
+import threading
+
+import pytest
+
+from neocpu.core import paths
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return paths.beside("a", "b")
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_of_a_fixture(shared, turn):
+    assert shared == "a/b"
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_in_a_thread(turn):
+    thread = threading.Thread(target=paths.place_paths, args=({}, ""))
+    thread.start()
+    thread.join()
+
+
+def test_of_the_fixture_too(shared):
+    pass
+"""
+
+
+def test_lines_that_tests_run_are_recorded(tmp_path: Path) -> None:
+    (tmp_path / "test_traced.py").write_text(TRACED)
+    environment = os.environ | {executed.FOLDER: str(tmp_path), "PYTHONPATH": str(belonging.ROOT)}
+    options = ["-q", "-c", os.devnull, "--rootdir", tmp_path, "-p", "tests.executed"]
+    command = [sys.executable, "-m", "pytest", *options, "test_traced.py"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    (file,) = tmp_path.glob("*.json")
+    seen = json.loads(file.read_text())
+    ran = {
+        test.partition("::")[2]: {(*where, name) for *where, name, _ in lines}
+        for test, (_, lines) in seen.items()
+    }
+    paths = "neocpu/core/paths.py"
+    assert ran == {
+        "test_of_a_fixture": {(paths, "beside")},
+        "test_in_a_thread": {(paths, "place_paths")},
+        "test_of_the_fixture_too": {(paths, "beside")},
+    }
+    lines = (belonging.ROOT / paths).read_text().splitlines()
+    ran_lines = [
+        lines[line - 1].strip() for _, _, line in seen["test_traced.py::test_in_a_thread"][1]
+    ]
+    assert ran_lines == ["if not folder:", "return []"]
+
+
+def test_functions_of_lines() -> None:
+    source = b"""X = 1
+class A:
+    b: int = 2
+    def c(self):
+        def d():
+            return 3
+        return d
+def e(): return 4
+"""
+    lines = [belonging.function_at(source, line) for line in range(1, 9)]
+    assert lines == ["", "", "", *4 * ["A.c"], "e"]
+
+
+def test_tests_of_a_function_are_near_ones_then_those_that_run_little_else() -> None:
+    own = [("f.py", "g", 1)]
+    both = [*own, ("f.py", "g", 2)]
+    much = [("f.py", "h", line) for line in range(9)]
+    seen = {
+        "a.py::large": (1.0, [*both, *much]),
+        "a.py::small": (2.0, own),
+        "b.py::near": (6.0, [*both, *much]),
+        "a.py::long": (9.0, both),
+        "c.py::one_line": (99.0, [("f.py", "g", 3)]),
+    }
+    tests = executed.chosen(seen, lambda file: ["b.py"])
+    assert tests["f.py"] == {
+        "g": ["b.py::near", "a.py::small", "c.py::one_line"],
+        "h": ["b.py::near", "a.py::large"],
+    }
+    alone = executed.chosen(seen, lambda file: [])["f.py"]["g"]
+    assert alone == ["a.py::small", "c.py::one_line", "a.py::long"]
+
+
+def test_what_is_recorded_is_there() -> None:
+    known = belonging.TestMap(belonging.ROOT)
+    gone = known.recorded - known.all
+    assert 10 * len(gone) < len(known.all), f"python -m tests.executed records anew: {gone}"
+
+
+def test_tests_of_a_line(tmp_path: Path) -> None:
+    files = {
+        "neocpu/core/toy.py": f"X = 1\n{TOY}",
+        "tests/test_toy.py": TEST,
+        "tests/test_other.py": "def test_far():\n    pass\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    old = ["tests/test_other.py::test_far", "tests/test_toy.py::test_gone"]
+    own = {"neocpu/core/toy.py": {"kept": old}}
+    (tmp_path / belonging.RECORD).write_bytes(executed.packed(old, own))
+    known = belonging.TestMap(tmp_path)
+    source = files["neocpu/core/toy.py"].encode()
+    assert known.of_line("neocpu/core/toy.py", source, 1) == ["tests/test_toy.py"]
+    # a test that is gone is left out, one that was written since is run
+    new = [old[0], "tests/test_toy.py::test_kept"]
+    assert known.of_line("neocpu/core/toy.py", source, 3) == new

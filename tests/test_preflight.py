@@ -17,6 +17,7 @@ from neocpu.ingest.dataset.convert import convert, expected_dataset
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import missing_copies
 from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport import windows
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.before import preflight
@@ -144,6 +145,19 @@ def test_no_checkpoint_is_larger_than_foretold(log, tmp_path, sparse, monkeypatc
     Trainer(run, None, tmp_path / "out").run()
     (path,) = (tmp_path / "out" / "checkpoints").iterdir()
     assert dense < path.stat().st_size <= most
+
+
+@pytest.mark.parametrize("samples", [64, 1 << 21])
+def test_windows_are_part_of_what_a_rank_needs(log, samples):
+    """Vectors and gradients of its samples, but no more than a buffer of each."""
+    needs = {}
+    for mode in ("off", "on"):
+        run = config_of(log, f"training.batch_size={samples}", f"parallel.shared_windows={mode}")
+        plan = place(run.tables, ["table_wise"] * len(run.tables), 2)
+        needs[mode] = preflight.working_memory(run, plan)
+    columns = run.layout(1).columns
+    alone, shared = needs.values()
+    assert shared - alone == min(2 * windows.DATA, 2 * 4 * (samples // 2) * columns)
 
 
 def test_rows_that_can_be_touched(log, tmp_path):

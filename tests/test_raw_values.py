@@ -113,3 +113,29 @@ def test_fields_of_structs_have_the_names_that_json_gives_them():
     parsed, expected = (parse_frame(as_frame(each), table_schema(tree)) for each in (rows, flat))
     for name in flat:
         assert (parsed.features[name].codes == expected.features[name].codes).all()
+
+
+def test_features_whose_weights_count():
+    weighted = {"plain": {}, "hashed": {"map": {"log_weights": False}}, "mapped": {"map": {}}}
+    features = [
+        {"name": f"{name} of {table}", "table": table, **entry}
+        for name, entry in weighted.items()
+        for table in ("weighted", "counted")
+    ]
+    tables = {"weighted": {"weighted": True}, "counted": {"weighted": False}}
+    counting = raw_values.weighted_features({"features": features, "tables": tables})
+    assert counting == {"plain of weighted", "mapped of weighted"}
+
+
+def test_rows_of_codes() -> None:
+    words = {"words": np.array([50, 7, 2**63], np.uint64), "none": np.zeros(0, np.uint64)}
+    codes = np.array([7, 2**63, 8, 50, 2**64 - 1], np.uint64)
+    card = {"missing": [], "rows_by": "code", "tables": {"t": {"rows": 10}}}
+    values = RawValues(card, words)
+    for name, known, rows in (
+        ("words", True, [2, 3, 0, 1, 0]),  # row 0 is that of values which are not known
+        ("none", True, [0] * 5),
+        ("numbers", False, [7, 8, 8, 0, 5]),
+    ):
+        feature = {"name": name, "vocabulary": known, "table": "t"}
+        assert values.rows(codes, feature).tolist() == rows

@@ -1,0 +1,179 @@
+"""Which tests belong to a file, or to a function, of the package?"""
+
+import ast
+import gzip
+import json
+import re
+from collections import defaultdict, deque
+from pathlib import Path
+
+from tests import workers
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = "tests/executed.json.gz"
+MOST_FILES = 4  # of tests, for a file of the package
+MOST_OF_KERNELS = 3  # which are compiled anew; their twins see most bugs
+# of the whole house: they look at texts of files, or at copies of the package
+LEFT_OUT = {f"tests/test_{name}.py" for name in ("house", "recipes", "mutants", "readme")}
+START_MPI = {f"tests/test_{name}.py" for group in workers.LAST.values() for name in group}
+# tests that hold the numbers of a folder against recorded ones
+RECORDED = {
+    "neocpu/core/": "tests/test_recorded.py",
+    "neocpu/oracle/ops/": "tests/test_oracle_cases.py",
+    "neocpu/oracle/truth/": "tests/test_oracle_cases.py",
+    "neocpu/oracle/": "tests/test_oracle_reports.py",
+    "neocpu/plan/": "tests/test_recorded.py",
+    "neocpu/train/before/": "tests/test_recorded.py",
+    "neocpu/train/model/": "tests/test_recorded.py",
+}
+
+
+class TestMap:
+    """Which tests belong to a line of the package?
+
+    Those that run its function by the record of `executed.py`. Where that has none, for a kernel, a
+    constant of a module or a new function, files of tests: those that docs/map.md names or that
+    have its name, then those from which the fewest imports lead to it; of equally near ones, those
+    with words of its name, then those that import most from its wing. Last those that hold its
+    numbers against recorded ones.
+    """
+
+    __test__ = False  # pytest: no class of tests
+
+    def __init__(self, root: Path) -> None:
+        page = root / "docs" / "map.md"
+        self._named = _named_in(page.read_text()) if page.exists() else {}
+        paths = [*root.glob("neocpu/**/*.py"), *root.glob("tests/*.py")]
+        self._files = {path.relative_to(root).as_posix() for path in paths}
+        self._importers: dict[str, set[str]] = defaultdict(set)
+        self._imports: dict[str, set[str]] = {}
+        self._words: dict[str, set[str]] = {}
+        self.all: set[str] = set()  # tests
+        for file in sorted(self._files):
+            tree = ast.parse((root / file).read_text())
+            imported = self._imported(tree)
+            self._imports[file] = imported
+            for other in imported:
+                self._importers[other].add(file)
+            if file.startswith("tests/"):
+                texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+                self._words[file] = {text for text in texts if isinstance(text, str)}
+                functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+                names = (node.name for node in functions if node.name.startswith("test_"))
+                self.all |= {f"{file}::{name}" for name in names}
+        self._executed, self.recorded = _record(root)
+
+    def of_line(self, file: str, source: bytes, line: int) -> list[str]:
+        """Tests of a line, or files of them, the one that most probably sees a bug first."""
+        near = self.tests(file)
+        function = function_at(source, line)
+        known = [
+            test for test in self._executed.get(file, {}).get(function, []) if test in self.all
+        ]
+        if not known:
+            return near
+        # what was written since they were recorded
+        fresh = (test for test in self.all - self.recorded if test.partition("::")[0] in near)
+        return [*known, *sorted(fresh)]
+
+    def tests(self, file: str) -> list[str]:
+        """Files of tests, the one that most probably sees a bug first."""
+        near = self._distances(file)
+        own = f"tests/test_{Path(file).stem}.py"
+        named = [*self._named.get(file, []), *({own} & self._files)]
+        path = Path(file)
+        if not near and not named and len(path.parts) > 2:  # imported by a name put together
+            up = path.parent.parent if path.stem == "__init__" else path.parent
+            return self.tests(f"{up}/__init__.py")
+        words = set(path.stem.split("_"))
+
+        def order(test: str) -> tuple[object, ...]:
+            told = set(Path(test).stem.split("_"))
+            alike = 4 * len(words & told) + len(told & set(path.parts))
+            alike += 2 * (path.stem in self._words[test])
+            far = near.get(test, 0) + (test in START_MPI)
+            return test not in named, far, -alike, self._common(test, path), test
+
+        most = MOST_OF_KERNELS if file.startswith("neocpu/kernels/") else MOST_FILES
+        tests = sorted({*near, *named} - LEFT_OUT, key=order)[:most]
+        recorded = {test for folder, test in RECORDED.items() if file.startswith(folder)}
+        return [*tests, *sorted((recorded & self._files) - {*tests})]
+
+    def _common(self, test: str, path: Path) -> tuple[int, int]:
+        """How many files a file of tests imports from the folder of a file, and from its wing."""
+        rooms = (f"{path.parent}/", "/".join(path.parts[:2]))
+        folder, wing = (sum(o.startswith(r) for o in self._imports[test]) for r in rooms)
+        return -folder, -wing
+
+    def _distances(self, file: str) -> dict[str, int]:
+        """Imports that lead from each file of tests to a file."""
+        distance = {file: 0}
+        queue = deque([file])
+        while queue:
+            here = queue.popleft()
+            for importer in sorted(self._importers[here]):
+                if importer not in distance:
+                    distance[importer] = distance[here] + 1
+                    queue.append(importer)
+        return {path: far for path, far in distance.items() if path.startswith("tests/test_")}
+
+    def _imported(self, tree: ast.AST) -> set[str]:
+        """Files that a file imports or, where it imports by name, tells in a text."""
+        names = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names |= set(re.findall(r"\bneocpu(?:\.\w+)+", node.value))
+        stems = {name.replace(".", "/") for name in names}
+        stems |= {f"tests/{stem}" for stem in stems}  # pytest puts tests/ into sys.path
+        places = {place for stem in stems for place in (f"{stem}.py", f"{stem}/__init__.py")}
+        return places & self._files
+
+
+def _named_in(page: str) -> dict[str, list[str]]:
+    """Tests by file, from the tables of docs/map.md; the last column names tests."""
+    named: dict[str, list[str]] = {}
+    for line in page.splitlines():
+        *cells, last = line.strip("| ").split("|")
+        tests = re.findall(r"`(tests/test_\w+\.py)`", last)
+        if not tests and "tests/spmd_" in last:
+            tests = ["tests/test_spmd.py"]  # it runs all of these
+        for file in re.findall(r"`(neocpu/[\w/]+\.py)`", " ".join(cells)):
+            named.setdefault(file, []).extend(tests)
+    return named
+
+
+def _record(root: Path) -> tuple[dict[str, dict[str, list[str]]], set[str]]:
+    """Recorded tests by file and function, and all that were recorded."""
+    path = root / RECORD
+    if not path.exists():
+        return {}, set()
+    stored = json.loads(gzip.decompress(path.read_bytes()))
+    tests = stored["tests"]
+    files = {
+        file: {function: [tests[number] for number in numbers] for function, numbers in own.items()}
+        for file, own in stored["files"].items()
+    }
+    return files, {*tests}
+
+
+def function_at(source: bytes, line: int) -> str:
+    """The outermost function that a line is in, as "name" or "Class.name"; "" where in none."""
+    names = []
+    inside: list[ast.stmt] = ast.parse(source).body
+    while True:
+        holders = [
+            node
+            for node in inside
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and node.lineno <= line <= (node.end_lineno or 0)
+        ]
+        if not holders:
+            return ""
+        names.append(holders[0].name)
+        if not isinstance(holders[0], ast.ClassDef):
+            return ".".join(names)
+        inside = holders[0].body

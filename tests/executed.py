@@ -1,0 +1,177 @@
+"""Which tests run a function of the package? `python -m tests.executed` records it anew.
+
+Tests are run with every line of the package traced that they execute in their process. Kernels are
+left out, since Numba compiles most of them, and what other processes do is not seen. What a fixture
+runs that several tests share belongs to each of them.
+"""
+
+import functools
+import gzip
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from tests.belonging import RECORD, ROOT, TestMap
+
+FOLDER = "NEOCPU_EXECUTED"  # variable with the folder for what each process saw
+PACKAGE = f"{ROOT}{os.sep}neocpu{os.sep}"
+KERNELS = f"{PACKAGE}kernels{os.sep}"
+MOST_SECONDS = 10.0  # of the tests of a function, if they run all of its lines
+
+Line = tuple[str, str, int]  # file, function, line
+Seen = dict[str, tuple[float, list[Line]]]  # by tests; their seconds
+Tracer = Callable[[FrameType, str, Any], Any]
+
+
+class Recorder:
+    """A plugin of pytest that notes the lines of the package which each test executes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tracers: dict[CodeType, Tracer | None] = {}
+        self._lines: dict[CodeType, set[int]] = {}
+        self._of_tests: dict[str, set[Line]] = defaultdict(set)
+        self._of_fixtures: dict[Any, set[Line]] = {}
+        self._seconds: Counter[str] = Counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Trace a test and its fixtures."""
+        start = time.process_time()
+        threading.settrace(self._enter)
+        sys.settrace(self._enter)
+        result = yield
+        sys.settrace(None)
+        threading.settrace(None)
+        test = item.nodeid.partition("[")[0]
+        self._seconds[test] += time.process_time() - start
+        self._of_tests[test] |= self._taken()
+        for definitions in item._fixtureinfo.name2fixturedefs.values():
+            for definition in definitions:
+                self._of_tests[test] |= self._of_fixtures.get(definition, set())
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Iterator:
+        """Note what a shared fixture runs."""
+        if fixturedef.scope == "function":
+            return (yield)
+        test = request._pyfuncitem.nodeid.partition("[")[0]
+        self._of_tests[test] |= self._taken()
+        result = yield
+        self._of_fixtures[fixturedef] = self._taken()
+        return result
+
+    def pytest_sessionfinish(self) -> None:
+        """Write what this process saw."""
+        tests = self._of_tests.items()
+        seen = {test: (self._seconds[test], sorted(lines)) for test, lines in tests}
+        (self._folder / f"{os.getpid()}.json").write_text(json.dumps(seen))
+
+    def _enter(self, frame: FrameType, event: str, value: Any) -> Tracer | None:
+        """What traces the lines of a call: nothing outside the package."""
+        code = frame.f_code
+        if code not in self._tracers:
+            self._tracers[code] = self._tracer(code)
+        return self._tracers[code]
+
+    def _tracer(self, code: CodeType) -> Tracer | None:
+        file = code.co_filename
+        at_import = not code.co_flags & inspect.CO_OPTIMIZED  # modules and bodies of classes
+        if at_import or not file.startswith(PACKAGE) or file.startswith(KERNELS):
+            return None
+        lines = self._lines.setdefault(code, set())
+        most = len({line for _, _, line in code.co_lines() if line})
+
+        def trace(frame: FrameType, event: str, value: Any) -> Tracer:
+            lines.add(frame.f_lineno)
+            if len(lines) == most:
+                frame.f_trace_lines = False
+            return trace
+
+        return trace
+
+    def _taken(self) -> set[Line]:
+        """Lines that were run since this was asked last."""
+        taken = set()
+        for code, lines in self._lines.items():
+            if lines:
+                file = Path(code.co_filename).relative_to(ROOT).as_posix()
+                function = code.co_qualname.partition(".<locals>")[0]
+                taken |= {(file, function, line) for line in lines}
+                lines.clear()
+        return taken
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record in this process, be it that of the command or one of its workers."""
+    config.pluginmanager.register(Recorder(Path(os.environ[FOLDER])))
+
+
+def chosen(seen: Seen, near: Callable[[str], list[str]]) -> dict[str, dict[str, list[str]]]:
+    """Tests of each function: those in files `near` its own come first, then what runs little else.
+
+    As many as MOST_SECONDS allow, and any that runs a line which those before it do not.
+    """
+    of_functions: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for test, (_, lines) in seen.items():
+        for file, function, line in lines:
+            of_functions[file, function][test].add(line)
+    files: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    for (file, function), tests in sorted(of_functions.items()):
+        close = {*near(file)}
+        ranks = {
+            test: (test.partition("::")[0] not in close, len(seen[test][1]), test) for test in tests
+        }
+        kept = []
+        left = MOST_SECONDS
+        ran: set[int] = set()
+        for test in sorted(tests, key=ranks.__getitem__):
+            seconds = seen[test][0]
+            if seconds <= left or tests[test] - ran:
+                kept.append(test)
+                left -= seconds
+                ran |= tests[test]
+        files[file][function] = kept
+    return files
+
+
+def record(words: Sequence[str]) -> None:
+    """Run the tests, with further words for pytest, and write what they executed."""
+    seen: Seen = {}
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["-q", "-p", "tests.executed", "-m", "not long", *words]
+        environment = os.environ | {FOLDER: folder, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "pytest", *options]
+        subprocess.run(command, cwd=ROOT, env=environment, check=False)
+        for path in Path(folder).iterdir():
+            seen |= json.loads(path.read_text())
+    near = functools.cache(TestMap(ROOT).tests)
+    (ROOT / RECORD).write_bytes(packed(sorted(seen), chosen(seen, near)))
+
+
+def packed(tests: list[str], files: dict[str, dict[str, list[str]]]) -> bytes:
+    """What is written: all tests, and the numbers of those of each function."""
+    numbers = {test: number for number, test in enumerate(tests)}
+    own = {
+        file: {function: [numbers[test] for test in kept] for function, kept in functions.items()}
+        for file, functions in sorted(files.items())
+    }
+    text = json.dumps({"tests": tests, "files": own}, separators=(",", ":"))
+    return gzip.compress(text.encode(), mtime=0)
+
+
+if __name__ == "__main__":
+    record(sys.argv[1:])
