@@ -320,3 +320,26 @@ def test_names_that_are_not_text_are_shown(tmp_path, capfd):
         )
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode == (words[-1] == source)
+
+
+@pytest.mark.parametrize("command", ["convert", "generate"])
+def test_a_command_that_is_stopped_leaves_nothing_and_says_so(log, tmp_path, command):
+    """The signal comes in the middle: when progress is shown first."""
+    place = tmp_path / "place"
+    place.mkdir()
+    arguments = {
+        "convert": ["convert", "criteo", str(log), str(place / "log.h5")],
+        "generate": ["generate", "criteo", str(place / "log.h5"), "--rows", "9000"],
+    }[command]
+    patch = (
+        "import os, signal, sys\n"
+        "from rich.progress import Progress\n"
+        "Progress.update = lambda *a, **k: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "from neocpu.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", patch, "data", *arguments], capture_output=True, text=True
+    )
+    assert (ran.returncode, list(place.iterdir())) == (128 + 15, [])
+    assert ran.stderr == "neocpu: stopped by signal 15; what was not finished is removed\n"

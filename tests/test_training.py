@@ -75,6 +75,31 @@ def test_a_run_whose_folder_is_removed_ends_with_its_checkpoint_and_digest(log, 
     assert sum("was removed while the run writes to it" in line for line in lines) == 1
 
 
+def test_a_run_whose_folder_is_renamed_makes_it_again_with_lock_config_and_plan(log, tmp_path):
+    out = tmp_path / "out"
+    moved = tmp_path / "moved"
+    lines = []
+    other = []
+
+    @contextmanager
+    def progress(total, done):
+        yield lambda step, samples: out.rename(moved) if step == 2 else None
+
+    def listener(line):
+        if line["step"] == 3 and not other:
+            other.append((out / "lock").read_text())
+            with pytest.raises(TrainingError, match="in use by another run"):
+                RunLock(out, SingleComm(), resume=True).__enter__()
+
+    report = RunReport(out, 0, tell=lines.append, progress=progress, listeners=[listener])
+    Trainer(config_of(log), SingleComm(), out, report=report).run()
+    assert any(f"{out} was renamed to {moved} while the run writes" in line for line in lines)
+    assert other[0] and not (out / "lock").read_text()
+    for name in ("config.json", "plan.json"):
+        assert (out / name).read_text() == (moved / name).read_text()
+    assert {path.name for path in out.iterdir()} >= {"run.json", "metrics.jsonl", "checkpoints"}
+
+
 def test_a_listener_ends_a_run_as_its_last_step_would(log, tmp_path):
     whole = train(log, tmp_path / "whole", "training.epochs=2", "training.steps=4")
     longer = config_of(log, "training.epochs=3", "eval.every_steps=4")

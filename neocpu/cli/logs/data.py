@@ -12,6 +12,7 @@ from neocpu.cli.logs.copies import cache
 from neocpu.cli.logs.generate import generate
 from neocpu.cli.logs.negatives import negatives
 from neocpu.cli.screen.targets import LogPath, check_target, force_option
+from neocpu.parallel.transport.launch import ended_by_signals
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +28,8 @@ DATASET = LogPath(path_type=Path, dir_okay=False)
 @click.group()
 def data() -> None:
     """Convert, generate and look at click logs."""
+    # what a command had not finished is removed
+    click.get_current_context().with_resource(ended_by_signals())
 
 
 @data.group()

@@ -301,6 +301,35 @@ def held_signals() -> Iterator[None]:
         StopSignal.held = 0
 
 
+class Interrupted(NeocpuError):
+    """A signal asked the program to end; what it had not finished is removed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by signal {number}; what was not finished is removed")
+        self.exit_status = StopSignal.exit_status(number)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM raises `Interrupted` within the block, as Ctrl-C raises KeyboardInterrupt, so that
+    whoever writes files can remove them. For work that no checkpoint keeps.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        # a second one would end what removes the files
+        signal.signal(number, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def let_finish() -> None:
     """The work of this process is done: signals that ask it to stop cannot spoil its status."""
     for number in set(StopSignal.SIGNALS) - {signal.SIGINT}:

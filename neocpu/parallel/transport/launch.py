@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, NoReturn
 from neocpu.core import cores
 from neocpu.core.cores import core_quota
 from neocpu.core.errors import ConfigError, EnvironmentProblem
-from neocpu.parallel.transport.abort import StopSignal, guard, held_signals, join_job, let_finish
+from neocpu.parallel.transport.abort import (
+    StopSignal,
+    ended_by_signals,
+    guard,
+    held_signals,
+    join_job,
+    let_finish,
+)
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_threads, check_variables
 
@@ -30,6 +37,7 @@ __all__ = [
     "abort_job",
     "bind_kernel_threads",
     "core_quota",
+    "ended_by_signals",
     "exec_mpiexec",
     "find_mpiexec",
     "get_comm",

@@ -71,7 +71,9 @@ class LocalScorer:
         self.config = without_plan_file(config)
         with CheckpointFile(path) as file:
             self._dense_features = file.dense_features
-        self._world = restore_world(path, comm, self.config, self._dense_features, pooling={})
+        self._world = restore_world(
+            path, comm, self.config, self._dense_features, pooling={}, warn=warnings.warn
+        )
         self._loader: Loader | None = None
         self._lock = threading.Lock()
 

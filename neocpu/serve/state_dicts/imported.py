@@ -33,6 +33,7 @@ from neocpu.train.state.blocks import (
     Tensor,
     canonical,
     digest_of,
+    not_finite,
 )
 from neocpu.train.state.initial import fields_of, initial_rows
 
@@ -216,7 +217,7 @@ def import_state_dict(source: Path, config: Config, target: Path) -> str:
     tensors = model.tensors()
     # The layout of the file needs the number of rows before any is written, so blocks are made
     # twice.
-    index, counts = _index(model, tensors)
+    index, counts = _index(model, tensors, source)
     digest = digest_of(config.header(), 0, tensors, index)
     attributes, texts = facts_of(tensors, config, 1, 0, {})
     attributes["digest"] = digest
@@ -238,14 +239,19 @@ def import_state_dict(source: Path, config: Config, target: Path) -> str:
     return digest
 
 
-def _index(model: _Model, tensors: list[Tensor]) -> tuple[Index, NDArray[np.int64]]:
-    """Index of the state, and counts i64[T, 3] of its rows, rows gone and blocks."""
+def _index(model: _Model, tensors: list[Tensor], source: Path) -> tuple[Index, NDArray[np.int64]]:
+    """Index of the state, and counts i64[T, 3] of its rows, rows gone and blocks.
+
+    Raises CheckpointError for a number that is not finite; source : for its message.
+    """
     counts = np.zeros((len(tensors), 3), np.int64)
     tensor = []
     numbers = []
     rows = []
     hashes: list[bytes] = []
     for blocks in model.blocks(tensors):
+        if wrong := not_finite(tensors[blocks.tensor].name, blocks.rows, blocks.values):
+            raise CheckpointError(f"{source}: {wrong}; a model with it predicts no numbers")
         counts[blocks.tensor] += (blocks.rows.size, 0, blocks.numbers.size)
         tensor.append(np.full(blocks.numbers.size, blocks.tensor, np.int64))
         numbers.append(blocks.numbers)

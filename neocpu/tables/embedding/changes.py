@@ -6,7 +6,7 @@ the rows that were added outnumber those of the last sort: a row that is updated
 bytes for a while and a sort now and then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,12 +19,17 @@ MANY = 1 << 16  # rows that are added to a list before it is sorted again, at le
 
 
 class Changes:
-    """Rows of each shard noted since `track` or `clear`; marks[h]: a byte u8[rows] for each row of
-    shard h, or None.
+    """Rows of each shard noted since `track` or `clear`.
+
+    marks[h] : a byte u8[rows] for each row of shard h, or None. existing(h, lo, hi) : rows lo <=
+    i64[n] < hi of a shard with marks that exist, ascending.
     """
 
-    def __init__(self, marks: Sequence[Bytes | None]) -> None:
+    def __init__(
+        self, marks: Sequence[Bytes | None], existing: Callable[[int, int, int], Ints]
+    ) -> None:
         self.marks = list(marks)
+        self._existing = existing
         self._on = False
         # of each shard: the first list is ascending and distinct, the others were added since
         self._parts: list[list[Ints]] = [[] for _ in marks]
@@ -60,7 +65,9 @@ class Changes:
         """Rows i64[n] of a shard that were noted, ascending."""
         marks = self.marks[shard]
         if marks is not None:
-            return np.flatnonzero(marks == CHANGED)
+            rows = self._existing(shard, 0, marks.size)
+            changed: Ints = rows[marks[rows] == CHANGED]
+            return changed
         if len(self._parts[shard]) != 1 or self._waiting[shard]:
             self._parts[shard] = [
                 np.unique(np.concatenate([np.empty(0, np.int64), *self._parts[shard]]))

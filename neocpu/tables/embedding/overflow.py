@@ -39,7 +39,8 @@ def refuse_overflow(
     were updated, and where in `state` they are.
     """
     for name, values in state.items():
-        finite = np.isfinite(values[slots]).reshape(slots.size, -1).all(axis=1)
+        updated = values[slots]
+        finite = np.isfinite(updated).all(axis=tuple(range(1, updated.ndim)))
         if not finite.all():
             row = first + int(rows[np.argmin(finite)])
             raise TrainingError(

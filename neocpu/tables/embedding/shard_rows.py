@@ -22,6 +22,7 @@ from neocpu.kernels.rows import touch
 from neocpu.kernels.twins.numbers.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
 from neocpu.tables.embedding.changes import Changes
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
+from neocpu.tables.embedding.marks import PAGE, marked, pages_of
 from neocpu.tables.embedding.rows import RowStore, runs
 from neocpu.tables.embedding.sorting import Scratch, cut
 from neocpu.tables.specs.optimizers import SparseOptimizer
@@ -93,9 +94,10 @@ class ShardRows:
             row_states=self._state_starts(self.rule.row_state),
         )
         self._allocate(kinds, elements, int(self.slots.sum()), budget, huge)
+        self._marked_pages: Ints | None = None  # once asked for, until there are others
         self._row_counts = np.zeros(len(self.shards), np.int64)  # rows of each shard that exist
         self._scratch = Scratch()
-        self.changes = Changes([*map(self.touched, range(len(self.shards)))])
+        self.changes = Changes([*map(self.touched, range(len(self.shards)))], self.existing)
 
     def _allocate(
         self,
@@ -108,8 +110,9 @@ class ShardRows:
         per_element = len(self.rule.element_state)
         per_row = len(self.rule.row_state)
         # the states of a row side by side; a byte for each row that says whether it exists
-        row_arrays = [(rows * per_row, "f4"), (rows, "u1")]
-        self._stores, (self._row_state, self._touched) = allocate(
+        pages = pages_of(rows)
+        row_arrays = [(rows * per_row, "f4"), (pages * PAGE, "u1"), (pages, "u1")]
+        self._stores, (self._row_state, self._touched, self._pages) = allocate(
             kinds, elements, per_element, row_arrays, budget, huge
         )
 
@@ -160,6 +163,7 @@ class ShardRows:
         """Initial values of rows, by their numbers among those of all shards."""
         # then the new rows of each shard, and of each store, are one run
         fresh = np.sort(fresh, kind="stable")
+        self._mark_pages(fresh)
         bounds = np.append(self._places.row_base, self._touched.size)
         first = np.searchsorted(fresh, bounds).tolist()
         for shelf, lo, hi in runs(self._store_of):
@@ -180,6 +184,11 @@ class ShardRows:
                     piece = local[at : at + PIECE]
                     self._set(shard, piece, self._start(shard, piece))
         self._row_counts += np.diff(first)
+
+    def _mark_pages(self, rows: Ints) -> None:
+        """Rows, by their numbers among those of all shards, exist from now on."""
+        self._pages[rows // PAGE] = 1
+        self._marked_pages = None
 
     # ---- state ----
 
@@ -207,7 +216,10 @@ class ShardRows:
 
     def existing(self, shard: int, lo: int, hi: int) -> Ints:
         """Local rows lo <= i64[n] < hi of a shard that exist, ascending."""
-        return np.flatnonzero(self.touched(shard)[lo:hi]) + lo
+        base = int(self._places.row_base[shard])
+        if self._marked_pages is None:
+            self._marked_pages = np.flatnonzero(self._pages)
+        return marked(self._touched, self._marked_pages, base + lo, base + hi) - base
 
     def values(self, shard: int, rows: Ints) -> dict[str, Floats]:
         """Values of rows i64[n] that exist, as `state` names them."""
@@ -248,6 +260,7 @@ class ShardRows:
         self._set(shard, rows, values)
         self._row_counts[shard] += int((touched[rows] == 0).sum())
         touched[rows] = 1
+        self._mark_pages(rows + self._places.row_base[shard])
         if self._store(shard).coded and "weight" in values:
             self._check_loaded(shard, rows, values["weight"], rows)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from neocpu.core.cores import memory_left
 from neocpu.core.errors import TrainingError
 from neocpu.parallel.sharding.plan import Plan
+from neocpu.tables.embedding.marks import pages_of
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.config.config import Config
 from neocpu.train.state.blocks import BLOCK
@@ -90,7 +91,8 @@ def table_needs(
         arrays = len(table.row_format.arrays) + per_element + bool(per_row)
         # rows are touched at random: each maps whole pages until nearly all are there
         size = min(rows * row_bytes, touched * max(row_bytes, page * arrays))
-        size += min(rows, touched * page)  # one byte per row: does it exist?
+        # a byte for each row, and one for each page of them: does it exist?
+        size += min(rows, touched * page) + min(pages_of(rows), touched * page)
         if beside:
             narrow_bytes = table.row_bytes(width, state_floats)
             size += min(beside[i], touched * max(narrow_bytes, page))

@@ -170,7 +170,7 @@ def beyond_home(run: PlannedRun, ranks: Iterable[int]) -> str:
     return (
         f"warning: all {table.rows:,} rows of table {table.name} take "
         f"{preflight.human(held[worst])} on this host, and {there}; this run touches at most "
-        f"{touched:,} of them, but its checkpoints and digest look at every one. What helps: fewer "
+        f"{touched:,} of them, a longer one more. What helps: fewer "
         f"tables.{table.name}.rows (categories share rows by hash), {elsewhere}a compressed "
         f"tables.{table.name}.kind, or more hosts"
     )

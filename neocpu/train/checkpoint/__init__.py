@@ -18,6 +18,7 @@ from neocpu.core.types import JsonObject, Tree
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.checkpoint.folder import checkpoints
 from neocpu.train.checkpoint.saving import save
+from neocpu.train.state.blocks import not_finite
 from neocpu.train.state.identity import refuse_other_data
 from neocpu.train.state.state import replicated_fields
 from neocpu.train.watch.results import silent
@@ -180,7 +181,7 @@ def resume(
     path = sound(out, world.comm, needed, tell)
     if path is None:
         return None
-    return path, load(path, world, data, split=split, tell=tell)
+    return path, load(path, world, data, split=split, tell=tell, warn=tell)
 
 
 def _needed(file: "CheckpointFile", world: "World") -> Iterator[Rows]:
@@ -199,6 +200,7 @@ def load(
     *,
     split: str | None = None,
     tell: Tell = silent,
+    warn: Tell = silent,
 ) -> int:
     """Bring a world that was just built to the state of a checkpoint, of any ranks and plan.
 
@@ -208,6 +210,7 @@ def load(
         those of the checkpoint.
     tell : for a run that goes on from here; is given a line that says so, and whether the run's
         bits will differ because the checkpoint is rounded.
+    warn : is given a line where a number is not finite.
 
     Raises CheckpointError on all ranks: broken file, other data, or a config that changes the bits
     (it names the keys).
@@ -216,15 +219,14 @@ def load(
 
     error: CheckpointError | None = None
     step = 0
-    quantized = ""
+    quantized = unsound = ""
     try:
         with CheckpointFile(path) as file:
             # what a faulty row does is free where nothing is trained
             refuse_changes(file, world.config.header(), () if split else ("data.on_error",))
             if data is not None:
                 refuse_other_data(file.path, file.data(), data, split)
-            _load_dense(file, world)
-            _load_tables(file, world)
+            unsound = _load_dense(file, world) or _load_tables(file, world)
             step = file.step
             quantized = file.quantized
     except CheckpointError as problem:
@@ -232,6 +234,9 @@ def load(
     except TrainingError as problem:  # a weight that the table's format does not have
         error = CheckpointError(f"{path}: {problem}")
     world.comm.agree(error)
+    of_ranks = [text.decode() for text in world.comm.allgather_bytes(unsound.encode())]
+    if text := next(filter(None, of_ranks), ""):
+        warn(f"warning: {path.name}: {text}: predictions that need it will not be numbers")
     caveat = ""
     if quantized:
         caveat = f"; it is rounded to {quantized}, so the bits will not be those of a run that "
@@ -290,8 +295,12 @@ def _shown(value: object) -> str:
     return "absent" if value is None else json.dumps(value)
 
 
-def _load_dense(file: "CheckpointFile", world: "World") -> None:
-    """Copy dense parameters and their optimizer's state from a file, and where rows are."""
+def _load_dense(file: "CheckpointFile", world: "World") -> str:
+    """Copy dense parameters and their optimizer's state from a file, and where rows are.
+
+    Returns the first number that is not finite, "" where all are.
+    """
+    unsound = ""
     replicated = replicated_fields(world)
     for name, fields in replicated.items():
         number = file.number(f"dense/{name}")
@@ -302,17 +311,24 @@ def _load_dense(file: "CheckpointFile", world: "World") -> None:
                 f"{file.path}: dense/{name} has another shape than the model; is it other data?"
             )
         for blocks in file.blocks(number):
+            unsound = unsound or not_finite(tensor.name, blocks.rows, blocks.values)
             for field, values in blocks.values.items():
                 fields[field][blocks.rows] = values
     if world.dynamic is not None:
         world.dynamic.load(replicated)
+    return unsound
 
 
-def _load_tables(file: "CheckpointFile", world: "World") -> None:
-    """Give this rank's shards their rows from a file."""
+def _load_tables(file: "CheckpointFile", world: "World") -> str:
+    """Give this rank's shards their rows from a file.
+
+    Returns the first number that is not finite, "" where all are.
+    """
+    unsound = ""
     tbe = world.embedding.tbe
     for i, shard in enumerate(world.plan.local(world.comm.rank)):
-        number = file.number(f"tables/{world.plan.tables[shard.table].name}")
+        name = f"tables/{world.plan.tables[shard.table].name}"
+        number = file.number(name)
         cols = slice(*shard.cols)
         for blocks in file.blocks(number, *shard.rows):
             # a block may reach beyond the shard's rows
@@ -321,4 +337,6 @@ def _load_tables(file: "CheckpointFile", world: "World") -> None:
                 field: value[inside, cols] if value.ndim == 2 else value[inside]
                 for field, value in blocks.values.items()
             }
+            unsound = unsound or not_finite(name, blocks.rows[inside], values)
             tbe.load_rows(i, blocks.rows[inside] - shard.rows[0], values)
+    return unsound

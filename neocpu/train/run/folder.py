@@ -110,6 +110,25 @@ class RunLock:
                 f"{error.filename} was removed while the run used it; start the run again"
             ) from error
 
+    def follow(self) -> str:
+        """If the folder was renamed or removed under the run, make it again and lock that one.
+
+        Returns a line that says so, "" where nothing happened. On rank 0.
+        """
+        if self._file is None:
+            return ""
+        held = os.fstat(self._file)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(self.out / LOCK), held):
+                return ""
+        where = "removed"
+        with contextlib.suppress(OSError):  # where the system tells names of open files
+            moved = Path(os.readlink(f"/proc/self/fd/{self._file}"))
+            where = f"renamed to {moved.parent}" if moved.exists() else where
+        self._release()
+        self._take()
+        return f"{self.out} was {where} while the run writes to it, and is made again"
+
     def _had(self, name: str | bytes | int | None) -> bool:
         """Whether a file is in this folder, or the folder itself."""
         if not isinstance(name, str):

@@ -63,6 +63,7 @@ def restore(
         pooling=splits.pooling_factors(),
         data=splits.description(),
         warm=lambda plan, memory: warm_up(config, plan, comm, tell, memory.placements),
+        warn=tell,
     )
     return world, splits.loader(SPLIT, labelled=need_labels)
 
@@ -84,12 +85,14 @@ def restore_world(
     pooling: Mapping[str, float],
     data: Tree | None = None,
     warm: Callable[[Plan, MemoryPlan], object] | None = None,
+    warn: Callable[[str], None] = silent,
 ) -> World:
     """The objects of a run in the state of a checkpoint. Collective.
 
     config : of the checkpoint, maybe with overrides. pooling : mean lookups per sample of each
     table, for the plan (1 where a table is missing). data : as for `checkpoint.load`. warm : called
     before anything is built, to compile kernels; None: each is compiled when it is first used.
+    warn : is given a line where a number of the checkpoint is not finite.
     """
     plan = make_plan(config, comm, pooling)
     memory = memory_plan(config, plan, pooling)
@@ -99,7 +102,7 @@ def restore_world(
     if not (memory.plain or config.memory.folder):
         memory = replace(memory, folder=_temporary_folder())
     world = build(config, comm, plan, dense_features, memory=memory)
-    checkpoints.load(path, world, data)
+    checkpoints.load(path, world, data, warn=warn)
     return world
 
 

@@ -125,8 +125,9 @@ class Trainer:
         try:
             with (
                 StopSignal(started=False) as stop,
-                RunLock(self.out, self.comm, resume=self.resume),
+                RunLock(self.out, self.comm, resume=self.resume) as lock,
             ):
+                self.report.follow = lock.follow
                 return self._run(stop)
         finally:
             self._watch.release()

@@ -224,3 +224,12 @@ def digest_of(header: JsonObject, step: int, tensors: Sequence[Tensor], index: I
         entries[:, 8:] = index.sha256[blocks]
         sha.update(entries.data)
     return sha.hexdigest()
+
+
+def not_finite(tensor: str, rows: Ints, values: Values) -> str:
+    """The first of these rows with a number that is not finite, for a message; "" without any."""
+    for name, numbers in values.items():
+        sound = np.isfinite(numbers).all(axis=tuple(range(1, numbers.ndim)))
+        if not sound.all():
+            return f"{name} of row {rows[np.argmin(sound)]} of {tensor} is not finite"
+    return ""

@@ -89,7 +89,8 @@ class RunReport:
         as after its last step. One that raises is told, and not called again.
     log : of this rank, on any rank; it gets all that is told, and phases of the run.
 
-    Attributes: stop_asked, did a listener ask for the end of the run?
+    Attributes: stop_asked, did a listener ask for the end of the run? follow, makes the folder
+    again where it was renamed or removed, and says so (None: nobody does).
     """
 
     def __init__(
@@ -110,6 +111,8 @@ class RunReport:
         self._tell = tell or silent if self._first else silent
         self._failed: set[str] = set()  # files of which it was told that they cannot be written
         self._progress = progress or no_progress if self._first else no_progress
+        self.follow: Callable[[], str] | None = None
+        self._lasting: dict[str, object] = {}  # what the run is, by file
         self._trimmed = False
         self._listeners: list[Listener] = [
             *listeners,
@@ -138,7 +141,7 @@ class RunReport:
     def config(self, config: Config) -> None:
         """Save the config, so that a run can be read before it has ended."""
         if self._first:
-            self._write("config.json", lambda path: write_json(path, config_record(config)))
+            self._write_again("config.json", config_record(config))
 
     def ranks(self, record: Tree) -> None:
         """Save where the ranks are, for whoever looks after them (`run/survival.py`)."""
@@ -155,7 +158,7 @@ class RunReport:
         if not self._first:
             return
         self.tell(plan.text(state_floats))
-        self._write("plan.json", lambda path: write_json(path, plan.to_dict()))
+        self._write_again("plan.json", plan.to_dict())
         for line in more_lines:
             self.tell(line)
 
@@ -207,6 +210,11 @@ class RunReport:
         """Steps that were taken already are taken again: their lines go, as after a resume."""
         self._trimmed = False
 
+    def _write_again(self, name: str, data: object) -> None:
+        """Write a file that says what the run is, also into a folder that is made again."""
+        self._lasting[name] = data
+        self._write(name, lambda path: write_json(path, data))
+
     def finish(self, summary: dict[str, object]) -> None:
         """Write the summary, and the picture if it can be drawn."""
         if self._first:
@@ -237,9 +245,14 @@ class RunReport:
         Whatever is raised is told: what a picture can raise is up to matplotlib's installation.
         """
         try:
-            if not self.out.is_dir():
-                self.out.mkdir(parents=True)
-                self.tell(f"{self.out} was removed while the run writes to it, and is made again")
+            text = "" if self.follow is None else self.follow()
+            if not (text or self.out.is_dir()):
+                text = f"{self.out} was removed while the run writes to it, and is made again"
+            if text:
+                self.out.mkdir(parents=True, exist_ok=True)
+                self.tell(text)
+                for lasting, data in self._lasting.items():
+                    write_json(self.out / lasting, data)
             write(self.out / name)
         except Exception as error:
             if name not in self._failed:

@@ -22,6 +22,7 @@ from neocpu.core.types import Elements, Floats, Ints
 from neocpu.peers import arrays as operators
 from neocpu.tables.embedding.bounds import bag_cuts
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+from neocpu.tables.embedding.marks import PAGE, pages_of
 from neocpu.tables.embedding.rows import RowStore
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
@@ -158,7 +159,8 @@ class ExternalTables(TableBatchedEmbedding):
         sizes = self.heights * self.width
         self.base[:] = np.cumsum(sizes) - sizes
         # All rows exist from the beginning: none is drawn when it is first read.
-        self._touched = np.ones(rows, np.uint8)
+        self._touched = np.ones(pages_of(rows) * PAGE, np.uint8)
+        self._pages = np.ones(pages_of(rows), np.uint8)
         self.bind(NONE, [], NONE)
 
     def bind(self, weights: Floats, element_states: Sequence[Floats], row_states: Floats) -> None:
