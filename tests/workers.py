@@ -58,8 +58,8 @@ LAST: dict[str, tuple[str, ...]] = {
 # than two seconds of it; those of kernels, formats, plans, config, codecs and the oracle's truth.
 QUICK_FILES = """
     blocks cache cache_fbgemm capacity codecs codecs_rows complaints config dense_reduction
-    device elementary exchange floats gemm hashing hdf5 host_names house html_report interaction jagged
-    jagged_layout linking lock lookup loss machine metrics model models narrow optimizers
+    device elementary exchange floats gemm hashing hdf5 host_names house html_report interaction
+    jagged jagged_layout linking lock lookup loss machine metrics model models narrow optimizers
     oracle_compare oracle_cover oracle_diagnose oracle_honest oracle_jagged_mirrors
     oracle_key_value oracle_maximum oracle_more oracle_nvfp4 oracle_presets oracle_runs
     oracle_scale oracle_semantics oracle_truth paths philox plan planner pooling presets
