@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 NETWORK = "10.99.0."
 LOGIN = 254  # the number of the place where jobs are started
 PROGRAMS = ("unshare", "nsenter", "ip", "tc", "taskset")
-BURST = "256kb"  # of a link of a set rate, beyond a packet of 64 KiB
+BURST = 2e-4  # seconds of a link's rate that pass at once: a rest must not save up for long
+LEAST_BURST = 16 << 10  # bytes
 # what stands in for ssh: [options] HOST WORDS...; it does what is in the host's file
 AGENT = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
@@ -109,17 +110,17 @@ def why_not() -> str:
     if missing:
         return f"no hosts: {', '.join(missing)} is missing"
     try:
-        with room([Host(), Host()], "1gbit"):
+        with room([Host(), Host()], 1e9):
             return ""
     except subprocess.CalledProcessError as error:
         return f"no hosts: this system allows no network namespaces ({error.stderr.strip()})"
 
 
 @contextmanager
-def room(hosts: Sequence[Host], rate: str = "") -> Iterator[Room]:
+def room(hosts: Sequence[Host], rate: float = 0) -> Iterator[Room]:
     """Hosts, until the block ends.
 
-    rate : of each link, in each direction, as `tc` has it ("1gbit"); "": as fast as it goes.
+    rate : bits a second of each link, in each direction; 0: as fast as it goes.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hosts-")))
@@ -200,9 +201,10 @@ def _shell(process: int, line: str, *namespaces: str) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
-def _connect(login: int, process: int, number: int, rate: str) -> None:
+def _connect(login: int, process: int, number: int, rate: float) -> None:
     """Give a host a link to the switch."""
-    shape = f"root tbf rate {rate} burst {BURST} latency 50ms"
+    burst = max(LEAST_BURST, int(rate / 8 * BURST))
+    shape = f"root tbf rate {rate:.0f}bit burst {burst} latency 50ms"
     _shell(
         login,
         f"ip link add link{number} type veth peer name eth0 netns {process};"

@@ -15,6 +15,7 @@ from neocpu.cli.calibrate import calibrate
 from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport import launch
 from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.hosts import HostRanks
 from neocpu.plan.machines import calibration, machine_file
 from neocpu.plan.machines.calibration import Measured, assemble
 from neocpu.plan.machines.machine import (
@@ -95,7 +96,7 @@ def test_a_job_that_hangs_is_killed_with_its_ranks(
     # neither the launcher nor its rank ends when asked to
     hang = f"trap '' TERM; sleep 100 & echo $! > {tmp_path}/pid; wait; wait; sleep 100"
     program = script(tmp_path, hang)
-    monkeypatch.setattr(calibration, "mpiexec_command", lambda ranks, words: ([str(program)], None))
+    monkeypatch.setattr(calibration, "mpiexec_command", lambda *_: ([str(program)], None))
     monkeypatch.setattr(calibration, "PATIENCE", 0.5)
     with pytest.raises(EnvironmentProblem, match=r"on 2 rank\(s\) did not end within 1 s"):
         calibration._job(2, "quick", tmp_path, 1.0, lambda ranks, topic: None)
@@ -126,7 +127,7 @@ def test_a_job_that_fails_is_told_with_its_last_words(
 
 def test_topics_of_a_job_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = '{"facts": {"ranks": 1}}'
-    program = script(tmp_path, f"echo products; echo copies; echo '{result}' > $3")
+    program = script(tmp_path, f"echo products; echo copies; echo '{result}'")
     monkeypatch.setattr(sys, "executable", str(program))
     told: list[tuple[int, str]] = []
     measured = calibration._job(
@@ -206,3 +207,22 @@ def test_a_call_that_must_be_prepared_is_timed_alone() -> None:
     assert seconds > 0
     assert events == ["prepare", "call"] * (len(events) // 2)
     assert len(events) // 2 == 2 + EFFORTS["quick"].tries
+
+
+# ---- links between hosts ----
+
+
+def test_links_between_hosts_make_a_machine_of_nodes(tmp_path: Path) -> None:
+    here = assemble([job(1, 8e9), job(2, 4e9)], memory=1 << 30, disk=1 << 40, cores=2)
+    curve = TransferRates("alltoallv", "between_nodes", 6, (64.0, 1e6), (1e6, 5e6))
+    links = Measured({"transfers": [asdict(curve)]}, {"ranks": 6, "threads": 1})
+    machine = calibration.with_links(here, links, 3)
+    assert machine_file.loads(machine_file.text(machine)) == machine
+    assert (machine.nodes, machine.ranks_per_node) == (3, 2)
+    assert machine.between_nodes.bandwidth_bytes_per_s == 5e6
+    assert machine.between_nodes.latency_s == 64 / 1e6
+    assert machine.transfer_seconds("alltoallv", "between_nodes", 6, 1e6) == pytest.approx(0.2)
+    assert machine.inside_node == here.inside_node
+    for hosts in ([HostRanks("a", 1), HostRanks("b", 2)], [HostRanks("a", 2)]):
+        with pytest.raises(ConfigError, match="two hosts or more with equal numbers"):
+            calibration.calibrate(folder=tmp_path, hosts=hosts)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from neocpu.cli.screen.options import HostOptions, as_record, hosts_options
 from neocpu.cli.screen.targets import check_target, force_option
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="With --learned: whose networks; of another machine its file is asked, not measured.",
 )
+@hosts_options
+@as_record("where", HostOptions)
 def calibrate(
     out: Path | None,
     force: bool,
@@ -55,6 +58,7 @@ def calibrate(
     folder: Path,
     learned: bool,
     machine: str,
+    where: HostOptions,
 ) -> None:
     """Measure what this machine achieves, and write it to a machine file.
 
@@ -65,6 +69,9 @@ def calibrate(
     The file is machines/HOST.toml in NEOCPU_CACHE_DIR (default ~/.cache/neocpu), and is known as
     `this-machine`. Runs do not need it.
 
+    With --hosts or --hostfile the links between hosts are measured too; the others shall be like
+    this one, and have as many ranks each.
+
     With --learned random sets of tables and exchanges are measured, and networks trained on them,
     in some minutes: machines/HOST.learned.npz, for `parallel.planner`. It needs the machine's file.
     """
@@ -72,6 +79,9 @@ def calibrate(
 
     if out is not None:
         check_target(out, force)
+    hosts = where.by_host(None)
+    if learned and hosts:
+        raise click.UsageError("--learned takes no hosts: its networks are of one node")
     if learned:
         learn_costs(machine, out, "quick" if quick else "full", ranks, folder)
         return
@@ -82,7 +92,7 @@ def calibrate(
     # One job on one rank, and one for each number of ranks.
     with progress(1 + len(set(ranks))) as tell:
         effort = "quick" if quick else "full"
-        text = calibration.calibrate(effort, ranks, folder, tell)
+        text = calibration.calibrate(effort, ranks, folder, tell, hosts)
     machine_file.save(path, text)
     for what, amount in calibration.figures(machine_file.load(path)):
         click.echo(f"{what:32}{amount}")

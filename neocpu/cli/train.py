@@ -154,7 +154,7 @@ def show_dry_run(settings: configs.Config, config: Path, launch: Launch, out: Pa
     """Print what a run would take; nothing is started or written."""
     if launched():
         raise click.UsageError("--dry-run starts no ranks: call it alone, with --ranks")
-    if launch.by_host():
+    if launch.hosts or launch.hostfile:
         raise click.UsageError("--dry-run looks at this machine alone: leave its hosts out")
 
     from neocpu.train.before.dry_run import dry_run

@@ -43,15 +43,17 @@ def as_record(
 
 
 @dataclass(frozen=True)
-class Launch:
-    """The ranks that a command starts by itself, if any."""
+class HostOptions:
+    """Hosts on which ranks are started, if any are named."""
 
-    ranks: int | None = None
     hosts: str | None = None
     hostfile: Path | None = None
 
-    def by_host(self) -> "Sequence[HostRanks]":
-        """Ranks of each host; none where they are this machine's. Raises ConfigError."""
+    def by_host(self, ranks: int | None) -> "Sequence[HostRanks]":
+        """How many of so many ranks each host has; none where no hosts are named.
+
+        ranks : None: as many as the hosts take. Raises ConfigError.
+        """
         if self.hosts is None and self.hostfile is None:
             return ()
         if self.hosts is not None and self.hostfile is not None:
@@ -63,7 +65,14 @@ class Launch:
             if self.hostfile is None
             else hosts.hosts_of_file(self.hostfile)
         )
-        return hosts.ranks_of_hosts(named, self.ranks)
+        return hosts.ranks_of_hosts(named, ranks)
+
+
+@dataclass(frozen=True)
+class Launch(HostOptions):
+    """The ranks that a command starts by itself, if any."""
+
+    ranks: int | None = None
 
     @property
     def starts_ranks(self) -> bool:
@@ -73,7 +82,7 @@ class Launch:
 
     def _counted(self) -> "tuple[int, Sequence[HostRanks]]":
         """How many ranks there are, and those of each host; none where they are this machine's."""
-        hosts = self.by_host()
+        hosts = self.by_host(self.ranks)
         return sum(host.ranks for host in hosts) or self.ranks or 1, hosts
 
     def mpiexec(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -95,30 +104,29 @@ class Launch:
             exec_mpiexec(ranks, command_line(), hosts)
 
 
+def hosts_options(command: Command) -> Command:
+    """The options --hosts and --hostfile."""
+    by_name = click.option(
+        "--hosts",
+        metavar="A:N,B:N",
+        help="Start ranks on these hosts, by ssh: N on each, or --ranks divided among them.",
+    )
+    by_file = click.option(
+        "--hostfile",
+        type=click.Path(path_type=Path),
+        help="The same from a file with lines `A:N` or `A slots=N`.",
+    )
+    return by_name(by_file(command))
+
+
 def ranks_option(command: Callable[..., object]) -> Callable[..., object]:
     """The options of a command that may start ranks by itself, as the argument `launch`."""
-    options = (
-        click.option(
-            "--ranks",
-            type=click.IntRange(1),
-            help="Start so many MPI ranks (not under mpiexec), on this machine unless others are "
-            "named.",
-        ),
-        click.option(
-            "--hosts",
-            metavar="A:N,B:N",
-            help="Start ranks on these hosts, by ssh: N on each, or --ranks divided among them.",
-        ),
-        click.option(
-            "--hostfile",
-            type=click.Path(path_type=Path),
-            help="The same from a file with lines `A:N` or `A slots=N`.",
-        ),
+    ranks = click.option(
+        "--ranks",
+        type=click.IntRange(1),
+        help="Start so many MPI ranks (not under mpiexec), on this machine unless hosts are named.",
     )
-    command = as_record("launch", Launch)(command)
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return ranks(hosts_options(as_record("launch", Launch)(command)))
 
 
 def set_option(text: str = "Override a key, any number of times.") -> Callable[[Command], Command]:

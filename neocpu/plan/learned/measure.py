@@ -1,6 +1,6 @@
 """What do sets of tables, and exchanges, cost here? One job of one or more ranks, timed.
 
-    python -m neocpu.plan.learned.measure RESULT FOLDER quick|full
+    python -m neocpu.plan.learned.measure FOLDER quick|full
 
 (As `plan/machines/measure`, whose arguments and result these are.) All ranks measure the same
 set at a time: lookups and fused update of random tables, after other memory has been written so
@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,7 +197,7 @@ def _plain(sampling: Sampling) -> dict[str, object]:
 
 def main() -> int:
     """One rank of the job; see the module's docstring for its arguments."""
-    result, _, effort = sys.argv[1:]
+    _, effort = sys.argv[1:]
     comm = get_comm()
     prepare_threads(comm)
     bind_kernel_threads(comm)
@@ -209,7 +208,7 @@ def main() -> int:
 
     measured = measure(comm, effort, tell)
     if comm.rank == 0:
-        Path(result).write_text(json.dumps(measured), encoding="utf-8")
+        print(json.dumps(measured), flush=True)
     return 0
 
 

@@ -15,11 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from neocpu import __version__
 from neocpu.core.cores import available
 from neocpu.core.errors import ConfigError, EnvironmentProblem
+from neocpu.parallel.transport.hosts import HostRanks
 from neocpu.parallel.transport.launch import core_quota, find_mpiexec, launched, mpiexec_command
 from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.machine import (
@@ -65,19 +66,32 @@ def calibrate(
     ranks: Sequence[int] = RANKS,
     folder: Path | None = None,
     tell: Tell = lambda ranks, topic: None,
+    hosts: Sequence[HostRanks] = (),
 ) -> str:
-    """Measure this machine; the text of its file.
+    """Measure this machine, and the links between hosts; the text of its file.
 
     effort : "full" or "quick". ranks : of the jobs under mpiexec, besides a job of one; none where
-        there is no MPI. folder : on the disk that plays the SSD (None: the current one).
+        there is no MPI. folder : on the disk that plays the SSD (None: the current one). hosts :
+        whose links are measured, like this one, with equal numbers of ranks; none: one node.
 
-    Raises ConfigError inside an MPI job, and for a folder that cannot be used, EnvironmentProblem
-    for a job that failed or took too long.
+    Raises ConfigError inside an MPI job, and for a folder or hosts that cannot be used,
+    EnvironmentProblem for a job that failed or took too long.
     """
     folder = folder or Path()
-    jobs = run_jobs(effort, (1, *ranks), folder, tell)
+    each = {host.ranks for host in hosts}
+    if len(each) > 1 or len(hosts) == 1:
+        raise ConfigError(
+            "links are measured between two hosts or more with equal numbers of ranks, as "
+            "--hosts node1:8,node2:8"
+        )
+    jobs = run_jobs(effort, (1, *ranks, *each), folder, tell)
     disk = shutil.disk_usage(folder).free
-    return _text(assemble(jobs, _memory(), disk, _cores()), jobs)
+    machine = assemble(jobs, _memory(), disk, _cores())
+    if hosts:
+        total = sum(host.ranks for host in hosts)
+        links = _job(total, effort, folder, LIMIT, tell, hosts=hosts)
+        machine = with_links(machine, links, len(hosts))
+    return _text(machine, jobs, hosts)
 
 
 def run_jobs(
@@ -85,8 +99,7 @@ def run_jobs(
 ) -> list[Measured]:
     """What jobs of so many ranks measured, one rank alone where there is no MPI.
 
-    module : of the job; it takes the arguments of `neocpu.plan.machines.measure`. Errors as of
-    `calibrate`.
+    module : of the job, with the arguments of `measure`. Errors as of `calibrate`.
     """
     # ranks of a job cannot start jobs of their own with every MPI
     if launched():
@@ -119,34 +132,55 @@ def _has_mpi() -> bool:
 
 
 def _job(
-    ranks: int, effort: str, scratch: Path, limit: float, tell: Tell, module: str = JOB
+    ranks: int,
+    effort: str,
+    scratch: Path,
+    limit: float,
+    tell: Tell,
+    module: str = JOB,
+    hosts: Sequence[HostRanks] = (),
 ) -> Measured:
     """Run one job to its end, or kill it after `limit` seconds."""
-    result = scratch / f"result-{ranks}.json"
-    arguments = ["-m", module, str(result), str(scratch), effort]
+    arguments = ["-m", module, str(scratch), effort]
     command = [sys.executable, *arguments]
     environment = dict(os.environ)
     if ranks > 1:
-        command, environment = mpiexec_command(ranks, arguments)
+        command, environment = mpiexec_command(ranks, arguments, hosts)
     # into a file: a pipe that nobody reads would block a job that says much
-    errors = scratch / f"errors-{ranks}.txt"
-    with open(errors, "wb") as stderr:
-        job = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            # a group of its own, so that a signal reaches mpiexec with all its ranks
-            start_new_session=True,
-        )
+    with tempfile.TemporaryFile() as errors:
+        return _result(command, environment, errors, ranks, limit, tell)
+
+
+def _result(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    errors: IO[bytes],
+    ranks: int,
+    limit: float,
+    tell: Tell,
+) -> Measured:
+    """What a job prints at last."""
+    job = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        # a group of its own, so that a signal reaches mpiexec with all its ranks
+        start_new_session=True,
+    )
     assert job.stdout is not None
     lines = job.stdout
+    result = ""
 
     def listen() -> None:
+        nonlocal result
         for line in lines:
-            tell(ranks, line.strip())
+            if line.startswith("{"):
+                result = line
+            else:
+                tell(ranks, line.strip())
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
@@ -162,11 +196,12 @@ def _job(
         _end(job)
         listener.join(PATIENCE)
         lines.close()
-    if status or not result.exists():
-        complaints = errors.read_text(errors="replace").strip().splitlines()
+    if status or not result:
+        errors.seek(0)
+        complaints = errors.read().decode(errors="replace").strip().splitlines()
         why = complaints[-1] if complaints else f"exit status {status}"
         raise EnvironmentProblem(f"{title} failed: {why}")
-    measured = json.loads(result.read_text(encoding="utf-8"))
+    measured = json.loads(result)
     facts = measured.pop("facts")
     return Measured(measured, facts)
 
@@ -247,6 +282,22 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
     )
 
 
+def with_links(machine: Machine, links: Measured, nodes: int) -> Machine:
+    """The machine as one of so many nodes, whose links a job on hosts measured."""
+    curves = _collect(TransferRates, [links], "transfers")
+    exchange = next(curve for curve in curves if curve.operation == "alltoallv")
+    return replace(
+        machine,
+        nodes=nodes,
+        ranks_per_node=links.ranks // nodes,
+        transfers=(*machine.transfers, *curves),
+        between_nodes=LinkPeak(
+            max(exchange.bytes_per_s),
+            _rounded(exchange.message_bytes[0] / exchange.bytes_per_s[0]),
+        ),
+    )
+
+
 def _collect(kind: type[Curved], jobs: Sequence[Measured], name: str) -> tuple[Curved, ...]:
     """The curves of one kind from all jobs, their rates rounded."""
     sizes, rates = COLUMNS[kind]
@@ -263,7 +314,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _text(machine: Machine, jobs: Sequence[Measured]) -> str:
+def _text(machine: Machine, jobs: Sequence[Measured], hosts: Sequence[HostRanks]) -> str:
     """The file of a machine that was measured. Raises ConfigError if it could not be read again."""
     threads = ", ".join(f"{job.ranks} of {job.facts['threads']:.0f} thread(s)" for job in jobs)
     heading = [
@@ -281,7 +332,7 @@ def _text(machine: Machine, jobs: Sequence[Measured]) -> str:
         "ssd.latency_s": "one record that is not in the page cache",
         "host_device": "copies in memory",
         "inside_node": "alltoallv between processes",
-        "between_nodes": "not measured: one host",
+        "between_nodes": f"{len(hosts)} hosts, all ranks at work" if hosts else "not measured",
     }
     text = machine_file.text(machine, heading, notes)
     # read back, so that no file is written that a run could not read

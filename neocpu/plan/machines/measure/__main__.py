@@ -2,11 +2,12 @@
 
 `calibration.py` starts it, alone and under mpiexec:
 
-    python -m neocpu.plan.machines.measure RESULT FOLDER quick|full
+    python -m neocpu.plan.machines.measure FOLDER quick|full
 
-Rank 0 prints a line per topic and writes RESULT, a JSON text: {"products": [...], ...} with the
-fields of the curves in `machine.py`, and "facts". FOLDER is for files that play the SSD. Every time
-is the least of several tries, each of which takes as long as the slowest rank.
+Rank 0 prints a line per topic, and at last a JSON text: {"products": [...], ...} with the fields of
+the curves in `machine.py`, and "facts". FOLDER is for files that play the SSD. Every time is the
+least of several tries, each of which takes as long as the slowest rank. A job on several hosts
+measures the links between them, and nothing else.
 """
 
 import json
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.launch import (
     bind_kernel_threads,
@@ -168,7 +170,10 @@ def measure_collectives(watch: Stopwatch, effort: Effort, comm: Comm) -> list[Tr
     # sizes are what a rank receives from all others, as `TransferRates` counts them
     blocks = [max(1, size // peers) for size in effort.messages]
     sizes = tuple(float(block * peers) for block in blocks)
-    measured = [_collective_seconds(watch, comm, block) for block in blocks]
+    counts = [np.full(comm.size, block, np.int64) for block in blocks]
+    measured = [
+        _collective_seconds(watch, comm, block, count) for block, count in zip(blocks, counts)
+    ]
     curves = []
     for operation in measured[0]:
         speeds = rates(sizes, [seconds[operation] for seconds in measured])
@@ -176,17 +181,45 @@ def measure_collectives(watch: Stopwatch, effort: Effort, comm: Comm) -> list[Tr
     return curves
 
 
-def _collective_seconds(watch: Stopwatch, comm: Comm, block: int) -> dict[str, float]:
-    """Seconds of each collective with so many bytes from every rank to every other."""
+def _collective_seconds(watch: Stopwatch, comm: Comm, block: int, sizes: Ints) -> dict[str, float]:
+    """Seconds of each collective with so many bytes from every rank to every other.
+
+    sizes : i64[ranks], bytes to and from each rank in an `alltoallv`.
+    """
     counts = np.full(comm.size, block, np.int64)
     send = np.ones((comm.size, block), np.uint8)
-    flat = send.reshape(-1)
     recv = np.zeros(comm.size * block, np.uint8)
+    some = send.reshape(-1)[: sizes.sum()]
+    into = recv[: sizes.sum()]
     return {
         "alltoall": watch.least(lambda: comm.alltoall(send)),
-        "alltoallv": watch.least(lambda: comm.alltoallv(flat, counts, recv, counts)),
+        "alltoallv": watch.least(lambda: comm.alltoallv(some, sizes, into, sizes)),
         "allgatherv": watch.least(lambda: comm.allgatherv(send[0], recv, counts)),
     }
+
+
+def measure_links(watch: Stopwatch, effort: Effort, comm: Comm) -> list[TransferRates]:
+    """Curves of the same collectives by what a rank receives from ranks of other hosts.
+
+    In an `alltoallv` ranks of a host send each other nothing.
+    """
+    elsewhere = comm.nodes != comm.nodes[comm.rank]
+    peers = int(elsewhere.sum())
+    blocks = [max(1, size // peers) for size in effort.messages]
+    sizes = tuple(float(block * peers) for block in blocks)
+    measured = [
+        _collective_seconds(watch, comm, block, np.where(elsewhere, block, 0)) for block in blocks
+    ]
+    return [
+        TransferRates(
+            operation,
+            "between_nodes",
+            comm.size,
+            sizes,
+            rates(sizes, [seconds[operation] for seconds in measured]),
+        )
+        for operation in measured[0]
+    ]
 
 
 def measure(
@@ -194,6 +227,11 @@ def measure(
 ) -> dict[str, object]:
     """All curves and facts of one job, as JSON values. Collective."""
     watch = Stopwatch(comm, effort)
+    facts: dict[str, float] = {"ranks": comm.size, "threads": threads}
+    if comm.nodes.any():
+        tell("links between hosts")
+        links = measure_links(watch, effort, comm)
+        return {"transfers": [asdict(curve) for curve in links], "facts": facts}
     tell("matrix products")
     products, launch = measure_products(watch, effort, comm.size)
     tell("lookups and updates")
@@ -217,12 +255,7 @@ def measure(
         "transfers": transfers,
         "moves": moves + ssd_moves,
     }
-    facts = {
-        "ranks": comm.size,
-        "threads": threads,
-        "launch_s": launch,
-        "ssd_latency_s": ssd_latency,
-    }
+    facts |= {"launch_s": launch, "ssd_latency_s": ssd_latency}
     return {
         **{kind: [asdict(curve) for curve in of_kind] for kind, of_kind in curves.items()},
         "phases": as_values(costs),
@@ -232,7 +265,7 @@ def measure(
 
 def main() -> int:
     """One rank of the job; see the module's docstring for its arguments."""
-    result, folder, effort = sys.argv[1:]
+    folder, effort = sys.argv[1:]
     comm = get_comm()
     threads = prepare_threads(comm)
     bind_kernel_threads(comm)
@@ -243,7 +276,7 @@ def main() -> int:
 
     measured = measure(comm, EFFORTS[effort], Path(folder), threads, tell)
     if comm.rank == 0:
-        Path(result).write_text(json.dumps(measured), encoding="utf-8")
+        print(json.dumps(measured), flush=True)
     return 0
 
 
