@@ -31,7 +31,7 @@ from neocpu.plan.cost.models import COST_MODELS
 from neocpu.plan.cost.seconds import StepSeconds, loads_of, step_seconds
 from neocpu.plan.cost.work import Workload
 from neocpu.plan.machines.machine_file import load
-from neocpu.plan.search.bound import lower_bound
+from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.drafts import build, lay
 from neocpu.plan.search.options import options_of
 from neocpu.plan.search.partition import PARTITIONERS
@@ -95,7 +95,7 @@ def plan(tables: int, ranks: int, planner: str) -> dict[str, Any]:
         "step_s": step,
     }
     if planner != "search":
-        bound = model.fixed_seconds + lower_bound(options, layout, capacity.limits)
+        bound = model.fixed_seconds + bounded(options, layout, capacity.limits).seconds
         above = step / bound - 1.0
     return record | {"above_bound": above}
 

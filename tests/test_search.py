@@ -28,7 +28,7 @@ from neocpu.plan.cost.seconds import (
 from neocpu.plan.cost.work import Workload
 from neocpu.plan.machines.machine import LinkPeak, Machine, MemoryPeak
 from neocpu.plan.search.answer import Answer
-from neocpu.plan.search.bound import lower_bound
+from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.counted import greedy
 from neocpu.plan.search.cuts import ALL, RANK
 from neocpu.plan.search.drafts import build, lay, spread
@@ -176,7 +176,7 @@ def test_the_bound_holds_and_the_search_comes_close_in_small_cases(
     exact = every_plan(options, layout, limits)
     answer = plan_tables(tables, "auto", layout, model, work)
     found = answer.seconds - model.fixed_seconds
-    assert lower_bound(options, layout, limits) <= exact * ROUNDING
+    assert bounded(options, layout, limits).seconds <= exact * ROUNDING
     assert exact <= found * ROUNDING
     assert found <= 1.1 * exact
 
@@ -201,7 +201,7 @@ def test_the_solver_agrees(shapes: Shapes, layout: Layout, room: float) -> None:
     capacity = Capacity(hbm=hbm, memories=("hbm", "ddr"), placements=("auto",))
     options = options_of(tables, ["auto"] * len(tables), layout, model, work, capacity)
     exact = fewest_seconds(options, layout, capacity.limits, gap=1e-4)
-    assert lower_bound(options, layout, capacity.limits) <= exact * (1 + 2e-4)
+    assert bounded(options, layout, capacity.limits).seconds <= exact * (1 + 2e-4)
     answer = plan_tables(tables, "auto", layout, model, work, capacity)
     found = answer.seconds - model.fixed_seconds
     assert exact <= found * (1 + 2e-4)

@@ -248,7 +248,8 @@ class StepSeconds:
         ) * r.width + tables.state_bytes_of_row
         for code, memory in enumerate(BELOW):
             for i in np.flatnonzero(missing & (r.below == code)).tolist():
-                count = max(int(misses[i]), 1)
+                # no whole number: seconds grow evenly with rows, as the bound of all cuts needs
+                count = max(float(misses[i]), 1.0)
                 up = self._node.move_seconds(memory, "read", count, float(record[i]))
                 down = self._node.move_seconds(memory, "write", count, float(record[i]))
                 seconds[i] = up + down

@@ -361,7 +361,9 @@ class Machine:
             return float("inf") if size else 0.0
         return peak.latency_s + size / peak.bandwidth_bytes_per_s
 
-    def move_seconds(self, memory: str, operation: str, records: int, record_bytes: float) -> float:
+    def move_seconds(
+        self, memory: str, operation: str, records: float, record_bytes: float
+    ) -> float:
         """Seconds of a rank to read or write random records of "hbm", "ddr" or "ssd".
 
         Without a measured curve: latency, then bandwidth or operations, whichever takes longer.

@@ -1,4 +1,4 @@
-"""Below how many seconds can no plan stay? A bound for all plans that are made of the candidates.
+"""Below how many seconds can no plan stay? A bound for all plans, whatever their rectangles.
 
 Let a plan take T seconds beside what is fixed, on R ranks, with the candidate c(t) for table t.
 Candidate c has s(c, p) seconds in phase p in all, q(c, p) of its dearest rectangle in that phase,
@@ -8,7 +8,7 @@ M(k). The slowest rank of phase p takes M_p seconds, and T is the sum of M_p ove
 1. M_p >= mean load of the phase = (1/R) sum over t of s(c(t), p): a maximum is at least the mean.
 2. M_p >= q(c(t), p) for every t: some rank has that rectangle. (Where ranks share cores the model
    divides the slowest rank's seconds by their crowding, but never below the mean; then q is divided
-   likewise, here and in 5.)
+   likewise, here and in 6.)
 3. So for weights w(t, p) >= 0 with z(p) = 1 - sum over t of w(t, p) >= 0, as M_p is at least every
    weighted mean of these,
        T >= sum over t of [ sum over p of z(p) s(c(t), p) / R + w(t, p) q(c(t), p) ]
@@ -16,13 +16,17 @@ M(k). The slowest rank of phase p takes M_p seconds, and T is the sum of M_p ove
 4. Memory: sum over t of m(c(t), k) <= R M(k). So for prices u(k) >= 0 the bracket may hold
    sum over k of u(k) m(c(t), k) as well, if sum over k of u(k) R M(k) is subtracted from the whole
    (Lagrange). A candidate with a rectangle larger than M(k) is in no plan at all.
-5. T >= q(c(t)) for every t: the rank of that rectangle has its load in every phase. So no table of
+5. What holds for a candidate holds for a range of rectangles (`relaxed.py`): of a table that is cut
+   in any way the brackets of 3 and 4 are a mean over its ranges, and at least the least of them.
+   So with ranges in the place of candidates the bound is one for all cuts.
+6. T >= q(c(t)) for every t: the rank of that rectangle has its load in every phase. So no table of
    the plan has a candidate with q(c) > T.
 
-Let f(x) be the bound of 3 and 4 with candidates of q(c) <= x only. By 5 every plan has T >= f(T). f
+Let f(x) be the bound of 3 and 4 with candidates of q(c) <= x only. By 6 every plan has T >= f(T). f
 does not rise with x, so T is at least max(x, f(x)) for the first x, among the values of q, for
-which f(x) is below the next of them. Any weights and prices give a bound; those used are found by
-multiplicative updates, as for a game between the maxima and the tables (Freund and Schapire 1999).
+which f(x) is below the next of them. Any weights and prices give a bound; those used are found for
+the candidates, by multiplicative updates, as for a game between the maxima and the tables (Freund
+and Schapire 1999).
 Where ranks wait once a step, its only phase is the sum of all.
 """
 
@@ -32,9 +36,10 @@ import numpy as np
 
 from neocpu.core.types import Ints
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.work import Floats
+from neocpu.plan.cost.work import Flags, Floats
 from neocpu.plan.search.options import Options
 from neocpu.plan.search.prices import cheapest, memory_prices
+from neocpu.plan.search.relaxed import Ranges
 
 # Updates of the weights, and their rate.
 UPDATES = 100
@@ -56,30 +61,75 @@ class Bound(NamedTuple):
     choices: list[Ints]
 
 
-def lower_bound(options: Options, layout: Layout, limits: Floats) -> float:
-    """Seconds, beside what is fixed, that no plan of these candidates can stay below.
-
-    limits : f64[memories], bytes of a rank. Infinite where no candidate of a table fits a rank.
+class _Weights(NamedTuple):
+    """mean : of each phase's mean load, f64[phases]. peak : of each table's dearest rectangle,
+    f64[tables, phases].
     """
-    return bounded(options, layout, limits).seconds
+
+    mean: Floats
+    peak: Floats
 
 
-def bounded(options: Options, layout: Layout, limits: Floats) -> Bound:
-    """The lower bound, and choices on the way to it."""
-    possible = (options.peak_bytes <= limits).all(axis=1)
+def bounded(
+    options: Options, layout: Layout, limits: Floats, ranges: Ranges | None = None
+) -> Bound:
+    """The lower bound in seconds, beside what is fixed, and choices on the way to it.
+
+    limits : f64[memories], bytes of a rank. ranges : of all cuts; None: plans of the candidates
+    only. Infinite where no candidate of a table, or no cut, fits a rank.
+    """
+    possible = np.logical_and.reduce(options.peak_bytes <= limits, axis=1)
     heads = options.start[:-1]
     if not np.logical_or.reduceat(possible, heads).all():
-        return Bound(float("inf"), [])
+        if ranges is None:
+            return Bound(float("inf"), [])
+        # cuts may fit that no candidate has: the prices and weights of all candidates do as well
+        possible = np.ones(possible.size, bool)
     # 4 is a statement about all ranks together, so prices are looked for against their whole memory
     budgets = limits * layout.ranks
     seconds = np.where(possible, options.seconds.sum(axis=1), np.inf)
     prices = memory_prices(options, seconds, budgets)
-    limited = np.isfinite(budgets)
+    weights, choices = _play(options, layout, possible, prices)
+    if ranges is None:
+        ranges = _of_candidates(options)
+    return Bound(_least(ranges, layout, limits, options.crowding, prices, weights), choices)
+
+
+def _of_candidates(options: Options) -> Ranges:
+    """Each candidate as a range of its own."""
+    return Ranges(
+        start=options.start,
+        table=options.table,
+        seconds=options.seconds,
+        peak=np.maximum.reduceat(options.piece_seconds, options.piece[:-1]),
+        whole_peak=options.peak,
+        bytes=options.bytes,
+        peak_bytes=options.peak_bytes,
+    )
+
+
+def _least(
+    ranges: Ranges,
+    layout: Layout,
+    limits: Floats,
+    crowding: float,
+    prices: Floats,
+    weights: _Weights,
+) -> float:
+    """The bound under some prices f64[memories] and weights; infinite where a table has no range
+    that fits.
+    """
+    heads = ranges.start[:-1]
+    possible = (ranges.peak_bytes <= limits).all(axis=1)
+    if not np.logical_or.reduceat(possible, heads).all():
+        return float("inf")
+    limited = np.isfinite(limits)
     # an unlimited memory has a price of 0 and an infinite budget, whose product would be NaN
-    saved = float(prices[limited] @ budgets[limited]) / layout.ranks
-    priced = np.where(possible, options.bytes @ prices / layout.ranks, np.inf)
-    brackets, choices = _play(options, layout, priced)
-    dearest = options.peak / options.crowding
+    saved = float(prices[limited] @ limits[limited])
+    brackets = ranges.seconds @ weights.mean / layout.ranks
+    brackets += (ranges.peak / crowding * weights.peak[ranges.table]).sum(axis=1)
+    brackets = np.where(possible, brackets + ranges.bytes @ prices / layout.ranks, np.inf)
+    dearest = ranges.whole_peak / crowding
 
     def bound_of(peak: float) -> float:
         """f(peak)."""
@@ -100,14 +150,17 @@ def bounded(options: Options, layout: Layout, limits: Floats) -> Bound:
             low = middle + 1
     # prices that are too high make the sum of 4 negative, and 0 is a bound as well
     bound = max(float(peaks[low]), bound_of(peaks[low]), 0.0)
-    return Bound(bound * (1.0 - ROUNDING), choices)
+    return bound * (1.0 - ROUNDING)
 
 
-def _play(options: Options, layout: Layout, priced: Floats) -> tuple[Floats, list[Ints]]:
-    """The brackets of 3 and 4 under the best weights found, f64[candidates], and some choices.
+def _play(
+    options: Options, layout: Layout, possible: Flags, prices: Floats
+) -> tuple[_Weights, list[Ints]]:
+    """The best weights found for the brackets of 3 and 4, and some choices.
 
-    priced : f64[candidates], seconds for bytes; infinite for candidates that are in no plan.
+    possible : candidates that may be in a plan, bool[n]. prices : f64[memories], seconds a byte.
     """
+    priced = np.where(possible, options.bytes @ prices / layout.ranks, np.inf)
     heads = options.start[:-1]
     tables = heads.size
     mean = options.seconds / layout.ranks
@@ -115,13 +168,13 @@ def _play(options: Options, layout: Layout, priced: Floats) -> tuple[Floats, lis
     # weights of the mean, and of each table's dearest rectangle, by phase; each column's sum is 1
     gains = np.zeros((tables + 1, mean.shape[1]))
     gains[1:] = np.log(FIRST / tables)
-    best = np.zeros(0)
+    best = np.zeros_like(gains)
     best_value = -np.inf
     choices: list[Ints] = []
     for update in range(UPDATES):
         # less the largest of the column, or exp would overflow
         weights = np.exp(gains - gains.max(axis=0))
-        weights /= weights.sum(axis=0)
+        weights = weights / weights.sum(axis=0)
         # the mean alone first: what the game finds is then never weaker than the plain bound
         if update == 0:
             weights[:] = 0.0
@@ -131,10 +184,10 @@ def _play(options: Options, layout: Layout, priced: Floats) -> tuple[Floats, lis
         value = float(brackets[choice].sum())
         if value > best_value:
             best_value = value
-            best = brackets
+            best = weights
         if update in CHOICES and not any((choice == earlier).all() for earlier in choices):
             choices.append(choice)
         payoff = np.concatenate([mean[choice].sum(axis=0)[None], peak[choice]])
         # in parts of the phase's largest payoff, so that one rate suits seconds of any size
         gains += RATE * payoff / np.maximum(payoff.max(axis=0), 1e-300)
-    return best, choices
+    return _Weights(best[0], best[1:]), choices

@@ -26,7 +26,7 @@ from neocpu.plan.search.partition import TOLERANCE, fits
 from neocpu.tables.specs.specs import TableSpec
 
 # Targets of a rank's seconds, as multiples of what all tables take on all ranks.
-TARGETS = (1.1, 1.4, 2.0, np.inf)
+TARGETS = (np.inf, 2.0, 1.4, 1.1)
 # Part of the rows for which a rank has memory that it must have seconds for.
 LEAST = 0.25
 # Most tables times ranks for which every number of column blocks is tried with every target.
@@ -96,13 +96,16 @@ class Filler:
         targets: Sequence[float] = TARGETS
         if len(self.tables) * self.layout.ranks > MOST_THOROUGH:
             parts = parts[:: max(1, len(parts) - 1)]
-            targets = TARGETS[1::2]
+            targets = TARGETS[::2]
         for across in parts:
             blocks = self._blocks(choice, across)
             for target in targets:
                 filling = self._filled(choice, blocks, target)
                 if filling is not None:
                     yield filling
+                elif np.isinf(target):
+                    # more blocks of columns only take more bytes, for each has its rows' state
+                    return
 
     def stays(self, choice: Ints) -> Flags:
         """Tables that stay as their candidates have them, bool[tables]."""

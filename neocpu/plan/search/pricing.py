@@ -18,10 +18,11 @@ from neocpu.plan.cost.seconds import (
 )
 from neocpu.plan.cost.work import Floats, Rectangles, Workload
 from neocpu.plan.search.answer import Answer
-from neocpu.plan.search.bound import lower_bound
+from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import PlanDraft, Spread, rank_layout, sums_by_rank
 from neocpu.plan.search.options import CODES, Options, bytes_of, options_of, with_variants
+from neocpu.plan.search.relaxed import ranges_of
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
 
@@ -38,11 +39,13 @@ def answer_of(
     bound: float | None = None,
     planner: str = "search",
 ) -> Answer:
-    """The plan of a draft, and its price; bound : of `lower_bound`, if it is known."""
+    """The plan of a draft, and its price; bound : seconds of `bounded`, if they are known."""
     options = draft.options
     layout = draft.layout
     if bound is None:
-        bound = lower_bound(options, layout, draft.limits)
+        free = (AUTO,) * len(tables)
+        ranges = ranges_of(tables, free, layout, model, work, options)
+        bound = bounded(options, layout, draft.limits, ranges).seconds
     shards, pieces = _shards(draft, tables)
     ranks = np.array([shard.rank for shard in shards], np.int64)
     table = np.array([shard.table for shard in shards], np.int64)
@@ -110,6 +113,8 @@ def answer_of_plan(
     size = sums_by_rank(each, pieces, rectangles.rank, layout.ranks)
     schemes = choose_schemes(plan.tables, spec)
     options = options_of(plan.tables, schemes, layout, model, work, capacity)
+    ranges = ranges_of(plan.tables, schemes, layout, model, work, options)
+    bound = bounded(options, layout, capacity.limits, ranges).seconds
     return Answer(
         plan=plan,
         placements=tuple(variants[v].name for v in variant_of_table.tolist()),
@@ -121,7 +126,7 @@ def answer_of_plan(
         memory=size[:, :3].astype(np.int64),
         capacity=capacity.bytes,
         seconds=step_seconds(model, loads),
-        bound=model.fixed_seconds + lower_bound(options, layout, capacity.limits),
+        bound=model.fixed_seconds + bound,
         planner=planner,
         budget=capacity,
     )

@@ -32,6 +32,7 @@ from neocpu.plan.search.options import CODES, Options, priced_candidates
 from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.prices import cheapest, packed, within
 from neocpu.plan.search.pricing import answer_of, draft_of
+from neocpu.plan.search.relaxed import ranges_of
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
 
@@ -79,8 +80,9 @@ def plan_tables(
     candidates, variants = priced_candidates(tables, schemes, layout, model, work, capacity)
     filled = Filled(tables, schemes, layout, model, work, limits)
     options, drafts = filled.drafts(candidates, variants)
-    bound = bounded(options, layout, limits)
-    drafts += starts(options, layout, limits, bound.choices)
+    ranges = ranges_of(tables, schemes, layout, model, work, options)
+    bound = bounded(options, layout, limits, ranges)
+    drafts += starts(options, layout, limits, bound.choices, patient=not drafts)
     # a start that needs no machine: the answer is then never worse than the default planner's
     drafts += _byte_counting(tables, spec, layout, work, capacity, options)
     if not drafts:
@@ -131,11 +133,16 @@ def _scaled(limits: Floats, share: float) -> Floats:
 
 
 def starts(
-    options: Options, layout: Layout, limits: Floats, choices_of_bound: Sequence[Ints]
+    options: Options,
+    layout: Layout,
+    limits: Floats,
+    choices_of_bound: Sequence[Ints],
+    patient: bool = True,
 ) -> Iterator[PlanDraft]:
     """Drafts that fit: the proposals, and choices on the way to the bound, partitioned.
 
-    All are partitioned by phases, the best of them and whole tables by every partitioner.
+    All are partitioned by phases, the best of them and whole tables by every partitioner; if
+    `patient`, those that do not fit by phases as well.
     """
 
     def drafts(choices: Sequence[Ints], names: Sequence[str]) -> Iterator[PlanDraft]:
@@ -159,7 +166,8 @@ def starts(
         yield from fitting
         best = min(fitting, key=lambda draft: draft.value, default=None)
         # where that one fails, another partitioner may fit
-        thorough = list(drafts([best.choice] if best else choices, tuple(PARTITIONERS)))
+        again = choices if patient else []
+        thorough = list(drafts([best.choice] if best else again, tuple(PARTITIONERS)))
         yield from thorough
         if best or thorough:
             return

@@ -1,0 +1,189 @@
+"""Which rectangles may a table be cut into at all? Ranges of sizes, with the least that they cost.
+
+A plan may cut a table into any rectangles, of which the candidates are a few. For a bound of all
+plans a table's rectangles are grouped by their sizes into *ranges*: rows from h to h', columns from
+w to w'. Let a range cost at least e(p) seconds in phase p for each cell, and a rectangle of it at
+least q(p). The table's rectangles hold each of its n cells once, so they cost at least a mean of
+n e(p), each range weighted by its part of the cells, and the dearest costs at least the same mean
+of q(p). A mean is at least the least of what is averaged, so a bound that takes for each table the
+least over its ranges holds for every cut.
+
+Within a range a cell costs least, and a rectangle too, at one of the four corners, phase by phase:
+ranges end where a rate's curve bends, where a rectangle becomes the whole table, and at powers of
+two. Tables that are no large part of a rank's share have few ranges, large ones many.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from neocpu.core.types import Ints
+from neocpu.parallel.sharding.plan import AUTO
+from neocpu.parallel.sharding.schemes import COLUMN_STEP
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import CostModel, StepSeconds
+from neocpu.plan.cost.work import Floats, Rectangles, Workload
+from neocpu.plan.search.cuts import FINEST, LARGE
+from neocpu.plan.search.options import CODES, Options, bytes_of, with_variants
+from neocpu.tables.specs.specs import TableSpec
+
+ANY_ROWS = (AUTO, "row_wise", "table_row_wise", "grid_shard")
+ANY_COLUMNS = (AUTO, "column_wise", "table_column_wise", "grid_shard")
+# Columns at which ranges end; models have steps there.
+POWERS = (8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+# Schemes by which models other than our own price a rectangle.
+CUT = tuple(name for name in CODES if name != "data_parallel")
+
+
+class Ranges(NamedTuple):
+    """Ranges of the tables, those of a table side by side, [n] each.
+
+    start : i64[tables + 1], first range of each table. table : of each range. seconds : least of
+    all rectangles of the table, f64[n, phases] as `Options.piece_seconds`. peak : least of one
+    rectangle, alike; whole_peak : of all phases, f64[n]. bytes, peak_bytes : alike, f64[n,
+    memories].
+    """
+
+    start: Ints
+    table: Ints
+    seconds: Floats
+    peak: Floats
+    whole_peak: Floats
+    bytes: Floats
+    peak_bytes: Floats
+
+
+def ranges_of(
+    tables: Sequence[TableSpec],
+    schemes: Sequence[str],
+    layout: Layout,
+    model: CostModel,
+    work: Workload,
+    options: Options,
+) -> Ranges:
+    """The ranges of all tables; options : their candidates, whose placements they have."""
+    ours = isinstance(model, StepSeconds)
+    codes = [CODES["grid_shard"]] if ours else [CODES[name] for name in CUT]
+    shares = _shares(options, layout)
+    kinds: list[tuple[int, int, float, float, float, float, int]] = []
+    for number, (spec, scheme) in enumerate(zip(tables, schemes)):
+        candidates = slice(int(options.start[number]), int(options.start[number + 1]))
+        boxes = list(_boxes(spec, scheme, float(shares[number]), _bends(model, spec, work)))
+        whole = (float(spec.rows), float(spec.rows), float(spec.dim), float(spec.dim))
+        copies = CODES["data_parallel"] in options.scheme[candidates]
+        for variant in np.unique(options.variant[candidates]).tolist():
+            kinds += [(number, name, *box, variant) for box in boxes for name in codes]
+            if copies:
+                kinds.append((number, CODES["data_parallel"], *whole, variant))
+    columns = np.array(kinds, np.float64).reshape(-1, 7)
+    table = columns[:, 0].astype(np.int64)
+    code = columns[:, 1].astype(np.int64)
+    variant = columns[:, 6].astype(np.int64)
+    corners = [
+        _corner(
+            tables, model, work, options, table, code, columns[:, row], columns[:, col], variant
+        )
+        for row in (2, 3)
+        for col in (4, 5)
+    ]
+    copied = code == CODES["data_parallel"]
+    cells = options.table_rows[table] * options.table_dim[table].astype(np.float64)
+    # a copy on each rank, or as many rectangles as hold all cells
+    times = [
+        np.where(copied, layout.ranks, cells / (columns[:, row] * columns[:, col]))[:, None]
+        for row in (2, 3)
+        for col in (4, 5)
+    ]
+    seconds = np.min([corner[0] * count for corner, count in zip(corners, times)], axis=0)
+    peak = np.min([corner[0] for corner in corners], axis=0)
+    if model.synchronised:
+        seconds, peak = seconds[:, options.active], peak[:, options.active]
+    else:
+        seconds, peak = seconds.sum(axis=1, keepdims=True), peak.sum(axis=1, keepdims=True)
+    return Ranges(
+        start=np.searchsorted(table, np.arange(len(tables) + 1)),
+        table=table,
+        seconds=seconds,
+        peak=peak,
+        whole_peak=peak.sum(axis=1),
+        bytes=np.min([corner[1] * count for corner, count in zip(corners, times)], axis=0),
+        peak_bytes=np.min([corner[1] for corner in corners], axis=0),
+    )
+
+
+def _shares(options: Options, layout: Layout) -> Floats:
+    """What each table takes of a rank's share of the work, f64[tables]."""
+    least = np.minimum.reduceat(options.seconds.sum(axis=1), options.start[:-1])
+    shares: Floats = least * layout.ranks / max(float(least.sum()), 1e-300)
+    return shares
+
+
+def _bends(model: CostModel, spec: TableSpec, work: Workload) -> tuple[list[float], list[float]]:
+    """(rows, columns) at which a rate's curve bends."""
+    if not isinstance(model, StepSeconds):
+        return [], []
+    machine = model.machine
+    per_number, per_row = work.state_floats
+    number = spec.lookup_bytes + 4.0 * per_number
+    rows = [float(rates.rows) for rates in machine.embeddings]
+    read = {size / spec.lookup_bytes for rates in machine.embeddings for size in rates.row_bytes}
+    moved = {
+        (size - 4.0 * per_row) / number for rates in machine.moves for size in rates.record_bytes
+    }
+    return rows, sorted(read | moved)
+
+
+def _boxes(
+    spec: TableSpec, scheme: str, share: float, bends: tuple[list[float], list[float]]
+) -> Iterator[tuple[float, float, float, float]]:
+    """(least rows, most rows, least columns, most columns) of the ranges of a table."""
+    if scheme == "data_parallel":
+        return
+    rows = [(float(spec.rows), float(spec.rows))]
+    columns = [(float(spec.dim), float(spec.dim))]
+    if scheme in ANY_ROWS and spec.rows > 1:
+        deep = int(np.log2(FINEST * share)) if share > LARGE else 0
+        halves = [spec.rows / 2.0**power for power in range(1, deep + 1)]
+        rows += _steps(1, spec.rows - 1, [*bends[0], *halves])
+    # the columns of a cut end at multiples of a step
+    widest = (spec.dim - 1) // COLUMN_STEP * COLUMN_STEP
+    if scheme in ANY_COLUMNS and widest and not spec.unfit(cut=True):
+        narrowest = min(COLUMN_STEP, spec.dim % COLUMN_STEP or COLUMN_STEP)
+        columns += _steps(narrowest, widest, [*bends[1], *POWERS])
+    for low, high in rows:
+        for left, right in columns:
+            yield low, high, left, right
+
+
+def _steps(low: int, high: int, bends: Sequence[float]) -> list[tuple[float, float]]:
+    """Ranges [a, b] of whole numbers that cover low to high and end on both sides of bends."""
+    sides = {float(side) for bend in bends for side in (np.floor(bend), np.ceil(bend))}
+    edges = sorted({float(low), float(high)} | {side for side in sides if low < side < high})
+    return list(pairwise(edges)) or [(float(low), float(high))]
+
+
+def _corner(
+    tables: Sequence[TableSpec],
+    model: CostModel,
+    work: Workload,
+    options: Options,
+    table: Ints,
+    code: Ints,
+    rows: Floats,
+    width: Floats,
+    variant: Ints,
+) -> tuple[Floats, Floats]:
+    """(seconds f64[n, phases], bytes f64[n, memories]) of one rectangle each."""
+    rectangles = Rectangles(
+        table=table,
+        scheme=code,
+        rows=rows,
+        width=width,
+        rank=np.zeros(table.size, np.int64),
+        share=np.ones(table.size),
+        below=np.zeros(table.size, np.int64),
+    )
+    rectangles = with_variants(rectangles, options.variants, variant)
+    return model.seconds(rectangles), bytes_of(tables, rectangles, options.variants, variant, work)
