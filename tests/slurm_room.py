@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,6 +30,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 NODES = ("one", "two")
 CORES = 4  # of a node; Slurm is told so, whatever the machine has
 PATIENCE = 30.0  # seconds for nodes to be idle
+SECONDS = 300.0  # for a command, and for a job to change its state
 # TmpFS: PMIx makes folders there that are named after jobs only
 CONFIG = """\
 ClusterName=neocpu
@@ -84,24 +85,22 @@ class Slurm:
             "MPIR_CVAR_CH4_NETMOD": "ofi",
         }
 
-    def run(
-        self, command: Sequence[str], seconds: float = 120.0, more: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the cluster's login node; more : variables of its environment."""
+    def run(self, *command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        """Run a command as a user who is logged in to the cluster, in a folder."""
         return subprocess.run(
             command,
-            cwd=ROOT,
-            env=self.environment | dict(more or {}),
+            cwd=folder,
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=SECONDS,
         )
 
-    def tell(self, *command: str) -> str:
-        """What a command of Slurm answers. Raises CalledProcessError."""
-        done = self.run(command)
-        done.check_returncode()
+    def tell(self, *command: str, folder: Path = ROOT) -> str:
+        """What a command of Slurm answers; AssertionError with what it complains of."""
+        done = self.run(*command, folder=folder)
+        assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def state(self, job: str) -> str:
@@ -109,7 +108,7 @@ class Slurm:
         facts = self.tell("scontrol", "--oneliner", "show", "job", job).split()
         return next(fact for fact in facts if fact.startswith("JobState=")).partition("=")[2]
 
-    def wait(self, job: str, *states: str, seconds: float = 120.0) -> str:
+    def wait(self, job: str, *states: str, seconds: float = SECONDS) -> str:
         """The first of these states that the job has; TimeoutError with the one that it has."""
         deadline = time.monotonic() + seconds
         while (state := self.state(job)) not in states:

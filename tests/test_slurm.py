@@ -156,7 +156,7 @@ def submitted(slurm: Slurm, folder: Path, *words: str, script: str = "train.sh")
     """The number of a job that trains `endless` into FOLDER/out; words : options of sbatch."""
     small = ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2", f"--output={folder}/job.log"]
     run = [str(SCRIPTS / script), str(endless(folder)), str(folder / "out")]
-    return slurm.tell("sbatch", "--parsable", *small, *words, *run)
+    return slurm.tell("sbatch", "--parsable", *small, *words, *run, folder=SCRIPTS)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -176,7 +176,7 @@ def goes_on(slurm: Slurm, folder: Path, job: str) -> None:
 
 def test_srun_on_two_nodes_gives_the_digest_of_the_readme(slurm: Slurm, tmp_path: Path) -> None:
     train = ["neocpu", "train", "data/models/tiny.toml", "--out", str(tmp_path / "out")]
-    done = slurm.run(["srun", "-N2", "-n4", *train])
+    done = slurm.run("srun", "-N2", "-n4", *train)
     assert done.returncode == 0, done.stderr
     assert digest(done.stdout) == digest((ROOT / "README.md").read_text())
 
@@ -230,9 +230,7 @@ def test_a_killed_rank_ends_the_job(slurm: Slurm, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_an_array_trains_each_rate_in_a_folder_of_its_own(slurm: Slurm, tmp_path: Path) -> None:
-    array = submitted(
-        slurm, tmp_path, "--array=0-1", f"--chdir={SCRIPTS}", "--nodes=1", script="array.sh"
-    )
+    array = submitted(slurm, tmp_path, "--array=0-1", "--nodes=1", script="array.sh")
     rates = dict[str, float]()
 
     def both() -> bool:
@@ -244,7 +242,7 @@ def test_an_array_trains_each_rate_in_a_folder_of_its_own(slurm: Slurm, tmp_path
     when(both)
     assert rates == {"0": 0.01, "1": 0.02}
     slurm.tell("scancel", "--signal=USR1", "--batch", f"{array}_1")
-    when(lambda: slurm.state(f"{array}_1") == "PENDING")
+    slurm.wait(f"{array}_1", "PENDING")
     assert slurm.state(f"{array}_0") == "RUNNING"
     slurm.tell("scancel", array)
 
@@ -261,5 +259,5 @@ def test_mpiexec_in_a_job_starts_ranks_on_its_nodes(slurm: Slurm, tmp_path: Path
 def test_a_script_that_asks_for_more_than_nodes_have_is_refused_by_test_only(slurm: Slurm) -> None:
     ask = ["sbatch", "--test-only"]
     run = [str(SCRIPTS / "train.sh"), "config", "out"]
-    assert "not available" in slurm.run([*ask, *run]).stderr
-    assert slurm.run([*ask, "--ntasks-per-node=1", *run]).returncode == 0
+    assert "not available" in slurm.run(*ask, *run).stderr
+    assert slurm.run(*ask, "--ntasks-per-node=1", *run).returncode == 0

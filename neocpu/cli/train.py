@@ -15,7 +15,9 @@ import click
 from neocpu.cli.screen.options import as_record, command_line, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.cli.screen.terminal import tell_ranks
+from neocpu.core.cores import available
 from neocpu.kernels.compile.choice import FAMILIES, use
+from neocpu.parallel.transport.environment import cores_left_out
 from neocpu.parallel.transport.launch import (
     exec_mpiexec,
     get_comm,
@@ -135,6 +137,8 @@ def train(
         )
         # Before anything imports Numba, which reads the number of threads once.
         prepare_threads(comm, settings.training.threads or None)
+        if comm.rank == 0 and (problem := cores_left_out(len(available()))):
+            click.echo(f"warning: {problem}", err=True)
         folder = out or default_folder(config, resume, comm)
         from neocpu.cli.screen.progress import log_of_rank
 
