@@ -223,6 +223,16 @@ def test_variables_that_ask_for_other_threads(monkeypatch: pytest.MonkeyPatch) -
     assert "OMP_THREAD_LIMIT=1" in check.finding
 
 
+def test_fewer_cores_than_the_slurm_job_has_for_each_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_THREAD_LIMIT", raising=False)
+    monkeypatch.setattr(file, "available", lambda: {3})
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    assert not list(file.check_requested_threads(1, "", 4))
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    (check,) = file.check_requested_threads(1, "", 4)
+    assert "may use 1 core(s)" in check.advice and "srun --cpus-per-task=8" in check.advice
+
+
 def test_the_worst_that_ranks_of_a_host_found_and_other_versions_are_told() -> None:
     fine = {"topic": "disk", "state": "ok", "finding": "much"}
     little = {"topic": "disk", "state": "warn", "finding": "little"}

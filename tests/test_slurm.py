@@ -1,10 +1,15 @@
-"""Do the scripts of examples/slurm work as their users run them? With a stand-in for Slurm."""
+"""Do the scripts of examples/slurm work as their users run them? On a Slurm of two nodes, and, for
+machines that have none, with a stand-in for it.
+"""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +18,8 @@ from promise_cases import FAMILIES, MAIN, write_data
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 from neocpu.train.checkpoint.reading import CheckpointFile
+from tests import slurm_room
+from tests.slurm_room import Slurm
 
 try:
     find_mpiexec()
@@ -25,6 +32,7 @@ SCRIPTS = ROOT / "examples" / "slurm"
 # srun starts two ranks; scontrol notes what it was asked
 SRUN = """#!/bin/bash
 for name in ${{!SLURM_@}}; do unset "$name"; done
+while [[ $1 == --* ]]; do shift; done
 exec {mpiexec} -n 2 "$@"
 """
 SCONTROL = """#!/bin/bash
@@ -41,7 +49,7 @@ def test_scripts_are_bash(script: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def slurm(folder: Path) -> dict[str, str]:
+def stand_in(folder: Path) -> dict[str, str]:
     """The environment of a task of a job array, with the stand-ins in front of PATH."""
     programs = folder / "bin"
     programs.mkdir()
@@ -63,14 +71,20 @@ def slurm(folder: Path) -> dict[str, str]:
     }
 
 
+def endless(folder: Path) -> Path:
+    """The config of a run that writes a checkpoint every five steps and does not end by itself."""
+    write_data(folder)
+    config = folder / "small.toml"
+    text = FAMILIES[MAIN].toml(folder).replace("epochs = 2", "epochs = 100000")
+    config.write_text(text.replace("steps = 5", "steps = 200000") + "[checkpoint]\nevery_steps=5\n")
+    return config
+
+
 @pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
 def test_a_job_that_nears_its_limit_goes_back_into_the_queue(tmp_path: Path) -> None:
     """Slurm's early warning, the requeue, and the next life of the job, which goes on."""
-    write_data(tmp_path)
-    config = tmp_path / "small.toml"
-    text = FAMILIES[MAIN].toml(tmp_path).replace("epochs = 2", "epochs = 100000")
-    config.write_text(text.replace("steps = 5", "steps = 200000") + "[checkpoint]\nevery_steps=5\n")
-    environment = slurm(tmp_path)
+    config = endless(tmp_path)
+    environment = stand_in(tmp_path)
     command = ["bash", str(SCRIPTS / "array.sh"), str(config), str(tmp_path / "runs")]
     job = subprocess.Popen(
         command,
@@ -112,3 +126,138 @@ def test_a_job_that_nears_its_limit_goes_back_into_the_queue(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert f"resuming from {last.name}" in done.stdout
     assert (tmp_path / "requeued").read_text() == "requeue 7_1\n"
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    """A cluster of two nodes."""
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(slurm_room.cluster())
+        except OSError as error:
+            pytest.skip(str(error))
+        yield cluster
+
+
+def digest(text: str) -> str:
+    """The line of a text that a run ends with."""
+    return next(line for line in text.splitlines() if line.startswith("digest "))
+
+
+def when(condition: Callable[[], object], seconds: float = 200.0) -> None:
+    """Wait until it holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def submitted(slurm: Slurm, folder: Path, *words: str, script: str = "train.sh") -> str:
+    """The number of a job that trains `endless` into FOLDER/out; words : options of sbatch."""
+    small = ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2", f"--output={folder}/job.log"]
+    run = [str(SCRIPTS / script), str(endless(folder)), str(folder / "out")]
+    return slurm.tell("sbatch", "--parsable", *small, *words, *run, folder=SCRIPTS)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    return sorted((folder / "out" / "checkpoints").glob("step-*.h5"))
+
+
+def goes_on(slurm: Slurm, folder: Path, job: str) -> None:
+    """The job has another life, in which it resumes from the last checkpoint of the one before."""
+    slurm.wait(job, "PENDING")
+    last = checkpoints(folder)[-1]
+    # Slurm waits two minutes before it starts a job again
+    slurm.tell("scontrol", "update", f"JobId={job}", "StartTime=now")
+    said = folder / "job.log"
+    when(lambda: f"resuming from {last.name}" in said.read_text())
+    when(lambda: checkpoints(folder)[-1].name > last.name)
+
+
+def test_srun_on_two_nodes_gives_the_digest_of_the_readme(slurm: Slurm, tmp_path: Path) -> None:
+    train = ["neocpu", "train", "data/models/tiny.toml", "--out", str(tmp_path / "out")]
+    done = slurm.run("srun", "-N2", "-n4", *train)
+    assert done.returncode == 0, done.stderr
+    assert digest(done.stdout) == digest((ROOT / "README.md").read_text())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("warned", ["--batch", "--full", ""], ids=["script", "both", "ranks"])
+def test_a_warned_job_goes_back_into_the_queue_and_goes_on(
+    warned: str, slurm: Slurm, tmp_path: Path
+) -> None:
+    """Slurm's warning before the time limit, by `--signal=B:USR1@120` and without the B."""
+    job = submitted(slurm, tmp_path)
+    when(lambda: checkpoints(tmp_path))
+    slurm.tell("scancel", *warned.split(), "--signal=USR1", job)
+    goes_on(slurm, tmp_path, job)
+    slurm.tell("scancel", job)
+    assert slurm.wait(job, "CANCELLED", "FAILED") == "CANCELLED"
+
+
+@pytest.mark.long
+def test_a_cancelled_job_leaves_a_checkpoint(slurm: Slurm, tmp_path: Path) -> None:
+    job = submitted(slurm, tmp_path)
+    when(lambda: checkpoints(tmp_path))
+    slurm.tell("scancel", job)
+    slurm.wait(job, "CANCELLED")
+    said = tmp_path / "job.log"
+    when(lambda: f"stopped by signal {int(signal.SIGTERM)} after step" in said.read_text())
+    (step,) = re.findall(r"after step (\d+)", said.read_text())
+    assert checkpoints(tmp_path)[-1].name == f"step-{int(step):08}.h5"
+
+
+@pytest.mark.long
+def test_a_job_whose_node_goes_down_goes_on_on_others(slurm: Slurm, tmp_path: Path) -> None:
+    job = submitted(slurm, tmp_path)
+    when(lambda: checkpoints(tmp_path))
+    slurm.tell("scontrol", "update", "NodeName=two", "State=down", "Reason=test")
+    slurm.wait(job, "PENDING")
+    slurm.tell("scontrol", "update", "NodeName=two", "State=resume")
+    goes_on(slurm, tmp_path, job)
+    slurm.tell("scancel", job)
+    slurm.wait(job, "CANCELLED")
+
+
+@pytest.mark.long
+def test_a_killed_rank_ends_the_job(slurm: Slurm, tmp_path: Path) -> None:
+    job = submitted(slurm, tmp_path)
+    when(lambda: checkpoints(tmp_path))
+    os.kill(slurm.ranks(job)[1], signal.SIGKILL)
+    slurm.wait(job, "FAILED", seconds=30)
+    when(lambda: not slurm.ranks(job), 30)
+
+
+@pytest.mark.long
+def test_an_array_trains_each_rate_in_a_folder_of_its_own(slurm: Slurm, tmp_path: Path) -> None:
+    array = submitted(slurm, tmp_path, "--array=0-1", "--nodes=1", script="array.sh")
+    rates = dict[str, float]()
+
+    def both() -> bool:
+        for path in (tmp_path / "out").glob("*/checkpoints/step-*.h5"):
+            with CheckpointFile(path) as file:
+                rates[path.parts[-3]] = file.config().optimizer.sparse.learning_rate
+        return len(rates) == 2
+
+    when(both)
+    assert rates == {"0": 0.01, "1": 0.02}
+    slurm.tell("scancel", "--signal=USR1", "--batch", f"{array}_1")
+    slurm.wait(f"{array}_1", "PENDING")
+    assert slurm.state(f"{array}_0") == "RUNNING"
+    slurm.tell("scancel", array)
+
+
+@pytest.mark.long
+def test_mpiexec_in_a_job_starts_ranks_on_its_nodes(slurm: Slurm, tmp_path: Path) -> None:
+    run = f"neocpu train data/models/tiny.toml --out {tmp_path / 'out'}"
+    job = ["--wait", "-N2", "-n4", f"--output={tmp_path}/job.log", "--wrap"]
+    slurm.tell("sbatch", *job, f"{find_mpiexec()} -n 4 {run}")
+    assert digest((tmp_path / "job.log").read_text()) == digest((ROOT / "README.md").read_text())
+
+
+@pytest.mark.long
+def test_a_script_that_asks_for_more_than_nodes_have_is_refused_by_test_only(slurm: Slurm) -> None:
+    ask = ["sbatch", "--test-only"]
+    run = [str(SCRIPTS / "train.sh"), "config", "out"]
+    assert "not available" in slurm.run(*ask, *run).stderr
+    assert slurm.run(*ask, "--ntasks-per-node=1", *run).returncode == 0

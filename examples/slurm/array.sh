@@ -5,8 +5,9 @@
 # second ends at once and says who holds it.
 #SBATCH --job-name=neocpu-rates
 #SBATCH --array=0-3
-#SBATCH --ntasks=4
-#SBATCH --cpus-per-task=8
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=4
 #SBATCH --time=04:00:00
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue

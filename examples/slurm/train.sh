@@ -3,16 +3,24 @@
 #
 # Two minutes before the time limit Slurm sends SIGUSR1 to this shell, which passes it on; the run
 # writes a checkpoint and ends, and the job goes back into the queue, to go on from there.
+#
+# A node needs ntasks-per-node x cpus-per-task cores (16 here), or the job waits for ever:
+#   sbatch --test-only train.sh CONFIG OUT      says so beforehand; sinfo -o "%n %c" lists cores
+#   sbatch --cpus-per-task=2 train.sh CONFIG OUT
 #SBATCH --job-name=neocpu
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4
-#SBATCH --cpus-per-task=8
+#SBATCH --cpus-per-task=4
 #SBATCH --time=04:00:00
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 set -u
+# first, as a signal may come while modules are loaded
+run=
+trap '[ -z "$run" ] || kill -USR1 "$run" 2>/dev/null' USR1
+trap '[ -z "$run" ] || kill -TERM "$run" 2>/dev/null' TERM
 config=${1:?usage: sbatch train.sh CONFIG OUT [more options of neocpu train]}
 out=${2:?usage: sbatch train.sh CONFIG OUT [more options of neocpu train]}
 shift 2
@@ -25,18 +33,20 @@ shift 2
 # rows of tables over SSD live on the disk of each node; OUT is on a disk that all nodes share
 scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/neocpu-rows-$SLURM_JOB_ID
 
-warned=
-srun neocpu train "$config" --out "$out" --resume --set "memory.folder=$scratch" "$@" &
+# srun leaves the others waiting for a rank that was killed, unless told to end them, and since
+# Slurm 22.05 does not hand on the job's cores for each task
+options=(--kill-on-bad-exit=1)
+[ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=("--cpus-per-task=$SLURM_CPUS_PER_TASK")
+srun "${options[@]}" neocpu train "$config" --out "$out" --resume \
+    --set "memory.folder=$scratch" "$@" &
 run=$!
-trap 'warned=yes; kill -USR1 "$run" 2>/dev/null' USR1
-trap 'kill -TERM "$run" 2>/dev/null' TERM
-while true; do
-    wait "$run" # a signal ends it early
-    status=$?
-    kill -0 "$run" 2>/dev/null || break
+while kill -0 "$run" 2>/dev/null; do
+    wait "$run" # which a signal ends early
 done
+wait "$run"
+status=$?
 
-if [ -n "$warned" ] && [ "$status" -gt 128 ]; then # stopped in time, with a checkpoint
+if [ "$status" -eq 138 ]; then # stopped by SIGUSR1 (128 + 10), with a checkpoint
     if [ "${SLURM_RESTART_COUNT:-0}" -lt "${NEOCPU_RESTARTS:-100}" ]; then
         job=$SLURM_JOB_ID
         [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID

@@ -26,6 +26,7 @@ from neocpu.cli.screen.doctor_host import (
 from neocpu.core.cores import available, core_quota
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.environment import cores_left_out
 from neocpu.parallel.transport.launch import (
     find_mpiexec,
     get_comm,
@@ -226,6 +227,9 @@ def check_requested_threads(threads: int, requested: str, cores: int) -> Iterato
     elif limit.isdigit() and int(limit) < threads:
         finding = f"OMP_THREAD_LIMIT={limit} is below the {threads} threads of a rank"
         yield Check("threads asked for", "warn", finding, "unset it, or set training.threads")
+    if advice := cores_left_out(len(available())):
+        finding = f"{threads} thread(s) of a rank"
+        yield Check("cores asked for", "warn", finding, advice)
 
 
 def _cores_of_ranks(comm: Comm) -> list[set[int]]:

@@ -15,9 +15,15 @@ import click
 from neocpu.cli.screen.options import Launch, as_record, ranks_option, set_option
 from neocpu.cli.screen.outlive import outlive
 from neocpu.cli.screen.targets import check_target, force_option
-from neocpu.kernels.compile.choice import FAMILIES, use
+from neocpu.core.cores import available
+from neocpu.kernels.compile.choice import FAMILIES
+from neocpu.kernels.compile.choice import use
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.parallel.transport.launch import get_comm, held_signals, launched, prepare_threads
+from neocpu.parallel.transport.environment import cores_left_out
+from neocpu.parallel.transport.launch import get_comm
+from neocpu.parallel.transport.launch import held_signals
+from neocpu.parallel.transport.launch import launched
+from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.serve.report.trackers import TRACKERS, trackers
 from neocpu.train.config import config as configs
 
@@ -141,6 +147,8 @@ def train(
         )
         # Before anything imports Numba, which reads the number of threads once.
         prepare_threads(comm, settings.training.threads or None)
+        if comm.rank == 0 and (problem := cores_left_out(len(available()))):
+            click.echo(f"warning: {problem}", err=True)
         folder = out or default_folder(config, resume, comm)
         from neocpu.cli.screen.progress import log_of_rank
 

@@ -69,6 +69,23 @@ def _startable(count: int) -> int:
     return len(started)
 
 
+def cores_left_out(cores: int, variables: Mapping[str, str] = os.environ) -> str:
+    """What to do where a Slurm job has more cores for each task than this rank may use, else "".
+
+    Since Slurm 22.05 srun does not take `--cpus-per-task` from sbatch: where sites bind ranks, each
+    then has one core.
+
+    cores : that this rank may use.
+    """
+    asked = variables.get("SLURM_CPUS_PER_TASK", "")
+    if not asked.isdigit() or int(asked) <= cores:
+        return ""
+    return (
+        f"this rank may use {cores} core(s), and its Slurm job has {asked} for each task: start it "
+        f"with srun --cpus-per-task={asked}, or mpiexec --bind-to none"
+    )
+
+
 def check_kernels() -> None:
     """Raise EnvironmentProblem where kernels would not run, or not compile in reasonable time."""
     # these load Numba, which reads its variables once: they must have been checked by then

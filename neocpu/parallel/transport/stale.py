@@ -31,7 +31,7 @@ LAUNCHERS = (
     "jsm",
 )
 PREFIXES = ("PMI_", "PMIX_", "OMPI_", "MV2_", "FLUX_", "JSM_", "SLURM_STEP_", "HYDI_")
-SETTINGS = ("OMPI_ALLOW_",)  # these do not belong to a job
+SETTINGS = ("OMPI_ALLOW_", "OMPI_MCA_osc")  # these do not belong to a job
 
 
 def check_launch(variables: Mapping[str, str] = os.environ) -> None:
