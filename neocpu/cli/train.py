@@ -16,14 +16,10 @@ from neocpu.cli.screen.options import Launch, as_record, ranks_option, set_optio
 from neocpu.cli.screen.outlive import outlive
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.cores import available
-from neocpu.kernels.compile.choice import FAMILIES
-from neocpu.kernels.compile.choice import use
+from neocpu.kernels.compile.choice import FAMILIES, use
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.environment import cores_left_out
-from neocpu.parallel.transport.launch import get_comm
-from neocpu.parallel.transport.launch import held_signals
-from neocpu.parallel.transport.launch import launched
-from neocpu.parallel.transport.launch import prepare_threads
+from neocpu.parallel.transport.launch import get_comm, held_signals, launched, prepare_threads
 from neocpu.serve.report.trackers import TRACKERS, trackers
 from neocpu.train.config import config as configs
 
