@@ -20,6 +20,8 @@ from neocpu.cli.train import default_folder
 from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.hosts import HostRanks
+from neocpu.parallel.watch import supervisor
+from neocpu.parallel.watch.supervisor import Ending
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "data" / "models" / "tiny.toml"
@@ -213,7 +215,7 @@ def test_help_lines_are_those_of_the_commands(name: str) -> None:
     assert (command.help or "").split("\n")[0] == COMMANDS[name][1]
 
 
-def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eval_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
     command: list[object] = []
 
     def become(ranks: int, arguments: list[str], hosts: Sequence[HostRanks]) -> None:
@@ -222,38 +224,29 @@ def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(options, "exec_mpiexec", become)
     monkeypatch.setattr(options, "launched", lambda: False)
+    words = ["eval", "run", "a.csv", "--ranks", "3", "--hosts", "a,b", "--set", "eval.at=[1]"]
     with pytest.raises(SystemExit):
-        run(
-            [
-                "train",
-                str(TINY),
-                "--ranks",
-                "3",
-                "--hosts",
-                "a,b",
-                "--out",
-                "x",
-                "--set",
-                "training.steps=1",
-                "--resume",
-            ]
-        )
-    assert command == [
-        3,
-        "train",
-        str(TINY),
-        "--ranks",
-        "3",
-        "--hosts",
-        "a,b",
-        "--out",
-        "x",
-        "--set",
-        "training.steps=1",
-        "--resume",
-        HostRanks("a", 2),
-        HostRanks("b", 1),
-    ]
+        run(words)
+    assert command == [3, *words, HostRanks("a", 2), HostRanks("b", 1)]
+
+
+def test_train_with_ranks_stays_mpiexecs_parent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command: list[str] = []
+
+    def supervise(words: list[str], environment: dict[str, str], record: Path) -> Ending:
+        command.extend(words)
+        return Ending()
+
+    monkeypatch.setattr(supervisor, "supervise", supervise)
+    monkeypatch.setattr(options, "launched", lambda: False)
+    words = ["train", str(TINY), "--ranks", "3", "--hosts", "a,b", "--out", str(tmp_path)]
+    words += ["--set", "training.steps=1", "--resume"]
+    with pytest.raises(SystemExit):
+        run(words)
+    assert command[-len(words) :] == words
+    assert command[command.index("-n") + 1] == "3"
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ def quantize_fp8_row(x, backward, out):
 
     Shapes: x f32[R, D]; backward 0 (4 exponent bits, bias 15, largest 0.9375) or 1 (5, 31, 0.875);
     out u8[R, W], W = D rounded up to 4, + 8: codes, zero bytes, scale, four zero bytes. A NaN does
-    not count and becomes the largest.
+    not count and becomes the largest, whichever sign the machine gives it.
     Source: FBGEMM quantize_fp8_rowwise.cu (its kernel for more than 20 rows). Order: none.
     """
     flat = x.reshape(-1)
@@ -370,10 +370,8 @@ def quantize_fp8_row(x, backward, out):
                 most = a if a > most else most
             scale = limit / (_GPU_EPS + np.int32(most).view(np.float32))
             for c in range(d):
-                scaled = line[c] * scale
-                # machines give the NaN of 0 times infinity either sign
-                scaled = scaled if scaled == scaled else np.float32(np.nan)
-                row[c] = np.uint8(nearest_code(scaled, words))
+                y = line[c] * scale
+                row[c] = np.uint8(nearest_code(y if y == y else np.float32(np.nan), words))
             for c in range(d, width):
                 row[c] = 0
             put_float(row, width - 8, scale)
