@@ -18,7 +18,6 @@ from urllib.parse import unquote
 
 from neocpu.core.errors import DataError
 from neocpu.core.paths import is_address
-from neocpu.ingest.formats.files.remote import fetched
 
 OTHERS = (".crc", ".toml", ".md", ".converted.h5", ".errors.txt")  # endings of what is no log
 NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
@@ -30,6 +29,9 @@ def log_files(path: str | Path) -> list[Path]:
     Raises DataError for a folder without any, a pattern that fits none, and as `fetched` does.
     """
     if is_address(path):
+        # most logs are files, which need no libraries of stores
+        from neocpu.ingest.formats.files.remote import fetched
+
         return fetched(path, is_log)
     path = Path(path)
     if path.name.startswith("@") and not path.exists():
