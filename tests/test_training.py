@@ -21,6 +21,7 @@ from neocpu.train.config import config
 from neocpu.train.config.keys import resolved
 from neocpu.train.config.settings import OptimizerConfig
 from neocpu.train.run.folder import RunLock
+from neocpu.train.run.summary import sent_matrix
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.turn import Outcome
 from neocpu.train.watch.metrics import Window
@@ -380,3 +381,16 @@ def test_a_group_that_is_no_feature_ends_a_run_before_its_first_step(log, tmp_pa
         with pytest.raises(DataError, match=why):
             Trainer(run, None, tmp_path / group).run()
         assert not (tmp_path / group / "metrics.jsonl").exists()
+
+
+def test_bytes_between_many_ranks_are_told_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [
+        {"received": [10 * sender + receiver for receiver in range(4)]} for sender in range(3)
+    ]
+    states.append({"received": []})  # has sent nothing
+    by_rank = sent_matrix(states, 2)
+    assert by_rank == {"unit": "rank", "bytes": [*(s["received"] for s in states[:3]), [0] * 4]}
+    monkeypatch.setattr("neocpu.train.run.summary.MOST_RANKS", 4)
+    assert sent_matrix(states, 2)["unit"] == "rank"
+    monkeypatch.setattr("neocpu.train.run.summary.MOST_RANKS", 3)
+    assert sent_matrix(states, 2) == {"unit": "node", "bytes": [[22, 30], [41, 45]]}
