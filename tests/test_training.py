@@ -4,8 +4,11 @@ helpful error?
 
 import json
 import shutil
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,6 +122,26 @@ def test_lines_on_training_are_those_of_any_ranks_and_agree_with_full_measuremen
     full = window.metrics("bce", SingleComm())
     for name in ("samples", "logloss", "ne", "calibration"):
         assert getattr(cheap, name) == pytest.approx(getattr(full, name), rel=1e-6)
+
+
+def seconds_in(tree: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Times in a summary."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from seconds_in(value, f"{name}.{key}")
+    elif name.rpartition(".")[2] in ("seconds", "stall_seconds", "cold_start_seconds"):
+        yield name, tree
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+def test_no_time_is_longer_than_the_run(log: Path, tmp_path: Path, memory: int) -> None:
+    keys = ("checkpoint.every_steps=2", f"checkpoint.memory={memory}")
+    begun = time.perf_counter()
+    summary = train(log, tmp_path / "out", *keys, "memory.placement=ddr_over_ssd")
+    elapsed = time.perf_counter() - begun
+    seconds = dict(seconds_in(summary))
+    assert {".checkpoints.seconds", ".stall_seconds", ".cold_start_seconds"} <= {*seconds}
+    assert all(0 < value < elapsed for value in seconds.values()), (seconds, elapsed)
 
 
 def test_a_summary_knows_config_traffic_and_calibration(log, tmp_path):
