@@ -29,7 +29,7 @@ from neocpu.train.run.trainer import Trainer
 from neocpu.train.search.cost import CostInputs, ModelCost, flops, hard, parameters, seconds
 from neocpu.train.search.draws import gumbel, sample, theta_gradient
 from neocpu.train.search.pricing import cost_of
-from neocpu.train.search.results import HISTORY
+from neocpu.train.search.results import HISTORY, keep_history, write_lines
 from neocpu.train.search.space import Space, plain_config, space_of
 from neocpu.train.search.supernet import Supernet
 from neocpu.train.search.trainer import SearchTrainer
@@ -455,3 +455,14 @@ def test_a_config_without_choices_is_refused() -> None:
     plain = configs.loads(CONFIG, overrides=["search.top=[[2, 5]]"])
     assert plain.header() == configs.loads(CONFIG).header()  # a run of training does not read it
     assert replace(plain, search=configs.loads(CONFIG).search).header() == plain.header()
+
+
+def test_steps_that_are_taken_again_are_not_in_the_history_twice(tmp_path: Path) -> None:
+    keep_history(tmp_path, 3)
+    assert not (tmp_path / HISTORY).exists()
+    steps = [{"step": step} for step in (1, 3, 5)]
+    write_lines(tmp_path / HISTORY, steps[:2])
+    write_lines(tmp_path / HISTORY, steps[2:])
+    keep_history(tmp_path, 3)
+    lines = (tmp_path / HISTORY).read_text().splitlines()
+    assert [json.loads(line) for line in lines] == steps[:2]

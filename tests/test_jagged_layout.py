@@ -197,6 +197,7 @@ def test_batches_become_one(seed: int, batches: int, tables: int, broadcast: boo
         for i in range(n)
     ]
     assert order.tolist() == expected
+    assert layouts.reordered_bags(ends, tables, broadcast).tolist() == expected
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(0, 60))

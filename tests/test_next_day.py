@@ -211,6 +211,23 @@ def test_another_rule_starts_its_states_afresh(days: Path, tmp_path: Path) -> No
     assert any("optimizer states of tables (adam became exact_adagrad)" in line for line in lines)
 
 
+def test_what_has_another_shape_or_use_starts_afresh(days: Path, tmp_path: Path) -> None:
+    cat = ("model.interaction=cat", "training.steps=1")
+    other = ("model.bottom=[6,4]", "tables.a.dim=8", 'tables.b.features=["b","c"]')
+    _, lines = train(next_day(days, "hash", *other, *cat), tmp_path / "run")
+    told = "\n".join(lines)
+    for words in (
+        "bottom.0.weight, which had 5 outputs and has 6",
+        "bottom.0.bias, which had shape (5,) and has (6,)",
+        "table a: its rows had 4 columns and have 8",
+        "b (also of c now)",
+    ):
+        assert words in told
+    moved = ('tables.b.features=["c"]', "training.steps=1")
+    _, lines = train(next_day(days, "hash", *moved), tmp_path / "moved")
+    assert any("table b: it was of b and is of c" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("overrides", "keys", "message"),
     [

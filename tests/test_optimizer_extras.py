@@ -281,6 +281,9 @@ def test_rates_follow_from_the_batch_and_enter_the_header() -> None:
     assert options.for_samples(1000).header() == options.header()
     without = scaled(1000, "optimizer.scaling.warmup_epochs=0")
     assert without.optimizer.dense.schedule.warmup_steps == 0
+    falling = ("optimizer.dense.schedule.decay_steps=9", "optimizer.dense.schedule.decay_start=2")
+    end = scaled(1000, *falling, "optimizer.dense.schedule.end_learning_rate=0.001")
+    assert end.optimizer.dense.schedule.end_learning_rate == 0.001 * 4
     assert "scaling" in settings("optimizer.scaling.warmup_epochs=2").header()["optimizer"]
 
 

@@ -23,6 +23,9 @@ from neocpu.tables.specs.optimizers import (
 from tests import recorded
 from tests.cases import assert_same, floats
 
+DECAYED = {"weight_decay": 0.1, "weight_decay_mode": "l2"}
+ADAGRADW = {"weight_decay_mode": "adagradw"}
+
 
 def test_power_is_binary_and_lowest_bit_first():
     assert power(0.5, 0) == 1.0 and power(2.0, 10) == 1024.0
@@ -176,3 +179,36 @@ def test_dense_optimizer(name, mode):
     assert_same(parameters, expected)
     for state, expected_state in zip(optimizer.state.values(), states):
         assert_same(state, expected_state)
+
+
+@pytest.mark.parametrize(
+    ("values", "faulty"),
+    [
+        ({}, []),
+        ({"beta1": 1.0}, ["beta1"]),
+        ({"name": "adam", "beta2": 1.0, "beta1": 0.999}, ["beta2"]),
+        ({"weight_decay": 0.1}, ["weight_decay_mode"]),
+        ({"weight_decay_mode": "adagradw"}, ["weight_decay_mode"]),
+        ({"name": "ftrl", "beta": 0.0}, ["beta"]),
+        ({"name": "ftrl", "beta": 0.0, "lambda2": 0.1}, []),
+        ({"name": "ftrl", "beta": 0.0, "initial_accumulator_value": 0.1}, []),
+        ({"name": "adam_with_cowclip"}, ["weight_norm_coefficient"]),
+        ({"name": "adam_with_cowclip", "lower_bound": 1e-5}, []),
+        ({"name": "adam_with_cowclip", "weight_norm_coefficient": 1.0}, []),
+        ({"name": COUNTER, "max_counter": 0.0}, ["max_counter"]),
+        ({"name": COUNTER, "adjustment_ub": 0.0}, ["adjustment_ub"]),
+        ({"name": COUNTER, "counter_halflife": 0}, []),
+        ({"name": COUNTER, "counter_halflife": 0, **DECAYED, "weight_decay": 0.0}, []),
+        ({"name": COUNTER, "counter_halflife": 1, **DECAYED}, []),
+        ({"name": COUNTER, "counter_halflife": 0, **DECAYED}, ["counter_halflife"]),
+        ({"name": COUNTER, "counter_halflife": 0, **DECAYED, **ADAGRADW}, []),
+        ({"lambda1": 0.1, "max_norm": 1.0}, ["lambda1"]),
+    ],
+)
+def test_values_that_do_not_serve_are_named(values, faulty):
+    assert [key for key, _ in SparseOptimizer(**values).faults()] == faulty
+    begun = [key for key, _ in SparseOptimizer(**values).faults(trains=False)]
+    stops = ("beta", "weight_norm_coefficient")  # learning: runs of before may have them
+    assert begun == [key for key in faulty if key not in stops]
+    for_dense = [key for key, _ in SparseOptimizer(**values).faults(general=False)]
+    assert sorted(for_dense) == sorted({*faulty} | ({*values} & {"max_norm"}))

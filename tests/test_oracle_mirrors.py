@@ -16,7 +16,7 @@ import pytest
 from neocpu import oracle
 from neocpu.core.errors import OracleError
 from neocpu.oracle.mirrors import MIRRORS, NoMirror, mirror_bits, mirrors_of
-from neocpu.oracle.mirrors.order import introsort_order
+from neocpu.oracle.mirrors.order import RADIX_SORT, introsort_order
 from neocpu.oracle.mirrors.root import mkl_root
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS
@@ -222,6 +222,16 @@ def test_the_sort_is_torchs(size: int) -> None:
             np.testing.assert_array_equal(
                 introsort_order(x), torch.sort(torch.from_numpy(x))[1].numpy()
             )
+
+
+def test_many_keys_are_sorted_by_radix_which_is_stable() -> None:
+    keys = np.random.default_rng(2).integers(0, 9, RADIX_SORT)
+    stable = np.argsort(keys, kind="stable")
+    assert np.array_equal(introsort_order(keys), stable)
+    fewer = introsort_order(keys[:-1])
+    assert (np.diff(keys[fewer]) >= 0).all() and (
+        np.diff(fewer)[np.diff(keys[fewer]) == 0] < 0
+    ).any()
 
 
 def test_mirrors_lie_within_their_presets_and_refuse_with_a_reason() -> None:

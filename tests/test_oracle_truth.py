@@ -450,3 +450,62 @@ def test_fast_gpu_arithmetic_is_inside(t: int) -> None:
     late = sloppy_adam(w, g, m, v, t + 1)[0].reshape(-1)
     if t < 1000:
         assert (np.abs(late - truth["weights"].reference) > truth["weights"].bound).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("bend", "optimizer", "name", "value"),
+    [
+        ("", "adam", "eps", 1e-8),
+        ("adagrad_eps_1e10", "exact_adagrad", "eps", 1e-10),
+        ("adagrad_eps_1e10", "adam", "eps", 1e-8),
+        ("adagrad_eps_1e10", "exact_adagrad", "beta1", 0.9),
+        ("betas_swapped", "adam", "beta1", 0.99),
+        ("betas_swapped", "adam", "beta2", 0.9),
+        ("betas_swapped", "adam", "eps", 1e-8),
+        ("rate_twice", "adam", "learning_rate", 0.25),
+        ("rate_twice", "adam", "beta1", 0.9),
+        ("rate_missing", "adam", "learning_rate", 1.0),
+        ("rate_missing", "adam", "eps", 1e-8),
+        ("decay_sign_flipped", "adam", "weight_decay", -0.2),
+        ("decay_sign_flipped", "adam", "learning_rate", 0.5),
+        ("hyper_in_fp16", "adam", "weight_decay", float(np.float16(0.2))),
+    ],
+)
+def test_a_mistake_reads_another_number(bend, optimizer, name, value):
+    options = {"optimizer": optimizer, "eps": 1e-8, "learning_rate": 0.5, "weight_decay": 0.2}
+    options |= {"beta1": 0.9, "beta2": 0.99}
+    assert Hyper(options, frozenset({bend}))[name].value == value
+
+
+@pytest.mark.parametrize(
+    ("bend", "step", "counted"),
+    [
+        ("", 3, 3),
+        ("step_always_1", 3, 1),
+        ("step_always_1", 1, 1),
+        ("step_counted_late", 3, 2),
+        ("step_counted_early", 3, 4),
+    ],
+)
+def test_a_mistake_counts_steps_otherwise(bend, step, counted):
+    assert Hyper({"step": step}, frozenset({bend})).step == counted
+
+
+@pytest.mark.parametrize(
+    ("bend", "mode", "decay", "taken"),
+    [
+        ("", "l2", 0.1, "l2"),
+        ("", "l2", 0.0, "none"),
+        ("weight_decay_ignored", "l2", 0.1, "none"),
+        ("weight_decay_swapped", "l2", 0.1, "decoupled"),
+        ("weight_decay_swapped", "decoupled", 0.1, "l2"),
+        ("weight_decay_swapped", "decoupled_global", 0.1, "decoupled_global"),
+    ],
+)
+def test_a_mistake_decays_otherwise(bend, mode, decay, taken):
+    hyper = Hyper(
+        {"weight_decay_mode": mode, "weight_decay": decay, "learning_rate": 0.5}, frozenset({bend})
+    )
+    assert hyper.mode == taken
+    kept = 1 - 0.5 * decay if taken.startswith("decoupled") else 1
+    assert hyper.keep().value == kept

@@ -68,7 +68,8 @@ def test_paths_in_a_file_are_relative_to_it(folders: Path) -> None:
 def test_what_is_stored_means_the_same_files_anywhere(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = configs.load("models/my.toml", ["data.test=mine.tsv", "data.valid=[]"])
+    sets = ["data.test=mine.tsv", "data.valid=[]", "training.init_from=old"]
+    settings = configs.load("models/my.toml", sets)
     before = paths_of(settings)
     monkeypatch.chdir(folders / "elsewhere")
     stored = [*settings.overrides, *settings.absolute]
@@ -76,6 +77,7 @@ def test_what_is_stored_means_the_same_files_anywhere(
     assert after.header() == settings.header()
     assert after.data.train == (f"{folders}/logs/a.tsv", "/far/b.tsv")
     assert after.data.test == (f"{folders}/mine.tsv",)
+    assert after.training.init_from == f"{folders}/old"
     for key in ("vocabulary", "folder", "plan", "machine"):
         assert paths_of(after)[key] == f"{folders}/{before[key]}"
     assert not after.absolute

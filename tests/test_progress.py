@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,6 +47,38 @@ def test_who_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
             monkeypatch.delenv(terminal.RELAYED)
     for end in ends:
         os.close(end)
+
+
+DEEP = {2 + n: (f"sh {n}", 3 + n) for n in range(7)}  # the parent, and its parents
+
+
+@pytest.mark.parametrize(
+    ("processes", "stderr", "seen"),
+    [
+        ({2: ("mpiexec.hydra", 1)}, "/dev/pts/3", True),
+        ({2: ("a) (b", 3), 3: ("srun", 1)}, "/dev/tty1", True),
+        ({2: ("mpiexec", 1)}, "/tmp/log", False),
+        ({2: ("prte", 3), 3: ("sh", 1)}, "pipe:[7]", False),
+        ({2: ("sh", 1)}, "/dev/pts/3", False),
+        ({2: ("sh", 3)}, "/dev/pts/3", False),  # 3 has ended
+        ({**DEEP, 9: ("srun", 1)}, "/dev/pts/3", True),
+        ({**DEEP, 9: ("sh", 10), 10: ("srun", 1)}, "/dev/pts/3", False),
+    ],
+)
+def test_a_launcher_above_has_the_terminal(
+    processes: dict[int, tuple[str, int]], stderr: str, seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stat_of(path: str) -> SimpleNamespace:
+        process = int(path.split("/")[2])
+        if process not in processes:
+            raise FileNotFoundError(path)
+        name, parent = processes[process]
+        return SimpleNamespace(read_text=lambda: f"{process} ({name}) S {parent} 0 0")
+
+    monkeypatch.setattr(terminal, "Path", stat_of)
+    monkeypatch.setattr(os, "getppid", lambda: 2)
+    monkeypatch.setattr(os, "readlink", lambda path: stderr)
+    assert terminal._launcher_has_terminal() is seen
 
 
 def test_lines_come_often_at_first_and_tell_the_loss(capsys: pytest.CaptureFixture[str]) -> None:

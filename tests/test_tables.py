@@ -23,7 +23,7 @@ from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.fitting import mean_and_deviation, quantiles
 from neocpu.ingest.formats.frames import as_frame, parse_frame
 from neocpu.ingest.formats.schema import MISSING_INTEGER
-from neocpu.ingest.formats.table import table_schema
+from neocpu.ingest.formats.table import MOST_BUCKETS, MOST_INPUTS, table_schema
 from neocpu.ingest.formats.text import TextParser
 from neocpu.kernels.twins.numbers.philox import fnv1a64
 from neocpu.serve.exports.raw_values import RawValues
@@ -437,3 +437,86 @@ def test_a_vector_of_another_length_is_a_fault_or_missing(tmp_path):
         table_schema({"dense": [entry | {"width": 0}]})
     with pytest.raises(DataError, match="lists in a text need a separator"):
         made(tmp_path, "y,v\n1,1 2\n", tree | {"dense": [VECTORS | {"width": 2}]})
+
+
+LABEL = {"column": "y"}
+CLICK = CATEGORY | {"label": LABEL}
+
+
+def label(**keys):
+    return CATEGORY | {"label": LABEL | keys}
+
+
+def dense(**keys):
+    return {"dense": [{"columns": ["x"]} | keys]}
+
+
+def category(**keys):
+    return {"category": [{"columns": ["c"]} | keys]}
+
+
+@pytest.mark.parametrize(
+    ("tree", "why"),
+    [
+        (CATEGORY | {"label": {}}, "label: column is missing"),
+        (label(threshold=1, positive=["a"]), "label: threshold and positive exclude each other"),
+        (label(kind="click", threshold=1), ""),
+        (label(kind="number"), ""),
+        (label(kind="number", threshold=1), "with threshold the label is a click, so kind cannot"),
+        (label(positive=[]), "positive must name at least one text"),
+        (dense(width=0), f"width = 0 must be from 1 to {MOST_INPUTS}"),
+        (dense(width=1), ""),
+        (dense(width=MOST_INPUTS + 1), f"width = {MOST_INPUTS + 1} must be from 1"),
+        (dense(separator=" "), "separator goes with width"),
+        (dense(width=2, separator=" "), ""),
+        (dense(transform="standard", fitted={"x": [1.0, 0.5]}), ""),
+        (dense(transform="standard", fitted={"x": [1.0, 0.0]}), "a mean and a positive deviation"),
+        (dense(transform="standard", fitted={"x": [1.0]}), "fitted of 'x' must be a mean and"),
+        (dense(transform="standard", fitted={"x": [1, 2, 3]}), "fitted of 'x' must be a mean and"),
+        (category(kind="hex", digits=0), "digits = 0 must be from 1 to 16"),
+        (category(kind="hex", digits=1), ""),
+        (category(kind="hex", digits=16), ""),
+        (category(kind="hex", digits=17), "digits = 17 must be from 1 to 16"),
+        (category(kind="hour", time="noon"), "time = 'noon' "),
+        (category(kind="hour", time="unix"), ""),
+        (category(kind="int", time="unix"), "time goes with the kinds "),
+        (category(buckets=4), 'buckets and edges go with kind = "bucket"'),
+        (category(edges=[1.0]), 'buckets and edges go with kind = "bucket"'),
+        (category(kind="bucket"), "kind = 'bucket' needs buckets, from 2 to"),
+        (category(kind="bucket", buckets=1), "kind = 'bucket' needs buckets, from 2 to"),
+        (category(kind="bucket", buckets=2), ""),
+        (category(kind="bucket", buckets=MOST_BUCKETS), ""),
+        (category(kind="bucket", buckets=MOST_BUCKETS + 1), "needs buckets, from 2 to"),
+        (category(kind="bucket", edges=[1.0, 2.0]), ""),
+        (category(kind="bucket", edges=[1.0, 1.0]), "edges must ascend"),
+        (category(weight_separator=":"), "weight_separator needs a separator"),
+        (category(separator=":", weight_separator=":"), "are both ':'"),
+        (category(separator="|", weight_separator=":"), ""),
+        (category(weights="w"), "weights needs a separator, or list = true"),
+        (category(weights="w", list=True), ""),
+        (category(weights="w", separator="|", weight_separator=":"), "exclude each other"),
+        (category(kind="hour", list=True), "a list cannot be of kind hour"),
+        (category(kind="bucket", buckets=3, separator="|"), "a list cannot be of kind bucket"),
+        (CLICK | {"version": 4}, "version = 4; choose one of 1, 2, 3"),
+        (CLICK | {"encoding": "utf-9"}, "encoding = 'utf-9' is no encoding of text"),
+        (CLICK | {"encoding": "hex"}, "encoding = 'hex' is no encoding of text"),
+        (CLICK | {"encoding": "latin-1"}, ""),
+        ({"label": LABEL}, "no column is used; add"),
+        (CLICK | {"header": False}, "header = false needs columns = [...]"),
+        (CLICK | {"quote": ",", "delimiter": ","}, "quote and delimiter are both ','"),
+        (CLICK | {"quote": "'", "delimiter": "||"}, "quote goes with a delimiter of one character"),
+        (CLICK | {"quote": "'", "delimiter": "|"}, ""),
+        ({"category": [{"columns": ["c", "c"]}]}, "feature 'c' occurs twice; give one a name"),
+        ({"dense": [{"columns": ["x", "x"]}]}, "dense column 'x' occurs twice"),
+        (CLICK | {"session": "d"}, "session = 'd' is no category with one value a row"),
+        (category(separator="|") | {"session": "c"}, "session = 'c' is no category with one"),
+        (CLICK | {"session": "c"}, ""),
+    ],
+)
+def test_what_a_schema_may_say(tree, why):
+    if why:
+        with pytest.raises(ConfigError) as caught:
+            table_schema(tree)
+        assert why in str(caught.value)
+    else:
+        table_schema(tree)

@@ -4,8 +4,11 @@ helpful error?
 
 import json
 import shutil
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from neocpu.train.config import config
 from neocpu.train.config.keys import resolved
 from neocpu.train.config.settings import OptimizerConfig
 from neocpu.train.run.folder import RunLock
+from neocpu.train.run.summary import sent_matrix
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.turn import Outcome
 from neocpu.train.watch.metrics import Window
@@ -144,6 +148,26 @@ def test_lines_on_training_are_those_of_any_ranks_and_agree_with_full_measuremen
     full = window.metrics("bce", SingleComm())
     for name in ("samples", "logloss", "ne", "calibration"):
         assert getattr(cheap, name) == pytest.approx(getattr(full, name), rel=1e-6)
+
+
+def seconds_in(tree: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Times in a summary."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from seconds_in(value, f"{name}.{key}")
+    elif name.rpartition(".")[2] in ("seconds", "stall_seconds", "cold_start_seconds"):
+        yield name, tree
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+def test_no_time_is_longer_than_the_run(log: Path, tmp_path: Path, memory: int) -> None:
+    keys = ("checkpoint.every_steps=2", f"checkpoint.memory={memory}")
+    begun = time.perf_counter()
+    summary = train(log, tmp_path / "out", *keys, "memory.placement=ddr_over_ssd")
+    elapsed = time.perf_counter() - begun
+    seconds = dict(seconds_in(summary))
+    assert {".checkpoints.seconds", ".stall_seconds", ".cold_start_seconds"} <= {*seconds}
+    assert all(0 < value < elapsed for value in seconds.values()), (seconds, elapsed)
 
 
 def test_a_summary_knows_config_traffic_and_calibration(log, tmp_path):
@@ -406,3 +430,16 @@ def test_a_group_that_is_no_feature_ends_a_run_before_its_first_step(log, tmp_pa
         with pytest.raises(DataError, match=why):
             Trainer(run, None, tmp_path / group).run()
         assert not (tmp_path / group / "metrics.jsonl").exists()
+
+
+def test_bytes_between_many_ranks_are_told_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [
+        {"received": [10 * sender + receiver for receiver in range(4)]} for sender in range(3)
+    ]
+    states.append({"received": []})  # has sent nothing
+    by_rank = sent_matrix(states, 2)
+    assert by_rank == {"unit": "rank", "bytes": [*(s["received"] for s in states[:3]), [0] * 4]}
+    monkeypatch.setattr("neocpu.train.run.summary.MOST_RANKS", 4)
+    assert sent_matrix(states, 2)["unit"] == "rank"
+    monkeypatch.setattr("neocpu.train.run.summary.MOST_RANKS", 3)
+    assert sent_matrix(states, 2) == {"unit": "node", "bytes": [[22, 30], [41, 45]]}
