@@ -79,6 +79,7 @@ LONG = frozenset(
         "benchmarks",
         "emulation",
         "examples",
+        "fuzz::test_damaged_inputs_are_answered",
         "guards",
         "lessons::test_a_lesson_shows_what_it_says",
         "oracle_honest",
