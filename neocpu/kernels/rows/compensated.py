@@ -8,7 +8,7 @@ was rounded in `high`. So that addition is done quietly (`simd/quiet.py`); the o
 if they round. Against fp64 no term is widened, and a vector has twice the lanes. The differences
 are exact while `high` is larger than the term: it starts with a power of two above the sums, which
 is taken off in the end. The smaller that is, the more bits are left for `low`: it follows the sums
-of the group before. What the flag refuses, or is not finite, is left to fp64 (`pooling.pool_bag`).
+of the group before. What the flag refuses, or is not finite, is left to fp64 (`lookup.group_sums`).
 """
 
 import math
@@ -21,15 +21,24 @@ from neocpu.kernels.operands import Bag
 from neocpu.kernels.simd.bags import (
     LONG,
     SHORT,
-    compensated_rows_1,
     compensated_rows_16,
     compensated_rows_long,
     compensated_rows_short,
     view,
 )
 from neocpu.kernels.simd.flags import rounded
+from neocpu.kernels.simd.quiet import QUIET
 
 INFINITE = 0xFF000000  # bits of an infinity, shifted left by one
+
+
+@inlined
+def may_compensate(terms, entry, k, end):
+    """Can `round_group` pool bags of entry k that end at `end`? Unweighted ones of one entry, in
+    whole vectors: other lookups are too few to be worth the time to compile.
+    """
+    whole = entry.width[k] % 16 == 0 and end <= entry.first[k + 1]
+    return QUIET and whole and terms.weights.size == 0
 
 
 @inlined
@@ -51,7 +60,7 @@ def largest(peaks):
 
 @inlined
 def sum_compensated(terms, bag, start, out, peaks):
-    """out[:width] f32 = sums of one bag, rounded, right or not."""
+    """out[:width] f32 = sums of one bag, rounded, right or not; the width is a multiple of 16."""
     column = np.int64(0)
     while column < bag.width:
         left = bag.width - column
@@ -62,12 +71,9 @@ def sum_compensated(terms, bag, start, out, peaks):
         elif left >= SHORT:
             compensated_rows_short(terms, bag, column, start, line, peaks)
             column += SHORT
-        elif left >= 16:
+        else:
             compensated_rows_16(terms, bag, column, start, line, peaks)
             column += 16
-        else:
-            compensated_rows_1(terms, bag, column, start, line, peaks)
-            column += 1
 
 
 class BagGroup(NamedTuple):

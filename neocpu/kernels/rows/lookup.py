@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.numbers.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.operands import Bag
-from neocpu.kernels.rows.compensated import BagGroup, round_group
+from neocpu.kernels.rows.compensated import BagGroup, may_compensate, round_group
 from neocpu.kernels.rows.pooling import (
     SMALL,
     TASKS,
@@ -42,9 +42,10 @@ Floats = NDArray[np.float32]
 Words = NDArray[np.float64]
 
 GROUP = 16  # bags that are checked together
-# Columns of them, at most: 32 KiB of fp64 sums, which wait in the cache until the flag is read. Of
-# compensated sums fewer, so that hardly any group has a term that is too small for them.
-GROUPED = 512 if QUIET else 4096
+ROOM = 4096  # columns of them, at most: their fp64 sums wait in the cache until the flag is read
+# Of compensated sums fewer, so that hardly any group has a term that is too small for them.
+GROUPED = 512 if QUIET else ROOM
+DOUBTS = 4  # groups that are not added plainly after one in which a sum was rounded
 AHEAD = 8  # lookups
 CHAINS = 16  # partial sums of a dot product
 # More than the error of fp64 sums in CHAINS chains, relative to the terms and to their number.
@@ -112,7 +113,7 @@ def round_line(sums, line):
 
 
 class PoolScratch(NamedTuple):
-    """Memory of one task: sums of a block of columns f64[128], and of a group f64[GROUPED]; peaks
+    """Memory of one task: sums of a block of columns f64[128], and of a group f64[ROOM]; peaks
     of compensated sums u32[16], zeros.
     """
 
@@ -137,6 +138,7 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
     peaks = bare(scratch.peaks)
     peak = np.int64(0)
     misses = 0
+    pause = 0
     doubt = 0
     while begin < last:
         while first[k + 1] <= begin:
@@ -145,20 +147,25 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
             peak = np.int64(0)
         end = group_end(entry, k, begin, last)
         exact = False
+        compensated = False
         several = offsets[end] - offsets[begin] > 2 * (end - begin)
-        fits = end <= first[k + 1] if QUIET else entry.width[k] <= GROUPED
-        if doubt > 0:
-            doubt -= 1
-        elif several and fits and may_ask(terms.values, terms.weights):
-            if QUIET:
-                group = BagGroup(k, begin, end)
-                exact, peak = round_group(terms, entry, offsets, group, lines, peak, peaks, out)
+        asks = doubt == 0 and several and may_ask(terms.values, terms.weights)
+        if asks and may_compensate(terms, entry, k, end):
+            if pause > 0:
+                pause -= 1
             else:
-                exact = group_sums(terms, entry, offsets, k, begin, end, sums)
-            # Data that failed once may fail again soon: for more and more groups these sums would
-            # be wasted.
-            misses = 0 if exact else min(misses + 1, 6)
-            doubt = 0 if exact else (1 << misses) - 2
+                group = BagGroup(k, begin, end)
+                compensated, peak = round_group(
+                    terms, entry, offsets, group, lines, peak, peaks, out
+                )
+                # sums that often take more than two floats are left to fp64 for longer and longer
+                misses = 0 if compensated else min(misses + 1, 6)
+                pause = 0 if compensated else (1 << misses) - 2
+        if asks and not compensated and entry.width[k] <= ROOM:
+            exact = group_sums(terms, entry, offsets, k, begin, end, sums)
+            # Data that rounded once rounds again soon: for some groups the plain sums would be
+            # wasted.
+            doubt = 0 if exact else DOUBTS + 1
         summed = 0
         while begin < end:
             while first[k + 1] <= begin:
@@ -172,16 +179,17 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
             for b in range(begin, stop):
                 bag = Bag(offsets[b], offsets[b + 1], base, stride, width)
                 line = view(out, place + (b - begin) * pitch, width)
-                if not exact:
-                    pool_bag(terms, bag, line, acc)
-                elif not QUIET:
+                if exact:
                     round_line(view(sums, summed, width), line)
                     summed += width
+                elif not compensated:
+                    pool_bag(terms, bag, line, acc)
                 # by the whole length, pruned lookups included (docs/arithmetic.md §3); by 1 changes
                 # nothing
                 if mean and bag.hi - bag.lo > 1:
                     divide(line, np.float32(bag.hi - bag.lo))
             begin = stop
+        doubt = max(0, doubt - 1)
 
 
 @parallel_kernel
@@ -196,7 +204,7 @@ def pooled_rows(table, entries, bags, mean, lines, out):
     """
     tasks = task_count(bags.offsets)
     for task in prange(tasks):
-        scratch = PoolScratch(np.empty(128), np.empty(GROUPED), np.zeros(16, np.uint32))
+        scratch = PoolScratch(np.empty(128), np.empty(ROOM), np.zeros(16, np.uint32))
         span = task_bags(bags.offsets, task, tasks)
         pool_task(span, scratch, table, entries, bags, mean, lines, out)
 

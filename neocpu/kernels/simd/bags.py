@@ -301,7 +301,7 @@ def cut_rows(block: int) -> Any:
 
 
 def compensated_rows(block: int) -> Any:
-    """Intrinsic: the sums of `plain_rows` in two floats each, rounded; only if `QUIET`."""
+    """Intrinsic: unweighted sums in two floats each, rounded; only if `QUIET`."""
 
     def codegen(context, builder, signature, args):
         walk = Walk(context, builder, signature, args, block)
@@ -326,10 +326,7 @@ def compensated_rows(block: int) -> Any:
             builder.store(new, high[i])
             builder.store(plus(rest, builder.load(low[i])), low[i])
 
-        with builder.if_then(walk.weighted):
-            walk.loop(body, True, quiet_product)
-        with builder.if_then(builder.not_(walk.weighted)):
-            walk.loop(body, False)
+        walk.loop(body, False)
         out, peaks = (data(context, builder, signature, args, q) for q in (4, 5))
         walk.round(list(zip(high, low)), start, out, peaks)
         return context.get_dummy_value()
@@ -362,7 +359,6 @@ plain_rows_1 = plain_rows(1)
 compensated_rows_long = compensated_rows(LONG)
 compensated_rows_short = compensated_rows(SHORT)
 compensated_rows_16 = compensated_rows(16)
-compensated_rows_1 = compensated_rows(1)
 cut_rows_16 = cut_rows(16)
 cut_rows_1 = cut_rows(1)
 
