@@ -48,8 +48,9 @@ How fast is neocpu, compared with others and with the machine's limits? This pag
 **How times are taken** ([benchmarks/harness.py](../benchmarks/harness.py)). All contenders of a
 table run in turn on the same inputs (A B C, A B C, …), times are medians, ratios are taken inside a
 turn (median, least, greatest). Every contender is measured on one thread and on all cores and its
-best counts. Compilation and first touch are not timed. Before timing, all contenders must agree on
-the answer to fp32 rounding. Machines differ: quote ratios, not milliseconds.
+best counts; "thread against thread" is the ratio of both on one. Compilation and first touch are
+not timed. Before timing, all contenders must agree on the answer to fp32 rounding. Machines differ:
+quote ratios, not milliseconds.
 
 **What ours does more.** Its answers do not depend on ranks, plan or threads: pooled rows and merged
 gradients are *exact* sums rounded once, every product element is one ordered chain of fused

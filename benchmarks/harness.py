@@ -134,12 +134,14 @@ def summarise(
     contenders: list[Contender],
     targets: dict[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Record of one case: every time, and the ratio of each rival's and limit's best to our best.
+    """Record of one case: every time, and the ratio of each rival's and limit's best to our best,
+    and on one thread to ours on one thread.
 
     targets: the ratio that we aim at, by the contender's name.
     """
     fastest = best(contenders)
     ours = next((c for c in fastest.values() if c.side == "ours"), None)
+    alone = next((c for c in contenders if ours and c.name == ours.name and c.threads == 1), None)
     rows = []
     for contender in contenders:
         row: dict[str, Any] = {
@@ -156,6 +158,8 @@ def summarise(
             row["ratio"] = ratio(contender, ours)
             if targets and contender.name in targets:
                 row["target"] = targets[contender.name]
+        if alone is not None and contender is not alone and contender.threads == 1:
+            row["ratio_alone"] = ratio(contender, alone)
         rows.append(row)
     return {"case": case, "shape": shape, "rounds": len(contenders[0].seconds), "rows": rows}
 
@@ -169,12 +173,16 @@ def verdict(row: dict[str, Any]) -> str:
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """A row of the printed table: contender, threads, ms, range, our speed-up, target."""
+    """A row of the printed table: contender, threads, ms, range, our speed-up, target, our speed-up
+    on one thread.
+    """
     times = row["ms"]
-    speedup = ""
-    if "ratio" in row:
-        r = row["ratio"]
-        speedup = f"{r['median']:.2f}x ({r['min']:.2f} to {r['max']:.2f})"
+    speedup, speedup_alone = (
+        f"{row[key]['median']:.2f}x ({row[key]['min']:.2f} to {row[key]['max']:.2f})"
+        if key in row
+        else ""
+        for key in ("ratio", "ratio_alone")
+    )
     name = {"ours": "**{}**", "limit": "*{}*"}.get(row["side"], "{}").format(row["name"])
     return [
         name,
@@ -183,6 +191,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{times['min']:.2f} to {times['max']:.2f}",
         speedup,
         verdict(row),
+        speedup_alone,
     ]
 
 
@@ -194,6 +203,7 @@ HEADER = [
     "ms, min to max",
     "ours is so many times as fast",
     "aim",
+    "thread against thread",
 ]
 
 

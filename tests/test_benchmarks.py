@@ -16,6 +16,7 @@ from benchmarks import cache, charts, ladder, narrow, pictures
 from benchmarks.harness import (
     Contender,
     best,
+    cells,
     machine,
     measure,
     ratio,
@@ -103,6 +104,22 @@ def test_the_best_thread_count_counts_and_ratios_are_taken_inside_a_round() -> N
     assert verdict(record["rows"][2]) == "1.8x reached"
     assert "MISSED" in verdict(record["rows"][2] | {"target": 2.5})
     assert verdict(record["rows"][0]) == ""
+
+
+def test_a_thread_is_compared_with_a_thread() -> None:
+    contenders = [
+        timed(*row)
+        for row in (
+            ("us", "ours", 1, 2.0, 3.0),
+            ("us", "ours", 2, 1.0, 1.0),
+            ("them", "rival", 1, 6.0, 3.0),
+            ("them", "rival", 2, 3.0, 3.0),
+        )
+    ]
+    rows = summarise("case", {"B": 1}, contenders)["rows"]
+    alone = {"median": 2.0, "min": 1.0, "max": 3.0}
+    assert [row.get("ratio_alone") for row in rows] == [None, None, alone, None]
+    assert cells(rows[2])[-1] == "2.00x (1.00 to 3.00)"
 
 
 def test_the_table_is_markdown_with_every_contender() -> None:

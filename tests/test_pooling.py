@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from neocpu.kernels.compile.jit import kernel
 from neocpu.kernels.operands import Bag, Bags, Entries, Lines, Terms, WideBags
 from neocpu.kernels.rows import lookup, pooling
+from neocpu.kernels.rows.compensated import BagGroup, round_group
 from neocpu.kernels.rows.pooling import sum_plain
 from neocpu.kernels.simd.bags import plain_rows_1
-from neocpu.kernels.simd.flags import QUIET, X86, rounded
+from neocpu.kernels.simd.flags import rounded
+from neocpu.kernels.simd.quiet import QUIET, X86
 from neocpu.kernels.twins.numbers.exact import exact_sum, whole
 from neocpu.kernels.twins.rows import lookup as lookup_twin
 from neocpu.kernels.twins.rows import pooling as twin
@@ -35,10 +37,10 @@ class Case(NamedTuple):
     samples: int
     columns: int
 
-    def pooled(self, module):
+    def pooled(self, module, mean=False):
         """The matrix that a kernel or its twin makes of it."""
         out = np.full((self.samples, self.columns), 7, np.float32)
-        arguments = (self.table, self.entries, self.bags, False, self.lines)
+        arguments = (self.table, self.entries, self.bags, mean, self.lines)
         module.pooled_rows(*arguments, out.reshape(-1))
         return out
 
@@ -226,6 +228,76 @@ def test_groups_of_bags_in_which_some_sums_round(width, spoiled):
     sums_agree(one_table(table, np.arange(0, rows.size + 1, 4), rows))
 
 
+# Terms of a bag whose sum two floats do not hold: a tie that a bit far below decides, numbers that
+# are no more, and one that is larger than all that the bags before have summed up to.
+SPOILS = {
+    "tie": (1, 2**-24, 2**-90),
+    "tie, other side": (1, 2**-24, -(2**-90)),
+    "infinity": (np.inf, 1, 1),
+    "both infinities": (np.inf, 1, -np.inf),
+    "nan": (1, np.nan, 1),
+    "beyond the largest": (3e38, 3e38, 1),
+    "back from beyond": (3e38, 3e38, -3e38),
+    "large": (2**30, 1, 2**-20),
+    "large and back": (2**50, 2**-20, -(2**50)),
+    "nothing": (0, -0.0, 0),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+@pytest.mark.parametrize("bag", [0, 1, 37, 39])
+@pytest.mark.parametrize("width", [16, 80])
+def test_a_bag_that_two_floats_do_not_hold(width, bag, spoil):
+    """Its group may not pass with it; the groups after it begin with what it has taught."""
+    table = np.random.default_rng(1).standard_normal((40, width)).astype(np.float32)
+    table[:3] = np.array(SPOILS[spoil], np.float32)[:, None]
+    rows = np.random.default_rng(2).integers(3, 40, 4 * 40)
+    rows[4 * bag : 4 * bag + 4] = 0, 1, 2, -1
+    with np.errstate(all="ignore"):
+        sums_agree(one_table(table, np.arange(0, rows.size + 1, 4), rows))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    width=st.sampled_from([3, 16, 20, 64]),
+    spread=st.integers(0, 70),
+    bags=st.integers(1, 40),
+    weighted=st.booleans(),
+    mean=st.booleans(),
+)
+def test_groups_of_terms_of_many_sizes(seed, width, spread, bags, weighted, mean):
+    rng = np.random.default_rng(seed)
+    table = rng.standard_normal((30, width)).astype(np.float32)
+    table = np.ldexp(table, rng.integers(-spread, 1, table.shape)).astype(np.float32)
+    # pairs that cancel: what is left of the bag is its smallest bits
+    table[::2] = -table[1::2]
+    offsets = bag_offsets(rng, bags, 12)
+    rows = rng.integers(-1, 30, offsets[-1])
+    weights = floats(rng, rows.size, "normal") if weighted else NONE
+    width = np.array([width])
+    zero = np.zeros(1, np.int64)
+    case = case_of(
+        table.reshape(-1), zero, width, Bags(offsets, rows, weights), bags, zero, int(width[0])
+    )
+    assert_same(case.pooled(lookup, mean), case.pooled(lookup_twin, mean))
+
+
+def test_ordinary_sums_are_held_by_two_floats():
+    """Compensated sums would be useless if the processor always refused them."""
+    if not QUIET:
+        pytest.skip("this processor cannot add without raising the flag")
+    rng = np.random.default_rng(3)
+    table = rng.random((40, 208)).astype(np.float32) - np.float32(0.5)
+    case = one_table(table, np.arange(9) * 20, rng.integers(0, 40, 8 * 20))
+    out = np.zeros((8, 208), np.float32)
+    exact, peak = ask_compensated(case, out.reshape(-1))
+    assert exact
+    assert peak == 2 * int(np.abs(out).max().view(np.uint32))
+    assert_same(out, case.pooled(lookup_twin))
+    table[case.bags.rows[70], 0] = 2.0**-80
+    assert not ask_compensated(case, out.reshape(-1))[0]
+
+
 @pytest.mark.parametrize("spoiled", [(), (0,), (127,), (128,), (250, 299), (290,), (299,)])
 def test_columns_whose_sums_round_are_found_block_by_block(spoiled):
     """A large bag is added plainly first, block after block of its columns; from a block that
@@ -293,3 +365,16 @@ def ask(values):
     out = np.empty(1)
     plain_rows_1(terms, Bag(0, values.size, 0, 1, 1), 0, out)
     return rounded()
+
+
+def ask_compensated(case, out):
+    """(are they right?, their peak) of the compensated sums of a case of one entry."""
+    terms = Terms(case.table, case.bags.rows, NONE)
+    return compensated_group(terms, case.entries, case.bags.offsets, case.lines, out)
+
+
+@kernel
+def compensated_group(terms, entries, offsets, lines, out):
+    """What `round_group` says of all bags of one entry."""
+    group = BagGroup(0, 0, offsets.size - 1)
+    return round_group(terms, entries, offsets, group, lines, 0, np.zeros(16, np.uint32), out)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.numbers.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.operands import Bag
+from neocpu.kernels.rows.compensated import BagGroup, may_compensate, round_group
 from neocpu.kernels.rows.pooling import (
     SMALL,
     TASKS,
@@ -34,13 +35,16 @@ from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd.bags import bare, view
 from neocpu.kernels.simd.decoders import fetch_row, read_row
 from neocpu.kernels.simd.flags import may_ask, rounded
+from neocpu.kernels.simd.quiet import QUIET
 from neocpu.kernels.simd.record_views import bare_record
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.float64]
 
 GROUP = 16  # bags that are checked together
-GROUPED = 4096  # columns of them, at most
+ROOM = 4096  # columns of them, at most: their fp64 sums wait in the cache until the flag is read
+# Of compensated sums fewer, so that hardly any group has a term that is too small for them.
+GROUPED = 512 if QUIET else ROOM
 DOUBTS = 4  # groups that are not added plainly after one in which a sum was rounded
 AHEAD = 8  # lookups
 CHAINS = 16  # partial sums of a dot product
@@ -58,7 +62,6 @@ def group_end(entry, k, begin, last):
     while end < last and end - begin < GROUP:
         while entry.first[k + 1] <= end:
             k += 1
-        # 32 KiB of fp64 sums at most: they wait in the cache until the flag is read
         fitting = max(0, GROUPED - columns) // max(entry.width[k], 1)
         if end == begin:
             # a group has a bag, however wide
@@ -110,10 +113,13 @@ def round_line(sums, line):
 
 
 class PoolScratch(NamedTuple):
-    """Memory of one task: sums of a block of columns f64[128], and of a group f64[GROUPED]."""
+    """Memory of one task: sums of a block of columns f64[128], and of a group f64[ROOM]; peaks
+    of compensated sums u32[16], zeros.
+    """
 
     block: Words
     group: Words
+    peaks: NDArray[np.uint32]
 
 
 @task_body
@@ -129,15 +135,33 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
     first = entry.first
     begin, last = span
     k = entry_of(first, begin)
+    peaks = bare(scratch.peaks)
+    peak = np.int64(0)
+    misses = 0
+    pause = 0
     doubt = 0
     while begin < last:
         while first[k + 1] <= begin:
             k += 1
+            # rows of another table may be of another size
+            peak = np.int64(0)
         end = group_end(entry, k, begin, last)
         exact = False
+        compensated = False
         several = offsets[end] - offsets[begin] > 2 * (end - begin)
-        asks = several and may_ask(terms.values, terms.weights) and entry.width[k] <= GROUPED
-        if doubt == 0 and asks:
+        asks = doubt == 0 and several and may_ask(terms.values, terms.weights)
+        if asks and may_compensate(terms, entry, k, end):
+            if pause > 0:
+                pause -= 1
+            else:
+                group = BagGroup(k, begin, end)
+                compensated, peak = round_group(
+                    terms, entry, offsets, group, lines, peak, peaks, out
+                )
+                # sums that often take more than two floats are left to fp64 for longer and longer
+                misses = 0 if compensated else min(misses + 1, 6)
+                pause = 0 if compensated else (1 << misses) - 2
+        if asks and not compensated and entry.width[k] <= ROOM:
             exact = group_sums(terms, entry, offsets, k, begin, end, sums)
             # Data that rounded once rounds again soon: for some groups the plain sums would be
             # wasted.
@@ -158,7 +182,7 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
                 if exact:
                     round_line(view(sums, summed, width), line)
                     summed += width
-                else:
+                elif not compensated:
                     pool_bag(terms, bag, line, acc)
                 # by the whole length, pruned lookups included (docs/arithmetic.md §3); by 1 changes
                 # nothing
@@ -180,7 +204,7 @@ def pooled_rows(table, entries, bags, mean, lines, out):
     """
     tasks = task_count(bags.offsets)
     for task in prange(tasks):
-        scratch = PoolScratch(np.empty(128), np.empty(GROUPED))
+        scratch = PoolScratch(np.empty(128), np.empty(ROOM), np.zeros(16, np.uint32))
         span = task_bags(bags.offsets, task, tasks)
         pool_task(span, scratch, table, entries, bags, mean, lines, out)
 

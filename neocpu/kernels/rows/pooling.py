@@ -11,8 +11,9 @@ go to the next grid (Rump). Range and count alone fix the number of words; two a
 all bags that one is not.
 
 Finding the range costs as much as adding. Where the processor tells whether anything was rounded
-(`simd/flags.py`), a group of bags is first just added, and the processor is asked; a group in which
-something was rounded is done again. `round_bag` does so with a block of columns of a large bag.
+(`simd/flags.py`), a group of bags is first just added, in two floats where it can round without
+telling (`rows/compensated.py`), and the processor is asked; a group in which something was rounded
+is done again. `round_bag` does so with a block of columns of a large bag.
 """
 
 import math

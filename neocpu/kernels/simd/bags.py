@@ -5,6 +5,7 @@ exponents on the side.
                  fp64; beside it an integer maximum and minimum of the bit patterns keeps the range
                  of exponents, which tells whether the fp64 sum is exact (`docs/arithmetic.md` §3)
     plain_rows   the same walk without the range
+    compensated_rows   the same sums in two floats (`rows/compensated.py`)
     cut_rows     the same walk for a range that is too wide: each term is cut on a grid, parts and
                  rests are added apart
 
@@ -33,7 +34,7 @@ from numba.np.arrayobj import populate_array
 from neocpu.kernels.compile.jit import inlined
 from neocpu.kernels.simd import F32, F64, I32, I64, call, data, splat, vector_pointer
 from neocpu.kernels.simd.decoders import RowDecoder
-from neocpu.kernels.simd.flags import QUIET, quiet_product
+from neocpu.kernels.simd.quiet import QUIET, quiet_product, quiet_sum
 from neocpu.kernels.simd.tiles import LANES
 
 NEAR = 4  # lookups between asking for a row and its turn
@@ -168,6 +169,25 @@ class Walk:
             at = vector_pointer(self.builder, out, I64(first + self.lanes * i), self.f64)
             self.builder.store(self.builder.load(slot), at, align=8)
 
+    def round(
+        self,
+        pairs: list[tuple[ir.Value, ir.Value]],
+        start: ir.Value,
+        out: ir.Value,
+        peaks: ir.Value,
+    ) -> None:
+        """out = (high - start) + low of each pair; `peaks` raised to the bits of these sums."""
+        b = self.builder
+        at = b.bitcast(peaks, self.int.as_pointer())
+        peak = b.load(at, align=4)
+        for i, (high, low) in enumerate(pairs):
+            # both exact, or the flag is set: so their sum is the one number that is rounded
+            total = quiet_sum(b, b.fsub(b.load(high), start), b.load(low))
+            b.store(total, vector_pointer(b, out, I64(self.lanes * i), self.f32), align=4)
+            bits = b.bitcast(total, self.int)
+            peak = call(b, f"llvm.umax.v{self.lanes}i32", self.int, peak, b.add(bits, bits))
+        b.store(peak, at, align=4)
+
     def reduce(self, name: str, slot: ir.Value) -> ir.Value:
         """One integer from all lanes."""
         value = self.builder.load(slot)
@@ -280,6 +300,50 @@ def cut_rows(block: int) -> Any:
     return cut_sums
 
 
+def compensated_rows(block: int) -> Any:
+    """Intrinsic: unweighted sums in two floats each, rounded; only if `QUIET`."""
+
+    def codegen(context, builder, signature, args):
+        walk = Walk(context, builder, signature, args, block)
+        start = splat(builder, args[3], walk.lanes)
+        vectors = range(block // walk.lanes)
+        high, low = ([walk.variable(walk.f32, 0.0) for _ in vectors] for _ in "ab")
+        for slot in high:
+            builder.store(start, slot)
+        # A 1 that LLVM does not know, or it would make additions of multiply-adds: Zen has units of
+        # their own for those, so that two of the four operations run beside the other two.
+        identity = ir.FunctionType(F32, [F32])
+        one = splat(builder, builder.asm(identity, "", "=x,0", [F32(1.0)], False), walk.lanes)
+
+        def plus(x: ir.Value, y: ir.Value) -> ir.Value:
+            return call(builder, f"llvm.fma.v{walk.lanes}f32", walk.f32, x, one, y)
+
+        def body(i: int, term: ir.Value) -> None:
+            # `rest` is what is lost of the term, if both differences are exact
+            old = builder.load(high[i])
+            new = quiet_sum(builder, old, term)
+            rest = plus(builder.fneg(builder.fsub(new, old)), term)
+            builder.store(new, high[i])
+            builder.store(plus(rest, builder.load(low[i])), low[i])
+
+        walk.loop(body, False)
+        out, peaks = (data(context, builder, signature, args, q) for q in (4, 5))
+        walk.round(list(zip(high, low)), start, out, peaks)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def compensated_sums(typingctx, terms, bag, column, start, out, peaks):
+        """out[:block] (f32) = rounded sums of columns column .. column + block of the terms of a
+        bag: right where no flag was set and all are finite.
+
+        start : f32, what sums begin with; the nearer to the largest of them, the rarer the flag.
+        peaks : u32[16], maxima of the bits of the sums, without sign, shifted left by one; kept up.
+        """
+        return types.void(terms, bag, types.int64, types.float32, out, peaks), codegen
+
+    return compensated_sums
+
+
 # As many columns at once as the registers hold, and half of that.
 LONG, SHORT = (128, 64) if WIDE else (32, 16)
 
@@ -292,6 +356,9 @@ plain_rows_long = plain_rows(LONG)
 plain_rows_short = plain_rows(SHORT)
 plain_rows_16 = plain_rows(16)
 plain_rows_1 = plain_rows(1)
+compensated_rows_long = compensated_rows(LONG)
+compensated_rows_short = compensated_rows(SHORT)
+compensated_rows_16 = compensated_rows(16)
 cut_rows_16 = cut_rows(16)
 cut_rows_1 = cut_rows(1)
 

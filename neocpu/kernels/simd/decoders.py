@@ -25,6 +25,7 @@ from numba.extending import intrinsic
 
 from neocpu.core.formats import FORMATS, FP16, INFERENCE, SmallFloat
 from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, prefetch_line, splat
+from neocpu.kernels.simd.quiet import QUIET, quiet_fma
 from neocpu.kernels.simd.tiles import LANES, target
 
 ROWS = FORMATS | INFERENCE  # formats that kernels read
@@ -132,6 +133,8 @@ class RowDecoder:
             return _small_float(b, q, lanes, self.form.number)
         # one rounding, as FBGEMM's CPU code does it; product and sum apart would round twice
         number = b.uitofp(q, ir.VectorType(F32, lanes))
+        if QUIET:
+            return quiet_fma(b, number, *scales)
         return call(b, f"llvm.fma.v{lanes}f32", number.type, number, *scales)
 
     def _packed(self, row: ir.Value, column: ir.Value, first: int, lanes: int) -> ir.Value:

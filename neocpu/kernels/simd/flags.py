@@ -1,15 +1,14 @@
 """Has this thread rounded?
 
-x86 has a sticky flag that every inexact operation sets, so it tells at no cost whether plain fp64
-sums were exact. Reading the flag waits for all earlier arithmetic, some hundred cycles, so it is
-read once for a group of bags. On other processors `tells` is False, and the range of exponents
+x86 has a sticky flag that every inexact operation sets, so it tells at no cost whether plain sums
+were exact. Clearing the flag waits for all earlier arithmetic, some hundred cycles, so it is asked
+once for a group of bags. On other processors `tells` is False, and the range of exponents
 decides whether a sum is exact (`simd/bags.py`).
 
-The product of a weight and a row is rounded by definition and must not set the flag. AVX-512 has
-multiplications that leave it as it is; without them the flag is not used for weighted sums.
+The product of a weight and a row is rounded by definition and must not set the flag, nor may the
+decoding of row-scaled integers. AVX-512 has instructions that leave it as it is (`simd/quiet.py`);
+without them the flag is not used for such sums.
 """
-
-import platform
 
 from llvmlite import ir
 from numba import types
@@ -17,33 +16,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from neocpu.kernels.compile.jit import inlined
-from neocpu.kernels.simd import F32, I1, I8, I32, call
+from neocpu.kernels.simd import I1, I8, I32, call
 from neocpu.kernels.simd.decoders import ROWS, format_of
-from neocpu.kernels.simd.tiles import LANES
+from neocpu.kernels.simd.quiet import QUIET, X86
 
-X86 = platform.machine() in ("x86_64", "AMD64")
-# Are there multiplications that leave the flag as it is? AVX-512 has them.
-QUIET = X86 and LANES == 16
 # the precision flag PE of MXCSR
 INEXACT = 0x20
-# operand of an AVX-512 instruction: round to nearest even and set no flag, whatever MXCSR says
-_NEAREST_QUIETLY = 8
-
-
-def quiet_product(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """fl(x * y) of two vectors of up to 16 floats without setting the flag; only if `QUIET`."""
-    lanes = x.type.count
-    wide = ir.VectorType(F32, 16)
-    undefined = ir.Constant(x.type, ir.Undefined)
-    mask = ir.VectorType(I32, 16)
-    if lanes < 16:
-        repeat = ir.Constant(mask, [i % lanes for i in range(16)])
-        x, y = (builder.shuffle_vector(v, undefined, repeat) for v in (x, y))
-    product = call(builder, "llvm.x86.avx512.mul.ps.512", wide, x, y, I32(_NEAREST_QUIETLY))
-    if lanes == 16:
-        return product
-    first = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
-    return builder.shuffle_vector(product, ir.Constant(wide, ir.Undefined), first)
 
 
 @inlined
@@ -57,7 +35,8 @@ def tells(typingctx, values):
     """Do only the sums of rows of this format set the flag, and not the decoding of rows, too?"""
 
     def codegen(context, builder, signature, args):
-        return I1(int(X86 and not ROWS[format_of(signature.args[0])].header))
+        exact = not ROWS[format_of(signature.args[0])].header
+        return I1(int(QUIET or (X86 and exact)))
 
     return types.boolean(values), codegen
 
@@ -74,9 +53,12 @@ def rounded(typingctx):
         pointer = builder.bitcast(control, I8.as_pointer())
         call(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), pointer)
         state = builder.load(control)
-        # only this flag is cleared: rounding mode and masks belong to the process
-        builder.store(builder.and_(state, I32(0xFFFFFFFF ^ INEXACT)), control)
-        call(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), pointer)
-        return builder.icmp_unsigned("!=", builder.and_(state, I32(INEXACT)), I32(0))
+        inexact = builder.icmp_unsigned("!=", builder.and_(state, I32(INEXACT)), I32(0))
+        # writing the register waits for all that computes, reading it does not
+        with builder.if_then(inexact):
+            # only this flag is cleared: rounding mode and masks belong to the process
+            builder.store(builder.and_(state, I32(0xFFFFFFFF ^ INEXACT)), control)
+            call(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), pointer)
+        return inexact
 
     return types.boolean(), codegen
