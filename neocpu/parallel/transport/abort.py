@@ -296,7 +296,7 @@ def held_signals() -> Iterator[None]:
         StopSignal.held = 0
 
 
-class Interrupted(NeocpuError):
+class Terminated(NeocpuError):
     """A signal asked the program to end; what it had not finished is removed."""
 
     def __init__(self, number: int) -> None:
@@ -306,14 +306,14 @@ class Interrupted(NeocpuError):
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM raises `Interrupted` within the block, as Ctrl-C raises KeyboardInterrupt, so that
+    """SIGTERM raises `Terminated` within the block, as Ctrl-C raises KeyboardInterrupt, so that
     whoever writes files can remove them. For work that no checkpoint keeps.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
         # a second one would end what removes the files
         signal.signal(number, signal.SIG_IGN)
-        raise Interrupted(number)
+        raise Terminated(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
