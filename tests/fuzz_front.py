@@ -108,6 +108,8 @@ temperature = 1.5
 init_from = "yesterday"
 init_state = false
 patience = 3
+on_nonfinite = "roll_back"
+roll_back_rate = 0.25
 [eval]
 every_steps = 5
 ema = 0.9

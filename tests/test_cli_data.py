@@ -13,6 +13,9 @@ from neocpu.cli import cli, run
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.train.before.datasets import open_splits
+from neocpu.train.config.config import loads
 
 ROW = "\t".join(["1", *map(str, range(13)), *(f"{i:x}" for i in range(26))])
 
@@ -343,3 +346,32 @@ def test_a_command_that_is_stopped_leaves_nothing_and_says_so(log, tmp_path, com
     )
     assert (ran.returncode, list(place.iterdir())) == (128 + 15, [])
     assert ran.stderr == "neocpu: stopped by signal 15; what was not finished is removed\n"
+
+
+def test_extreme_numbers_are_told_when_they_are_converted_and_trained_on(tmp_path, capsys):
+    log = tmp_path / "log.csv"
+    rows = [f"{i % 2},{i},{i % 5},a{i % 3}" for i in range(40)]
+    rows[17] = "1,-3e38,2,a1"
+    log.write_text("\n".join(["click,price,size,site", *rows]))
+    schema = """
+        label = { column = "click" }
+        dense = [
+            { columns = ["price"], kind = "float", transform = "none"CLIP },
+            { columns = ["size"], kind = "float", transform = "none" },
+        ]
+        category = [{ columns = ["site"] }]
+    """
+    told = "column 'price' has numbers up to 3e+38 in size"
+    for clip, extreme in (("", True), (", clip = [0, 100]", False)):
+        form = tmp_path / "schema.toml"
+        form.write_text(schema.replace("CLIP", clip))
+        out = tmp_path / f"{extreme}.h5"
+        run(["data", "convert", "table", str(form), str(log), str(out)])
+        shown = capsys.readouterr().out
+        assert (told in shown) == extreme and "'size'" not in shown
+        dataset = Dataset([out])
+        assert list(dataset.extreme[0]) == ["price"] * extreme
+        told_again = []
+        config = loads(f'data.train = "{out}"\n[tables]\nsite.rows = 9', "x.toml")
+        open_splits(config, SingleComm(), tmp_path, told_again.append)
+        assert any(told in line for line in told_again) == extreme

@@ -27,6 +27,14 @@ SCHEMA = {
             "transform": "standard",
             "fitted": {"height": [1.7, 0.2]},
         },
+        {"columns": ["count"], "kind": "float", "transform": "log1p", "clip": [1, 5]},
+        {
+            "columns": ["weight"],
+            "kind": "float",
+            "transform": "standard",
+            "fitted": {"weight": [60.0, 9.0]},
+            "clip": [30, 90.5],
+        },
     ],
     "category": [
         {"columns": ["site"]},
@@ -45,6 +53,8 @@ COLUMNS = {
     "price": ["1.5", "-3", "", "NULL"],
     "age": ["7", "", "1e3", "-0.25"],
     "height": ["1.9", "", "1.5", "NULL"],
+    "count": ["-3e38", "", "7", "2.5"],
+    "weight": ["1e30", "", "-1", "61"],
     "site": ["", "größe", "NULL", "a b"],
     "id": ["-5", "0", "", "9223372036854775807"],
     "hash": ["68FD1e64", "0", "", "ffffffff"],

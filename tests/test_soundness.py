@@ -18,7 +18,10 @@ from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.run.online import OnlineTrainer
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.soundness import LIMIT, sound
+from neocpu.train.step.turn import Outcome
 from neocpu.train.watch.results import RunReport
+from neocpu.train.watch.step_watch import StepClock
+from neocpu.train.watch.train_log import TrainLog
 from tests.small_run import BATCH, ROWS, config_of, write_log
 
 IN_ORDER = "data.shuffle=false"
@@ -202,3 +205,47 @@ def test_sound_is_what_every_number_is(numbers: list[float]) -> None:
     none = np.empty(0, np.float32)
     assert at_risk(x, none) == (not all(abs(each) < RISK for each in numbers))
     assert np.isnan(peak(x)) == any(map(np.isnan, numbers))
+
+
+# ---- what is told of gradients and losses ----
+
+
+def test_norms_are_those_of_the_gradients(log, tmp_path):
+    """Of the dense parameters after one step of SGD by their difference; of vectors by hand."""
+    seen = []
+
+    class Notes(Trainer):
+        def _step(self, steps):
+            before = self.world.model.flat.copy()
+            taken = super()._step(steps)
+            moved = (before - self.world.model.flat).astype(np.float64) / np.float32(0.1)
+            vectors = self.world.step.soundness._turn.gradient[:, 4:].astype(np.float64)
+            seen.append([np.sqrt((moved**2).sum()), np.sqrt((vectors**2).sum())])
+            return taken
+
+    sets = ("training.log_every=1", "optimizer.dense.name=sgd", "training.steps=3")
+    Notes(config_of(log, *sets), SingleComm(), tmp_path / "out").run()
+    lines = map(json.loads, (tmp_path / "out" / "metrics.jsonl").read_text().splitlines())
+    told = [line for line in lines if "gradient_norm" in line]
+    norms = [[line["gradient_norm"], line["pooled_gradient_norm"]] for line in told]
+    np.testing.assert_allclose(norms, seen, rtol=1e-4)
+
+
+def test_a_spike_is_told_with_its_step_once() -> None:
+    def batch(loss: float) -> Outcome:
+        ones = np.ones(8, np.float32)
+        return Outcome(0.5 * ones, ones, np.float32(loss) * ones)
+
+    train_log = TrainLog(0, "bce", 30, StepClock(0.0))
+    spikes = {40: 2.0, 47: 5.0, 90: 1e30}
+    told = []
+    for step in range(1, 101):
+        train_log.add(batch(spikes.get(step, 0.6 + 0.01 * (step % 3))), step)
+        if step % 10 == 0:
+            train_log.metrics(SingleComm())
+            told += [train_log.spike()]
+    assert [text.split(",")[0] for text in told if text] == [
+        "the loss of step 40 is 2",
+        "the loss of step 47 is 5",
+        "the loss of step 90 is 1e+30",
+    ]

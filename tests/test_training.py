@@ -133,17 +133,19 @@ def test_lines_on_training_are_those_of_any_ranks_and_agree_with_full_measuremen
         training = [line for line in lines if line["split"] == "train"]
         assert [line["step"] for line in training] == [2, 4, 6]
         assert all(line["learning_rate"] > 0 and line["seconds"] > 0 for line in training)
+        assert all(line["gradient_norm"] > 0 for line in training)
+        assert all(line["pooled_gradient_norm"] > 0 for line in training)
     assert by_ranks[0] == by_ranks[1]
     # the same batches, in cheaper sums
     log_of_run = TrainLog(0, "bce", 100, StepClock(0.0))
     window = Window(100)
     generator = np.random.default_rng(1)
-    for _ in range(3):
+    for step in range(3):
         p = generator.random(50, np.float32)
         y = (generator.random(50) < 0.3).astype(np.float32)
         outcome = Outcome(p, y, -np.where(y == 1, np.log(p), np.log1p(-p)))
         window.add(p, y, outcome.loss)
-        log_of_run.add(outcome)
+        log_of_run.add(outcome, step + 1)
     cheap = log_of_run.metrics(SingleComm())
     full = window.metrics("bce", SingleComm())
     for name in ("samples", "logloss", "ne", "calibration"):

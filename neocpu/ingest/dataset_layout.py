@@ -98,3 +98,12 @@ def take_bags(column: BagColumn, samples: NDArray[np.int64]) -> BagColumn:
 def crc32_of(entries: Elements) -> int:
     """CRC-32 of the bytes of a contiguous array."""
     return zlib.crc32(entries.reshape(-1).view(np.uint8).data)
+
+
+def extreme_line(column: str, size: float) -> str:
+    """That a dense column has numbers of this size, in a line for people."""
+    return (
+        f"column {column!r} has numbers up to {size:.3g} in size, after its transform: one of them "
+        "can end a run; transform it otherwise, or clip = [least, most] in its [[dense]] moves "
+        "numbers into a range"
+    )

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.core.types import Elements
 from neocpu.ingest.dataset.cluster import ClusteringWriter
@@ -38,6 +41,7 @@ from neocpu.ingest.settings import FORMATS, ON_ERROR
 from neocpu.ingest.targets import refuse_sources
 
 REPORTED = 100  # faulty lines in a report
+EXTREME = 1e9  # stored numbers from which on one column says that it has them
 HOW_TO_SKIP = (
     "--on-error skip, in a config data.on_error=skip, leaves such lines out and reports them"
 )
@@ -49,7 +53,8 @@ class Conversion:
 
     rows : samples written. skipped : faulty lines left out. report : the file that lists these
     (None where there were none, or it could not be written: why says trouble). invalid : texts that
-    are no numbers and count as missing, by dense column.
+    are no numbers and count as missing, by dense column. extreme : the largest size of a number, by
+    dense column that has such of EXTREME and more.
     """
 
     path: Path
@@ -58,6 +63,7 @@ class Conversion:
     report: Path | None
     trouble: str = ""
     invalid: Mapping[str, int] = field(default_factory=dict)
+    extreme: Mapping[str, float] = field(default_factory=dict)
 
 
 def schema_of(kind: str, options: ConvertOptions) -> Schema:
@@ -140,6 +146,7 @@ def convert(
     total = sum(path.stat().st_size for path in paths if path.exists())
     faults = _Faults(options.on_error)
     invalid = Counter({each.name: 0 for each in schema.dense if each.invalid == "missing"})
+    peaks = np.zeros(len(schema.dense))
     before = 0
     names = {each.name: each.description for each in schema.categories}
     counters = _counters(list(names), options)
@@ -155,6 +162,8 @@ def convert(
                     faults.add(path, source.unit, line, parsed.faults)
                     line += parsed.lines
                     invalid.update(parsed.invalid)
+                    # of stored numbers, which the model sees; NaN is no peak
+                    peaks = np.fmax(peaks, np.abs(parsed.dense).max(axis=0, initial=0.0))
                     _append(sessions or writer, parsed, counters)
                 if progress is not None:
                     progress(before + block.done, total, writer.rows)
@@ -170,11 +179,21 @@ def convert(
         writer.attributes["source"] = [{"name": path.name, "bytes": _size(path)} for path in paths]
         writer.attributes["skipped"] = faults.count
         writer.attributes |= {"invalid": dict(invalid)} if invalid else {}
+        extreme = _extreme(schema, peaks)
+        writer.attributes |= {"extreme": extreme} if extreme else {}
         if options.min_count:
             writer.attributes["vocabulary_min_count"] = options.min_count
     trouble = faults.report(report_path)
     report = report_path if faults.count and not trouble else None
-    return Conversion(target, writer.rows, faults.count, report, trouble, invalid)
+    return Conversion(target, writer.rows, faults.count, report, trouble, invalid, extreme)
+
+
+def _extreme(schema: Schema, peaks: NDArray[np.float64]) -> dict[str, float]:
+    """The largest sizes of numbers f64[Nd] by dense column, of those that are extreme."""
+    sizes = zip(schema.dense, peaks.tolist())
+    # a text like 1e99 is infinite in fp32, which JSON has no number for
+    largest = float(np.finfo(np.float32).max)
+    return {each.name: min(size, largest) for each, size in sizes if size >= EXTREME}
 
 
 def _complete_schema(kind: str, options: ConvertOptions, paths: Sequence[Path]) -> Schema:

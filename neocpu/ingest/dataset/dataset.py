@@ -94,6 +94,7 @@ class Dataset:
         )
         self.skipped = [file.skipped for file in self._files]
         self.invalid = [file.invalid for file in self._files]
+        self.extreme = [file.extreme for file in self._files]
         self._first = 0  # sample of the files that is sample 0
 
     def part(self, first: int, last: int) -> "Dataset":

@@ -79,6 +79,7 @@ class DatasetFile:
                 raise self._file.damaged(f"{self.samples:,} rows are more than it can hold")
             self.skipped = self._count("skipped") if "skipped" in self.attributes else 0
             self._read_invalid()
+            self._read_extreme()
             self._read_labels(label)
             self._read_more_labels(more)
             self._read_schema()
@@ -171,6 +172,13 @@ class DatasetFile:
         counts = self.invalid.values() if isinstance(self.invalid, dict) else [None]
         if not all(isinstance(count, int) for count in counts):
             raise self._file.damaged("the attribute invalid is no table of counts")
+
+    def _read_extreme(self) -> None:
+        """The largest size of a number, by dense column that has extreme ones."""
+        self.extreme: dict[str, float] = self.attributes.get("extreme", {})
+        sizes = self.extreme.values() if isinstance(self.extreme, dict) else [None]
+        if not all(isinstance(size, float) for size in sizes):
+            raise self._file.damaged("the attribute extreme is no table of numbers")
 
     def _read_dense(self) -> None:
         file = self._file

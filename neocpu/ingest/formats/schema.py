@@ -47,7 +47,8 @@ class DenseField:
     standard: x minus the mean, divided by the standard deviation, which are `fitted` (None: not
     yet). invalid : what a text is that is no such number, an error or missing. width : numbers in
     each field of a column of vectors, of which this is number `item` (0: the column has one each);
-    separator : between them; "": they are lists of a frame.
+    separator : between them; "": they are lists of a frame. clip : numbers are moved into this
+    range before anything else (None: they are taken as they are); an empty field stays empty.
     """
 
     column: str
@@ -59,13 +60,15 @@ class DenseField:
     width: int = 0
     item: int = 0
     separator: str = ""
+    clip: tuple[float, float] | None = None
 
     @property
     def description(self) -> str:
         """The transform as a dataset notes it; equal where the same numbers are stored."""
+        clip = "" if self.clip is None else f" of {self.clip[0]!r} to {self.clip[1]!r}"
         if self.fitted is None:
-            return self.transform
-        return f"{self.transform} {self.fitted[0]!r} {self.fitted[1]!r}"
+            return f"{self.transform}{clip}"
+        return f"{self.transform} {self.fitted[0]!r} {self.fitted[1]!r}{clip}"
 
 
 @dataclass(frozen=True)

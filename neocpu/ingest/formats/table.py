@@ -25,6 +25,7 @@ kind = "float"             # int (default) | float
 transform = "none"         # log1p | none | standard: minus the mean, divided by the deviation.
                            # Default: --dense-transform
 invalid = "missing"        # a text that is no number: error (default) | missing
+clip = [0, 1e6]            # numbers outside are moved to the nearer end, before the transform
 width = 8                  # each field holds so many numbers, each of them an input
 separator = " "            # between them: "0.1 0.2"; lists of a frame or of Parquet have none
 
@@ -117,6 +118,7 @@ _DENSE = {
     "invalid": str,
     "width": int,
     "separator": str,
+    "clip": list,
     "fitted": dict,
 }
 _CATEGORY = {
@@ -175,6 +177,7 @@ def _dense(entry: SchemaEntry, column: str, name: str, transform: str) -> Iterat
     if fitted is not None and (len(fitted) != 2 or fitted[1] <= 0):
         entry.wrong(f"fitted of {column!r} must be a mean and a positive deviation")
         fitted = None
+    clip = entry.clip()
     width = entry.get("width", 0)
     if "width" in entry and not 1 <= width <= MOST_INPUTS:
         entry.wrong(f"width = {width} must be from 1 to {MOST_INPUTS}")
@@ -190,6 +193,7 @@ def _dense(entry: SchemaEntry, column: str, name: str, transform: str) -> Iterat
         invalid=entry.get("invalid", "error", INVALID),
         width=width,
         separator=entry.byte("separator"),
+        clip=clip,
     )
     if not width:
         yield number

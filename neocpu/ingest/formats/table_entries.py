@@ -109,6 +109,16 @@ class SchemaEntry:
             return None
         return self._numbers("fitted", numbers)
 
+    def clip(self) -> tuple[float, float] | None:
+        """The range that numbers are moved into."""
+        ends = self._numbers("clip", self._entries["clip"]) if "clip" in self else None
+        if ends is None:
+            return None
+        if len(ends) != 2 or ends[0] > ends[1]:
+            self.wrong("clip must be two numbers, the smaller first")
+            return None
+        return ends[0], ends[1]
+
     def edges(self) -> tuple[float, ...] | None:
         """The edges that the schema gives itself."""
         return self._numbers("edges", self._entries["edges"]) if "edges" in self else None

@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Bytes, Elements
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.formats.field_values import (
     EMPTY,
@@ -35,7 +35,7 @@ from neocpu.ingest.formats.fields import (
     split_text,
 )
 from neocpu.ingest.formats.parsed import Parsed
-from neocpu.ingest.formats.schema import TIME_KINDS, CategoryField, LabelField, Schema
+from neocpu.ingest.formats.schema import TIME_KINDS, CategoryField, DenseField, LabelField, Schema
 from neocpu.ingest.formats.times import time_codes
 from neocpu.ingest.formats.vectors import Vectors
 from neocpu.kernels.logs import tokenize
@@ -288,7 +288,10 @@ class _Block:
 
     def numbers(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Dense columns before any transform, f64[n, Nd], and which of them are not empty."""
-        dense = [self.values[key] for _, key in self.parser.dense]
+        dense = [
+            (_clipped(number, *self.values[key]), self.values[key][1])
+            for number, key in self.parser.dense
+        ]
         shape = (self.lines, len(dense))
         numbers = np.array([values for values, _ in dense], np.float64).T.reshape(shape)
         present = np.array([status == 0 for _, status in dense], bool).T.reshape(shape)
@@ -306,6 +309,7 @@ class _Block:
         numbers = np.empty((len(dense), kept), np.float64)
         for i, (number, key) in enumerate(dense):
             values, status = self.values[key]
+            values = _clipped(number, values, status)
             empty = status > 0 if keep is None else status[keep] > 0
             numbers[i] = values if keep is None else values[keep]
             missing[i] = np.count_nonzero(empty)
@@ -351,3 +355,11 @@ def _kept(bags: BagColumn, keep: NDArray[np.bool_] | None) -> BagColumn:
     return BagColumn(
         bags.codes[items], bags.lengths[keep], None if bags.weights is None else bags.weights[items]
     )
+
+
+def _clipped(number: DenseField, values: Elements, status: Bytes) -> Elements:
+    """The numbers of a column, those that are not empty within its range."""
+    if number.clip is None:
+        return values
+    clipped: Elements = np.where(status > 0, values, np.clip(values, *number.clip))
+    return clipped

@@ -40,6 +40,7 @@ FORMAT = "neocpu-scorer"
 VERSION = 1
 INTERACTIONS_VERSION = 2  # where interactions are others than those of version 1
 KINDS_VERSION = 3  # where vectors are composed
+CLIP_VERSION = 4  # where numbers are moved into a range
 EXPORTED = ("copy", "add", "multiply", "project")  # operations that exported models have
 
 
@@ -185,7 +186,7 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> Facts:
     model = _model(config, len(facts.dense))
     return {
         "format": FORMAT,
-        "version": _version(model),
+        "version": _version(model, facts.dense),
         "step": file.step,
         "digest": file.digest,
         "seed": str(seed),
@@ -207,13 +208,16 @@ def _dense_card(column: DenseField) -> Facts:
     one = replace(column, column=column.name) if column.width else column
     card = asdict(one)
     # files that were exported before these keys existed stay what they are
-    for key in ("width", "item", "separator", *(["invalid"] if column.invalid == "error" else [])):
+    unused = ["invalid"] * (column.invalid == "error") + ["clip"] * (column.clip is None)
+    for key in ("width", "item", "separator", *unused):
         del card[key]
     return card
 
 
-def _version(model: Mapping[str, object]) -> int:
-    """The first version of a reader that knows all of a model."""
+def _version(model: Mapping[str, object], dense: Sequence[DenseField]) -> int:
+    """The first version of a reader that knows all of a model and its dense columns."""
+    if any(column.clip for column in dense):
+        return CLIP_VERSION
     if "parts" in model:
         return KINDS_VERSION
     return INTERACTIONS_VERSION if "first_order" in model else VERSION

@@ -186,6 +186,11 @@ class _Builder:
         zero = graph.constant(0, np.float64)
         missing = graph.node("IsNaN", dense)
         wide = graph.node("Where", missing, zero, graph.cast(dense, np.float64))
+        if any(column.clip for column in columns):
+            ends = np.array([column.clip or (-np.inf, np.inf) for column in columns]).T
+            clipped = graph.node("Max", wide, graph.constant(ends[0], np.float64))
+            clipped = graph.node("Min", clipped, graph.constant(ends[1], np.float64))
+            wide = graph.node("Where", missing, zero, clipped)
         squashed = [column.transform == "log1p" for column in columns]
         if any(squashed):
             # ONNX has no log1p; in fp64 log(1 + x) is as good for what becomes fp32.

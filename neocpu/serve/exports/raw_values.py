@@ -225,6 +225,8 @@ class RawValues:
         """Dense inputs of the model, float32[B, n]: transformed; 0 where they are missing."""
         numbers = self.numbers(columns)
         for i, column in enumerate(self.card["dense"]):
+            if column.get("clip"):
+                numbers[:, i] = np.clip(numbers[:, i], *column["clip"])
             if column["fitted"]:
                 mean, deviation = column["fitted"]
                 numbers[:, i] = (numbers[:, i] - mean) / deviation

@@ -31,7 +31,7 @@ except ImportError:  # copied beside this file
 
 LOW = 0xFFFFFFFF
 FORMAT = "neocpu-scorer"
-VERSION = 3
+VERSION = 4
 TORCH_TYPES = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,

@@ -40,10 +40,10 @@ class Measurements:
         self._window = Window(WINDOW)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
 
-    def add(self, outcome: Outcome) -> None:
-        """Remember this rank's part of one batch."""
+    def add(self, outcome: Outcome, step: int) -> None:
+        """Remember this rank's part of the batch of a step."""
         self._window.add(outcome.prediction, outcome.labels, outcome.loss)
-        self.log.add(outcome)
+        self.log.add(outcome, step)
 
     def forget(self) -> None:
         """The run takes steps again: what was remembered of them counts no more."""
@@ -52,10 +52,12 @@ class Measurements:
         self.log.forget()
         self._report.take_again()
 
-    def log_training(self, step: int, samples: int) -> None:
+    def log_training(self, step: int, samples: int, world: World) -> None:
         """A line of metrics.jsonl on the last training batches. Collective."""
         metrics = self.log.metrics(self._comm)
-        pace = self.log.pace(step)
+        if spike := self.log.spike():
+            self._report.tell(f"warning: {spike}")
+        pace = self.log.pace(step) | world.step.soundness.norms()
         self._report.note(self._pace_text(step, pace))
         self._report.metrics(step, samples, "train", metrics, pace, shown=False)
 
@@ -78,6 +80,7 @@ class Measurements:
             known = {}
         metrics = dict(known)
         loss = self._config.model.loss
+        norms = world.step.soundness.norms()  # before what is scored takes the model's buffers
         if not metrics:
             metrics["train"] = self._window.metrics(loss, self._comm)
         for name in names:
@@ -92,7 +95,7 @@ class Measurements:
         pace = self.log.pace(step)
         self._report.note(f"measured {', '.join(metrics)}; {self._pace_text(step, pace)}")
         for name in [name for name in metrics if name not in known]:
-            extra: Tree | None = pace if name == "train" else None
+            extra: Tree | None = pace | norms if name == "train" else None
             self._report.metrics(step, samples, name, metrics[name], extra)
         if "valid" in metrics and "valid" not in known:
             every = self._config.eval.every_steps

@@ -343,7 +343,7 @@ class Trainer:
             self._left_out(steps, outcome.fault)
         else:
             self._mishaps.sound()
-            self._measurements.add(outcome)
+            self._measurements.add(outcome, self.steps_taken + 1)
         self.steps_taken += 1
         self.samples += batch.samples
         self._clock.stop(batch.samples)
@@ -361,7 +361,8 @@ class Trainer:
 
     def _log_training(self) -> None:
         """A line of metrics.jsonl on the last training batches, which costs next to nothing."""
-        self._measurements.log_training(self.steps_taken, self.samples)
+        assert self.world is not None
+        self._measurements.log_training(self.steps_taken, self.samples, self.world)
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""

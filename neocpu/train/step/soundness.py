@@ -17,7 +17,7 @@ import numpy as np
 
 from neocpu.core.errors import TrainingError
 from neocpu.core.jagged import KJT
-from neocpu.core.trees import rank_samples
+from neocpu.core.trees import leaf_cuts, rank_leaves, rank_samples
 from neocpu.core.types import Floats, Ints
 from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.sharding.entries import key_columns
@@ -26,6 +26,7 @@ from neocpu.tables.embedding.distinct_bags import expand
 from neocpu.tables.embedding.overflow import RISK, peak
 from neocpu.tables.specs.specs import bags
 from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.step.gradient_norm import GradientNorm, pooled_norm
 from neocpu.train.step.turn import BatchLike, DenseGradient, Turn
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class Soundness:
         self._keys = bags(env.plan.tables)
         self._columns = key_columns(env.plan.tables, model.first_column)
         self._parameters = model.layout.parameter_sizes()
+        self._norm = GradientNorm([*self._parameters.values()])
+        self._turn: Turn | None = None  # the last that was taken, and its sums over all ranks
+        self._step = 0
+        self._summed: list[DenseGradient] = []
 
     # ---- before anything is written ----
 
@@ -142,6 +147,11 @@ class Soundness:
 
         Raises TrainingError, whatever the policy: they are written.
         """
+        if self._step != turn.step:
+            self._step = turn.step
+            self._summed = []
+        self._summed += gradients
+        self._turn = turn
         optimizer = self._optimizer
         for first, gradient in gradients:
             # a look at all states takes longer than the update
@@ -157,6 +167,26 @@ class Soundness:
                         f"step {turn.step}: {name} of {parameter} is not finite after the update; "
                         f"the largest number of the gradient was {largest:.3g}; {ADVICE}"
                     )
+
+    def norms(self) -> dict[str, float]:
+        """Norms of the gradients of the last step, before they were clipped. Collective.
+
+        `gradient_norm` is that of all dense parameters, `pooled_gradient_norm` that of the vectors
+        of tables, but where towers run apart.
+        """
+        turn = self._turn
+        if turn is None or turn.gradient is None:
+            return {}
+        env = self._embedding.env
+        share = None if self._towers is None else self._towers.share
+        norms = {"gradient_norm": self._norm.of(self._summed, share)}
+        if self._towers is None:
+            first, _ = rank_samples(env.comm.rank, env.comm.size, turn.batch.samples, env.leaves)
+            lo, hi = rank_leaves(env.comm.rank, env.comm.size, env.leaves)
+            cuts = [cut - first for cut in leaf_cuts(turn.batch.samples, env.leaves)[lo : hi + 1]]
+            vectors = turn.gradient[:, self._model.first_column :]
+            norms["pooled_gradient_norm"] = pooled_norm(vectors, cuts, env.comm)
+        return norms
 
     # ---- messages ----
 

@@ -70,7 +70,8 @@ class TrainStep:
     towers : where the model's towers run on their nodes. dynamic : the tables whose rows move
     (None: there is none).
 
-    Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
+    Attributes: buckets, the dense parameters by the backward stages that end with their gradients;
+    soundness, the checks of its numbers.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class TrainStep:
         self.dynamic = dynamic
         self._wire = options.wire
         self._clip = self._make_clip(options.clip_norm)
-        self._soundness = Soundness(model, embedding, optimizer, towers, dynamic, options.skips)
+        self.soundness = Soundness(model, embedding, optimizer, towers, dynamic, options.skips)
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
         self.buckets = self._make_buckets(options.bucket_bytes)
@@ -237,10 +238,10 @@ class TrainStep:
         prediction, loss = self.model.loss_gradient(batch.labels, batch.samples, weights)
         E = self._E[: batch.labels.size]
         # before the backward pass: no weight has met it yet
-        self._soundness.losses(turn, loss, E)
+        self.soundness.losses(turn, loss, E)
         for head, labels in self.model.with_heads(getattr(batch, "head_labels", None)):
             losses = head.loss_gradient(labels, batch.samples, weights)[1]
-            self._soundness.losses(turn, losses, E)
+            self.soundness.losses(turn, losses, E)
         turn.outcome = Outcome(prediction, batch.labels, loss)
 
     def node_gradients(self, samples: int) -> list[NodeGradient]:
@@ -265,7 +266,7 @@ class TrainStep:
 
     def _backward_lower(self, turn: Turn) -> None:
         turn.gradient = self.model.backward_lower()
-        self._soundness.pooled(turn)
+        self.soundness.pooled(turn)
 
     def _send_gradients(self, turn: Turn) -> Waitable:
         assert turn.gradient is not None
@@ -290,7 +291,7 @@ class TrainStep:
         # a model in one bucket has nothing to sum early
         if bucket.parameters.start == bucket.parameters.stop:
             return None
-        self._soundness.spoil(turn, [flat[bucket.parameters] for flat in self._nodes.values()])
+        self.soundness.spoil(turn, [flat[bucket.parameters] for flat in self._nodes.values()])
         turn.sums[name] = self.start_sum(bucket)
         return turn.sums[name]
 
@@ -302,7 +303,7 @@ class TrainStep:
     def _update(self, turn: Turn) -> None:
         assert turn.update is not None and turn.outcome is not None and turn.gradient is not None
         # the first to write: what ranks agree on is known before
-        if self._soundness.skips and self._soundness.agree(turn, self._gradients(turn, *BUCKETS)):
+        if self.soundness.skips and self.soundness.agree(turn, self._gradients(turn, *BUCKETS)):
             turn.outcome = replace(turn.outcome, fault=turn.fault)
             return
         if self.dynamic is not None:
@@ -342,11 +343,11 @@ class TrainStep:
             # the norm is of all dense parameters, those of other nodes' towers included
             share = None if self.towers is None else self.towers.share
             updated = self._clip.scaled(gradients, share)
-        self._soundness.gradients(turn, gradients)
+        self.soundness.gradients(turn, gradients)
         for first, gradient in updated:
             part = slice(first, first + gradient.size)
             self.optimizer.step(gradient, turn.step, part)
-        self._soundness.states(turn, gradients)
+        self.soundness.states(turn, gradients)
 
 
 class Steps:
