@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from neocpu.cli.screen.options import as_record, ranks_option, set_option
-from neocpu.cli.screen.outlive import outlive
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.kernels.compile.choice import FAMILIES, use
 from neocpu.parallel.transport.comm import SingleComm
@@ -133,6 +132,8 @@ def train(
             "started, it or its scheduler starts again: docs/cluster.md"
         )
     if not launched() and (shown.restarts or (ranks or 1) > 1):
+        from neocpu.cli.screen.outlive import outlive
+
         folder = out or default_folder(config, resume, SingleComm())
         outlive(ranks or 1, folder, resume, shown.restarts)
     with held_signals():
