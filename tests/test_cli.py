@@ -222,7 +222,8 @@ def test_train_starts_ranks_again_with_its_own_words(
     [
         (
             "train c.toml --ranks 2 --restarts 3 --trace t.json --trace-steps 7 --force"
-            " --kernels plain --metrics wandb --metrics tensorboard --logs l --dry-run --set a.b=1 --set c=[2,3]"
+            " --kernels plain --metrics wandb --metrics tensorboard --logs l --dry-run"
+            " --set a.b=1 --set c=[2,3]"
         ),
         "online c.toml a.h5 b.h5 --ranks 2 --out x --resume --set a=",
         "search c.toml --ranks 2 --out x --resume --set a=1",

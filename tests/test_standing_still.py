@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.core.errors import EnvironmentProblem
+from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 from neocpu.parallel.transport.pulse import Pulse
 from neocpu.parallel.watch.rank_page import RankPage, RankState, page_path
@@ -20,8 +21,12 @@ from neocpu.parallel.watch.stillness import Stillness
 from neocpu.parallel.watch.supervisor import Ending, Talk, supervise
 from neocpu.parallel.watch.watchdog import STATUS
 from neocpu.parallel.watch.words import Member, describe
+from neocpu.train.config import config as configs
 from neocpu.train.run import survival
-from neocpu.train.run.survival import Survivor, restarts_of
+from neocpu.train.run.folder import restarts_of
+from neocpu.train.run.survival import Survivor
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.watch.results import RANKS
 
 ROOT = Path(__file__).resolve().parent.parent
 try:
@@ -36,7 +41,7 @@ def run_job(
     tmp_path: Path, deed: str, capfd: pytest.CaptureFixture[str]
 ) -> tuple[Ending, str, dict[int, int]]:
     """(how it ended, what was printed, processes by rank) of a job of two ranks."""
-    record = tmp_path / survival.RANKS
+    record = tmp_path / RANKS
     command, environment = mpiexec_command(2, ["-m", "tests.standing_main", deed, str(record)])
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     ending = supervise(command, environment, record)
@@ -99,7 +104,7 @@ def test_the_rank_that_was_killed_is_named_and_one_that_failed_speaks_for_itself
     assert len(told) == 1
     assert f"rank 1 on {ending.host} (process {processes[1]}) was killed by SIGKILL" in told[0]
     assert "of step " in told[0] and told[0].endswith("go on with: neocpu train x --resume")
-    token = json.loads((tmp_path / survival.RANKS).read_text())["token"]
+    token = json.loads((tmp_path / RANKS).read_text())["token"]
     assert not page_path(token).exists()
     ending, text, _ = run_job(tmp_path, "early", capfd)
     assert ending.signal == 9 and not text
@@ -110,7 +115,7 @@ def test_the_rank_that_was_killed_is_named_and_one_that_failed_speaks_for_itself
 
 @needs_mpi
 def test_a_job_ends_with_its_supervisor(tmp_path: Path) -> None:
-    record = tmp_path / survival.RANKS
+    record = tmp_path / RANKS
     code = (
         "import sys; from pathlib import Path;"
         "from neocpu.parallel.watch.supervisor import supervise;"
@@ -204,7 +209,7 @@ def test_a_run_goes_on_as_often_as_it_may_and_notes_why(
     checkpoints = [None, Path("step-00000010.h5"), Path("step-00000010.h5"), None, None]
     monkeypatch.setattr(survival, "_newest", lambda out: checkpoints.pop(0))
     slept: list[float] = []
-    monkeypatch.setattr(survival.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     endings = [Ending(9, signal=9, process=1, host="a"), Ending(1, stalled=True), Ending(0)]
     resumed: list[bool] = []
 
@@ -240,6 +245,54 @@ def test_only_what_nobody_has_to_mend_is_started_again(
         status
     )
     assert len(told) == lines and not restarts_of(tmp_path)
+
+
+@needs_mpi
+def test_a_run_goes_on_by_itself_to_the_same_digest(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    job = tmp_path / "job.toml"
+    job.write_text(FAMILIES[MAIN].toml(tmp_path))
+    keys = ["training.steps=60", "training.epochs=1000", "checkpoint.every_steps=3"]
+    expected = Trainer(configs.load(job, keys), None, tmp_path / "whole").run()["digest"]
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "neocpu", "train", str(job), "--ranks", "2"]
+    command += ["--restarts", "3", "--out", str(out)]
+    command += [word for key in keys for word in ("--set", key)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not [*out.glob("checkpoints/step-*.h5")]:
+        assert run.poll() is None
+        time.sleep(0.02)
+    ranks = json.loads((out / RANKS).read_text())["ranks"]
+    os.kill(ranks[1]["process"], signal.SIGKILL)
+    _, errors = run.communicate(timeout=240)
+    assert run.returncode == 0, errors
+    summary = json.loads((out / "run.json").read_text())
+    assert summary["digest"] == expected
+    assert [each["reason"] for each in summary["restarts"]] == [
+        each["reason"] for each in restarts_of(out)
+    ]
+    assert f"process {ranks[1]['process']}) was killed by SIGKILL" in errors
+
+
+def test_checkpoints_come_by_minutes_and_change_no_bit(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    job = tmp_path / "job.toml"
+    job.write_text(FAMILIES[MAIN].toml(tmp_path))
+    keys = ["training.steps=4", "training.epochs=9", "checkpoint.every_steps=0"]
+    digests = []
+    for name, minutes in (("end", "0"), ("often", "1e-9")):
+        config = configs.load(job, [*keys, f"checkpoint.every_minutes={minutes}"])
+        digests.append(Trainer(config, None, tmp_path / name).run()["digest"])
+    assert digests[0] == digests[1]
+    names = [
+        sorted(path.stem for path in tmp_path.glob(f"{name}/checkpoints/*.h5"))
+        for name in ("end", "often")
+    ]
+    assert names == [["step-00000004"], ["step-00000003", "step-00000004"]]
+    narrow = ["memory.placement=hbm_over_ddr", "memory.cache_format=fp32", "memory.hbm=100_000"]
+    narrow += ["model.embedding_format=int8", "checkpoint.every_minutes=5"]
+    with pytest.raises(ConfigError, match="bits would depend on the clock"):
+        configs.load(job, narrow)
 
 
 # ---- pieces ----

@@ -26,7 +26,7 @@ from neocpu.train.before.room import PlannedRun, check_room, remove_row_files, r
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.config.config import Config
 from neocpu.train.run.evaluate import grouping_of, metrics_of, score
-from neocpu.train.run.folder import RunLock
+from neocpu.train.run.folder import RunLock, restarts_of
 from neocpu.train.run.patience import Patience
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.summary import sent_matrix, summarise
@@ -386,6 +386,8 @@ class Trainer:
         summary |= verdict(self.config, splits, metrics, self.comm, self.report.tell)
         summary["sent"] = sent_matrix(traffic, self.comm.ranks_per_node)
         summary["exchanges"] = self._watch.report()
+        if restarts := restarts_of(self.out):
+            summary["restarts"] = restarts
         if self._machine is not None:
             from neocpu.train.watch.on_machine import report_on_machine
 
