@@ -122,7 +122,7 @@ def test_training_loads_only_what_its_config_uses(tmp_path: Path) -> None:
     command = ["train", str(TINY), "--set", "training.steps=2", "--set", "training.threads=1"]
     loaded_modules(*command, "--out", str(tmp_path / "first"))  # converts the log, compiles kernels
     modules = loaded_modules(*command, "--out", str(tmp_path / "second"))
-    assert len(modules) <= 227
+    assert len(modules) <= 228
     unused = {
         "neocpu.ingest.dataset.convert",
         "neocpu.ingest.dataset.vocabulary",
@@ -249,12 +249,43 @@ def test_train_with_ranks_stays_mpiexecs_parent(
     assert command[command.index("-n") + 1] == "3"
 
 
+def test_train_starts_ranks_again_with_its_own_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from neocpu.cli import train
+    from neocpu.parallel.watch import supervisor
+    from neocpu.train.run import survival
+
+    commands: list[list[str]] = []
+    endings = [supervisor.Ending(9, signal=9, process=1, host="a"), supervisor.Ending(0)]
+
+    def supervise(command: list[str], environment: object, record: Path) -> supervisor.Ending:
+        assert record == tmp_path / "ranks.json"
+        commands.append(command[1:])
+        return endings[len(commands) - 1]
+
+    monkeypatch.setattr(supervisor, "supervise", supervise)
+    monkeypatch.setattr(train, "launched", lambda: False)
+    monkeypatch.setattr(survival, "FIRST_PAUSE", 0.0)
+    words = ["train", str(TINY), "--ranks", "3", "--out", str(tmp_path)]
+    words += ["--set", "training.steps=1"]
+    with pytest.raises(SystemExit) as end:
+        run([*words, "--restarts", "2"])
+    assert end.value.code == 0
+    # without --restarts: it is this process that starts them again
+    ranks = ["-n", "3", sys.executable, "-m", "neocpu"]
+    assert commands == [[*ranks, *words], [*ranks, *words, "--resume"]]
+    with pytest.raises(ConfigError, match="its scheduler starts again"):
+        monkeypatch.setattr(train, "launched", lambda: True)
+        run([*words, "--restarts", "2"])
+
+
 @pytest.mark.parametrize(
     "words",
     [
         (
-            "train c.toml --ranks 2 --hosts a,b:3 --trace t.json --trace-steps 7 --force"
-            " --kernels plain --metrics wandb --metrics tensorboard --logs l --dry-run"
+            "train c.toml --ranks 2 --hosts a,b:3 --restarts 3 --trace t.json --trace-steps 7"
+            " --force --kernels plain --metrics wandb --metrics tensorboard --logs l --dry-run"
             " --set a.b=1 --set c=[2,3]"
         ),
         "online c.toml a.h5 b.h5 --ranks 2 --out x --resume --set a=",

@@ -54,7 +54,17 @@ FIRST: dict[str, tuple[str, ...]] = {
 }
 LAST: dict[str, tuple[str, ...]] = {
     "promise": ("promise", "readme", "calibrate", "balance", "hosts"),
-    "mpiexec": ("resume", "spmd", "launch", "slurm", "signals", "comm", "doctor", "emulation"),
+    "mpiexec": (
+        "resume",
+        "spmd",
+        "launch",
+        "slurm",
+        "signals",
+        "comm",
+        "doctor",
+        "emulation",
+        "standing_still",
+    ),
 }
 
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less
@@ -86,6 +96,7 @@ LONG = frozenset(
         "promise::test_one_digest_without_avx512",
         "quality",
         "resume::test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched",
+        "standing_still::test_a_run_whose_ranks_are_killed_ends_by_itself_with_the_digest_of_an_untouched_one",
         "resume::test_runs_killed_at_any_instant_end_as_if_untouched",
     }
 )

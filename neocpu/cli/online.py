@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 
 from neocpu.cli.screen.options import Launch, ranks_option, set_option
-from neocpu.cli.screen.outlive import outlive
 from neocpu.cli.train import default_folder, show_summary
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
@@ -52,6 +51,8 @@ def online(
     """
     settings = configs.load(config, overrides)
     if launch.starts_ranks:
+        from neocpu.cli.screen.outlive import outlive
+
         outlive(launch, folder or default_folder(config, resume, SingleComm()), resume)
     with held_signals():
         parallel = settings.parallel

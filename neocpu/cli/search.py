@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from neocpu.cli.screen.options import Launch, ranks_option, set_option
-from neocpu.cli.screen.outlive import outlive
 from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
 from neocpu.train.config import config as configs
 from neocpu.train.search.space import space_of
@@ -50,6 +49,8 @@ def search(
     space_of(settings)  # refused before ranks start
     folder = folder or Path("searches") / config.stem
     if launch.starts_ranks:
+        from neocpu.cli.screen.outlive import outlive
+
         outlive(launch, folder, resume)
     with held_signals():
         comm = get_comm(

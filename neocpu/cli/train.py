@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from neocpu.cli.screen.options import Launch, as_record, ranks_option, set_option
-from neocpu.cli.screen.outlive import outlive
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.cores import available
 from neocpu.kernels.compile.choice import FAMILIES, use
@@ -135,6 +134,8 @@ def train(
             "started, it or its scheduler starts again: docs/cluster.md"
         )
     if launch.starts_ranks or (shown.restarts and not launched()):
+        from neocpu.cli.screen.outlive import outlive
+
         folder = out or default_folder(config, resume, SingleComm())
         outlive(launch, folder, resume, shown.restarts)
     with held_signals():

@@ -38,11 +38,9 @@ class Ends:
                 self._poll.register(file, select.EPOLLIN)
 
     def wait(self, seconds: float) -> int | None:
-        """The number of a process that has ended, each once, in order; 0: none; None: closed."""
+        """The number of a process that has ended, each once, in order; 0: none; None: woken."""
         ended = [file for file, _ in self._poll.poll(seconds)]
         if self._wake in ended:
-            for file in (self._wake, *self._of_file):
-                os.close(file)
             return None
         if not ended:
             return 0
@@ -52,6 +50,12 @@ class Ends:
         os.close(ended[0])
         return process
 
+    def wake(self) -> None:
+        """Let whoever waits return."""
+        os.write(self._waker, b" ")
+
     def close(self) -> None:
-        """Wake whoever waits; it closes the rest."""
-        os.close(self._waker)
+        """Nobody waits any more."""
+        self._poll.close()
+        for file in (self._wake, self._waker, *self._of_file):
+            os.close(file)

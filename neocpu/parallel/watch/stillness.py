@@ -56,27 +56,41 @@ class Stillness:
     def _at_work(self, passed: float) -> bool:
         """Did this process, and those that it started, compute, read or write meanwhile?"""
         seconds, size = self._work
-        self._work = _work(os.getpid())
+        self._work = _work()
         return (
             self._work[0] - seconds > AT_WORK * passed
             or self._work[1] - size > BYTES_AT_WORK * passed
         )
 
 
-def _work(process: int) -> tuple[float, int]:
-    """Seconds of cores, and bytes read and written, of a process and those that it started."""
-    folder = Path(f"/proc/{process}")
-    if not (stat := process_fields(folder)):
-        return time.monotonic(), 0  # another system than Linux: it is always at work
-    seconds = sum(map(int, stat[11:15])) / os.sysconf("SC_CLK_TCK")
-    size = 0
+def _work() -> tuple[float, int]:
+    """Seconds of cores, and bytes read and written, of this process, but for the calling thread,
+    and of those that it started.
+    """
+    # to the microsecond, where the system's list of processes counts hundredths of a second
+    own = time.process_time() - time.thread_time()
+    seconds, size = _listed_work(os.getpid())
+    return own + seconds, size - _bytes(Path("/proc/thread-self"))
+
+
+def _bytes(folder: Path) -> int:
+    """Read and written by a process or thread; 0 where that cannot be told."""
     with suppress(OSError, ValueError):
-        lines = (folder / "io").read_text().split()
-        size = sum(map(int, lines[1:4:2]))
+        words = (folder / "io").read_text().split()
+        return sum(map(int, words[1:4:2]))
+    return 0
+
+
+def _listed_work(process: int, started: bool = False) -> tuple[float, int]:
+    """Bytes of a process and those that it started, and the seconds of the latter."""
+    folder = Path(f"/proc/{process}")
+    stat = process_fields(folder)
+    seconds = sum(map(int, stat[11:15])) / os.sysconf("SC_CLK_TCK") if started and stat else 0.0
+    size = _bytes(folder)
     with suppress(OSError):
         for thread in (folder / "task").iterdir():
             for child in (thread / "children").read_text().split():
-                more_seconds, more_size = _work(int(child))
+                more_seconds, more_size = _listed_work(int(child), started=True)
                 seconds += more_seconds
                 size += more_size
     return seconds, size

@@ -241,6 +241,7 @@ def _look_for_first(record: Path, ending: Ending, mpiexec: "subprocess.Popen[byt
         ends = Ends(list(ranks))
         while not (process := ends.wait(60.0)):
             pass
+        ends.close()
         ending.first = (ranks[process]["rank"], ranks[process]["host"], process)
 
 
@@ -249,14 +250,15 @@ def _relay(
 ) -> None:
     """Hand on a stream's lines, but the launcher's."""
     talk = Talk(ending)
-    for data in stream:
-        line = data.decode(errors="replace")
-        if line.startswith(ERROR + STALLED) and not ending.stalled:
-            ending.stalled = True
-            end = threading.Timer(GRACE, _end, (mpiexec,))
-            end.daemon = True
-            end.start()
-        _write(out, "".join(talk.ranks_lines(line)))
+    with stream:
+        for data in stream:
+            line = data.decode(errors="replace")
+            if line.startswith(ERROR + STALLED) and not ending.stalled:
+                ending.stalled = True
+                end = threading.Timer(GRACE, _end, (mpiexec,))
+                end.daemon = True
+                end.start()
+            _write(out, "".join(talk.ranks_lines(line)))
     _write(out, "".join(talk.rest()))
 
 

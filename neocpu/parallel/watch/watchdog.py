@@ -81,8 +81,9 @@ class Watchdog:
 
     def stop(self) -> None:
         """Watch no more."""
-        self._ends.close()
+        self._ends.wake()
         self._thread.join()
+        self._ends.close()
         self._pulse.doing = OVER
         self._page.write(self._state(0.0))
         if self._listener is not None:

@@ -149,6 +149,7 @@ def tables(run: Run) -> list[TextTable]:
             _traffic(summary),
             _tiers(summary),
             _memory(summary),
+            _restarts(summary),
             _rest(summary),
         )
         if table.rows
@@ -215,6 +216,15 @@ def _memory(summary: JsonObject) -> TextTable:
     ranks: Sequence[int] = summary.get("memory_of_ranks") or ()
     rows = [[f"rank {rank}", bytes_text(size)] for rank, size in enumerate(ranks[:MOST_RANKS])]
     return TextTable("Memory", "the most that each rank's process had", ["rank", "peak"], rows)
+
+
+def _restarts(summary: JsonObject) -> TextTable:
+    rows = [
+        [str(each.get("time")), str(each.get("checkpoint") or "step 0"), str(each.get("reason"))]
+        for each in summary.get("restarts") or ()
+    ]
+    note = "the run went on by itself (--restarts)"
+    return TextTable("Restarts", note, ["when", "from", "why"], rows)
 
 
 def _rest(summary: JsonObject) -> TextTable:

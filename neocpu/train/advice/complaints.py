@@ -47,6 +47,18 @@ def advise(config: Config, data: "Dataset", steps: int, tell: Callable[[str], No
         tell(f"note: {line}")
 
 
+def warn_of_leaves(config: Config, ranks: int, tell: Callable[[str], None]) -> None:
+    """Say so where some ranks have no samples of a batch."""
+    leaves = config.training.leaves
+    if ranks > leaves:
+        enough = 1 << (ranks - 1).bit_length()
+        tell(
+            f"warning: {ranks} ranks but training.leaves = {leaves}: {ranks - leaves} of them "
+            "get no samples and only hold rows of tables. Take fewer ranks, or set "
+            f"training.leaves = {enough}, which changes the digest"
+        )
+
+
 def _distinct_values(config: Config, data: "Dataset") -> dict[str, int]:
     """Feature -> distinct values in the first samples; one at a time, for the sake of memory."""
     samples = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)

@@ -3,7 +3,7 @@
 The run's config, put as the questions that `plan/` answers. Every rank gets the same answers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -288,14 +288,3 @@ def table_lines(config: Config, plan: Plan, memory: MemoryPlan) -> Iterator[str]
         from neocpu.plan.cost.capacity import placement_lines
 
         yield from placement_lines(plan, memory, config.optimizer.sparse.state_floats)
-
-
-def warn_of_leaves(leaves: int, ranks: int, tell: Callable[[str], None]) -> None:
-    """Say so where some ranks have no samples of a batch."""
-    if ranks > leaves:
-        enough = 1 << (ranks - 1).bit_length()
-        tell(
-            f"warning: {ranks} ranks but training.leaves = {leaves}: {ranks - leaves} of them get "
-            "no samples and only hold rows of tables. Take fewer ranks, or set "
-            f"training.leaves = {enough}, which changes the digest"
-        )

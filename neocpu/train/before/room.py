@@ -43,7 +43,9 @@ class PlannedRun:
 
     @property
     def saves(self) -> int:
-        """Checkpoints that it writes."""
+        """Checkpoints that it writes, at most."""
+        if self.config.checkpoint.every_minutes:
+            return max(self.steps, 1)
         interval = self.config.checkpoint.every_steps
         return -(-self.steps // interval) if interval else 1
 

@@ -302,9 +302,17 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
     _check_together(reader, config, begun)
     try:
         placements = choose_placements([table.name for table in tables], config.memory.placement)
-        return replace(config, tables=with_caches(tables, placements, config.memory.cache_format))
+        config = replace(config, tables=with_caches(tables, placements, config.memory.cache_format))
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error
+    narrow = any(table.cache_format for table in config.tables)
+    if config.checkpoint.every_minutes and narrow:
+        raise reader.wrong(
+            "checkpoint.every_minutes",
+            "a checkpoint rounds rows that are narrower than their caches, so bits would depend on "
+            "the clock; set every_steps instead",
+        )
+    return config
 
 
 def _check_together(reader: Reader, config: Config, begun: bool) -> None:

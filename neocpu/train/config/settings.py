@@ -192,6 +192,9 @@ class CheckpointConfig:
     """When checkpoints are written, and what they hold.
 
     every_steps : steps from one to the next (0: only at the end).
+    every_minutes : minutes from one to the next, however many steps they are (0: only by steps).
+        They change no bit, but where rows are narrower than their caches (docs/memory.md), for
+        which they are refused.
     every_files : files from one to the next in `neocpu online` (0: only at the end).
     keep : newest ones that stay.
     full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are
@@ -204,6 +207,7 @@ class CheckpointConfig:
     """
 
     every_steps: int = 0
+    every_minutes: float = 0.0
     every_files: int = 1
     keep: Annotated[int, Limits(least=1)] = 2
     full_every: int = 0

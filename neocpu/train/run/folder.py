@@ -7,6 +7,7 @@ exclusively instead, and a holder that is seen to be dead is put aside.
 
 import contextlib
 import errno
+import json
 import os
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from neocpu.core.errors import NeocpuError, TrainingError
+from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.storage.lock import UNSUPPORTED, claim, holder
 from neocpu.train.checkpoint.folder import checkpoints
@@ -23,6 +25,7 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
+RESTARTS = "restarts.jsonl"  # a line for each restart of the run (`survival.py`)
 LOCK = "lock"
 HELD = "lock.held"  # where file locks do not work
 # seconds that a run that goes on waits for the folder: after a kill, ranks may take a moment to end
@@ -42,6 +45,16 @@ UNFINISHED = (
 def has_results(out: Path) -> Path | None:
     """A file that a run left in this folder, if there is one."""
     return next((path for pattern in RESULTS for path in out.glob(pattern)), None)
+
+
+def restarts_of(out: Path) -> list[JsonObject]:
+    """The restarts of a run, oldest first: time, reason, checkpoint (null: step 0), pause."""
+    restarts = []
+    with contextlib.suppress(OSError):
+        for line in (out / RESTARTS).read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):
+                restarts.append(json.loads(line))
+    return restarts
 
 
 def in_use(out: Path) -> bool:

@@ -4,6 +4,7 @@ A checkpoint is begun after a step and is safe once all ranks have written it, o
 later. A crash in between costs all steps since the one before.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -37,6 +38,9 @@ class Recovery:
         self._data = data
         self._clock = clock
         self._pulse = world.comm.sent.pulse
+        self._every_steps = config.every_steps
+        self._every_seconds = 60.0 * config.every_minutes
+        self._begun_time = time.monotonic()  # of the newest checkpoint, or of this object
         policy = SavingPolicy(
             keep=config.keep,
             full_every=config.files_until_full(memory is not None and memory.over_ssd),
@@ -91,6 +95,15 @@ class Recovery:
         self._safe = step
         return step
 
+    def step_is_due(self, step: int) -> bool:
+        """Is there to be a checkpoint after this step, by its number?"""
+        return bool(self._every_steps) and step % self._every_steps == 0
+
+    def minutes_are_due(self, step: int) -> bool:
+        """Is there to be one by this rank's clock? Ranks have to agree on that."""
+        late = time.monotonic() - self._begun_time >= self._every_seconds
+        return bool(self._every_seconds) and late and step != self._begun and step > 0
+
     def save(self, step: int, last: bool = False) -> None:
         """Begin a checkpoint of the state after `step` steps, if there is none yet.
 
@@ -103,6 +116,7 @@ class Recovery:
         if self._patience is not None and self._patience.limit:
             self._saver.note(NOTE, self._patience.to_note())
         self.digest = self._saver.save(step, last)
+        self._begun_time = time.monotonic()
         self._begun = step
         # a checkpoint holds the state of this moment, whenever it is complete
         self._begun_at = self._clock.seconds

@@ -22,9 +22,9 @@ from neocpu.parallel.watch.rank_page import last_words, page_path, remove_page
 from neocpu.parallel.watch.supervisor import Ending
 from neocpu.parallel.watch.watchdog import STATUS
 from neocpu.train.checkpoint.folder import FOLDER
+from neocpu.train.run.folder import RESTARTS
 from neocpu.train.watch.results import RANKS
 
-LOG = "restarts.jsonl"
 # seconds until a run goes on: twice as many after each end without a newer checkpoint
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 300.0
@@ -95,18 +95,8 @@ class Survivor:
             "checkpoint": newest.name if newest else None,
             "pause": pause,
         }
-        with suppress(OSError), open(self.out / LOG, "a", encoding="utf-8") as file:
+        with suppress(OSError), open(self.out / RESTARTS, "a", encoding="utf-8") as file:
             file.write(json.dumps(facts) + "\n")
-
-
-def restarts_of(out: Path) -> list[JsonObject]:
-    """The restarts of a run, oldest first: time, reason, checkpoint (null: step 0), pause."""
-    restarts = []
-    with suppress(OSError):
-        for line in (out / LOG).read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):
-                restarts.append(json.loads(line))
-    return restarts
 
 
 def _killed(ending: Ending, record: JsonObject, token: str) -> str:

@@ -20,7 +20,7 @@ from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.transport.sent import sum_traffic
 from neocpu.tables.embedding.memory_plan import MemoryPlan
-from neocpu.train.advice.complaints import advise
+from neocpu.train.advice.complaints import advise, warn_of_leaves
 from neocpu.train.before.beginning import Beginning, begin
 from neocpu.train.before.datasets import Splits, open_splits
 from neocpu.train.before.plans import (
@@ -28,13 +28,12 @@ from neocpu.train.before.plans import (
     memory_plan,
     plans_in_seconds,
     table_lines,
-    warn_of_leaves,
 )
 from neocpu.train.before.room import PlannedRun, check_room, remove_row_files, row_folder
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.config.config import Config
 from neocpu.train.run.evaluate import grouping_of
-from neocpu.train.run.folder import RunLock
+from neocpu.train.run.folder import RunLock, restarts_of
 from neocpu.train.run.measurements import Measurements
 from neocpu.train.run.mishaps import NOTE as MISHAPS
 from neocpu.train.run.mishaps import Mishaps, RollBack
@@ -42,7 +41,7 @@ from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.summary import sent_matrix, summarise
 from neocpu.train.run.verdict import verdict
 from neocpu.train.step.pipeline import look_ahead
-from neocpu.train.step.schedule import LOG_DUE, SIGNAL, STOP_ASKED, BatchSchedule, Stopped
+from neocpu.train.step.schedule import LOG_DUE, SAVE_DUE, SIGNAL, STOP_ASKED, BatchSchedule, Stopped
 from neocpu.train.step.step import Steps
 from neocpu.train.step.world import World, build
 from neocpu.train.watch.metrics import Metrics
@@ -147,7 +146,7 @@ class Trainer:
         # data before the plan: the batch size and the lookups follow from it
         splits = self._open(beginning)
         self.report.note("data are open")
-        warn_of_leaves(self.config.training.leaves, self.comm.size, tell)
+        warn_of_leaves(self.config, self.comm.size, self.report.tell)
         self._heed(stop)
         world, schedule = self._prepare(splits)
         self._heed(stop)
@@ -279,7 +278,6 @@ class Trainer:
         """All steps, with measurements and checkpoints in between."""
         total = schedule.total_steps
         measure_every = self.config.eval.every_steps
-        save_every = self.config.checkpoint.every_steps
         batches = schedule.batches(self.steps_taken)
         early = look_ahead(world.embedding.env.memory, self.config.memory)
         steps = world.step.over(batches, self.steps_taken + 1, early)
@@ -291,10 +289,14 @@ class Trainer:
                 recovery.poll(self.steps_taken)
                 # signals reach the ranks at different steps, so they agree before each one
                 with self._watch.counting():
-                    request = self.comm.largest(self._request(stop), what="stop signal")
+                    asked = self._request(stop, recovery)
+                    request = self.comm.largest(asked, what="stop signal")
                 # the sums of all ranks are needed, so the clock of one of them decides for all
                 if request == LOG_DUE:
                     self._log_training()
+                    continue
+                if request == SAVE_DUE:
+                    recovery.save(self.steps_taken)
                     continue
                 if request == STOP_ASKED:
                     steps.close()
@@ -313,7 +315,7 @@ class Trainer:
                 if measure_every and self.steps_taken % measure_every == 0:
                     self._measure(world, splits, ("valid",))
                 best = self._patience.best_at(self.steps_taken)
-                if best or (save_every and self.steps_taken % save_every == 0):
+                if best or recovery.step_is_due(self.steps_taken):
                     recovery.save(self.steps_taken)
             if self._patience.ended:
                 steps.close()
@@ -322,15 +324,17 @@ class Trainer:
     def _before_step(self, world: World, recovery: Recovery) -> None:
         """What a run does before it takes the next step; online, it may begin another file."""
 
-    def _request(self, stop: StopSignal) -> int:
+    def _request(self, stop: StopSignal, recovery: Recovery) -> int:
         """What this rank asks for before the next step."""
         if stop.number:
             return SIGNAL * stop.number
         if self.report.stop_asked:
             return STOP_ASKED
-        return (
-            LOG_DUE if self.comm.rank == 0 and self._measurements.log.due(self.steps_taken) else 0
-        )
+        if self.comm.rank:
+            return 0
+        if recovery.minutes_are_due(self.steps_taken):
+            return SAVE_DUE
+        return LOG_DUE if self._measurements.log.due(self.steps_taken) else 0
 
     def _step(self, steps: Steps) -> tuple[int, int]:
         """Train on the next batch; steps taken, and samples of all ranks in the batch."""
@@ -391,6 +395,8 @@ class Trainer:
         summary |= verdict(self.config, splits, metrics, self.comm, self.report.tell)
         summary["sent"] = sent_matrix(traffic, self.comm.ranks_per_node)
         summary["exchanges"] = self._watch.report()
+        if restarts := restarts_of(self.out):
+            summary["restarts"] = restarts
         if self._machine is not None:
             from neocpu.train.watch.on_machine import report_on_machine
 

@@ -49,7 +49,8 @@ class BatchSchedule:
 
 # what ranks tell each other before a step: nothing (0), or the largest of these
 LOG_DUE = 1  # rank 0 wants a line on training
-STOP_ASKED = 2  # a listener of rank 0 asks for a good end
+SAVE_DUE = 2  # by the clock of rank 0 a checkpoint is due
+STOP_ASKED = 3  # a listener of rank 0 asks for a good end
 SIGNAL = 4  # times the number of a signal
 
 

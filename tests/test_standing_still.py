@@ -1,0 +1,348 @@
+"""Is it said in time, and in words, why a job of ranks stands still or has ended, and does it go on
+by itself?
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from promise_cases import FAMILIES, MAIN, write_data
+
+from neocpu.core.errors import ConfigError, EnvironmentProblem
+from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
+from neocpu.parallel.transport.pulse import Pulse
+from neocpu.parallel.watch.rank_page import RankPage, RankState, page_path
+from neocpu.parallel.watch.stillness import Stillness
+from neocpu.parallel.watch.supervisor import Ending, Talk, supervise
+from neocpu.parallel.watch.watchdog import STATUS
+from neocpu.parallel.watch.words import Member, describe
+from neocpu.train.config import config as configs
+from neocpu.train.run import survival
+from neocpu.train.run.folder import restarts_of
+from neocpu.train.run.survival import Survivor
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.watch.results import RANKS
+
+ROOT = Path(__file__).resolve().parent.parent
+try:
+    find_mpiexec()
+    HAS_MPI = True
+except EnvironmentProblem:
+    HAS_MPI = False
+needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
+
+
+def run_job(
+    tmp_path: Path, deed: str, capfd: pytest.CaptureFixture[str]
+) -> tuple[Ending, str, dict[int, int]]:
+    """(how it ended, what was printed, processes by rank) of a job of two ranks."""
+    record = tmp_path / RANKS
+    command, environment = mpiexec_command(2, ["-m", "tests.standing_main", deed, str(record)])
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
+    ending = supervise(command, environment, record)
+    printed = capfd.readouterr()
+    facts = json.loads(record.read_text()) if record.exists() else {"ranks": []}
+    processes = {rank["rank"]: rank["process"] for rank in facts["ranks"]}
+    # no orphan is left
+    end = time.monotonic() + 5.0
+    while any(Path(f"/proc/{number}").exists() for number in processes.values()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return ending, printed.out + printed.err, processes
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        ("stopped", "is stopped, last seen "),
+        ("endless", "is in lookup of step 5 for"),
+        ("waiting", "is in writing a checkpoint of step 5 for"),
+    ],
+)
+def test_a_job_that_stands_still_says_why_and_ends(
+    tmp_path: Path, deed: str, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ending, text, processes = run_job(tmp_path, deed, capfd)
+    warning, error = text.splitlines()
+    for line in (warning, error):
+        assert "waiting for allgatherv 'stop signal' of step 5" in line
+        assert f"(process {processes[1]}) {words}" in line
+    assert warning.startswith("neocpu: warning: the run has stood still for 1 s")
+    assert "ended (parallel.timeout = 2); the newest checkpoint is step-00000004.h5" in error
+    assert ending.stalled and ending.status
+
+
+@needs_mpi
+def test_a_rank_that_was_stopped_goes_on_and_work_that_takes_long_is_no_standing_still(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ending, text, _ = run_job(tmp_path, "woken", capfd)
+    warning, end = text.splitlines()
+    assert "is stopped" in warning and "parallel.timeout" not in warning
+    assert end.startswith("neocpu: the run goes on; it had stood still for")
+    assert ending == Ending(first=ending.first)
+    ending, text, _ = run_job(tmp_path, "busy", capfd)
+    assert not text and not ending.status
+
+
+@needs_mpi
+def test_the_rank_that_was_killed_is_named_and_one_that_failed_speaks_for_itself(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ending, text, processes = run_job(tmp_path, "killed", capfd)
+    assert (ending.signal, ending.rank, ending.process) == (9, 1, processes[1])
+    assert not text
+    told: list[str] = []
+    survivor = Survivor(tmp_path, lambda resume: ending, "neocpu train x --resume", told.append)
+    assert survivor.run(False, 0) == ending.status
+    assert len(told) == 1
+    assert f"rank 1 on {ending.host} (process {processes[1]}) was killed by SIGKILL" in told[0]
+    assert "of step " in told[0] and told[0].endswith("go on with: neocpu train x --resume")
+    token = json.loads((tmp_path / RANKS).read_text())["token"]
+    assert not page_path(token).exists()
+    ending, text, _ = run_job(tmp_path, "early", capfd)
+    assert ending.signal == 9 and not text
+    ending, text, _ = run_job(tmp_path, "failing", capfd)
+    assert text == "neocpu: error: a file is damaged\n"
+    assert not ending.signal and not survivor._reason(ending)
+
+
+@needs_mpi
+def test_a_job_ends_with_its_supervisor(tmp_path: Path) -> None:
+    record = tmp_path / RANKS
+    code = (
+        "import sys; from pathlib import Path;"
+        "from neocpu.parallel.watch.supervisor import supervise;"
+        "from neocpu.parallel.transport.launch import mpiexec_command;"
+        f"supervise(*mpiexec_command(2, ['-m', 'tests.standing_main', 'stopped', {str(record)!r}]),"
+        f"Path({str(record)!r}))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=ROOT)
+    while not record.exists():
+        assert job.poll() is None
+        time.sleep(0.05)
+    ranks = [rank["process"] for rank in json.loads(record.read_text())["ranks"]]
+    job.send_signal(signal.SIGKILL)
+    job.wait()
+    end = time.monotonic() + 5.0
+    while any(Path(f"/proc/{number}").exists() for number in ranks):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# ---- what launchers say ----
+
+HYDRA = """
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 4711 RUNNING AT node3
+=   EXIT CODE: 11
+=   CLEANING UP REMAINING PROCESSES
+=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES
+===================================================================================
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)
+This typically refers to a problem with your application.
+Please see the FAQ page for debugging suggestions
+"""
+INTEL = """
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   RANK 2 PID 4711 RUNNING AT node3
+=   KILLED BY SIGNAL: 9 (Killed)
+===================================================================================
+"""
+OPEN_MPI = """\
+--------------------------------------------------------------------------
+prterun noticed that process rank 2 with PID 4711 on node node3 exited on
+signal 9 (Killed).
+--------------------------------------------------------------------------
+"""
+LOST = (
+    "[mpiexec@node0] control_cb (pmiserv_cb.c:280): assert (!closed) failed\n"
+    "[mpiexec@node0] main (mpiexec.c:270): process manager error waiting for completion\n"
+)
+OURS = "step 5, train: loss 0.5\n\na table\n=====\n" + 70 * "-" + "\nof ours\n" + 70 * "-" + "\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "number", "rank"), [(HYDRA, 11, None), (INTEL, 9, 2), (OPEN_MPI, 9, 2)]
+)
+def test_launchers_are_understood_and_what_ranks_print_is_not_touched(
+    said: str, number: int, rank: int | None
+) -> None:
+    ending = Ending(status=1)
+    talk = Talk(ending)
+    lines = (OURS + said + OURS).splitlines(keepends=True)
+    shown = "".join(part for line in lines for part in talk.ranks_lines(line))
+    assert shown + "".join(talk.rest()) == OURS + OURS
+    ending.read()
+    assert (ending.signal, ending.rank) == (number, rank)
+    assert (ending.process, ending.host) == (4711, "node3")
+    assert ending.explained
+
+
+def test_a_lost_host_and_an_unknown_failure() -> None:
+    ending = Ending(status=255)
+    talk = Talk(ending)
+    assert not [part for line in LOST.splitlines(True) for part in talk.ranks_lines(line)]
+    ending.read()
+    assert ending.lost and ending.explained
+    ending = Ending(status=1)
+    Talk(ending).ranks_lines("[proxy:0:0@x] no such file: python\n")
+    ending.read()
+    assert not ending.explained  # so it is shown
+
+
+# ---- restarts ----
+
+
+def test_a_run_goes_on_as_often_as_it_may_and_notes_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = [None, Path("step-00000010.h5"), Path("step-00000010.h5"), None, None]
+    monkeypatch.setattr(survival, "_newest", lambda out: checkpoints.pop(0))
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    endings = [Ending(9, signal=9, process=1, host="a"), Ending(1, stalled=True), Ending(0)]
+    resumed: list[bool] = []
+
+    def start(resume: bool) -> Ending:
+        resumed.append(resume)
+        return endings[len(resumed) - 1]
+
+    told: list[str] = []
+    assert Survivor(tmp_path, start, "again", told.append).run(False, 5) == 0
+    assert resumed == [False, True, True]
+    assert slept == [1.0, 2.0]  # a newer checkpoint, and none
+    notes = restarts_of(tmp_path)
+    assert [note["checkpoint"] for note in notes] == ["step-00000010.h5"] * 2
+    assert "SIGKILL" in str(notes[0]["reason"]) and "stood still" in str(notes[1]["reason"])
+    assert "restart 1 of 5" in told[0] and "restart 2 of 5" in told[1]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "lines"),
+    [
+        (Ending(1, talk=["Abort(1) on node 0: application called MPI_Abort"]), 1, 0),
+        (Ending(143, stopped=True), 143, 0),
+        (Ending(9, signal=9, process=1, host="a", stopped=True), 9, 0),
+        (Ending(9, stalled=True), STATUS, 1),
+    ],
+)
+def test_only_what_nobody_has_to_mend_is_started_again(
+    tmp_path: Path, ending: Ending, status: int, lines: int
+) -> None:
+    told: list[str] = []
+    lives = 0 if lines else 9
+    assert Survivor(tmp_path, lambda resume: ending, "again", told.append).run(False, lives) == (
+        status
+    )
+    assert len(told) == lines and not restarts_of(tmp_path)
+
+
+@needs_mpi
+def test_a_run_goes_on_by_itself_to_the_same_digest(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    job = tmp_path / "job.toml"
+    job.write_text(FAMILIES[MAIN].toml(tmp_path))
+    keys = ["training.steps=60", "training.epochs=1000", "checkpoint.every_steps=3"]
+    expected = Trainer(configs.load(job, keys), None, tmp_path / "whole").run()["digest"]
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "neocpu", "train", str(job), "--ranks", "2"]
+    command += ["--restarts", "3", "--out", str(out)]
+    command += [word for key in keys for word in ("--set", key)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not [*out.glob("checkpoints/step-*.h5")]:
+        assert run.poll() is None
+        time.sleep(0.02)
+    ranks = json.loads((out / RANKS).read_text())["ranks"]
+    os.kill(ranks[1]["process"], signal.SIGKILL)
+    _, errors = run.communicate(timeout=240)
+    assert run.returncode == 0, errors
+    summary = json.loads((out / "run.json").read_text())
+    assert summary["digest"] == expected
+    assert [each["reason"] for each in summary["restarts"]] == [
+        each["reason"] for each in restarts_of(out)
+    ]
+    assert f"process {ranks[1]['process']}) was killed by SIGKILL" in errors
+
+
+def test_checkpoints_come_by_minutes_and_change_no_bit(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    job = tmp_path / "job.toml"
+    job.write_text(FAMILIES[MAIN].toml(tmp_path))
+    keys = ["training.steps=4", "training.epochs=9", "checkpoint.every_steps=0"]
+    digests = []
+    for name, minutes in (("end", "0"), ("often", "1e-9")):
+        config = configs.load(job, [*keys, f"checkpoint.every_minutes={minutes}"])
+        digests.append(Trainer(config, None, tmp_path / name).run()["digest"])
+    assert digests[0] == digests[1]
+    names = [
+        sorted(path.stem for path in tmp_path.glob(f"{name}/checkpoints/*.h5"))
+        for name in ("end", "often")
+    ]
+    assert names == [["step-00000004"], ["step-00000003", "step-00000004"]]
+    narrow = ["memory.placement=hbm_over_ddr", "memory.cache_format=fp32", "memory.hbm=100_000"]
+    narrow += ["model.embedding_format=int8", "checkpoint.every_minutes=5"]
+    with pytest.raises(ConfigError, match="bits would depend on the clock"):
+        configs.load(job, narrow)
+
+
+# ---- pieces ----
+
+
+def test_seconds_in_which_the_watch_itself_slept_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pulse = Pulse()
+    pulse.begin_step(3, lengthy=False)
+    still = Stillness(pulse, period=1.0)
+    still.look()
+    now += 60.0  # the process was stopped
+    assert still.look() == 2.0
+    now += 1.0
+    assert still.look() == 3.0
+    pulse.wait = (("input", "alltoallv", "rows"), 1.0)
+    now += 1.0
+    assert still.look() == 0.0 and still.longest == 3.0
+
+
+def test_hosts_that_do_not_answer_and_messages_that_do_not_arrive() -> None:
+    members = [Member(rank, f"node{rank // 2}", f"{rank // 2}", 10 + rank) for rank in range(4)]
+    states = {
+        rank: RankState(rank, f"node{rank // 2}", 10 + rank, step=7, wait="alltoallv 'rows'")
+        for rank in range(4)
+    }
+    text = describe(members, states, {}, 31.4, 1.0)
+    assert text == (
+        "the run has stood still for 31 s, waiting for alltoallv 'rows' of step 7: "
+        "all ranks are there, but their messages do not arrive"
+    )
+    heard = {2: (time.monotonic() - 40.0, states.pop(2))}
+    del states[3]
+    text = describe(members, states, heard, 31.4, 1.0)
+    assert text.endswith(
+        "host node1 (ranks 2, 3) does not answer; 40 s ago its rank 2 was waiting for alltoallv "
+        "'rows' of step 7"
+    )
+
+
+def test_a_rank_reads_what_another_wrote(tmp_path: Path) -> None:
+    page = RankPage("test" + os.urandom(6).hex())
+    try:
+        assert page.read(3) is None
+        state = RankState(3, "node", os.getpid(), step=5, doing="top")
+        page.write(state)
+        assert page.read(3) == state and page.read(2) is None
+    finally:
+        page.remove()
+    assert not page.path.exists()
