@@ -7,16 +7,23 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from neocpu.parallel.sharding.plan import Plan
+from neocpu.core.errors import PlanError
+from neocpu.parallel.sharding.plan import Plan, place
 from neocpu.parallel.sharding.schemes import Shard
+from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.seconds import StepSeconds
+from neocpu.plan.cost.work import TableArrays, Workload
 from neocpu.plan.machines import machine_file
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.pricing import answer_of_plan
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.search.trials import Trials, is_same, of_answer
+from neocpu.plan.simulation.scenario import Scenario, placed_by
 from neocpu.plan.tiers.placements import Capacity
+from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before.machine_plans import question_of
+from neocpu.train.before.preflight import buffer_memory
 from neocpu.train.config import config as configs
 from tests.test_search import ROUNDING, Shapes, model_of
 
@@ -95,6 +102,45 @@ def test_giants_are_cut_into_grids_on_any_ranks() -> None:
     # more than the even cuts of a scheme, and each rank as full as it may be at most
     assert len({shard.shape for shard in answer.plan.shards}) > 2
     assert (answer.memory[:, 0] <= capacity.hbm).all()
+
+
+def test_what_a_step_holds_beside_the_rows_counts() -> None:
+    """68.7 GB of pooled vectors on one rank, and as many of their gradients, fit no GPU."""
+    machine = machine_file.load("zionex")
+    layout = Layout(8, 8)
+    tables = tuple(TableSpec(f"t{i}", 1000, 1024 if not i else 16, (f"f{i}",)) for i in range(8))
+    work = Workload(batch=16_777_216)
+    model = StepSeconds(machine, tables, work, layout)
+    capacity = Capacity.of_machine(machine)
+    with pytest.raises(PlanError, match=r"'t0' .* needs 137,\d{3},\d{3},\d{3} on a rank"):
+        plan_tables(tables, "table_wise", layout, model, work, capacity)
+    answer = plan_tables(tables, "column_wise", layout, model, work, capacity)
+    held = buffer_bytes(answer.rectangles, of_rectangles(answer, work))
+    rows = answer.plan.rank_bytes(work.state_floats)
+    by_rank = np.bincount(answer.rectangles.rank, held, layout.ranks) + rows
+    np.testing.assert_allclose(answer.memory[:, 0], by_rank, rtol=1e-6)
+    scenario = Scenario(machine, 8, tables, work)
+    assert placed_by(scenario, answer.plan).memory == pytest.approx(by_rank.max())
+
+
+def of_rectangles(answer: Answer, work: Workload) -> TableArrays:
+    arrays = TableArrays.of(answer.plan.tables, work)
+    return TableArrays(*(column[answer.rectangles.table] for column in arrays))
+
+
+def test_the_preflight_counts_them_too() -> None:
+    config = configs.loads(
+        "[data]\ntrain = 'none.h5'\n[training]\nbatch_size = 16777216\n"
+        "[model]\nembedding_dim = 64\nbottom = [64]\n"
+        "[tables]\na = { rows = 50 }\nb = { rows = 50 }\n"
+    )
+    alone = place(config.tables, ["table_wise"] * 2, 8)
+    holder = alone.of_table(0)[0].rank
+    # rows of lookups, lengths, 64 columns of vectors and of gradients; less a rank's even part
+    held = 16_777_216 * (8 + 4 + 64 * 8)
+    assert buffer_memory(config, alone, holder, {}) == held - held // 4
+    idle = next(rank for rank in range(8) if not alone.local(rank))
+    assert buffer_memory(config, alone, idle, {}) == 0
 
 
 def hand_plan(answer: Answer) -> Plan:

@@ -1,4 +1,5 @@
-"""How many bytes does a model take, by format and optimizer, and in which memory of a rank?
+"""How many bytes does a model take, by format and optimizer, and in which memory of a rank? How
+many does a step hold besides its rows?
 
 Bytes are counted from shapes, whether or not they fit. This is the paper's argument for narrow rows
 and row-wise AdaGrad (Neo, 2022): 12 trillion parameters take 96 TB in fp32 with AdaGrad, 48 TB with
@@ -8,7 +9,11 @@ row-wise AdaGrad, and 24 TB in fp16, plus one number per row.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
+from neocpu.plan.cost.seconds import COPIED, ROW_SPLIT
+from neocpu.plan.cost.work import Floats, Rectangles, TableArrays
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.specs import TableSpec, numbers_bytes
 from neocpu.tables.tiers.placement import PLACEMENTS, Room
@@ -52,6 +57,19 @@ def model_bytes(
         per_element=4 * state_floats[0] * elements,
         per_row=4 * state_floats[1] * rows,
     )
+
+
+def buffer_bytes(r: Rectangles, tables: TableArrays) -> Floats:
+    """Bytes that a step holds on a rank for each rectangle besides its rows, f64[n].
+
+    These are the rows of all samples' lookups, their lengths, the pooled vectors that leave, words
+    of 8 bytes where they are partial sums, and the gradients that arrive. Copies see the samples of
+    their own rank only, whose vectors every plan has. tables : of the rectangles, [n] each.
+    """
+    parts = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+    indices = tables.index_bytes * tables.lookups * r.rows / tables.rows + 4.0 * tables.bags
+    vectors = tables.bags * r.width * np.where(parts, 12.0, 8.0)
+    return np.where(COPIED[r.scheme], 0.0, indices + vectors)
 
 
 def rank_bytes(

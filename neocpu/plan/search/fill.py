@@ -50,12 +50,13 @@ class Filling(NamedTuple):
 
 
 class ColumnBlock(NamedTuple):
-    """A table's columns [left, right): bytes of a row f64[memories with a limit]; seconds of a
-    rectangle of it, and of each row of one.
+    """A table's columns [left, right): bytes and seconds of each rectangle of it, and of each row;
+    bytes are f64[memories with a limit].
     """
 
     table: int
     cols: tuple[int, int]
+    once_bytes: Floats
     row_bytes: Floats
     once: float
     row_seconds: float
@@ -133,19 +134,23 @@ class Filler:
         rows = np.array([self.tables[table].rows for table in numbers.tolist()], np.float64)
         width = np.array([right - left for _, (left, right) in entries], np.float64)
         # two heights tell what a rectangle takes whatever its rows, and what each row takes
-        heights = np.maximum(rows / 2, 1.0), np.maximum(rows / 4, 1.0)
+        heights = np.maximum(rows / 2, 1.0), np.maximum(rows / 4, 0.5)
         seconds = [self._seconds(choice, numbers, height, width) for height in heights]
-        apart = np.maximum(heights[0] - heights[1], 1e-9)
+        apart = heights[0] - heights[1]
         slope = np.maximum(seconds[0] - seconds[1], 0.0) / apart
         once = np.maximum(seconds[0] - slope * heights[0], 0.0)
-        size = self._bytes(choice, numbers, rows, width)[:, self.limited]
+        sizes = [self._bytes(choice, numbers, height, width)[:, self.limited] for height in heights]
+        more = np.maximum(sizes[0] - sizes[1], 0.0) / apart[:, None]
+        least = np.maximum(sizes[0] - more * heights[0][:, None], 0.0)
+        size = least + more * rows[:, None]
         weight = (size / np.maximum(self.limits[self.limited], 1.0)).max(axis=1, initial=0.0)
         order = np.lexsort((-slope * rows, -weight))
         return [
             ColumnBlock(
                 table=entries[i][0],
                 cols=entries[i][1],
-                row_bytes=size[i] / rows[i],
+                once_bytes=least[i],
+                row_bytes=more[i],
                 once=float(once[i]),
                 row_seconds=float(slope[i]),
             )
@@ -203,14 +208,15 @@ class Filler:
                 shards.setdefault(block.table, []).append(
                     Shard(block.table, edges, block.cols, rank)
                 )
-                room[rank] -= taken * block.row_bytes
+                room[rank] -= block.once_bytes + taken * block.row_bytes
                 load[rank] += block.once + taken * block.row_seconds
                 first += taken
         return self._filling(choice, node, homes, shards)
 
     def _work(self, block: ColumnBlock, rows: int) -> float:
         """Seconds of a block that fills ranks whole, and has one rectangle more at its end."""
-        ranks = float((rows * block.row_bytes / self.limits[self.limited]).max())
+        size = block.once_bytes + rows * block.row_bytes
+        ranks = float((size / self.limits[self.limited]).max())
         return block.once * (1.0 + ranks) + block.row_seconds * rows
 
     def _filling(
@@ -279,7 +285,9 @@ def _rows_for(block: ColumnBlock, rows: int, room: Floats, seconds: Floats) -> F
     take rows only where no rank has some.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        by_memory = np.where(block.row_bytes > 0, room / block.row_bytes, np.inf)
+        left = room - block.once_bytes
+        by_memory = np.where(block.row_bytes > 0, left / block.row_bytes, np.inf)
+        by_memory = np.where(left < 0, 0.0, by_memory)
     # rounding must not lose a row that fits exactly
     most = np.floor(by_memory.min(axis=1) * (1.0 + TOLERANCE))
     most = np.clip(most, 0.0, rows)

@@ -50,8 +50,10 @@ class Filled:
         if not fillings:
             return options, []
         _, drafts = self._with(candidates, variants, fillings)
-        by_value = sorted(range(len(fillings)), key=lambda number: drafts[number].value)
-        return self._with(candidates, variants, [fillings[i] for i in by_value[:KEPT]])
+        # bytes of caches are rounded up, of each rectangle
+        fitting = [number for number, draft in enumerate(drafts) if draft.fits]
+        best = sorted(fitting, key=lambda number: drafts[number].value)[:KEPT]
+        return self._with(candidates, variants, [fillings[number] for number in best])
 
     def _fillings(self, options: Options) -> Iterator[Filling]:
         """All fillings that fit; none where no memory is short."""

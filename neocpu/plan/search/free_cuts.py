@@ -47,7 +47,7 @@ def free_candidates(
 ) -> PricedCuts:
     """The cuts as candidates in their order, each rectangle a piece of its own on any rank."""
     count = len(cuts)
-    owner = np.repeat(np.arange(count), [len(cut.shards) for cut in cuts])
+    owner = np.repeat(np.arange(count), _column([len(cut.shards) for cut in cuts]))
     shards = [shard for cut in cuts for shard in cut.shards]
     edges = np.array([(*s.rows, *s.cols) for s in shards], np.int64).reshape(-1, 4)
     columns = {

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neocpu.core.types import Ints
+from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowest_seconds
-from neocpu.plan.cost.work import Flags, Floats, Rectangles, Workload
+from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.cuts import Cuts, ways_to_cut
 from neocpu.plan.tiers.placements import Capacity, Variant
@@ -358,7 +359,10 @@ def bytes_of(
     variant: Ints,
     work: Workload,
 ) -> Floats:
-    """Bytes of each rectangle in hbm, ddr and ssd, and all its rows, f64[n, 4]."""
+    """Bytes of each rectangle in hbm, ddr and ssd, and all its rows, f64[n, 4].
+
+    What a step holds besides rows is among the former where the variants count it.
+    """
     # sizes are asked once for each width of a table: rectangles of one cut are alike
     widths, inverse = np.unique(
         np.stack([rectangles.table, rectangles.width.astype(np.int64)], axis=1),
@@ -375,4 +379,9 @@ def bytes_of(
     whole = np.array([v.whole for v in variants])[variant]
     cached = np.array([v.cached for v in variants])[variant]
     size = home_bytes[:, None] * whole + np.ceil(line_bytes[:, None] * cached)
+    buffers = np.array([v.buffers for v in variants])[variant]
+    if buffers.any():
+        arrays = TableArrays.of(tables, work)
+        of_rectangle = TableArrays(*(column[rectangles.table] for column in arrays))
+        size += buffer_bytes(rectangles, of_rectangle)[:, None] * buffers
     return np.concatenate([size, home_bytes[:, None]], axis=1)

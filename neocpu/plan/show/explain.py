@@ -210,7 +210,7 @@ class Explainer:
             if answer.capacity[m]
         ]
         if rooms:
-            yield f"a rank has {', '.join(rooms)} for tables"
+            yield f"a rank has {', '.join(rooms)} for tables, and for what a step holds for them"
         if len(shown) < count:
             yield f"the {FULLEST} busiest ranks and the idlest; --verbose shows all"
 

@@ -13,6 +13,7 @@ import numpy as np
 from neocpu.core.errors import ConfigError
 from neocpu.core.stages import PIPELINES, Stage, pipelined
 from neocpu.parallel.sharding.plan import Plan
+from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import (
     StepSeconds,
@@ -20,7 +21,7 @@ from neocpu.plan.cost.seconds import (
     rectangles_of,
     step_seconds,
 )
-from neocpu.plan.cost.work import Floats, Rectangles, Workload
+from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload
 from neocpu.plan.machines.machine import Machine
 from neocpu.plan.simulation.breakdown import Breakdown, breakdown
 from neocpu.plan.simulation.collectives import ALGORITHMS
@@ -153,17 +154,22 @@ def simulate(
 def placed_by(scenario: Scenario, plan: Plan, planner: str = "") -> Placed:
     """A plan of the scenario's tables, with the rows that fit in fast memory.
 
-    What is above the capacity of a rank's HBM lies in its DDR, of all its rectangles alike.
+    What is above the capacity of a rank's HBM lies in its DDR, of all its rectangles alike; what a
+    step holds besides rows stays in HBM.
     """
     rectangles = rectangles_of(plan)
     sizes = _bytes(scenario, rectangles)
     used = np.bincount(rectangles.rank, weights=sizes, minlength=scenario.ranks)
+    arrays = TableArrays.of(scenario.tables, scenario.work)
+    held = buffer_bytes(rectangles, TableArrays(*(column[rectangles.table] for column in arrays)))
+    buffers = np.bincount(rectangles.rank, weights=held, minlength=scenario.ranks)
     share = np.ones(rectangles.table.size)
     if scenario.cache_share is not None:
         share = np.full(rectangles.table.size, scenario.cache_share)
     elif capacity := scenario.machine.hbm.capacity_bytes:
-        share = np.minimum(1.0, capacity / np.maximum(used, 1.0))[rectangles.rank]
-    return Placed(rectangles._replace(share=share), float(used.max(initial=0.0)), planner)
+        share = np.clip((capacity - buffers) / np.maximum(used, 1.0), 0.0, 1.0)[rectangles.rank]
+    fullest = float((used + buffers).max(initial=0.0))
+    return Placed(rectangles._replace(share=share), fullest, planner)
 
 
 def _bytes(scenario: Scenario, rectangles: Rectangles) -> Floats:

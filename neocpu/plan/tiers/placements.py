@@ -7,7 +7,7 @@ worth more fast memory than another (MTrainS, 2023: bandwidth demand per byte).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from neocpu.plan.cost.work import Flags, Floats
 from neocpu.plan.machines.machine import MEMORIES, Machine
 from neocpu.tables.tiers.placement import AUTO, LOAD_FACTOR, PLACEMENTS
 
-# Part of a machine's memory that is left for activations, gradients and the dense part, as
+# Part of a machine's memory that is left for activations and the dense part, as
 # TorchRec's planner leaves it by default (HeuristicalStorageReservation).
 RESERVED = 0.15
 # Shares of the rows in a cache that the search may choose among; the largest ones stand first.
@@ -28,7 +28,7 @@ class Variant:
     """A placement and the share of rows in its caches.
 
     share, below : as in `work.Rectangles`. whole, cached : parts of the rows that lie in hbm, ddr
-    and ssd at home, and in caches.
+    and ssd at home, and in caches. buffers : parts of a step's buffers that do, where they count.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Variant:
     below: int
     whole: tuple[float, float, float]
     cached: tuple[float, float, float]
+    buffers: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Capacity:
 
     hbm, ddr, ssd : bytes for tables (0: no limit). total : for tables in all memories together
     (0: no limit). memories : that there are. placements : of each table, or one for all; "auto":
-    the search chooses.
+    the search chooses. buffers : does what a step holds for tables besides their rows count too
+    (`cost.capacity.buffer_bytes`), in the fast memory?
     """
 
     hbm: int = 0
@@ -53,17 +55,18 @@ class Capacity:
     total: int = 0
     memories: tuple[str, ...] = MEMORIES
     placements: tuple[str, ...] = ("hbm",)
+    buffers: bool = False
 
     @classmethod
     def of_machine(cls, machine: Machine, placements: tuple[str, ...] = (AUTO,)) -> "Capacity":
-        """What a machine's memories leave for tables (`RESERVED` is not for them)."""
+        """What a machine's memories leave for tables and buffers (`RESERVED` is not for them)."""
         sizes = {}
         for name in MEMORIES:
             memory = getattr(machine, name)
             # a memory that ranks of a node share is divided among them
             sizes[name] = int(machine.share(memory.capacity_bytes, memory) * (1.0 - RESERVED))
         memories = tuple(name for name in MEMORIES if sizes[name])
-        return cls(**sizes, memories=memories, placements=placements)
+        return cls(**sizes, memories=memories, placements=placements, buffers=True)
 
     @property
     def limits(self) -> Floats:
@@ -98,7 +101,11 @@ class Capacity:
             bool,
         ).reshape(len(placements), len(variants))
         used = np.flatnonzero(allowed.any(axis=0))
-        return tuple(variants[i] for i in used.tolist()), allowed[:, used]
+        chosen = (variants[i] for i in used.tolist())
+        if self.buffers:
+            fast = (1.0, 0.0, 0.0) if "hbm" in self.memories else (0.0, 1.0, 0.0)
+            chosen = (replace(variant, buffers=fast) for variant in chosen)
+        return tuple(chosen), allowed[:, used]
 
     def _automatic(self) -> list[Variant]:
         """Variants among which the search may choose."""

@@ -16,8 +16,12 @@ from pathlib import Path
 from neocpu.core.cores import memory_left
 from neocpu.core.errors import TrainingError
 from neocpu.parallel.sharding.plan import Plan
+from neocpu.plan.cost.capacity import buffer_bytes
+from neocpu.plan.cost.seconds import rectangles_of
+from neocpu.plan.cost.work import TableArrays
 from neocpu.tables.embedding.marks import pages_of
 from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.train.before.plans import workload
 from neocpu.train.config.config import Config
 from neocpu.train.state.blocks import BLOCK
 
@@ -123,6 +127,20 @@ def working_memory(config: Config, plan: Plan) -> int:
         # pooled vectors and their gradients stand in windows until they are read
         windows = min(2 * DATA, 4 * samples * 2 * columns)
     return 4 * samples * (8 * columns + 3 * widths) + windows + PROGRAM
+
+
+def buffer_memory(config: Config, plan: Plan, rank: int, pooling: Mapping[str, float]) -> int:
+    """Bytes that a rank needs for what a step holds for its rectangles, as planners count it, above
+    the ranks' mean, which `working_memory` has.
+
+    pooling : mean lookups per sample of each table; 1 where it is not known.
+    """
+    rectangles = rectangles_of(plan)
+    arrays = TableArrays.of(plan.tables, workload(config, pooling))
+    of_rectangle = TableArrays(*(column[rectangles.table] for column in arrays))
+    held = buffer_bytes(rectangles, of_rectangle)
+    even = float(held.sum()) / plan.ranks
+    return int(max(float(held[rectangles.rank == rank].sum()) - even, 0.0))
 
 
 def row_memory(config: Config, plan: Plan, pooling: Mapping[str, float]) -> int:

@@ -137,6 +137,7 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
         for page in (HUGE, preflight.PAGE)
     )
     working = preflight.working_memory(run.config, run.plan)
+    working += preflight.buffer_memory(run.config, run.plan, rank, pooling)
     working += preflight.row_memory(run.config, run.plan, pooling)
     # parameters with their state, and about as much for gradients
     working += 2 * preflight.dense_bytes(run.config, run.splits.dense_features)
