@@ -21,6 +21,7 @@ REMEDIES = {
     "scipy": 'pip install -e ".[test]"',
     "matplotlib": 'pip install -e ".[viz]"',
     "mpiexec": 'pip install -e ".[mpi]"',
+    "Slurm": "apt-get install slurm-wlm munge",
     "NEOCPU_TEST_DATA": "set NEOCPU_TEST_DATA to a folder with that file",
     "processor": "a machine with another processor",
     "x86-64": "a machine with an x86-64 processor",
