@@ -22,6 +22,7 @@ REMEDIES = {
     "matplotlib": 'pip install -e ".[viz]"',
     "no hosts": "Linux with iproute2 and util-linux, and network namespaces that you may make",
     "mpiexec": 'pip install -e ".[mpi]"',
+    "Slurm": "apt-get install slurm-wlm munge",
     "NEOCPU_TEST_DATA": "set NEOCPU_TEST_DATA to a folder with that file",
     "processor": "a machine with another processor",
     "x86-64": "a machine with an x86-64 processor",

@@ -29,9 +29,10 @@ except EnvironmentProblem:
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "examples" / "slurm"
-# srun starts two ranks; scontrol notes what it was asked
+# srun starts two ranks; it and scontrol note what they were asked
 SRUN = """#!/bin/bash
 for name in ${{!SLURM_@}}; do unset "$name"; done
+echo "$@" >> {folder}/started
 while [[ $1 == --* ]]; do shift; done
 exec {mpiexec} -n 2 "$@"
 """
@@ -66,6 +67,7 @@ def stand_in(folder: Path) -> dict[str, str]:
         "SLURM_ARRAY_TASK_ID": "1",
         "SLURM_SUBMIT_DIR": str(SCRIPTS),
         "SLURM_TMPDIR": str(folder),
+        "SLURM_CPUS_PER_TASK": "2",
         "NUMBA_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
     }
@@ -110,6 +112,7 @@ def test_a_job_that_nears_its_limit_goes_back_into_the_queue(tmp_path: Path) -> 
     assert job.returncode == 0, said
     assert (tmp_path / "requeued").read_text() == "requeue 7_1\n"
     assert f"stopped by signal {int(signal.SIGUSR1)} after step" in said
+    assert "--cpus-per-task=2 neocpu train" in (tmp_path / "started").read_text()
     last = max(folder.glob("step-*.h5"))
     with CheckpointFile(last) as file:
         step = file.step
@@ -256,8 +259,28 @@ def test_mpiexec_in_a_job_starts_ranks_on_its_nodes(slurm: Slurm, tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_script_that_asks_for_more_than_nodes_have_is_refused_by_test_only(slurm: Slurm) -> None:
-    ask = ["sbatch", "--test-only"]
+def test_a_script_that_asks_for_more_than_nodes_have_waits_and_test_only_says_so(
+    slurm: Slurm,
+) -> None:
     run = [str(SCRIPTS / "train.sh"), "config", "out"]
-    assert "not available" in slurm.run(*ask, *run).stderr
-    assert slurm.run(*ask, "--ntasks-per-node=1", *run).returncode == 0
+    assert "not available" in slurm.run("sbatch", "--test-only", *run).stderr
+    assert slurm.run("sbatch", "--test-only", "--cpus-per-task=1", *run).returncode == 0
+    job = slurm.tell("sbatch", "--parsable", *run)
+    when(lambda: slurm.tell("squeue", "--noheader", "--format=%r", "-j", job) == "PartitionConfig")
+    slurm.tell("scancel", job)
+
+
+@pytest.mark.long
+def test_a_cluster_ends_with_the_process_that_asked_for_it(slurm: Slurm) -> None:
+    code = (
+        "import os; from tests import slurm_room\n"
+        "with slurm_room.cluster() as slurm:\n"
+        "    slurm.tell('sbatch', '-N2', '-o', '/dev/null', '--wrap', 'srun sleep 1000')\n"
+        "    print(slurm.folder, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    folder = Path(done.stdout.strip())
+    assert folder.name, done.stderr
+    when(lambda: not folder.exists(), 30)
+    assert not list(slurm_room.members(str(folder / "slurm.conf")))

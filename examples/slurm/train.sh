@@ -4,9 +4,9 @@
 # Two minutes before the time limit Slurm sends SIGUSR1 to this shell, which passes it on; the run
 # writes a checkpoint and ends, and the job goes back into the queue, to go on from there.
 #
-# A node needs ntasks-per-node x cpus-per-task cores (16 here), or the job waits for ever:
-#   sbatch --test-only train.sh CONFIG OUT      says so beforehand; sinfo -o "%n %c" lists cores
-#   sbatch --cpus-per-task=2 train.sh CONFIG OUT
+# A node needs ntasks-per-node x cpus-per-task cores (16 here), or the job waits for ever. This says
+# so beforehand, `sinfo -o "%P %c"` lists the cores of nodes, and --cpus-per-task=2 asks for less:
+#   sbatch --test-only train.sh CONFIG OUT
 #SBATCH --job-name=neocpu
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4
