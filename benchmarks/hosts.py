@@ -2,6 +2,7 @@
 hosts of this machine (`tests/hosts.py`), two ranks on each.
 
     python -m benchmarks.hosts                              # with nothing else to do
+    python -m benchmarks.hosts --shape layers
     python -m benchmarks.hosts --hosts 2 3 --rates 1e8      # bits a second; on a busy machine
 
 For each rate `neocpu calibrate --hosts` measures the links. Each way of exchanging then trains on
@@ -36,11 +37,13 @@ WAYS: Mapping[str, Sequence[str]] = {
     "flat, overlapped": ("training.pipeline=full",),
     "two-level, overlapped": ("parallel.alltoall=two_level", "training.pipeline=full"),
 }
-# the README's log with wider vectors and larger batches, so that a step is mostly exchanges
+# the README's log, so that a step is mostly exchanges: of wide vectors in large batches, or of the
+# gradients of wide layers
+SHAPES: Mapping[str, Sequence[str]] = {
+    "vectors": ("model.embedding_dim=64", "model.bottom=[64,64]", "training.batch_size=1024"),
+    "layers": ("model.bottom=[1024,8]", "model.top=[1024,512,1]", "training.batch_size=256"),
+}
 JOB = (
-    "model.embedding_dim=64",
-    "model.bottom=[64,64]",
-    "training.batch_size=1024",
     "training.pipeline=off",
     "training.threads=1",
     "data.test=[]",
@@ -84,26 +87,28 @@ def waited(summary: Mapping[str, Any]) -> float:
     return sum(queue["exposed"]["mean"] for queue in summary["exchanges"]["queues"])
 
 
-def rows(count: int, rate: float, steps: int, ways: Sequence[str], folder: Path) -> None:
+def rows(count: int, rate: float, options: argparse.Namespace, folder: Path) -> None:
     """Print a line for each way on so many hosts."""
+    steps = options.steps
     hosts = [Host()] * count
     with room(hosts, rate) as slow:
         machine = f"parallel.machine={calibrated(slow, folder)}"
         with room(hosts) as fast:
-            for way in ways:
-                keys = [*WAYS[way], machine]
+            for way in options.ways:
+                keys = [*SHAPES[options.shape], *WAYS[way], machine]
                 alone = trained(fast, folder, keys, steps)
                 # what goes over links before the first step and after the last one goes once
                 few = trained(fast, folder, keys, 1)
                 links = (on_links(alone) - on_links(few)) / (steps - 1)
-                rest = alone["seconds"] / steps - waited(alone)
+                rest = max(0.0, alone["seconds"] / steps - waited(alone))
                 overlapped = "training.pipeline=full" in keys
                 predicted = max(rest, links) if overlapped else rest + links
                 measured = trained(slow, folder, keys, steps)
                 assert measured["digest"] == alone["digest"]
                 seconds = measured["seconds"] / steps
+                where = f"{options.shape}, {rate / 1e6:,.0f} Mbit/s, {count}"
                 print(
-                    f"| {rate / 1e6:,.0f} Mbit/s, {count} | {way} | {rest * 1e3:.0f} | "
+                    f"| {where} | {way} | {rest * 1e3:.0f} | "
                     f"{links * 1e3:.0f} | {predicted * 1e3:.0f} | {seconds * 1e3:.0f} | "
                     f"{predicted / seconds:.2f} |",
                     flush=True,
@@ -117,13 +122,14 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[1e8, 1e9, 1e10])
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--shape", choices=SHAPES, default="vectors")
     options = parser.parse_args()
-    print("| links, hosts | way | rest, ms | links, ms | predicted | measured | ratio |")
+    print("| shape, links, hosts | way | rest, ms | links, ms | predicted | measured | ratio |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         for rate in options.rates:
             for count in options.hosts:
-                rows(count, rate, options.steps, options.ways, Path(name))
+                rows(count, rate, options, Path(name))
 
 
 if __name__ == "__main__":

@@ -127,3 +127,26 @@ def test_calibrate_finds_the_rate_of_links(tmp_path: Path) -> None:
     assert (machine.nodes, machine.ranks_per_node) == (2, 2)
     # two ranks share a link, and headers of packets are on it
     assert 0.7 < machine.between_nodes.bandwidth_bytes_per_s * 2 * 8 / 1e8 < 1
+
+
+@pytest.mark.long
+def test_hosts_without_a_disk_in_common(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    out = disk / "run"
+    local = {"NEOCPU_DATA_CACHE": str(disk / "copies")}
+
+    def run(hosts: Room, names: str, *words: str) -> str:
+        command = [sys.executable, "-m", "neocpu", "train", str(TINY), "--out", str(out)]
+        return hosts.run([*command, "--hosts", names, *words], local)
+
+    with room([Host(disks=[disk])] * 2) as hosts:
+        run(hosts, "host0:2,host1:2", "--set", "training.steps=60")
+        assert hosts.on_host(1, ["ls", str(out / "checkpoints")]) == ""
+        with pytest.raises(AssertionError, match="on host0 has checkpoints that rank 0 does not"):
+            run(hosts, "host1:2,host0:2", "--resume")
+        printed = run(hosts, "host0:1,host1:2", "--resume")
+        left = hosts.on_host(1, ["ls", "-A", str(out / "checkpoints")])
+    assert "resuming from step-00000060.h5" in printed
+    assert f"digest {README}" in printed
+    assert left == "", "checkpoints that were lent were kept"

@@ -29,7 +29,7 @@ from neocpu.train.before.conversions import (
     first_train,
 )
 from neocpu.train.config.config import Config
-from neocpu.train.state.identity import describe
+from neocpu.train.state.identity import describe, refuse_different
 
 SPLITS = ("train", "valid", "test")
 # Samples from which mean bag lengths and the skew of lookups are estimated.
@@ -260,15 +260,16 @@ def open_paths(
         except NeocpuError as problem:
             error = problem
     comm.agree(error)  # the others wait here for rank 0's conversion
-    message = comm.allgather_bytes(json.dumps(converted_files).encode())[0]
+    readable = json.loads(comm.allgather_bytes(json.dumps(converted_files).encode())[0])
+    if comm.size > 1:
+        from neocpu.parallel.transport.host_files import on_every_host
+
+        readable = on_every_host(comm, readable, out)
     datasets: dict[str, Dataset] = {}
     try:
         label = config.data.label
         further_labels = more_labels(config)
-        datasets = {
-            name: Dataset(files, label, further_labels)
-            for name, files in json.loads(message).items()
-        }
+        datasets = {name: Dataset(files, label, further_labels) for name, files in readable.items()}
         _check_alike(datasets)
         if comm.rank == 0:
             # it may read whole columns, so one rank does it for all
@@ -276,6 +277,7 @@ def open_paths(
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
+    refuse_different(comm, datasets)
     for name, data in datasets.items():
         for source, counts in zip(sources[name], data.invalid):
             for column, count in counts.items():

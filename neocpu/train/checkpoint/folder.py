@@ -9,10 +9,12 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from neocpu.core.errors import CheckpointError
 from neocpu.parallel.transport.comm import Comm
+from neocpu.train.checkpoint.layout import Extents
 from neocpu.train.checkpoint.links import base_of
 
 FOLDER = "checkpoints"
@@ -152,6 +154,43 @@ def failed(path: Path, error: OSError) -> CheckpointError:
         f"{path} could not be written: {why}; older checkpoints are intact. Make room and go on "
         "with --resume"
     )
+
+
+@dataclass
+class Elsewhere:
+    """What ranks write of a file on disks of hosts that do not see rank 0's.
+
+    somewhere, here : are there such ranks, and is this one? extents : what this one wrote.
+    """
+
+    somewhere: bool = False
+    here: bool = False
+    extents: Extents = field(default_factory=dict)
+
+    def look(self, comm: Comm, partial: Path) -> None:
+        """See who sees a file that rank 0 has just made. Collective."""
+        self.here = not partial.exists()
+        self.somewhere = bool(comm.largest(int(self.here)))
+        if self.here:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+
+    def collect(self, comm: Comm, partial: Path, path: Path) -> None:
+        """Bring it to rank 0, once all have written. Collective.
+
+        Raises CheckpointError on all ranks.
+        """
+        if not self.somewhere:
+            return
+        from neocpu.parallel.transport.host_files import collect
+
+        error: CheckpointError | None = None
+        try:
+            collect(comm, partial, self.extents if self.here else {})
+        except OSError as problem:
+            error = failed(path, problem)
+        comm.agree(error)
+        if self.here:
+            partial.unlink(missing_ok=True)
 
 
 def on_first_rank(comm: Comm, path: Path, work: Callable[[], bytes | None]) -> bytes:

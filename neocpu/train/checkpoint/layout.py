@@ -59,6 +59,7 @@ VERSION = 4
 WORDS = "vocabularies"  # group of the vocabularies
 TEXTS = ("config", "overrides", "header", "data", "versions")
 Offsets = dict[str, int]
+Extents = dict[str, tuple[int, int]]  # first byte, and the one behind the last, by dataset
 
 
 def lay_out(
@@ -201,16 +202,19 @@ class RowWriter:
     """Writes the parts of one rank, in order, into a file that `lay_out` made.
 
     offsets : of what `lay_out` returned. before : i64[T, 3], counts of what lower ranks write.
+    Attribute: extents, the bytes written of each dataset, which lie side by side.
     """
 
     def __init__(
         self, path: Path, tensors: Sequence[Tensor], offsets: Offsets, before: Ints
     ) -> None:
+        self.extents: Extents = {}
         self._tensors = tensors
         self._offsets = offsets
         # ranks write disjoint ranges, lower ranks first, so none waits for another
         self._next = before.copy()
-        self._file = os.open(path, os.O_RDWR)
+        # a host that does not see the file of rank 0 has one of its own
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
     def write(self, part: Part) -> None:
         """Put a part behind those of the same tensor that were written before."""
@@ -240,6 +244,8 @@ class RowWriter:
             return
         offset = self._offsets[name] + first * (values.nbytes // len(values))
         put_bytes(self._file, values.reshape(-1).view(np.uint8).data, offset)
+        start, _ = self.extents.get(name, (offset, offset))
+        self.extents[name] = (start, offset + values.nbytes)
 
     def close(self) -> None:
         """Sync what was written to the disk."""

@@ -28,7 +28,7 @@ import numpy as np
 from neocpu.core.errors import CheckpointError
 from neocpu.core.types import Elements, Ints, JsonObject, Tree
 from neocpu.tables.hdf5.draft import Image
-from neocpu.train.checkpoint.folder import FOLDER, Bases, failed, on_first_rank, publish
+from neocpu.train.checkpoint.folder import FOLDER, Bases, Elsewhere, failed, on_first_rank, publish
 from neocpu.train.checkpoint.layout import Offsets, create, file_bytes, lay_out, seal
 from neocpu.train.checkpoint.snapshot import Share, Snapshot, facts_of, shares_of, write_share
 from neocpu.train.state.blocks import Index, Tensor, digest_of
@@ -90,6 +90,7 @@ class _Pending:
     tensors: Sequence[Tensor] = ()
     digest: str = ""
     image: Image | None = None
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
     thread: threading.Thread | None = None
     error: BaseException | None = None
 
@@ -235,10 +236,8 @@ class Saver:
             self._remove(pending)
 
     def report(self) -> dict[str, object]:
-        """Counts of this rank's checkpoints, JSON-able.
-
-        "written"; how many of them are "of_changes", and "in_background"; "bytes" of all; "seconds"
-        that training waited for them.
+        """Of this rank's checkpoints, JSON-able: those "written", of them those "of_changes" and
+        "in_background", their "bytes", and the "seconds" that training waited for them.
         """
         return {**self.counts, "seconds": self.stalled}
 
@@ -277,6 +276,7 @@ class Saver:
             before=before,
             index=written_index if self.comm.rank == 0 else None,
             parts=snapshot.taken() if in_memory else snapshot.again(state, base is not None),
+            extents=pending.elsewhere.extents,
         )
         note = json.dumps({"step": step, "digest": pending.digest}).encode()
         # the SSD file of a run that ends is removed
@@ -366,6 +366,7 @@ class Saver:
             return json.dumps(image.offsets).encode()
 
         offsets: Offsets = json.loads(on_first_rank(self.comm, pending.path, make))
+        pending.elsewhere.look(self.comm, pending.partial)
         return offsets
 
     def _end(self) -> None:
@@ -379,6 +380,7 @@ class Saver:
             error = pending.error
             # published only once all ranks have written their share
             self.comm.agree(failed(pending.path, error) if isinstance(error, OSError) else error)
+            pending.elsewhere.collect(self.comm, pending.partial, pending.path)
             on_first_rank(self.comm, pending.path, lambda: self._publish(pending))
         except BaseException:
             self._newest = None
@@ -393,6 +395,6 @@ class Saver:
         publish(pending.partial, pending.path, self._policy.keep, self._bases)
 
     def _remove(self, pending: _Pending) -> None:
-        if self.comm.rank == 0:
+        if self.comm.rank == 0 or pending.elsewhere.here:
             with contextlib.suppress(OSError):
                 pending.partial.unlink(missing_ok=True)

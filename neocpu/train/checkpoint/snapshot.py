@@ -8,14 +8,14 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from neocpu.core.types import Ints, Tree
 from neocpu.parallel.transport.comm import Comm
-from neocpu.train.checkpoint.layout import Offsets, Part, RowWriter
+from neocpu.train.checkpoint.layout import Extents, Offsets, Part, RowWriter
 from neocpu.train.checkpoint.number_codes import rounded
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import as_overrides
@@ -69,7 +69,7 @@ class Share:
     """What one rank writes into the file `path` that `lay_out` made.
 
     offsets, before : as for `RowWriter`. index : of all ranks' blocks; None: another rank writes
-    it.
+    it. extents : takes in what was written where.
     """
 
     path: Path
@@ -78,6 +78,7 @@ class Share:
     before: Ints
     index: Index | None
     parts: Iterable[Part]
+    extents: Extents = field(default_factory=dict)
 
 
 def write_share(share: Share) -> OSError | None:
@@ -102,6 +103,7 @@ def write_share(share: Share) -> OSError | None:
     try:
         if writer is not None:
             writer.close()
+            share.extents.update(writer.extents)
     except OSError as problem:
         error = error or problem
     return error

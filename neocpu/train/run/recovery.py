@@ -76,6 +76,12 @@ class Recovery:
 
         Returns its step, 0 where there are no checkpoints.
         """
+        from neocpu.train.checkpoint.lending import lent
+
+        with lent(self._out, self._world.comm):
+            return self._resume(tell)
+
+    def _resume(self, tell: Callable[[str], None]) -> int:
         resumed = checkpoint.resume(self._out, self._world, self._data, split="train", tell=tell)
         if resumed is None:
             tell(f"no complete checkpoint in {self._out}: starting at step 0")

@@ -6,15 +6,18 @@ model: with another one, a category would look up another row.
 """
 
 import hashlib
+import json
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neocpu.core.errors import CheckpointError
+from neocpu.core.errors import CheckpointError, DataError
 from neocpu.core.types import Elements, JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.parallel.transport.comm import Comm
 
 HISTORY = "online"  # the files of a run that trains on file after file (`online.py`)
 NEW_DATA = (
@@ -67,6 +70,27 @@ def fingerprint(data: Dataset) -> str:
         part = data.take(samples, ())
         arrays += [part.labels, part.dense]
     return _sha(*arrays)
+
+
+def refuse_different(comm: Comm, datasets: Mapping[str, Dataset]) -> None:
+    """Raise DataError on all ranks where one reads other samples than rank 0. Collective."""
+    if comm.size == 1:
+        return
+    own = {name: [data.rows, fingerprint(data)] for name, data in datasets.items()}
+    facts = [
+        json.loads(fact)
+        for fact in comm.allgather_bytes(json.dumps([socket.gethostname(), own]).encode())
+    ]
+    first_host, first = facts[0]
+    different = [
+        f"{name}: {datasets[name].paths[0]} on {host} has other samples than on {first_host}; copy "
+        "it from there, or remove it, and the run sends a copy"
+        for host, known in facts
+        for name in known
+        if known[name] != first[name]
+    ]
+    if different:
+        raise DataError(different[0])
 
 
 def _sha(*arrays: Elements) -> str:
