@@ -93,7 +93,9 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_other_models(tmp_path: Path, name: str) -> None:
     schema = SCHEMA.replace('[[dense]]\ncolumns = ["price", "age"]\nkind = "float"\n', "")
-    checkpoint = train(tmp_path, *MODELS[name], schema=schema if "no dense" in name else SCHEMA)
+    if "no dense" not in name:
+        schema = SCHEMA.replace('kind = "float"', 'kind = "float"\nclip = [2.5, 30]', 1)
+    checkpoint = train(tmp_path, *MODELS[name], schema=schema)
     expected = scores(checkpoint, tmp_path, vocabulary="vocabulary" in name)
     run(["export", str(checkpoint), str(tmp_path / "a.onnx")])
     inputs = inputs_of(tmp_path / "a.onnx", COLUMNS[3 if "no dense" in name else 1 :])

@@ -39,6 +39,7 @@ compared with `block_offsets`.
 """
 
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,10 +101,12 @@ def crc32_of(entries: Elements) -> int:
     return zlib.crc32(entries.reshape(-1).view(np.uint8).data)
 
 
-def extreme_line(column: str, size: float) -> str:
-    """That a dense column has numbers of this size, in a line for people."""
-    return (
-        f"column {column!r} has numbers up to {size:.3g} in size, after its transform: one of them "
-        "can end a run; transform it otherwise, or clip = [least, most] in its [[dense]] moves "
-        "numbers into a range"
-    )
+def extreme_lines(sources: Sequence[str], sizes: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    """That dense columns have numbers of these sizes: a line for each source and column."""
+    for source, of_columns in zip(sources, sizes):
+        for column, size in of_columns.items():
+            yield (
+                f"{source}: column {column!r} has numbers up to {size:.3g} in size, after its "
+                "transform: one of them can end a run; transform it otherwise, or clip = [least, "
+                "most] in its [[dense]] moves numbers into a range"
+            )

@@ -149,7 +149,7 @@ def _run(
     sources: tuple[Path, ...], dst: Path, kind: str, force: bool, options: "ConvertOptions"
 ) -> None:
     from neocpu.ingest.dataset.convert import convert as run
-    from neocpu.ingest.dataset_layout import extreme_line
+    from neocpu.ingest.dataset_layout import extreme_lines
     from neocpu.ingest.formats.files.folders import all_files
 
     check_target(dst, force, [*all_files(sources), *options.files()])
@@ -167,8 +167,8 @@ def _run(
     for column, count in conversion.invalid.items():
         if count:
             click.echo(f"column {column}: {count:,} texts are no numbers and count as missing")
-    for column, size in conversion.extreme.items():
-        click.echo(f"warning: {extreme_line(column, size)}")
+    for line in extreme_lines([str(dst)], [conversion.extreme]):
+        click.echo(f"warning: {line}")
     if conversion.skipped:
         lines = "line was" if conversion.skipped == 1 else "lines were"
         where = f"see {conversion.report}"

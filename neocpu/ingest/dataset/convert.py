@@ -47,6 +47,24 @@ HOW_TO_SKIP = (
 )
 
 
+class _Peaks:
+    """The largest size of a stored number, which the model sees, by dense column."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._names = [each.name for each in schema.dense]
+        self._sizes = np.zeros(len(self._names))
+
+    def add(self, dense: NDArray[np.float32]) -> None:
+        # NaN is no peak
+        self._sizes = np.fmax(self._sizes, np.abs(dense).max(axis=0, initial=0.0))
+
+    def extreme(self) -> dict[str, float]:
+        """Those of EXTREME and more."""
+        # a text like 1e99 is infinite in fp32, which JSON has no number for
+        sizes = np.minimum(self._sizes, np.finfo(np.float32).max).tolist()
+        return {name: size for name, size in zip(self._names, sizes) if size >= EXTREME}
+
+
 @dataclass(frozen=True)
 class Conversion:
     """The result of a conversion.
@@ -146,7 +164,7 @@ def convert(
     total = sum(path.stat().st_size for path in paths if path.exists())
     faults = _Faults(options.on_error)
     invalid = Counter({each.name: 0 for each in schema.dense if each.invalid == "missing"})
-    peaks = np.zeros(len(schema.dense))
+    peaks = _Peaks(schema)
     before = 0
     names = {each.name: each.description for each in schema.categories}
     counters = _counters(list(names), options)
@@ -162,8 +180,7 @@ def convert(
                     faults.add(path, source.unit, line, parsed.faults)
                     line += parsed.lines
                     invalid.update(parsed.invalid)
-                    # of stored numbers, which the model sees; NaN is no peak
-                    peaks = np.fmax(peaks, np.abs(parsed.dense).max(axis=0, initial=0.0))
+                    peaks.add(parsed.dense)
                     _append(sessions or writer, parsed, counters)
                 if progress is not None:
                     progress(before + block.done, total, writer.rows)
@@ -176,11 +193,8 @@ def convert(
             raise DataError(_no_rows(paths, faults))
         writer.vocabularies.update(vocabularies)
         _keep_counts(writer, counters, options)
-        writer.attributes["source"] = [{"name": path.name, "bytes": _size(path)} for path in paths]
-        writer.attributes["skipped"] = faults.count
-        writer.attributes |= {"invalid": dict(invalid)} if invalid else {}
-        extreme = _extreme(schema, peaks)
-        writer.attributes |= {"extreme": extreme} if extreme else {}
+        extreme = peaks.extreme()
+        writer.attributes |= _notes(paths, faults.count, invalid, extreme)
         if options.min_count:
             writer.attributes["vocabulary_min_count"] = options.min_count
     trouble = faults.report(report_path)
@@ -188,12 +202,20 @@ def convert(
     return Conversion(target, writer.rows, faults.count, report, trouble, invalid, extreme)
 
 
-def _extreme(schema: Schema, peaks: NDArray[np.float64]) -> dict[str, float]:
-    """The largest sizes of numbers f64[Nd] by dense column, of those that are extreme."""
-    sizes = zip(schema.dense, peaks.tolist())
-    # a text like 1e99 is infinite in fp32, which JSON has no number for
-    largest = float(np.finfo(np.float32).max)
-    return {each.name: min(size, largest) for each, size in sizes if size >= EXTREME}
+def _notes(
+    paths: Sequence[Path],
+    skipped: int,
+    invalid: Mapping[str, int],
+    extreme: Mapping[str, float],
+) -> dict[str, object]:
+    """What a dataset notes of its conversion; counts and sizes by column, where there are any."""
+    source = [{"name": path.name, "bytes": _size(path)} for path in paths]
+    notes: dict[str, object] = {"source": source, "skipped": skipped}
+    if invalid:
+        notes["invalid"] = dict(invalid)
+    if extreme:
+        notes["extreme"] = dict(extreme)
+    return notes
 
 
 def _complete_schema(kind: str, options: ConvertOptions, paths: Sequence[Path]) -> Schema:

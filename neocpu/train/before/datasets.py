@@ -16,7 +16,7 @@ from neocpu.core.errors import ConfigError, DataError, NeocpuError
 from neocpu.core.types import Elements
 from neocpu.ingest.dataset.copies import ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.ingest.dataset_layout import extreme_line
+from neocpu.ingest.dataset_layout import extreme_lines
 from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.specs.batch_scaling import scaling_text
@@ -286,9 +286,8 @@ def open_paths(
                         f"{name}: {count:,} texts of column {column!r} of {source} are no numbers "
                         "and count as missing"
                     )
-        for source, sizes in zip(sources[name], data.extreme):
-            for column, size in sizes.items():
-                tell(f"warning: {name}: {extreme_line(column, size)} ({source})")
+        for line in extreme_lines(sources[name], data.extreme):
+            tell(f"warning: {name}: {line}")
         for path, source, count in zip(data.paths, sources[name], data.skipped):
             if count:
                 tell(
