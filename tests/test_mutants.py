@@ -107,8 +107,13 @@ def test_a_bug_that_the_test_sees_and_one_that_it_does_not(
     assert (tmp_path / "neocpu/core/toy.py").read_text() == TOY
 
 
-def test_files_have_tests_that_belong_to_them() -> None:
-    known = belonging.TestMap(belonging.ROOT)
+@pytest.fixture(scope="module")
+def known() -> belonging.TestMap:
+    """The tests of this repository."""
+    return belonging.TestMap(belonging.ROOT)
+
+
+def test_files_have_tests_that_belong_to_them(known: belonging.TestMap) -> None:
     for file in belonging.ROOT.glob("neocpu/*/**/*.py"):
         name = file.relative_to(belonging.ROOT).as_posix()
         tests = known.tests(name)
@@ -235,8 +240,7 @@ def test_tests_of_a_function_are_near_ones_then_those_that_run_little_else() -> 
     assert alone == ["a.py::small", "c.py::one_line", "a.py::long"]
 
 
-def test_what_is_recorded_is_there() -> None:
-    known = belonging.TestMap(belonging.ROOT)
+def test_what_is_recorded_is_there(known: belonging.TestMap) -> None:
     gone = known.recorded - known.all
     assert 10 * len(gone) < len(known.all), f"python -m tests.executed records anew: {gone}"
 
