@@ -30,6 +30,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 NODES = ("one", "two")
 CORES = 4  # of a node; Slurm is told so, whatever the machine has
 PATIENCE = 30.0  # seconds for nodes to be idle
+MARK = "NEOCPU_SLURM_ROOM"  # set for the daemons
 SECONDS = 300.0  # for a command, and for a job to change its state
 # TmpFS: PMIx makes folders there that are named after jobs only
 CONFIG = """\
@@ -81,8 +82,10 @@ class Slurm:
             "SLURM_CONF": str(config),
             "NUMBA_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
-            # addresses of UCX are lines that Slurm's PMI now and then cuts in two
+            # sockets only: both nodes see one /dev/shm, and addresses of UCX are lines that Slurm's
+            # PMI now and then cuts in two
             "MPIR_CVAR_CH4_NETMOD": "ofi",
+            "MPIR_CVAR_NOLOCAL": "1",
         }
 
     def run(self, *command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -152,7 +155,9 @@ def members(config: str) -> Iterator[tuple[int, dict[str, str]]]:
         with suppress(OSError):
             words = path.read_bytes().decode(errors="replace").split("\0")
             facts = {name: value for name, _, value in (word.partition("=") for word in words)}
-            if facts.get("SLURM_CONF") == config and int(path.parent.name) != os.getpid():
+            # a shell that only names the configuration is the user's own
+            belongs = MARK in facts or "SLURM_JOB_ID" in facts
+            if facts.get("SLURM_CONF") == config and belongs:
                 yield int(path.parent.name), facts
 
 
@@ -165,7 +170,7 @@ def main() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     config = folder / "slurm.conf"
-    environment = os.environ | {"PATH": search, "SLURM_CONF": str(config)}
+    environment = os.environ | {"PATH": search, "SLURM_CONF": str(config), MARK: "1"}
     try:
         reason = _start(folder, environment)
         print(f"no Slurm: {reason}" if reason else config, flush=True)

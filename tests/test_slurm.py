@@ -29,6 +29,7 @@ except EnvironmentProblem:
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "examples" / "slurm"
+TRIES = 3  # Slurm's PMI now and then cuts a line of MPICH's in two, and ranks do not meet
 # srun starts two ranks; it and scontrol note what they were asked
 SRUN = """#!/bin/bash
 for name in ${{!SLURM_@}}; do unset "$name"; done
@@ -179,7 +180,10 @@ def goes_on(slurm: Slurm, folder: Path, job: str) -> None:
 
 def test_srun_on_two_nodes_gives_the_digest_of_the_readme(slurm: Slurm, tmp_path: Path) -> None:
     train = ["neocpu", "train", "data/models/tiny.toml", "--out", str(tmp_path / "out")]
-    done = slurm.run("srun", "-N2", "-n4", *train)
+    for _ in range(TRIES):
+        done = slurm.run("srun", "--kill-on-bad-exit=1", "-N2", "-n4", *train)
+        if "internal_Init_thread" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert digest(done.stdout) == digest((ROOT / "README.md").read_text())
 
