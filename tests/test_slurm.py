@@ -184,6 +184,8 @@ def test_srun_on_two_nodes_gives_the_digest_of_the_readme(slurm: Slurm, tmp_path
         done = slurm.run("srun", "--kill-on-bad-exit=1", "-N2", "-n4", *train)
         if "internal_Init_thread" not in done.stderr:
             break
+    else:
+        pytest.skip("Slurm's PMI did not bring MPICH's ranks together")
     assert done.returncode == 0, done.stderr
     assert digest(done.stdout) == digest((ROOT / "README.md").read_text())
 
