@@ -105,8 +105,8 @@ class Filler:
                 if filling is not None:
                     yield filling
                 elif np.isinf(target):
-                    # more blocks of columns only take more bytes, for each has its rows' state
-                    return
+                    # a target only leaves less room; narrower blocks have smaller buffers
+                    break
 
     def stays(self, choice: Ints) -> Flags:
         """Tables that stay as their candidates have them, bool[tables]."""
@@ -224,7 +224,8 @@ class Filler:
         largest = later
         kept = []
         for block in reversed(blocks):
-            kept.append(later / self.layout.ranks + largest)
+            # twice the mean, since last rows gather on few ranks
+            kept.append(2.0 * (later / self.layout.ranks + largest))
             size = block.once_bytes + self.tables[block.table].rows * block.row_bytes
             ranks = float((size / self.limits[self.limited]).max())
             later = later + block.once_bytes * (1.0 + ranks)
