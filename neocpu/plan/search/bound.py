@@ -39,7 +39,7 @@ from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.work import Flags, Floats
 from neocpu.plan.search.options import Options
 from neocpu.plan.search.prices import cheapest, memory_prices
-from neocpu.plan.search.relaxed import Ranges
+from neocpu.plan.search.relaxed import CutRanges
 
 # Updates of the weights, and their rate.
 UPDATES = 100
@@ -71,7 +71,7 @@ class _Weights(NamedTuple):
 
 
 def bounded(
-    options: Options, layout: Layout, limits: Floats, ranges: Ranges | None = None
+    options: Options, layout: Layout, limits: Floats, ranges: CutRanges | None = None
 ) -> Bound:
     """The lower bound in seconds, beside what is fixed, and choices on the way to it.
 
@@ -95,9 +95,9 @@ def bounded(
     return Bound(_least(ranges, layout, limits, options.crowding, prices, weights), choices)
 
 
-def _of_candidates(options: Options) -> Ranges:
+def _of_candidates(options: Options) -> CutRanges:
     """Each candidate as a range of its own."""
-    return Ranges(
+    return CutRanges(
         start=options.start,
         table=options.table,
         seconds=options.seconds,
@@ -109,7 +109,7 @@ def _of_candidates(options: Options) -> Ranges:
 
 
 def _least(
-    ranges: Ranges,
+    ranges: CutRanges,
     layout: Layout,
     limits: Floats,
     crowding: float,

@@ -105,8 +105,8 @@ class Filler:
                 if filling is not None:
                     yield filling
                 elif np.isinf(target):
-                    # more blocks of columns only take more bytes, for each has its rows' state
-                    return
+                    # a target only leaves less room; narrower blocks have smaller buffers
+                    break
 
     def stays(self, choice: Ints) -> Flags:
         """Tables that stay as their candidates have them, bool[tables]."""
@@ -196,10 +196,13 @@ class Filler:
         work = sum(self._work(block, height) for block, height in zip(blocks, rows))
         most = target * (work + float(load.sum())) / self.layout.ranks
         shards: dict[int, list[Shard]] = {}
-        for block, height in zip(blocks, rows):
+        kept = self._kept_free(blocks)
+        for block, height, free in zip(blocks, rows, kept):
             first = 0
             while first < height:
-                count = _rows_for(block, height - first, room, most - load)
+                count = _rows_for(block, height - first, room - free, most - load)
+                if not count.any():
+                    count = _rows_for(block, height - first, room, most - load)
                 rank = _best_rank(count, height - first, load)
                 taken = int(min(count[rank], height - first))
                 if taken < 1:
@@ -212,6 +215,22 @@ class Filler:
                 load[rank] += block.once + taken * block.row_seconds
                 first += taken
         return self._filling(choice, node, homes, shards)
+
+    def _kept_free(self, blocks: Sequence[ColumnBlock]) -> list[Floats]:
+        """Bytes of a rank that each block leaves to what the blocks behind it take besides rows,
+        f64[memories with a limit] each.
+        """
+        later = np.zeros(int(self.limited.sum()))
+        largest = later
+        kept = []
+        for block in reversed(blocks):
+            # twice the mean, since last rows gather on few ranks
+            kept.append(2.0 * (later / self.layout.ranks + largest))
+            size = block.once_bytes + self.tables[block.table].rows * block.row_bytes
+            ranks = float((size / self.limits[self.limited]).max())
+            later = later + block.once_bytes * (1.0 + ranks)
+            largest = np.maximum(largest, block.once_bytes)
+        return kept[::-1]
 
     def _work(self, block: ColumnBlock, rows: int) -> float:
         """Seconds of a block that fills ranks whole, and has one rectangle more at its end."""

@@ -68,9 +68,12 @@ class Filled:
         named = np.array([scheme != AUTO for scheme in self.schemes], bool)
         uncut = (options.home == RANK) & (options.rectangles == 1)
         whole = uncut | named[options.table]
+        uncached = np.array([not any(variant.cached) for variant in options.variants], bool)
         choices = [
             within(options, cost, budgets * ROOM),
             within(options, np.where(whole, cost, np.inf), budgets),
+            # caches take of two memories, and single changes may not lead out of them
+            within(options, np.where(whole & uncached[options.variant], cost, np.inf), budgets),
         ]
         fits = False
         seen = set()

@@ -37,8 +37,8 @@ POWERS = (8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 CUT = tuple(name for name in CODES if name != "data_parallel")
 
 
-class Ranges(NamedTuple):
-    """Ranges of the tables, those of a table side by side, [n] each.
+class CutRanges(NamedTuple):
+    """CutRanges of the tables, those of a table side by side, [n] each.
 
     start : i64[tables + 1], first range of each table. table : of each range. seconds : least of
     all rectangles of the table, f64[n, phases] as `Options.piece_seconds`. peak : least of one
@@ -62,7 +62,7 @@ def ranges_of(
     model: CostModel,
     work: Workload,
     options: Options,
-) -> Ranges:
+) -> CutRanges:
     """The ranges of all tables; options : their candidates, whose placements they have."""
     ours = isinstance(model, StepSeconds)
     codes = [CODES["grid_shard"]] if ours else [CODES[name] for name in CUT]
@@ -102,7 +102,7 @@ def ranges_of(
         seconds, peak = seconds[:, options.active], peak[:, options.active]
     else:
         seconds, peak = seconds.sum(axis=1, keepdims=True), peak.sum(axis=1, keepdims=True)
-    return Ranges(
+    return CutRanges(
         start=np.searchsorted(table, np.arange(len(tables) + 1)),
         table=table,
         seconds=seconds,
@@ -158,7 +158,7 @@ def _boxes(
 
 
 def _steps(low: int, high: int, bends: Sequence[float]) -> list[tuple[float, float]]:
-    """Ranges [a, b] of whole numbers that cover low to high and end on both sides of bends."""
+    """CutRanges [a, b] of whole numbers that cover low to high and end on both sides of bends."""
     sides = {float(side) for bend in bends for side in (np.floor(bend), np.ceil(bend))}
     edges = sorted({float(low), float(high)} | {side for side in sides if low < side < high})
     return list(pairwise(edges)) or [(float(low), float(high))]
