@@ -5,7 +5,7 @@ Raw logs are converted once, by rank 0; then every rank maps the converted files
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -279,22 +279,27 @@ def open_paths(
     comm.agree(error)
     refuse_different(comm, datasets)
     for name, data in datasets.items():
-        for source, counts in zip(sources[name], data.invalid):
-            for column, count in counts.items():
-                if count:
-                    tell(
-                        f"{name}: {count:,} texts of column {column!r} of {source} are no numbers "
-                        "and count as missing"
-                    )
-        for line in extreme_lines(sources[name], data.extreme):
-            tell(f"warning: {name}: {line}")
-        for path, source, count in zip(data.paths, sources[name], data.skipped):
+        _tell_of(name, data, sources[name], tell)
+    return Splits(config, comm, _parts(config, datasets))
+
+
+def _tell_of(name: str, data: Dataset, sources: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Say what the conversion of a split left out, took as missing, or found extreme."""
+    for source, counts in zip(sources, data.invalid):
+        for column, count in counts.items():
             if count:
                 tell(
-                    f"{name}: {count:,} malformed lines of {source} were skipped; the first are "
-                    f"in {path}.errors.txt"
+                    f"{name}: {count:,} texts of column {column!r} of {source} are no numbers "
+                    "and count as missing"
                 )
-    return Splits(config, comm, _parts(config, datasets))
+    for line in extreme_lines(sources, data.extreme):
+        tell(f"warning: {name}: {line}")
+    for path, source, count in zip(data.paths, sources, data.skipped):
+        if count:
+            tell(
+                f"{name}: {count:,} malformed lines of {source} were skipped; the first are "
+                f"in {path}.errors.txt"
+            )
 
 
 def head_labels(config: Config) -> tuple[str, ...]:

@@ -23,12 +23,7 @@ from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train.advice.complaints import advise, warn_of_leaves
 from neocpu.train.before.beginning import Beginning, begin
 from neocpu.train.before.datasets import Splits, open_splits
-from neocpu.train.before.plans import (
-    make_plan,
-    memory_plan,
-    plans_in_seconds,
-    table_lines,
-)
+from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
 from neocpu.train.before.room import PlannedRun, check_room, remove_row_files, row_folder
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.config.config import Config
@@ -228,8 +223,7 @@ class Trainer:
 
     def _build(self, plan: Plan, splits: Splits, huge: bool, memory: MemoryPlan) -> World:
         """The objects of this rank; arguments as of `world.build`."""
-        dense_features = splits.dense_features
-        return build(self.config, self.comm, plan, dense_features, huge=huge, memory=memory)
+        return build(self.config, self.comm, plan, splits.dense_features, huge=huge, memory=memory)
 
     def _recover(self, world: World, splits: Splits) -> Recovery:
         """What writes the checkpoints of a world."""
