@@ -49,6 +49,7 @@ NOT_RUN = {
     "search": "test_dnas.py runs it",
     "models NAME": "presets.md runs it",
     "export RUN model": "export.md runs it",
+    "train CONFIG --hosts": "test_hosts.py runs it",
     "train tiny": "README.md and use.md run it",
     "train avazu": "a log that does not come along",
     "data generate": "a million rows",

@@ -4,7 +4,7 @@ A split whose schema takes numbers from data gets those of the train data.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,8 @@ from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.copy_cache import cache_folder, is_writable
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset, missing_copies
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset_layout import extreme_lines
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.preflight import check_conversions
 from neocpu.train.config.config import Config
@@ -133,3 +135,22 @@ def ensure(
         if str(path) != source:
             tell(f"{name}: {source} is read as {path}")
     return files
+
+
+def tell_of(name: str, data: Dataset, sources: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Say what the conversion of a split left out, took as missing, or found extreme."""
+    for source, counts in zip(sources, data.invalid):
+        for column, count in counts.items():
+            if count:
+                tell(
+                    f"{name}: {count:,} texts of column {column!r} of {source} are no numbers "
+                    "and count as missing"
+                )
+    for line in extreme_lines(sources, data.extreme):
+        tell(f"warning: {name}: {line}")
+    for path, source, count in zip(data.paths, sources, data.skipped):
+        if count:
+            tell(
+                f"{name}: {count:,} malformed lines of {source} were skipped; the first are "
+                f"in {path}.errors.txt"
+            )

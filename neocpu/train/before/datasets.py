@@ -5,7 +5,7 @@ Raw logs are converted once, by rank 0; then every rank maps the converted files
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from neocpu.core.errors import ConfigError, DataError, NeocpuError
 from neocpu.core.types import Elements
 from neocpu.ingest.dataset.copies import ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.ingest.dataset_layout import extreme_lines
 from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.specs.batch_scaling import scaling_text
@@ -27,6 +26,7 @@ from neocpu.train.before.conversions import (
     copy_folders,
     ensure,
     first_train,
+    tell_of,
 )
 from neocpu.train.config.config import Config
 from neocpu.train.state.identity import describe, refuse_different
@@ -279,27 +279,8 @@ def open_paths(
     comm.agree(error)
     refuse_different(comm, datasets)
     for name, data in datasets.items():
-        _tell_of(name, data, sources[name], tell)
+        tell_of(name, data, sources[name], tell)
     return Splits(config, comm, _parts(config, datasets))
-
-
-def _tell_of(name: str, data: Dataset, sources: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Say what the conversion of a split left out, took as missing, or found extreme."""
-    for source, counts in zip(sources, data.invalid):
-        for column, count in counts.items():
-            if count:
-                tell(
-                    f"{name}: {count:,} texts of column {column!r} of {source} are no numbers "
-                    "and count as missing"
-                )
-    for line in extreme_lines(sources, data.extreme):
-        tell(f"warning: {name}: {line}")
-    for path, source, count in zip(data.paths, sources, data.skipped):
-        if count:
-            tell(
-                f"{name}: {count:,} malformed lines of {source} were skipped; the first are "
-                f"in {path}.errors.txt"
-            )
 
 
 def head_labels(config: Config) -> tuple[str, ...]:
