@@ -3,6 +3,7 @@ skipped.
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # threads of BLAS spin after each small product: of networks, that was two thirds of the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.markexpr
+    # not beside the sources where that is unwanted, but some two hundred processes import the same
+    if sys.dont_write_bytecode and config.cache:
+        sys.pycache_prefix = str(config.cache.mkdir("bytecode"))
+        sys.dont_write_bytecode = False
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # one sample, also past midnight
     os.environ.setdefault(workers.SAMPLED_DAY, workers.today() if whole else "")
 
