@@ -84,6 +84,38 @@ class BagGroup(NamedTuple):
     end: int
 
 
+class Tries(NamedTuple):
+    """What earlier groups of a task taught.
+
+    peak : of the sums of the group before, bits shifted left by one; 0: unknown. misses : groups in
+    a row that were not right. pause : groups that are not tried.
+    """
+
+    peak: int
+    misses: int
+    pause: int
+
+
+NO_TRIES = Tries(0, 0, 0)
+
+
+@inlined
+def try_group(terms, entry, offsets, group, lines, tries, peaks, out):
+    """Sums of the bags of a group, rounded, to their lines of `out`; returns (are all right?, what
+    is known for the next group).
+
+    peaks : u32[16], zeros
+    """
+    if tries.pause > 0:
+        return False, Tries(tries.peak, tries.misses, tries.pause - 1)
+    right, peak = round_group(terms, entry, offsets, group, lines, tries.peak, peaks, out)
+    if right:
+        return True, Tries(peak, 0, 0)
+    # sums that often take more than two floats are left to fp64 for longer and longer
+    misses = min(tries.misses + 1, 6)
+    return False, Tries(peak, misses, (1 << misses) - 2)
+
+
 @inlined
 def round_group(terms, entry, offsets, group, lines, peak, peaks, out):
     """Sums of the bags of a group, rounded, to their lines of `out`; returns (are all right?, the
