@@ -96,8 +96,8 @@ LONG = frozenset(
         "promise::test_one_digest_without_avx512",
         "quality",
         "resume::test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched",
-        "standing_still::test_a_run_whose_ranks_are_killed_ends_as_if_untouched",
         "resume::test_runs_killed_at_any_instant_end_as_if_untouched",
+        "standing_still::test_a_run_goes_on_by_itself_to_the_same_digest",
     }
 )
 PERIOD = 8
