@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.numbers.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.operands import Bag
-from neocpu.kernels.rows.compensated import BagGroup, may_compensate, round_group
+from neocpu.kernels.rows.compensated import NO_ATTEMPT, BagGroup, may_compensate, try_group
 from neocpu.kernels.rows.pooling import (
     SMALL,
     TASKS,
@@ -136,31 +136,21 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
     begin, last = span
     k = entry_of(first, begin)
     peaks = bare(scratch.peaks)
-    peak = np.int64(0)
-    misses = 0
-    pause = 0
+    attempts = NO_ATTEMPT
     doubt = 0
     while begin < last:
         while first[k + 1] <= begin:
             k += 1
-            # rows of another table may be of another size
-            peak = np.int64(0)
         end = group_end(entry, k, begin, last)
         exact = False
         compensated = False
         several = offsets[end] - offsets[begin] > 2 * (end - begin)
         asks = doubt == 0 and several and may_ask(terms.values, terms.weights)
         if asks and may_compensate(terms, entry, k, end):
-            if pause > 0:
-                pause -= 1
-            else:
-                group = BagGroup(k, begin, end)
-                compensated, peak = round_group(
-                    terms, entry, offsets, group, lines, peak, peaks, out
-                )
-                # sums that often take more than two floats are left to fp64 for longer and longer
-                misses = 0 if compensated else min(misses + 1, 6)
-                pause = 0 if compensated else (1 << misses) - 2
+            group = BagGroup(k, begin, end)
+            compensated, attempts = try_group(
+                terms, entry, offsets, group, lines, attempts, peaks, out
+            )
         if asks and not compensated and entry.width[k] <= ROOM:
             exact = group_sums(terms, entry, offsets, k, begin, end, sums)
             # Data that rounded once rounds again soon: for some groups the plain sums would be
