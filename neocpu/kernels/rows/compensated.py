@@ -41,6 +41,24 @@ def may_compensate(terms, entry, k, end):
     return QUIET and whole and terms.weights.size == 0
 
 
+class Attempts(NamedTuple):
+    """What a task knows of its groups so far.
+
+    k      : the entry of the last one
+    peak   : that of its sums, bits shifted left by one; 0 if it is unknown
+    misses : two for each group that failed, one less for each that did not
+    pause  : groups to be left to fp64
+    """
+
+    k: int
+    peak: int
+    misses: int
+    pause: int
+
+
+NO_ATTEMPT = Attempts(-1, 0, 0, 0)
+
+
 @inlined
 def start_of(peak):
     """What sums begin with that are about as large as `peak`: three to six times it."""
@@ -84,38 +102,6 @@ class BagGroup(NamedTuple):
     end: int
 
 
-class Tries(NamedTuple):
-    """What earlier groups of a task taught.
-
-    peak : of the sums of the group before, bits shifted left by one; 0: unknown. misses : groups in
-    a row that were not right. pause : groups that are not tried.
-    """
-
-    peak: int
-    misses: int
-    pause: int
-
-
-NO_TRIES = Tries(0, 0, 0)
-
-
-@inlined
-def try_group(terms, entry, offsets, group, lines, tries, peaks, out):
-    """Sums of the bags of a group, rounded, to their lines of `out`; returns (are all right?, what
-    is known for the next group).
-
-    peaks : u32[16], zeros
-    """
-    if tries.pause > 0:
-        return False, Tries(tries.peak, tries.misses, tries.pause - 1)
-    right, peak = round_group(terms, entry, offsets, group, lines, tries.peak, peaks, out)
-    if right:
-        return True, Tries(peak, 0, 0)
-    # sums that often take more than two floats are left to fp64 for longer and longer
-    misses = min(tries.misses + 1, 6)
-    return False, Tries(peak, misses, (1 << misses) - 2)
-
-
 @inlined
 def round_group(terms, entry, offsets, group, lines, peak, peaks, out):
     """Sums of the bags of a group, rounded, to their lines of `out`; returns (are all right?, the
@@ -144,3 +130,18 @@ def round_group(terms, entry, offsets, group, lines, peak, peaks, out):
     peak = largest(peaks)
     finite = peak < INFINITE
     return exact and finite, peak if finite else np.int64(0)
+
+
+@inlined
+def try_group(terms, entry, offsets, group, lines, attempts, peaks, out):
+    """`round_group`, unless many groups failed; returns (are all right?, the new attempts)."""
+    if attempts.pause > 0:
+        return False, Attempts(attempts.k, attempts.peak, attempts.misses, attempts.pause - 1)
+    # rows of another table may be of another size
+    peak = attempts.peak if attempts.k == group.k else 0
+    exact, peak = round_group(terms, entry, offsets, group, lines, peak, peaks, out)
+    if exact:
+        return True, Attempts(group.k, peak, max(attempts.misses - 1, 0), 0)
+    # a group that fails costs twice what one that does not saves: so from a third on it pauses
+    misses = min(attempts.misses + 2, 8)
+    return False, Attempts(group.k, peak, misses, (1 << misses) >> 2)

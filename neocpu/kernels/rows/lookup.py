@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.numbers.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.operands import Bag
-from neocpu.kernels.rows.compensated import NO_TRIES, BagGroup, Tries, may_compensate, try_group
+from neocpu.kernels.rows.compensated import NO_ATTEMPT, BagGroup, may_compensate, try_group
 from neocpu.kernels.rows.pooling import (
     SMALL,
     TASKS,
@@ -136,13 +136,11 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
     begin, last = span
     k = entry_of(first, begin)
     peaks = bare(scratch.peaks)
-    tries = NO_TRIES
+    attempts = NO_ATTEMPT
     doubt = 0
     while begin < last:
         while first[k + 1] <= begin:
             k += 1
-            # rows of another table may be of another size
-            tries = Tries(0, tries.misses, tries.pause)
         end = group_end(entry, k, begin, last)
         exact = False
         compensated = False
@@ -150,7 +148,9 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
         asks = doubt == 0 and several and may_ask(terms.values, terms.weights)
         if asks and may_compensate(terms, entry, k, end):
             group = BagGroup(k, begin, end)
-            compensated, tries = try_group(terms, entry, offsets, group, lines, tries, peaks, out)
+            compensated, attempts = try_group(
+                terms, entry, offsets, group, lines, attempts, peaks, out
+            )
         if asks and not compensated and entry.width[k] <= ROOM:
             exact = group_sums(terms, entry, offsets, k, begin, end, sums)
             # Data that rounded once rounds again soon: for some groups the plain sums would be
