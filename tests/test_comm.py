@@ -95,7 +95,7 @@ def test_the_harness_reports_failures_hangs_and_the_rest(
 
     suite = tmp_path / "suite"
     suite.mkdir()
-    for name in ("spmd.py", "spmd_main.py", "draws.py"):
+    for name in ("spmd.py", "spmd_main.py", "draws.py", "jobs.py"):
         (suite / name).write_bytes((Path(harness.__file__).parent / name).read_bytes())
     (suite / "spmd_broken.py").write_text(BROKEN)
     monkeypatch.setattr(harness, "TESTS", suite)

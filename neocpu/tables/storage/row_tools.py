@@ -104,18 +104,20 @@ def remove(path: Path) -> None:
 
     Raises StorageError for a file that another process uses or that is no file of rows; OSError.
     """
-    if path.exists():
-        handle = os.open(path, os.O_RDWR)
-        try:
-            lock = FileLock(path, handle, True)
-            # HDF5 is not asked: the file may be damaged, which is no reason to keep it
-            start = os.pread(handle, 1 << 16, 0)
-            if start and extents.FORMAT.encode() not in start:
-                raise StorageError(
-                    f"{path}: is no file of rows; remove it, or choose another folder"
-                )
-            path.unlink()
-            lock.release()
-        finally:
-            os.close(handle)
+    with contextlib.suppress(FileNotFoundError):
+        _remove_rows(path)
     extents.undo_of(path).unlink(missing_ok=True)
+
+
+def _remove_rows(path: Path) -> None:
+    handle = os.open(path, os.O_RDWR)
+    try:
+        lock = FileLock(path, handle, True)
+        # HDF5 is not asked: the file may be damaged, which is no reason to keep it
+        start = os.pread(handle, 1 << 16, 0)
+        if start and extents.FORMAT.encode() not in start:
+            raise StorageError(f"{path}: is no file of rows; remove it, or choose another folder")
+        path.unlink()
+        lock.release()
+    finally:
+        os.close(handle)

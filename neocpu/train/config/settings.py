@@ -84,6 +84,7 @@ class TrainingConfig:
     "stop": it ends, and says where; "skip": nothing of that step is written, and it goes on;
     "roll_back": it goes on from its newest checkpoint, with all learning rates times
     `roll_back_rate` (docs/see.md).
+    roll_back_rate : what "roll_back" multiplies all learning rates with, above 0 and at most 1.
     """
 
     batch_size: Annotated[int, Limits(least=1, most=2**31 - 1)] = 2048
