@@ -25,12 +25,8 @@ import numpy as np
 from benchmarks.prediction_models import MODELS, draw_plan
 from neocpu.parallel.transport.launch import mpiexec_command
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import (
-    StepSeconds,
-    loads_of,
-    rectangles_of,
-    step_seconds,
-)
+from neocpu.plan.cost.seconds import StepSeconds, loads_of, step_seconds
+from neocpu.plan.cost.work import rectangles_of
 from neocpu.plan.machines.machine import Machine
 from neocpu.plan.machines.machine_file import load
 

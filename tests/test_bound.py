@@ -12,8 +12,8 @@ from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.models import COST_MODELS
-from neocpu.plan.cost.seconds import loads_of, rectangles_of
-from neocpu.plan.cost.work import Workload
+from neocpu.plan.cost.seconds import loads_of
+from neocpu.plan.cost.work import Workload, rectangles_of
 from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.machine import EmbeddingRates, Machine
 from neocpu.plan.search.pricing import answer_of_plan

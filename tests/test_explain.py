@@ -16,8 +16,8 @@ from neocpu.core.errors import ConfigError, PlanError
 from neocpu.core.units import bytes_text, count_text, seconds_text
 from neocpu.parallel.sharding.plan import place
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import loads_of, rectangles_of, step_seconds
-from neocpu.plan.cost.work import DenseWork, Workload
+from neocpu.plan.cost.seconds import loads_of, step_seconds
+from neocpu.plan.cost.work import DenseWork, Workload, rectangles_of
 from neocpu.plan.files.plan_file import loads
 from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.machine import ComputePeak, LinkPeak, Machine, MemoryPeak

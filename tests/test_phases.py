@@ -13,15 +13,8 @@ from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import (
-    PHASES,
-    StepSeconds,
-    loads_of,
-    rectangles_of,
-    slowest_seconds,
-    step_seconds,
-)
-from neocpu.plan.cost.work import DenseWork, Workload
+from neocpu.plan.cost.seconds import PHASES, StepSeconds, loads_of, slowest_seconds, step_seconds
+from neocpu.plan.cost.work import DenseWork, Workload, rectangles_of
 from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.machine import (
     PHASES as MEASURED_PHASES,

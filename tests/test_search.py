@@ -18,14 +18,8 @@ from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.models import COST_MODELS
-from neocpu.plan.cost.seconds import (
-    CostModel,
-    StepSeconds,
-    loads_of,
-    rectangles_of,
-    step_seconds,
-)
-from neocpu.plan.cost.work import Workload
+from neocpu.plan.cost.seconds import CostModel, StepSeconds, loads_of, step_seconds
+from neocpu.plan.cost.work import Workload, rectangles_of
 from neocpu.plan.machines.machine import LinkPeak, Machine, MemoryPeak
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded

@@ -8,14 +8,8 @@ import pytest
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.sharding.plan import place
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import (
-    PHASES,
-    StepSeconds,
-    loads_of,
-    rectangles_of,
-    step_seconds,
-)
-from neocpu.plan.cost.work import DenseWork, TableArrays, Wires, Workload
+from neocpu.plan.cost.seconds import PHASES, StepSeconds, loads_of, step_seconds
+from neocpu.plan.cost.work import DenseWork, TableArrays, Wires, Workload, rectangles_of
 from neocpu.plan.machines.machine import ComputePeak, FabricLevel, LinkPeak, Machine, MemoryPeak
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before.datasets import distinct_codes

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
-from neocpu.plan.cost.seconds import COPIED, ROW_SPLIT
-from neocpu.plan.cost.work import Floats, Rectangles, TableArrays
+from neocpu.plan.cost.work import COPIED, ROW_SPLIT, Floats, Rectangles, TableArrays
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.specs import TableSpec, numbers_bytes
 from neocpu.tables.tiers.placement import PLACEMENTS, Room

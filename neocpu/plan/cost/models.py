@@ -24,15 +24,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import (
+from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, StepSeconds, missing_rows
+from neocpu.plan.cost.work import (
     COPIED,
     ROW_SPLIT,
-    SCHEME_NAMES,
-    CostModel,
-    StepSeconds,
-    missing_rows,
+    Flags,
+    Floats,
+    Rectangles,
+    TableArrays,
+    Workload,
 )
-from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload
 from neocpu.plan.machines.machine import LinkPeak, Machine
 from neocpu.tables.specs.specs import TableSpec
 

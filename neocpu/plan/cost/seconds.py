@@ -30,11 +30,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.plan.cost.links import Layout, LinkSeconds
 from neocpu.plan.cost.measured import MEASURED, Kinds, MeasuredPhases
-from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload, touched
+from neocpu.plan.cost.work import (
+    COPIED,
+    ROW_SPLIT,
+    Floats,
+    Rectangles,
+    TableArrays,
+    Workload,
+    touched,
+)
 from neocpu.tables.specs.specs import TableSpec
 
 if TYPE_CHECKING:
@@ -42,9 +49,6 @@ if TYPE_CHECKING:
 
 PHASES = ("input", "lookup", "output", "gradient", "update", "prefetch", "replicas")
 SCHEME_NAMES = tuple(SCHEMES)
-# Rows are cut over ranks: partial sums travel.
-ROW_SPLIT = np.array([name in ("row_wise", "table_row_wise", "grid_shard") for name in SCHEMES])
-COPIED = np.array([name == "data_parallel" for name in SCHEMES])
 # A cache that holds the share s of the rows hits s^HIT_POWER of the lookups
 # (`plan/tiers/tiers.py`).
 HIT_POWER = 0.25
@@ -76,24 +80,6 @@ class CostModel(Protocol):
 
     def seconds(self, rectangles: Rectangles) -> Floats:
         """Seconds of each rectangle on its rank in each phase, f64[n, phases]."""
-
-
-def rectangles_of(plan: Plan) -> Rectangles:
-    """The rectangles of a plan, whole in fast memory, in the order of `plan.shards`."""
-    number = {name: code for code, name in enumerate(SCHEME_NAMES)}
-    scheme = np.array([number[name] for name in plan.schemes], np.int64)
-    table = np.array([shard.table for shard in plan.shards], np.int64)
-    edges = np.array([(*shard.rows, *shard.cols) for shard in plan.shards], np.float64)
-    edges = edges.reshape(-1, 4)
-    return Rectangles(
-        table=table,
-        scheme=scheme[table],
-        rows=edges[:, 1] - edges[:, 0],
-        width=edges[:, 3] - edges[:, 2],
-        rank=np.array([shard.rank for shard in plan.shards], np.int64),
-        share=np.ones(table.size),
-        below=np.zeros(table.size, np.int64),
-    )
 
 
 def loads_of(model: CostModel, rectangles: Rectangles, ranks: int) -> Floats:

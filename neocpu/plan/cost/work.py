@@ -18,12 +18,18 @@ from neocpu.parallel.exchange.wire_formats import (
     WireSpecs,
     segment_words,
 )
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.tables.specs.specs import TableSpec
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 WIRE_NAMES = ("fp64", *WIRE_FORMATS)
+
+# by number of scheme: rows are cut over ranks, so that partial sums travel; every rank has them
+ROW_SPLIT = np.array([name in ("row_wise", "table_row_wise", "grid_shard") for name in SCHEMES])
+COPIED = np.array([name == "data_parallel" for name in SCHEMES])
 
 
 @dataclass(frozen=True)
@@ -215,3 +221,21 @@ class Rectangles(NamedTuple):
     rank: Ints
     share: Floats
     below: Ints
+
+
+def rectangles_of(plan: Plan) -> Rectangles:
+    """The rectangles of a plan, whole in fast memory, in the order of `plan.shards`."""
+    number = {name: code for code, name in enumerate(SCHEMES)}
+    scheme = np.array([number[name] for name in plan.schemes], np.int64)
+    table = np.array([shard.table for shard in plan.shards], np.int64)
+    edges = np.array([(*shard.rows, *shard.cols) for shard in plan.shards], np.float64)
+    edges = edges.reshape(-1, 4)
+    return Rectangles(
+        table=table,
+        scheme=scheme[table],
+        rows=edges[:, 1] - edges[:, 0],
+        width=edges[:, 3] - edges[:, 2],
+        rank=np.array([shard.rank for shard in plan.shards], np.int64),
+        share=np.ones(table.size),
+        below=np.zeros(table.size, np.int64),
+    )

@@ -20,8 +20,8 @@ from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec, choose_schemes
 from neocpu.parallel.sharding.schemes import SCHEMES, RankLayout, Shard
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import CostModel, loads_of, rectangles_of, step_seconds
-from neocpu.plan.cost.work import Floats, Workload
+from neocpu.plan.cost.seconds import CostModel, loads_of, step_seconds
+from neocpu.plan.cost.work import Floats, Workload, rectangles_of
 from neocpu.plan.learned import episodes, heuristics, neuroshard, store
 from neocpu.plan.learned.costs import EVERYWHERE, LearnedCosts, TablePart
 from neocpu.plan.learned.greedy_grid import Cutting, PlacedParts

@@ -9,14 +9,8 @@ from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec, choose_schemes
 from neocpu.parallel.sharding.schemes import SCHEMES, Shard, column_blocks
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import (
-    SCHEME_NAMES,
-    CostModel,
-    loads_of,
-    rectangles_of,
-    step_seconds,
-)
-from neocpu.plan.cost.work import Floats, Rectangles, Workload
+from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, loads_of, step_seconds
+from neocpu.plan.cost.work import Floats, Rectangles, Workload, rectangles_of
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import NODE, RANK

@@ -15,13 +15,8 @@ from neocpu.core.stages import PIPELINES, Stage, pipelined
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import (
-    StepSeconds,
-    loads_of,
-    rectangles_of,
-    step_seconds,
-)
-from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload
+from neocpu.plan.cost.seconds import StepSeconds, loads_of, step_seconds
+from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload, rectangles_of
 from neocpu.plan.machines.machine import Machine
 from neocpu.plan.simulation.breakdown import Breakdown, breakdown
 from neocpu.plan.simulation.collectives import ALGORITHMS

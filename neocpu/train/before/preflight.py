@@ -17,8 +17,7 @@ from neocpu.core.cores import memory_left
 from neocpu.core.errors import TrainingError
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.capacity import buffer_bytes
-from neocpu.plan.cost.seconds import rectangles_of
-from neocpu.plan.cost.work import TableArrays
+from neocpu.plan.cost.work import TableArrays, rectangles_of
 from neocpu.tables.embedding.marks import pages_of
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.before.plans import workload
