@@ -47,7 +47,7 @@ def far_of(size):
     """Lookups between asking for so many bytes of a row and its turn: as many as the processor can
     be waiting for.
     """
-    return 24 if size >= 512 else 64
+    return 48 if size >= 512 else 64
 
 
 class Walk:
