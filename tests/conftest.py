@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.markexpr
     # not beside the sources where that is unwanted, but some two hundred processes import the same
-    if sys.dont_write_bytecode and config.cache:
+    if sys.dont_write_bytecode and config.pluginmanager.hasplugin("cacheprovider"):
         sys.pycache_prefix = str(config.cache.mkdir("bytecode"))
         sys.dont_write_bytecode = False
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
