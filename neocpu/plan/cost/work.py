@@ -223,6 +223,22 @@ class Rectangles(NamedTuple):
     below: Ints
 
 
+def whole_rectangles(
+    table: Ints, scheme: Ints, rows: Floats, width: Floats, rank: Ints | None = None
+) -> Rectangles:
+    """Rectangles whole in fast memory; rank : None: rank 0, for prices that are those of any."""
+    none = np.zeros(table.size, np.int64)
+    return Rectangles(
+        table=table,
+        scheme=scheme,
+        rows=rows,
+        width=width,
+        rank=none if rank is None else rank,
+        share=np.ones(table.size),
+        below=none,
+    )
+
+
 def rectangles_of(plan: Plan) -> Rectangles:
     """The rectangles of a plan, whole in fast memory, in the order of `plan.shards`."""
     number = {name: code for code, name in enumerate(SCHEMES)}
@@ -230,12 +246,7 @@ def rectangles_of(plan: Plan) -> Rectangles:
     table = np.array([shard.table for shard in plan.shards], np.int64)
     edges = np.array([(*shard.rows, *shard.cols) for shard in plan.shards], np.float64)
     edges = edges.reshape(-1, 4)
-    return Rectangles(
-        table=table,
-        scheme=scheme[table],
-        rows=edges[:, 1] - edges[:, 0],
-        width=edges[:, 3] - edges[:, 2],
-        rank=np.array([shard.rank for shard in plan.shards], np.int64),
-        share=np.ones(table.size),
-        below=np.zeros(table.size, np.int64),
-    )
+    rank = np.array([shard.rank for shard in plan.shards], np.int64)
+    rows = edges[:, 1] - edges[:, 0]
+    width = edges[:, 3] - edges[:, 2]
+    return whole_rectangles(table, scheme[table], rows, width, rank)

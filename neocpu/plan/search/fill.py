@@ -17,7 +17,7 @@ from neocpu.parallel.sharding.plan import AUTO
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, Shard, column_blocks
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel
-from neocpu.plan.cost.work import Flags, Floats, Rectangles, Workload
+from neocpu.plan.cost.work import Flags, Floats, Rectangles, Workload, whole_rectangles
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import PlanDraft, Spread, best_node, spread
 from neocpu.plan.search.free_cuts import FreeCut, scheme_of
@@ -161,15 +161,7 @@ class Filler:
         scheme = np.where(
             width < self.options.table_dim[table], CODES["grid_shard"], CODES["row_wise"]
         )
-        rectangles = Rectangles(
-            table=table,
-            scheme=scheme,
-            rows=rows,
-            width=width,
-            rank=np.zeros(table.size, np.int64),
-            share=np.ones(table.size),
-            below=np.zeros(table.size, np.int64),
-        )
+        rectangles = whole_rectangles(table, scheme, rows, width)
         variant = self.options.variant[choice[table]]
         return with_variants(rectangles, self.options.variants, variant)
 

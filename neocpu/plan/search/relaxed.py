@@ -24,7 +24,7 @@ from neocpu.parallel.sharding.plan import AUTO
 from neocpu.parallel.sharding.schemes import COLUMN_STEP
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel, StepSeconds
-from neocpu.plan.cost.work import Floats, Rectangles, Workload
+from neocpu.plan.cost.work import Floats, Workload, whole_rectangles
 from neocpu.plan.search.cuts import FINEST, LARGE
 from neocpu.plan.search.options import CODES, Options, bytes_of, with_variants
 from neocpu.tables.specs.specs import TableSpec
@@ -176,14 +176,6 @@ def _corner(
     variant: Ints,
 ) -> tuple[Floats, Floats]:
     """(seconds f64[n, phases], bytes f64[n, memories]) of one rectangle each."""
-    rectangles = Rectangles(
-        table=table,
-        scheme=code,
-        rows=rows,
-        width=width,
-        rank=np.zeros(table.size, np.int64),
-        share=np.ones(table.size),
-        below=np.zeros(table.size, np.int64),
-    )
+    rectangles = whole_rectangles(table, code, rows, width)
     rectangles = with_variants(rectangles, options.variants, variant)
     return model.seconds(rectangles), bytes_of(tables, rectangles, options.variants, variant, work)

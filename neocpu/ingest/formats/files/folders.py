@@ -34,9 +34,9 @@ def log_files(path: str | Path) -> list[Path]:
 
         return fetched(path, is_log)
     path = Path(path)
-    if path.name.startswith("@") and not path.exists():
-        return all_files(_listed(path.with_name(path.name[1:])))
     # os.path: for a name that is too long or has a NUL, whoever opens it says why
+    if path.name.startswith("@") and not os.path.exists(path):
+        return all_files(_listed(path.with_name(path.name[1:])))
     pattern = glob.has_magic(str(path)) and not os.path.exists(path)
     if not pattern and not os.path.isdir(path):
         return [path]
