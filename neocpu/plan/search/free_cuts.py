@@ -8,7 +8,7 @@ import numpy as np
 from neocpu.core.types import Ints
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.seconds import CostModel
-from neocpu.plan.cost.work import Rectangles, Workload
+from neocpu.plan.cost.work import Workload, whole_rectangles
 from neocpu.plan.search.cuts import RANK
 from neocpu.plan.search.options import CODES, PricedCuts, bytes_of, with_variants
 from neocpu.plan.tiers.placements import Variant
@@ -61,14 +61,11 @@ def free_candidates(
     }
     height = edges[:, 1] - edges[:, 0]
     width = edges[:, 3] - edges[:, 2]
-    rectangles = Rectangles(
+    rectangles = whole_rectangles(
         table=columns["table"][owner],
         scheme=columns["scheme"][owner],
         rows=height.astype(np.float64),
         width=width.astype(np.float64),
-        rank=np.zeros(owner.size, np.int64),
-        share=np.ones(owner.size),
-        below=np.zeros(owner.size, np.int64),
     )
     variant = columns["variant"][owner]
     rectangles = with_variants(rectangles, variants, variant)

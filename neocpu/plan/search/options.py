@@ -13,7 +13,7 @@ from neocpu.core.types import Ints
 from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowest_seconds
-from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload
+from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload, whole_rectangles
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.cuts import Cuts, ways_to_cut
 from neocpu.plan.tiers.placements import Capacity, Variant
@@ -216,14 +216,11 @@ def candidates_of(
     columns, pieces = _side_by_side(cuts, allowed)
     owner = pieces["owner"]
     variant = columns["variant"][owner]
-    rectangles = Rectangles(
+    rectangles = whole_rectangles(
         table=columns["table"][owner],
         scheme=columns["scheme"][owner],
         rows=pieces["rows"].astype(np.float64),
         width=pieces["width"].astype(np.float64),
-        rank=np.zeros(owner.size, np.int64),
-        share=np.ones(owner.size),
-        below=np.zeros(owner.size, np.int64),
     )
     rectangles = with_variants(rectangles, variants, variant)
     pieces["phases"] = model.seconds(rectangles)

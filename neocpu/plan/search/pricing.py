@@ -10,7 +10,7 @@ from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec, choose_schemes
 from neocpu.parallel.sharding.schemes import SCHEMES, Shard, column_blocks
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, loads_of, step_seconds
-from neocpu.plan.cost.work import Floats, Rectangles, Workload, rectangles_of
+from neocpu.plan.cost.work import Floats, Workload, rectangles_of, whole_rectangles
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import NODE, RANK
@@ -44,14 +44,12 @@ def answer_of(
     ranks = np.array([shard.rank for shard in shards], np.int64)
     table = np.array([shard.table for shard in shards], np.int64)
     chosen = draft.choice[table]
-    rectangles = Rectangles(
+    rectangles = whole_rectangles(
         table=table,
         scheme=options.scheme[chosen],
         rows=options.rows[pieces],
         width=options.width[pieces],
         rank=ranks,
-        share=np.ones(table.size),
-        below=np.zeros(table.size, np.int64),
     )
     rectangles = with_variants(rectangles, options.variants, options.variant[chosen])
     loads = sums_by_rank(options.piece_phases, pieces, ranks, layout.ranks)
