@@ -5,6 +5,7 @@ Rectangles that may be on any rank are its *items*, one by one; the others follo
 and its node.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -81,6 +82,34 @@ class PlanDraft:
     item_rank: Ints
     seconds: Floats
     bytes: Floats
+
+    @classmethod
+    def of_items(
+        cls,
+        options: Options,
+        layout: Layout,
+        limits: Floats,
+        choice: Ints,
+        node: Ints,
+        items: Sequence[tuple[int, Ints, Ints]],
+    ) -> "PlanDraft":
+        """The draft with these items, counted; items : a table, its pieces and their ranks."""
+        empty = np.zeros(0, np.int64)
+        tables = (np.full(ranks.size, table) for table, _, ranks in items)
+        draft = cls(
+            options=options,
+            layout=layout,
+            limits=limits,
+            choice=choice,
+            node=node,
+            item_table=np.concatenate([empty, *tables]),
+            item_piece=np.concatenate([empty, *(pieces for _, pieces, _ in items)]),
+            item_rank=np.concatenate([empty, *(ranks for *_, ranks in items)]),
+            seconds=np.zeros((layout.ranks, options.piece_seconds.shape[1])),
+            bytes=np.zeros((layout.ranks, options.piece_bytes.shape[1])),
+        )
+        draft.recount()
+        return draft
 
     @property
     def value(self) -> float:

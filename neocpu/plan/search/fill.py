@@ -333,18 +333,4 @@ def draft_of_filling(
         items.append((table, options.repeated(candidates[table]), ranks))
     for table, ranks in filling.homes.items():
         items.append((table, options.repeated(int(choice[table])), ranks))
-    empty = np.zeros(0, np.int64)
-    draft = PlanDraft(
-        options=options,
-        layout=layout,
-        limits=limits,
-        choice=choice,
-        node=filling.node,
-        item_table=np.concatenate([empty, *(np.full(r.size, table) for table, _, r in items)]),
-        item_piece=np.concatenate([empty, *(pieces for _, pieces, _ in items)]),
-        item_rank=np.concatenate([empty, *(ranks for *_, ranks in items)]),
-        seconds=np.zeros((layout.ranks, options.piece_seconds.shape[1])),
-        bytes=np.zeros((layout.ranks, options.piece_bytes.shape[1])),
-    )
-    draft.recount()
-    return draft
+    return PlanDraft.of_items(options, layout, limits, choice, filling.node, items)

@@ -131,9 +131,7 @@ def draft_of(options: Options, plan: Plan, layout: Layout, limits: Floats) -> Pl
     """
     choice = np.zeros(len(plan.tables), np.int64)
     node = np.zeros(len(plan.tables), np.int64)
-    tables: list[Ints] = []
-    pieces: list[Ints] = []
-    ranks: list[Ints] = []
+    items: list[tuple[int, Ints, Ints]] = []
     by_table: list[list[Shard]] = [[] for _ in plan.tables]
     for shard in plan.shards:
         by_table[shard.table].append(shard)
@@ -145,24 +143,9 @@ def draft_of(options: Options, plan: Plan, layout: Layout, limits: Floats) -> Pl
         choice[table] = candidate
         node[table] = shards[0].rank // layout.ranks_per_node
         if options.home[candidate] == RANK:
-            tables.append(np.full(len(shards), table))
-            pieces.append(options.repeated(candidate))
-            ranks.append(np.array([shard.rank for shard in shards], np.int64))
-    empty = np.zeros(0, np.int64)
-    draft = PlanDraft(
-        options=options,
-        layout=layout,
-        limits=limits,
-        choice=choice,
-        node=node,
-        item_table=np.concatenate([empty, *tables]),
-        item_piece=np.concatenate([empty, *pieces]),
-        item_rank=np.concatenate([empty, *ranks]),
-        seconds=np.zeros((layout.ranks, options.piece_seconds.shape[1])),
-        bytes=np.zeros((layout.ranks, options.piece_bytes.shape[1])),
-    )
-    draft.recount()
-    return draft
+            ranks = np.array([shard.rank for shard in shards], np.int64)
+            items.append((table, options.repeated(candidate), ranks))
+    return PlanDraft.of_items(options, layout, limits, choice, node, items)
 
 
 def _candidate_of(
