@@ -166,8 +166,8 @@ def test_public_cost_models_are_explained_too() -> None:
     with pytest.raises(ConfigError, match="--planner: 'magic' is unknown; choose one of"):
         question_of(config, machine, 4, planner="magic")
     pinned = configs.load(TINY, ["memory.placement=ddr_over_ssd"])
-    with pytest.raises(ConfigError, match="needs ssd, which zionex lacks"):
-        question_of(pinned, machine, 4)
+    with pytest.raises(PlanError, match="needs ssd, which zionex lacks"):
+        question_of(pinned, machine, 4).answer()
 
 
 @pytest.mark.parametrize(
@@ -283,3 +283,20 @@ def test_what_does_not_fit_is_told_with_remedies(capsys: pytest.CaptureFixture[s
         run([*line, *huge])
     shown = capsys.readouterr().out
     assert shown.startswith("it does not fit: ") and "fits, a step takes" in shown
+
+
+def test_a_memory_that_a_machine_lacks_is_to_be_bought(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PlanError, match="needs ssd, which zion lacks"):
+        run(["plan", "neo-f", "--machine", "zion"])
+    shown = capsys.readouterr().out
+    assert "zion has no ssd, and all tables take 24.19 TB: 1.51 TB on each of 16 node(s)" in shown
+    assert "(memory.placement = auto): fits, a step takes" in shown
+
+
+def test_what_is_reserved_is_not_for_tables() -> None:
+    line = [TINY, "--machine", "zionex", "--ranks", "4", "--reserve"]
+    shown = CliRunner().invoke(command, [*line, "0.9"]).output
+    assert "a rank has 4.00 GB hbm for tables" in shown
+    assert "a rank has 40.00 GB hbm" in CliRunner().invoke(command, [*line, "0"]).output
+    alone = CliRunner().invoke(command, [TINY, "--reserve", "0"])
+    assert "--reserve needs --machine" in alone.output

@@ -41,6 +41,11 @@ path_type = click.Path(path_type=Path)
 @click.option("--ranks-per-node", type=click.IntRange(1), help="Of the machine, if not its own.")
 @click.option("--planner", help="Who plans for the machine.  [default: search]")
 @click.option("--cost-model", help="What a step costs there.  [default: neo]")
+@click.option(
+    "--reserve",
+    type=click.FloatRange(0, 1, max_open=True),
+    help="Part of the fast memory that is not for tables.  [default: 0.15]",
+)
 @click.option("--explain", multiple=True, metavar="TABLE", help="Explain one table in full.")
 @click.option("--verbose", is_flag=True, help="Show all ranks and tables.")
 @click.option("--from-torchrec", type=path_type, help="Take a plan that TorchRec made (.json).")

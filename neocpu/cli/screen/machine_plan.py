@@ -26,6 +26,7 @@ class MachineOptions:
     ranks_per_node: int | None
     planner: str | None
     cost_model: str | None
+    reserve: float | None
     explain: tuple[str, ...]
     verbose: bool
     svg: Path | None
@@ -33,7 +34,8 @@ class MachineOptions:
     def check(self) -> None:
         """Raise UsageError for options that have no effect without a machine."""
         for name, value in vars(self).items():
-            if value and not self.machine:
+            # a reserve of 0 says something, a flag that is not set does not
+            if value not in (None, "", ()) and value is not False and not self.machine:
                 option = name.replace("_", "-")
                 raise click.UsageError(f"--{option} needs --machine, a preset or a .toml file")
 
@@ -103,7 +105,7 @@ def _question(settings: "Config", ranks: int | None, options: MachineOptions) ->
 
     machine = load(options.machine)
     splits = converted(settings, SingleComm())
-    return question_of(
+    question = question_of(
         settings,
         machine,
         ranks or machine.ranks,
@@ -113,6 +115,7 @@ def _question(settings: "Config", ranks: int | None, options: MachineOptions) ->
         options.planner or "search",
         options.cost_model or "neo",
     )
+    return question if options.reserve is None else replace(question, reserved=options.reserve)
 
 
 def _answer(

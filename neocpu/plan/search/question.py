@@ -6,17 +6,19 @@ how explanations and remedies are computed (`explain.py`, `remedies.py`).
 
 from dataclasses import dataclass, field
 
+from neocpu.core.errors import PlanError
 from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.models import ModelFactory
 from neocpu.plan.cost.seconds import CostModel, StepSeconds
 from neocpu.plan.cost.work import Workload
-from neocpu.plan.machines.machine import Machine
+from neocpu.plan.machines.machine import MEMORIES, Machine
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.planners import planner_of
 from neocpu.plan.search.pricing import answer_of_plan
-from neocpu.plan.tiers.placements import Capacity
+from neocpu.plan.tiers.placements import RESERVED, Capacity
 from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.tiers.placement import PLACEMENTS
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class PlanQuestion:
     """Tables, a workload, ranks of a machine, and who is asked.
 
     spec : `parallel.plan`, schemes or `auto`. placements : of each table, or one for all ("auto":
-    the planner chooses). planner : a key of PLANNERS. make_model : the cost model.
+    the planner chooses). planner : a key of PLANNERS. make_model : the cost model. reserved : part
+    of the fast memory that is not for tables.
     """
 
     tables: tuple[TableSpec, ...]
@@ -36,6 +39,7 @@ class PlanQuestion:
     planner: str = "search"
     cost_model: str = "neo"
     make_model: ModelFactory = field(default=StepSeconds)
+    reserved: float = RESERVED
 
     @property
     def model(self) -> CostModel:
@@ -45,10 +49,29 @@ class PlanQuestion:
     @property
     def capacity(self) -> Capacity:
         """What the machine's memories leave for tables."""
-        return Capacity.of_machine(self.machine, self.placements)
+        return Capacity.of_machine(self.machine, self.placements, self.reserved)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Memories that placements name and the machine has none of."""
+        placements = [PLACEMENTS[name] for name in set(self.placements) - {AUTO}]
+        named = {m for p in placements for m in (p.whole, *p.caches, "ssd" * p.ssd)}
+        return tuple(
+            m for m in MEMORIES if m in named and not getattr(self.machine, m).capacity_bytes
+        )
 
     def answer(self) -> Answer:
-        """The planner's answer. Raises ConfigError for schemes, PlanError for what does not fit."""
+        """The planner's answer.
+
+        Raises ConfigError for schemes, PlanError for what does not fit or memories that there are
+        none of.
+        """
+        if self.lacking:
+            raise PlanError(
+                f"memory.placement: {' and '.join(sorted(set(self.placements) - {AUTO}))} needs "
+                f"{' and '.join(self.lacking)}, which {self.machine.name} lacks; let the planner "
+                "choose: --set memory.placement=auto"
+            )
         plan_tables = planner_of(self.planner)
         return plan_tables(
             self.tables, self.spec, self.layout, self.model, self.work, self.capacity

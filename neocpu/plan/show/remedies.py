@@ -13,6 +13,7 @@ import numpy as np
 from neocpu.core.errors import ConfigError, PlanError
 from neocpu.core.units import bytes_text, seconds_text
 from neocpu.parallel.sharding.plan import AUTO
+from neocpu.plan.cost.capacity import model_bytes
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.options import options_of
 from neocpu.plan.search.question import PlanQuestion
@@ -97,8 +98,16 @@ def remedies(question: PlanQuestion) -> list[Remedy]:
 
 def remedy_lines(question: PlanQuestion) -> Iterator[str]:
     """What is missing, and what helps, as text."""
-    missing = missing_bytes(question)
-    if missing:
+    missing = 0 if question.lacking else missing_bytes(question)
+    if question.lacking:
+        size = model_bytes(question.tables, question.work.state_floats).total
+        nodes = question.layout.nodes
+        yield (
+            f"it does not fit: {question.machine.name} has no {' and no '.join(question.lacking)}, "
+            f"and all tables take {bytes_text(size)}: {bytes_text(-(-size // nodes))} on each of "
+            f"{nodes} node(s)"
+        )
+    elif missing:
         yield f"it does not fit: {bytes_text(missing)} ({missing:,} bytes) are missing"
     else:
         yield "it does not fit: there are bytes enough, but no plan was found that fits each rank"
@@ -146,6 +155,9 @@ def _planned(question: PlanQuestion) -> Answer | None:
 
 def _more_ranks(question: PlanQuestion) -> Remedy | None:
     """The fewest whole nodes on which the tables fit."""
+    # no number of ranks has a memory that its machine lacks
+    if question.lacking:
+        return None
     layout = question.layout
     per_node = max(layout.ranks_per_node, min(question.machine.ranks_per_node, MOST_TIMES))
 

@@ -16,7 +16,7 @@ from neocpu.plan.cost.work import Flags, Floats
 from neocpu.plan.machines.machine import MEMORIES, Machine
 from neocpu.tables.tiers.placement import AUTO, LOAD_FACTOR, PLACEMENTS
 
-# Part of a machine's memory that is left for activations and the dense part, as
+# Part of the fast memory that is left for activations and the dense part, which are there only, as
 # TorchRec's planner leaves it by default (HeuristicalStorageReservation).
 RESERVED = 0.15
 # Shares of the rows in a cache that the search may choose among; the largest ones stand first.
@@ -58,13 +58,22 @@ class Capacity:
     buffers: bool = False
 
     @classmethod
-    def of_machine(cls, machine: Machine, placements: tuple[str, ...] = (AUTO,)) -> "Capacity":
-        """What a machine's memories leave for tables and buffers (`RESERVED` is not for them)."""
+    def of_machine(
+        cls,
+        machine: Machine,
+        placements: tuple[str, ...] = (AUTO,),
+        reserved: float = RESERVED,
+    ) -> "Capacity":
+        """What a machine's memories leave for tables and buffers.
+
+        reserved : part of the fast memory that is not for them.
+        """
         sizes = {}
         for name in MEMORIES:
             memory = getattr(machine, name)
             # a memory that ranks of a node share is divided among them
-            sizes[name] = int(machine.share(memory.capacity_bytes, memory) * (1.0 - RESERVED))
+            size = machine.share(memory.capacity_bytes, memory)
+            sizes[name] = int(size * (1.0 - reserved) if name == machine.fast else size)
         memories = tuple(name for name in MEMORIES if sizes[name])
         return cls(**sizes, memories=memories, placements=placements, buffers=True)
 

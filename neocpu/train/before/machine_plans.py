@@ -1,6 +1,6 @@
 """What does a config ask of a planner on a machine? Its tables, dense layers, batch and wires."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
@@ -12,7 +12,7 @@ from neocpu.plan.machines.machine import Machine
 from neocpu.plan.search.planners import PLANNERS
 from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.tiers.placements import Capacity
-from neocpu.tables.tiers.placement import PLACEMENTS, choose_placements
+from neocpu.tables.tiers.placement import choose_placements
 from neocpu.train.before.expected_data import TrainFacts
 from neocpu.train.before.plans import workload
 from neocpu.train.before.scenario import DENSE_FEATURES, dense_work, refuse_towers
@@ -55,8 +55,7 @@ def question_of(
 
     ranks_per_node : None: the config's, else the machine's. facts : of the data.
 
-    Raises ConfigError for an unknown planner or cost model, memories that the machine lacks, and
-    towers on their nodes.
+    Raises ConfigError for an unknown planner or cost model, and towers on their nodes.
     """
     for name, known, option in (
         (planner, PLANNERS, "--planner"),
@@ -70,8 +69,6 @@ def question_of(
     features = facts.dense_features or DENSE_FEATURES.get(config.data.format, 1)
     lookups = workload(config, facts.pooling, facts.distinct)
     spec = config.parallel.plan
-    placements = _placements(config)
-    _check_memories(machine, placements)
     return PlanQuestion(
         tables=config.tables,
         work=Workload(
@@ -86,7 +83,7 @@ def question_of(
         layout=layout,
         machine=machine,
         spec=AUTO if is_plan_file(spec) else spec,
-        placements=placements,
+        placements=_placements(config),
         planner=planner,
         cost_model=cost_model,
         make_model=COST_MODELS[cost_model],
@@ -109,18 +106,3 @@ def _placements(config: Config) -> tuple[str, ...]:
         # the default says nothing, so the planner may use all memories of the machine
         return (AUTO,)
     return choose_placements([table.name for table in config.tables], placement)
-
-
-def _check_memories(machine: Machine, placements: Iterable[str]) -> None:
-    """Raise ConfigError for a placement in memories that a machine lacks."""
-    for name in sorted(set(placements) - {AUTO}):
-        placement = PLACEMENTS[name]
-        needed = [placement.whole, *placement.caches, "ssd" * placement.ssd]
-        lacking = [
-            memory for memory in needed if memory and not getattr(machine, memory).capacity_bytes
-        ]
-        if lacking:
-            raise ConfigError(
-                f"memory.placement: {name!r} needs {' and '.join(lacking)}, which "
-                f"{machine.name} lacks; let the planner choose: --set memory.placement=auto"
-            )

@@ -1,0 +1,31 @@
+"""Has every model that we ship a plan on every machine, or is it said what to buy?"""
+
+import pytest
+from click.testing import CliRunner
+
+from neocpu.cli.plan import plan as command
+from neocpu.core import presets
+from neocpu.core.errors import PlanError
+
+# Days in which all pairs come round: together they take minutes.
+DAYS = 25
+
+
+@pytest.mark.parametrize(
+    ("model", "machine"),
+    [
+        pytest.param(model, machine, marks=pytest.mark.long(f"{model} on {machine}", DAYS))
+        for model in presets.names(presets.MODELS)
+        for machine in presets.names(presets.MACHINES)
+    ],
+)
+def test_a_model_has_a_plan_on_a_machine_or_it_is_said_what_to_buy(
+    model: str, machine: str
+) -> None:
+    outcome = CliRunner().invoke(command, [model, "--machine", machine])
+    if outcome.exit_code:
+        assert isinstance(outcome.exception, PlanError)
+        assert outcome.output.startswith("it does not fit: ")
+        assert ": fits, a step takes" in outcome.output
+    else:
+        assert outcome.output.splitlines()[1].startswith("a step takes")
