@@ -253,7 +253,7 @@ def test_train_starts_ranks_again_with_its_own_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from neocpu.cli import train
-    from neocpu.parallel.watch import supervisor
+    from neocpu.parallel.watch import host_pool, supervisor
     from neocpu.train.run import survival
 
     commands: list[list[str]] = []
@@ -275,6 +275,17 @@ def test_train_starts_ranks_again_with_its_own_words(
     # without --restarts: it is this process that starts them again
     ranks = ["-n", "3", sys.executable, "-m", "neocpu"]
     assert commands == [[*ranks, *words], [*ranks, *words, "--resume"]]
+    commands.clear()
+    words[4:4] = ["--hosts", "a,b"]
+    monkeypatch.setattr(host_pool.HostPool, "look", lambda pool: pool.left_out.update(a="gone"))
+    with pytest.raises(SystemExit):
+        run([*words, "--restarts", "2", "--min-ranks", "1"])
+    assert commands[0][-len(words) :] == words
+    on_b = commands[1][commands[1].index("neocpu") :]
+    assert on_b == ["neocpu", *words[:2], "--ranks", "1", *words[4:], "--resume"]
+    assert "b:1" in commands[1]
+    with pytest.raises(ConfigError, match="--min-ranks is for hosts"):
+        run([*words[:4], "--restarts", "2", "--min-ranks", "2"])
     with pytest.raises(ConfigError, match="its scheduler starts again"):
         monkeypatch.setattr(train, "launched", lambda: True)
         run([*words, "--restarts", "2"])
@@ -284,9 +295,9 @@ def test_train_starts_ranks_again_with_its_own_words(
     "words",
     [
         (
-            "train c.toml --ranks 2 --hosts a,b:3 --restarts 3 --trace t.json --trace-steps 7"
-            " --force --kernels plain --metrics wandb --metrics tensorboard --logs l --dry-run"
-            " --set a.b=1 --set c=[2,3]"
+            "train c.toml --ranks 2 --hosts a,b:3 --restarts 3 --min-ranks 2 --trace t.json"
+            " --trace-steps 7 --force --kernels plain --metrics wandb --metrics tensorboard --logs l"
+            " --dry-run --set a.b=1 --set c=[2,3]"
         ),
         "online c.toml a.h5 b.h5 --ranks 2 --out x --resume --set a=",
         "search c.toml --hostfile hosts.txt --out x --resume --set a=1",

@@ -7,7 +7,9 @@ share. Where a system does not let us make any, these tests are skipped.
 import json
 import platform
 import re
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,3 +152,29 @@ def test_hosts_without_a_disk_in_common(tmp_path: Path) -> None:
     assert "resuming from step-00000060.h5" in printed
     assert f"digest {README}" in printed
     assert left == "", "checkpoints that were lent were kept"
+
+
+@pytest.mark.long
+def test_a_run_goes_on_without_a_host_that_was_killed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["neocpu", "train", str(TINY), "--out", str(out), "--hosts", "host0:2,host1:1,host2:1"]
+    words += ["--restarts", "3", "--set", "checkpoint.every_steps=10"]
+    with room([Host()] * 3) as hosts:
+        run = subprocess.Popen(
+            hosts.command([sys.executable, "-m", *words]),
+            env=hosts.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        while len([*out.glob("checkpoints/step-*.h5")]) < 2:
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.05)
+        hosts.kill(1)
+        printed, _ = run.communicate(timeout=240)
+    assert run.returncode == 0, printed
+    assert f"digest {README}" in printed
+    assert "neocpu: host1 is left out (no process can be started there" in printed
+    (restart,) = json.loads((out / "run.json").read_text())["restarts"]
+    assert restart["ranks"] == 3 and list(restart["left_out"]) == ["host1"]

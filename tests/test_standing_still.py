@@ -14,8 +14,11 @@ import pytest
 from promise_cases import FAMILIES, MAIN, write_data
 
 from neocpu.core.errors import ConfigError, EnvironmentProblem
+from neocpu.parallel.transport.hosts import HostRanks, listed_hosts
 from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 from neocpu.parallel.transport.pulse import Pulse
+from neocpu.parallel.watch import host_pool
+from neocpu.parallel.watch.host_pool import HostPool
 from neocpu.parallel.watch.rank_page import RankPage, RankState, page_path
 from neocpu.parallel.watch.stillness import Stillness
 from neocpu.parallel.watch.supervisor import Ending, Talk, supervise
@@ -272,6 +275,74 @@ def test_a_run_goes_on_by_itself_to_the_same_digest(tmp_path: Path) -> None:
         each["reason"] for each in restarts_of(out)
     ]
     assert f"process {ranks[1]['process']}) was killed by SIGKILL" in errors
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a shell script for each host, which is what happens when it is asked."""
+
+    def command(ranks: int, words: object, hosts: list[HostRanks]) -> tuple[list[str], object]:
+        assert ranks == 1
+        return ["sh", str(tmp_path / hosts[0].name)], os.environ
+
+    monkeypatch.setattr(host_pool, "mpiexec_command", command)
+    monkeypatch.setattr(host_pool, "ANSWER", 0.5)
+    for name in "abc":
+        (tmp_path / name).write_text("exit 0")
+    return tmp_path
+
+
+def test_hosts_that_do_not_answer_are_left_out_until_they_do(answers: Path) -> None:
+    pool = HostPool(listed_hosts("a:2,b:2,c:2"), 4, least=3)
+    pool.look()
+    assert pool.placed() == [("a", 2), ("b", 2)] and not pool.losses()
+    (answers / "a").write_text("echo 'ssh: no route to host' >&2; exit 255")
+    pool.look()
+    assert pool.placed() == [("b", 2), ("c", 2)], "a host that had no rank stands in"
+    assert pool.losses() == (
+        "a is left out (no process can be started there: ssh: no route to host)"
+    )
+    assert not pool.shortage()
+    (answers / "b").write_text("sleep 60")
+    begun = time.monotonic()
+    pool.look()
+    assert time.monotonic() - begun < 30
+    assert pool.shortage().endswith("2 ranks are left and the job needs 3")
+    assert pool.left_out["b"].startswith("no answer within")
+    (answers / "a").write_text("exit 0")
+    pool.look()
+    assert pool.placed() == [("a", 2), ("c", 2)]
+    shares = HostPool(listed_hosts("a,b,c"), 5)
+    shares.look()
+    assert shares.placed() == [("a", 2), ("c", 1)], "ranks of a lost host go nowhere else"
+    assert not HostPool().placed() and not HostPool(least=2).shortage()
+
+
+@pytest.mark.parametrize("ending", [Ending(255, lost=True), Ending(1, talk=["[proxy] what?"])])
+def test_a_run_goes_on_without_a_host_as_long_as_enough_are_left(
+    answers: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending
+) -> None:
+    monkeypatch.setattr(survival, "FIRST_PAUSE", 0.0)
+    told: list[str] = []
+    lives: list[list[HostRanks]] = []
+
+    def start(resume: bool) -> Ending:
+        lives.append(pool.placed())
+        (answers / "cb"[len(lives) - 1]).write_text("exit 1")
+        return ending
+
+    out = answers / "out"
+    out.mkdir()
+    pool = HostPool(listed_hosts("a:2,b:2,c:2"), None, least=3)
+    assert Survivor(out, start, "again", told.append, pool).run(False, 5) == ending.status
+    assert lives == [[("a", 2), ("b", 2), ("c", 2)], [("a", 2), ("b", 2)]]
+    (note,) = restarts_of(out)
+    assert note["ranks"] == 4 and list(note["left_out"]) == ["c"]
+    assert "c is left out" in told[1]
+    assert told[-1].startswith(
+        "neocpu: error: b is left out (no process can be started there: 1); "
+    )
+    assert "2 ranks are left and the job needs 3; no checkpoint; go on with: again" in told[-1]
 
 
 def test_checkpoints_come_by_minutes_and_change_no_bit(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class ShownOptions:
     boards: tuple[str, ...] = ()
     logs: Path | None = None
     restarts: int = 0
+    min_ranks: int = 1
 
 
 @click.command()
@@ -60,7 +61,15 @@ class ShownOptions:
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Go on by itself so many times, if ranks are killed or the run stands still.",
+    help="Go on by itself so many times, if ranks are killed or the run stands still; on the hosts "
+    "that are left, if some fail.",
+)
+@click.option(
+    "--min-ranks",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="End where the hosts that are left take fewer ranks.",
 )
 @click.option(
     "--trace",
@@ -133,11 +142,13 @@ def train(
             "--restarts is for ranks that this command starts (--ranks); what another launcher "
             "started, it or its scheduler starts again: docs/cluster.md"
         )
+    if shown.min_ranks > 1 and not (launch.hosts or launch.hostfile):
+        raise click.UsageError("--min-ranks is for hosts that may fail: --hosts, --hostfile")
     if launch.starts_ranks or (shown.restarts and not launched()):
         from neocpu.cli.screen.outlive import outlive
 
         folder = out or default_folder(config, resume, SingleComm())
-        outlive(launch, folder, resume, shown.restarts)
+        outlive(launch, folder, resume, shown.restarts, shown.min_ranks)
     with held_signals():
         comm = get_comm(
             launch.ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows

@@ -16,7 +16,7 @@ from neocpu.cli.screen.terminal import tell_ranks
 from neocpu.parallel.transport.launch import exec_mpiexec, launched, mpiexec_command
 
 if TYPE_CHECKING:
-    from neocpu.parallel.transport.hosts import HostRanks
+    from neocpu.parallel.transport.hosts import HostRanks, Named
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -49,23 +49,27 @@ class HostOptions:
     hosts: str | None = None
     hostfile: Path | None = None
 
+    def named(self) -> "Sequence[Named]":
+        """The hosts as they were named; none where none are. Raises ConfigError."""
+        if self.hosts is None and self.hostfile is None:
+            return ()
+        if self.hosts is not None and self.hostfile is not None:
+            raise click.UsageError("--hosts and --hostfile name hosts twice; give one of them")
+        from neocpu.parallel.transport.hosts import hosts_of_file, listed_hosts
+
+        return listed_hosts(self.hosts or "") if not self.hostfile else hosts_of_file(self.hostfile)
+
     def by_host(self, ranks: int | None) -> "Sequence[HostRanks]":
         """How many of so many ranks each host has; none where no hosts are named.
 
         ranks : None: as many as the hosts take. Raises ConfigError.
         """
-        if self.hosts is None and self.hostfile is None:
+        named = self.named()
+        if not named:
             return ()
-        if self.hosts is not None and self.hostfile is not None:
-            raise click.UsageError("--hosts and --hostfile name hosts twice; give one of them")
-        from neocpu.parallel.transport import hosts
+        from neocpu.parallel.transport.hosts import ranks_of_hosts
 
-        named = (
-            hosts.listed_hosts(self.hosts or "")
-            if self.hostfile is None
-            else hosts.hosts_of_file(self.hostfile)
-        )
-        return hosts.ranks_of_hosts(named, ranks)
+        return ranks_of_hosts(named, ranks)
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,14 @@ class Launch(HostOptions):
         named = self.hosts is not None or self.hostfile is not None
         return not launched() and (named or (self.ranks or 1) > 1)
 
-    def _counted(self) -> "tuple[int, Sequence[HostRanks]]":
-        """How many ranks there are, and those of each host; none where they are this machine's."""
-        hosts = self.by_host(self.ranks)
-        return sum(host.ranks for host in hosts) or self.ranks or 1, hosts
+    def mpiexec(
+        self, words: Sequence[str], hosts: "Sequence[HostRanks]"
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command, and its environment, that runs `neocpu WORDS` on these ranks.
 
-    def mpiexec(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        """The command, and its environment, that runs `neocpu WORDS` on these ranks."""
-        ranks, hosts = self._counted()
+        hosts : the ranks of each; none: they are this machine's.
+        """
+        ranks = self._count(hosts)
         command, environment = mpiexec_command(ranks, ["-m", "neocpu", *words], hosts)
         # one rank needs no launcher, and no MPI
         return command if hosts or ranks > 1 else command[3:], environment
@@ -99,9 +103,13 @@ class Launch(HostOptions):
         theirs.
         """
         if self.starts_ranks:
-            ranks, hosts = self._counted()
+            hosts = self.by_host(self.ranks)
             tell_ranks()
-            exec_mpiexec(ranks, command_line(), hosts)
+            exec_mpiexec(self._count(hosts), command_line(), hosts)
+
+    def _count(self, hosts: "Sequence[HostRanks]") -> int:
+        """How many ranks there are, on these hosts or, where there are none, on this machine."""
+        return sum(host.ranks for host in hosts) or self.ranks or 1
 
 
 def hosts_options(command: Command) -> Command:

@@ -219,12 +219,20 @@ def _memory(summary: JsonObject) -> TextTable:
 
 
 def _restarts(summary: JsonObject) -> TextTable:
-    rows = [
-        [str(each.get("time")), str(each.get("checkpoint") or "step 0"), str(each.get("reason"))]
-        for each in summary.get("restarts") or ()
-    ]
+    rows = []
+    for each in summary.get("restarts") or ():
+        left_out = (each.get("left_out") or {}).items()
+        rows.append(
+            [
+                str(each.get("time")),
+                str(each.get("checkpoint") or "step 0"),
+                str(each.get("ranks") or "all"),
+                "; ".join(f"{name}: {why}" for name, why in left_out),
+                str(each.get("reason")),
+            ]
+        )
     note = "the run went on by itself (--restarts)"
-    return TextTable("Restarts", note, ["when", "from", "why"], rows)
+    return TextTable("Restarts", note, ["when", "from", "ranks", "without", "why"], rows)
 
 
 def _rest(summary: JsonObject) -> TextTable:

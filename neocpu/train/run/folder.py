@@ -48,7 +48,9 @@ def has_results(out: Path) -> Path | None:
 
 
 def restarts_of(out: Path) -> list[JsonObject]:
-    """The restarts of a run, oldest first: time, reason, checkpoint (null: step 0), pause."""
+    """The restarts of a run, oldest first: time, reason, checkpoint (null: step 0), pause; on hosts
+    also ranks, and left_out: why, by host.
+    """
     restarts = []
     with contextlib.suppress(OSError):
         for line in (out / RESTARTS).read_text(encoding="utf-8").splitlines():

@@ -2,8 +2,8 @@
 
 This is what the process does that started mpiexec (`parallel/watch/supervisor.py`). A run that
 was killed, that stood still, or that lost a host, goes on from its newest sound checkpoint, as
-often as it may. What a person has to mend first (a wrong config, damaged data, a full disk) ends
-it, and so does a signal that asks it to stop.
+often as it may, without the hosts that failed. What a person has to mend first (a wrong config,
+damaged data, a full disk) ends it, and so does a signal that asks it to stop.
 """
 
 import json
@@ -12,12 +12,13 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from neocpu.core.errors import CheckpointError
 from neocpu.core.types import JsonObject
+from neocpu.parallel.watch.host_pool import HostPool
 from neocpu.parallel.watch.rank_page import last_words, page_path, remove_page
 from neocpu.parallel.watch.supervisor import Ending
 from neocpu.parallel.watch.watchdog import STATUS
@@ -36,14 +37,16 @@ Tell = Callable[[str], None]
 class Survivor:
     """A run that others are to outlive.
 
-    out : its folder of results. start : runs mpiexec to its end; with True from the newest
-    checkpoint. again : the command with which a person goes on. tell : shows one line.
+    out : its folder of results. start : runs mpiexec to its end, on the ranks that `pool` places;
+    with True from the newest checkpoint. again : the command with which a person goes on. tell :
+    shows one line. pool : the hosts.
     """
 
     out: Path
     start: Callable[[bool], Ending]
     again: str
     tell: Tell
+    pool: HostPool = field(default_factory=HostPool)
 
     def run(self, resume: bool, restarts: int) -> int:
         """Exit status of the run, after `restarts` restarts at most."""
@@ -51,27 +54,39 @@ class Survivor:
         before = _newest(self.out)
         for left in range(restarts, -1, -1):
             ending = self.start(resume)
-            reason = self._reason(ending)
+            reason = self._reason(ending, look=bool(left))
             if not reason or ending.stopped:
                 return ending.status
             newest = _newest(self.out)
-            from_where = f"the newest sound checkpoint is {newest}" if newest else "no checkpoint"
             if not left:
-                self.tell(f"neocpu: error: {reason}; {from_where}; go on with: {self.again}")
-                return STATUS if ending.stalled else ending.status
+                return self._give_up(ending, reason, newest)
             pause = FIRST_PAUSE if newest != before else min(2 * pause, LONGEST_PAUSE)
             before = newest
-            self._note(reason, newest, pause)
             self.tell(
-                f"neocpu: {reason}; {from_where}: the run goes on in {pause:g} s, restart "
+                f"neocpu: {reason}; {_from_where(newest)}: the run goes on in {pause:g} s, restart "
                 f"{restarts - left + 1} of {restarts}"
             )
             time.sleep(pause)
+            losses = self.pool.losses()
+            self.pool.look()
+            if shortage := self.pool.shortage():
+                return self._give_up(ending, shortage, newest)
+            if self.pool.losses() != losses:
+                self.tell(f"neocpu: {self.pool.losses() or 'all hosts answer again'}")
+            self._note(reason, newest, pause)
             resume = True
         raise AssertionError("the last life returns")
 
-    def _reason(self, ending: Ending) -> str:
-        """Why a run ended that nobody asked to, in words; "": ranks have said so themselves."""
+    def _give_up(self, ending: Ending, reason: str, newest: Path | None) -> int:
+        """Say why the run does not go on; its exit status."""
+        self.tell(f"neocpu: error: {reason}; {_from_where(newest)}; go on with: {self.again}")
+        return STATUS if ending.stalled else ending.status
+
+    def _reason(self, ending: Ending, look: bool = False) -> str:
+        """Why a run ended that nobody asked to, in words; "": ranks have said so themselves.
+
+        look : where the launcher's words say nothing, ask whether the hosts are still there?
+        """
         record = _read(self.out / RANKS)
         token = str(record.get("token", ""))
         try:
@@ -83,18 +98,24 @@ class Survivor:
                 hosts = {str(rank["host"]) for rank in record.get("ranks", [])}
                 others = ", ".join(sorted(hosts - {socket.gethostname()}))
                 return f"mpiexec has lost a host or its server there ({others or 'unknown'})"
+            if look and not (ending.explained or ending.stopped):
+                self.pool.look()
+                return self.pool.losses()
             return ""
         finally:
             remove_page(page_path(token))
 
     def _note(self, reason: str, newest: Path | None, pause: float) -> None:
         """Add a line to the restarts of the folder."""
-        facts = {
+        facts: dict[str, object] = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "reason": reason,
             "checkpoint": newest.name if newest else None,
             "pause": pause,
         }
+        if hosts := self.pool.placed():
+            facts["ranks"] = sum(host.ranks for host in hosts)
+            facts["left_out"] = self.pool.left_out
         with suppress(OSError), open(self.out / RESTARTS, "a", encoding="utf-8") as file:
             file.write(json.dumps(facts) + "\n")
 
@@ -124,6 +145,11 @@ def _killed(ending: Ending, record: JsonObject, token: str) -> str:
 def _same(host: str, other: str) -> bool:
     """Are these names of one host, maybe one of them with its domain?"""
     return host.partition(".")[0] == other.partition(".")[0]
+
+
+def _from_where(newest: Path | None) -> str:
+    """From which checkpoint a run goes on, in words."""
+    return f"the newest sound checkpoint is {newest}" if newest else "no checkpoint"
 
 
 def _newest(out: Path) -> Path | None:
