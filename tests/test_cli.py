@@ -296,8 +296,8 @@ def test_train_starts_ranks_again_with_its_own_words(
     [
         (
             "train c.toml --ranks 2 --hosts a,b:3 --restarts 3 --min-ranks 2 --trace t.json"
-            " --trace-steps 7 --force --kernels plain --metrics wandb --metrics tensorboard --logs l"
-            " --dry-run --set a.b=1 --set c=[2,3]"
+            " --trace-steps 7 --force --kernels plain --metrics wandb --metrics tensorboard"
+            " --logs l --dry-run --set a.b=1 --set c=[2,3]"
         ),
         "online c.toml a.h5 b.h5 --ranks 2 --out x --resume --set a=",
         "search c.toml --hostfile hosts.txt --out x --resume --set a=1",
