@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEBIAN = "python3,libgomp1,libstdc++6,coreutils,bash,libc-bin,hostname"
+DEBIAN = "python3,libgomp1,libstdc++6,coreutils,bash,dash,libc-bin,hostname"
 RUN = ("numba", "numpy", "mpi4py", "h5py", "click", "rich", "polars", "jinja2")
 TEST = ("pytest", "pytest-xdist", "hypothesis", "ml_dtypes", "scipy")
 PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014")
@@ -92,6 +92,11 @@ def bring_source(room: Path) -> None:
     target = room / "opt" / "neocpu"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
+    # nothing is installed, but the version of the package is asked for
+    record = room / "opt" / "site" / "neocpu.dist-info"
+    record.mkdir(exist_ok=True)
+    metadata = f"Metadata-Version: 2.1\nName: neocpu\nVersion: {version('neocpu')}\n"
+    (record / "METADATA").write_text(metadata)
     for name in ("neocpu", "tests", "data", "docs", "examples", "pyproject.toml", "README.md"):
         source = ROOT / name
         if source.is_dir():

@@ -204,6 +204,8 @@ def main() -> int:
     ranks = [int(count) for count in options.ranks.split(",")] if options.ranks else list(RANKS)
     if options.write and (scope != "full" or options.ranks):
         parser.error("--write records the full product only")
+    if options.quick and options.family not in (None, MAIN):
+        parser.error(f"--quick has runs of the family {MAIN} only")
     started = time.perf_counter()
     records = run_all(scope, ranks, options.family or "", lambda text: print(text, flush=True))
     firsts = {record["family"]: record["digest"] for record in reversed(records)}

@@ -75,7 +75,8 @@ def hard_numbers(name, seed=0, anything=100_000):
 @pytest.mark.parametrize("name", PEERS)
 def test_every_code_is_read_as_others_read_it(name):
     codes = all_codes(name)
-    theirs = codes.view(PEERS[name]).astype(np.float32)
+    with np.errstate(invalid="ignore"):  # ARM reports a signalling NaN that is widened
+        theirs = codes.view(PEERS[name]).astype(np.float32)
     nan = np.isnan(theirs)
     for module in (codecs, twin):
         ours = decoded(name, codes, module)
