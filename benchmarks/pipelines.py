@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model, clicks
 from neocpu.core.stages import PIPELINES
-from neocpu.train.model.layers.mlp import nothing
+from neocpu.train.model.mlp import nothing
 
 MODELS = {model.name: model for model in (KAGGLE, MLPERF, SMALL)}
 # Batches that take turns.

@@ -11,9 +11,9 @@ from neocpu.kernels.dense import attention
 from neocpu.kernels.twins.dense import attention as twin
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.attention_layout import AttentionLayout
-from neocpu.train.model.layers.arrays import NodeGradient
-from neocpu.train.model.layers.mlp import initialise
+from neocpu.train.model.mlp import initialise
 from neocpu.train.model.operations.attention import Attention
 
 

@@ -1,8 +1,8 @@
 """Is what does not serve said, once, and nothing else?"""
 
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.train.advice.complaints import TrainData, ValidWatch, complaints
 from neocpu.train.config import config as configs
+from neocpu.train.watch.complaints import TrainData, ValidWatch, complaints
 
 TEXT = """
 [tables]

@@ -22,8 +22,8 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
+from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.dlrm import Dlrm
-from neocpu.train.model.layers.arrays import NodeGradient
 from neocpu.train.run.scoring import restore
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.search.cost import CostInputs, ModelCost, flops, hard, parameters, seconds

@@ -15,7 +15,6 @@ from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.advice.columns import by_role
-from neocpu.train.advice.complaints import colliding
 from neocpu.train.advice.dialect import guess_dialect
 from neocpu.train.advice.look import look
 from neocpu.train.advice.roles import Roles, columns_of
@@ -25,6 +24,7 @@ from neocpu.train.before.datasets import open_splits
 from neocpu.train.config import config as configs
 from neocpu.train.config.defaults import batch_of
 from neocpu.train.run.trainer import Trainer
+from neocpu.train.watch.complaints import colliding
 from neocpu.train.watch.results import silent
 from tests import recorded
 

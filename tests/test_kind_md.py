@@ -22,9 +22,9 @@ from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
 from neocpu.train.config.keys import resolved
 from neocpu.train.model import composition as compositions
+from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors, PhysicalVectors
 from neocpu.train.model.dlrm import Dlrm
-from neocpu.train.model.layers.arrays import NodeGradient
 from neocpu.train.model.operations import make_operation
 from neocpu.train.state.initial import initial_rows
 from neocpu.train.step.world import build

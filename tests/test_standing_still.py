@@ -16,7 +16,7 @@ from promise_cases import FAMILIES, MAIN, write_data
 from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.hosts import HostRanks, listed_hosts
 from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
-from neocpu.parallel.transport.pulse import Pulse
+from neocpu.parallel.transport.timeline import Pulse
 from neocpu.parallel.watch import host_pool
 from neocpu.parallel.watch.host_pool import HostPool
 from neocpu.parallel.watch.rank_page import RankPage, RankState, page_path

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from neocpu.kernels.compile import cache as kernel_cache
-from neocpu.train.before import compile_time
+from neocpu.train.before import kernel_markers
 
 ROOT = Path(__file__).resolve().parent.parent
 START = """
@@ -146,18 +146,18 @@ def test_the_time_to_compile_follows_from_what_kernels_took_and_from_the_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compile_time, "available", lambda: {0, 1})
-    monkeypatch.setattr(compile_time, "core_quota", lambda: float("inf"))
+    monkeypatch.setattr(kernel_markers, "available", lambda: {0, 1})
+    monkeypatch.setattr(kernel_markers, "core_quota", lambda: float("inf"))
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    assert compile_time.expected_seconds(40) == 40 * compile_time.USUAL / 2
-    compile_time.remember(compile_time.FEWEST - 1, 500.0)
-    assert compile_time.expected_seconds(40) == 40 * compile_time.USUAL / 2
-    compile_time.remember(10, 30.0)
-    assert compile_time.expected_seconds(40) == 60
+    assert kernel_markers.expected_seconds(40) == 40 * kernel_markers.USUAL / 2
+    kernel_markers.remember(kernel_markers.FEWEST - 1, 500.0)
+    assert kernel_markers.expected_seconds(40) == 40 * kernel_markers.USUAL / 2
+    kernel_markers.remember(10, 30.0)
+    assert kernel_markers.expected_seconds(40) == 60
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
-    assert compile_time.expected_seconds(40) == 240  # eight on two cores
-    monkeypatch.setattr(compile_time, "available", lambda: {0})
-    assert compile_time.expected_seconds(40) == 840
+    assert kernel_markers.expected_seconds(40) == 240  # eight on two cores
+    monkeypatch.setattr(kernel_markers, "available", lambda: {0})
+    assert kernel_markers.expected_seconds(40) == 840
     for damaged in (b"", b"nan", b"-1", b"1e9", b"\xff"):
         kernel_cache.write(kernel_cache.cache_folder() / "pace", damaged)
-        assert compile_time.expected_seconds(1) == 7 * compile_time.USUAL
+        assert kernel_markers.expected_seconds(1) == 7 * kernel_markers.USUAL

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.parallel.transport.pulse import Pulse
 from neocpu.parallel.transport.throttle import LINKS, LinkTime, Throttle
-from neocpu.parallel.transport.timeline import ExchangeSpan, RunTimeline
+from neocpu.parallel.transport.timeline import ExchangeSpan, Pulse, RunTimeline
 
 Sizes = NDArray[np.int64]
 # Seconds of a wait for what was there already.

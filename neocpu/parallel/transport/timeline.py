@@ -1,4 +1,8 @@
-"""When did a rank do what? Spans of time, for `--trace`.
+"""What does a rank do now, and when did it do what?
+
+It notes what it does, and a watch in another thread reads it (`parallel/watch/watchdog.py`): a note
+is one store of an attribute, some 50 ns, and other threads see the old value or the new one. For
+`--trace` it keeps spans of time.
 
 Times are seconds of `time.perf_counter`, which counts from no fixed moment and runs apart on other
 hosts; who puts several ranks on one clock corrects them (`train/watch/trace_clock.py`). Spans of
@@ -13,6 +17,44 @@ from typing import NamedTuple
 
 # Steps at either end of a run whose spans are kept.
 KEPT_STEPS = 50
+# (queue, verb, name) of a collective, and since when the rank waits for it, by `perf_counter`
+Wait = tuple[tuple[str, str, str], float]
+
+
+class Pulse:
+    """What one rank does.
+
+    step : that it takes; 0 before the first. doing : stage of the step, or what else it does.
+    lengthy : may that take long, as reading data, compiling and writing? wait : the collective that
+    it waits for. checkpoint : path of the newest one that is complete.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.doing = "preparing the first step"
+        self.lengthy = True
+        self.wait: Wait | None = None
+        self.checkpoint = ""
+
+    def begin_step(self, step: int, lengthy: bool) -> None:
+        """The step of this number begins. lengthy : it may have to compile."""
+        self.step = step
+        self.doing = "reading the batch"
+        self.lengthy = lengthy
+
+    def begin(self, work: str) -> None:
+        """Work between steps begins, which may take long."""
+        self.doing = work
+        self.lengthy = True
+
+    @contextmanager
+    def waiting(self, verb: str) -> Iterator[None]:
+        """All ranks have to come to the end of the block."""
+        self.wait = (("", verb, ""), time.perf_counter())
+        try:
+            yield
+        finally:
+            self.wait = None
 
 
 class StageSpan(NamedTuple):

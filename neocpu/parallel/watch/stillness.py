@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from neocpu.parallel.transport.pulse import Pulse
+from neocpu.parallel.transport.timeline import Pulse
 from neocpu.parallel.watch.rank_page import process_fields
 
 # a process is at work if it takes so much of a core, or so many bytes a second

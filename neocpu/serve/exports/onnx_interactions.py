@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from neocpu.serve.exports.onnx_graph import Graph
+from neocpu.train.model.first_order import NAME as FIRST_ORDER
 from neocpu.train.model.interactions.attention import PARTS
 from neocpu.train.model.interactions.dhen import EPS, DhenLayerLayout, DhenLayout
-from neocpu.train.model.layers.first_order import NAME as FIRST_ORDER
 from neocpu.train.model.layout import ModelLayout
 
 

@@ -12,5 +12,4 @@ features.py   columns -> features and tables
 sizes.py      rows of tables, batch size and rates
 findings.py   what was found, for the screen
 write.py      the commented config (`config.toml.j2`), which `neocpu init` writes
-complaints.py what in a config does not serve, a plain line each
 """

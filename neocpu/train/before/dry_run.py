@@ -18,10 +18,9 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.plan.machines import machine_file
 from neocpu.tables.specs.batch_scaling import NO_SCALING, scaling_text
 from neocpu.train.before import preflight
-from neocpu.train.before.compile_time import expected_seconds
 from neocpu.train.before.datasets import converted
 from neocpu.train.before.expected_data import ExpectedData, TrainFacts, expected_data
-from neocpu.train.before.kernel_markers import missing_kernels
+from neocpu.train.before.kernel_markers import expected_seconds, missing_kernels
 from neocpu.train.before.machine_plans import LogFacts, placed_as, question_of
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
 from neocpu.train.before.room import (

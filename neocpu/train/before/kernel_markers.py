@@ -1,23 +1,34 @@
-"""Which kernels does a run need, and are they all in the cache? A marker there says so.
+"""Which kernels does a run need, are they all in the cache, and how long will they take to compile?
 
 A marker in the cache folder spares later runs the walk that compiles (`warmup.py`). It is named by
 the facts of the run that choose kernels and by the sources of this package, it stands in the folder
 of this compiler and CPU (`kernels/compile/cache.py`), and it lists the files of the kernels that
 were used: a run is warm if all of them exist. What was edited without effect on kernels costs one
 walk that compiles nothing.
+
+How long compiling takes is known from what a kernel took on this machine before. CPU seconds are
+remembered, which other programs on the machine do not change; how long they take on a clock follows
+from the cores that are free now.
 """
 
 import functools
 import hashlib
 import json
+import os
+import resource
+import time
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from neocpu.core.cores import available, core_quota
 from neocpu.kernels.compile.cache import (
     cache_folder,
+    cannot_write,
     is_sound,
     refusal,
+    write,
 )
 from neocpu.kernels.compile.choice import family
 from neocpu.kernels.compile.key import PACKAGE, source_digest
@@ -27,6 +38,10 @@ from neocpu.train.config.config import Config
 
 TRAINING = 44  # kernels that a run with its tables in memory compiles, about
 MOVING = 28  # more of them where rows move between memories
+# CPU seconds of a kernel where none was compiled yet: the mean of those of data/models/tiny.toml,
+# on a Xeon of 2.1 GHz
+USUAL = 1.0
+FEWEST = 8  # kernels whose mean is remembered: they differ by a factor of ten
 
 
 class Kernels(NamedTuple):
@@ -164,3 +179,37 @@ def missing_kernels(config: Config, plan: Plan, placements: Collection[str]) -> 
 def is_ready(config: Config, plan: Plan, placements: Collection[str]) -> bool:
     """Are all kernels of a run in the cache? Arguments as for `warm_up`."""
     return missing_kernels(config, plan, placements) == 0
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process, and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def remember(kernels: int, seconds: float) -> None:
+    """Keep what a kernel takes beside the kernels: so many took so many CPU seconds."""
+    if kernels >= FEWEST:
+        with suppress(OSError):
+            write(cache_folder() / "pace", f"{seconds / kernels:.3f}\n".encode())
+
+
+def expected_seconds(kernels: int) -> float:
+    """Seconds on a clock in which so many kernels can be compiled now."""
+    processes = 1 if len(available()) < 2 or cannot_write() else 2
+    cores = min(len(available()), core_quota())
+    load = 0.0
+    with suppress(OSError):  # not known on this system
+        load = os.getloadavg()[0]
+    # whatever runs has the same share of the cores, and a process one core at most
+    share = min(1.0, cores / (load + processes))
+    return kernels * _cpu_seconds_each() / (processes * share)
+
+
+def _cpu_seconds_each() -> float:
+    """CPU seconds of a kernel, as remembered."""
+    with suppress(OSError, ValueError):
+        seconds = float((cache_folder() / "pace").read_text())
+        if 0.01 < seconds < 100:  # not what somebody else wrote there
+            return seconds
+    return USUAL

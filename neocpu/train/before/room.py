@@ -7,7 +7,7 @@ is allocated. SSD files that killed runs left in its folder do not count: they a
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,12 @@ from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.storage.arena import HUGE
 from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.before import preflight
-from neocpu.train.before.expected_data import TrainFacts
 from neocpu.train.before.kernel_markers import is_ready
 from neocpu.train.checkpoint import checkpoints
 from neocpu.train.config.config import Config
+
+if TYPE_CHECKING:  # data that are converted need no estimate
+    from neocpu.train.before.expected_data import TrainFacts
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class PlannedRun:
     config: Config
     plan: Plan
     memory: MemoryPlan
-    splits: TrainFacts
+    splits: "TrainFacts"
     steps: int
     out: Path
 

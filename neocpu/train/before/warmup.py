@@ -44,13 +44,15 @@ from neocpu.parallel.sharding.plan import Plan, place
 from neocpu.parallel.sharding.schemes import COLUMN_STEP
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.tables.specs.specs import TableSpec, bags
-from neocpu.train.before.compile_time import cpu_seconds, expected_seconds, remember
 from neocpu.train.before.kernel_markers import (
     Kernels,
     counted,
+    cpu_seconds,
     deepest,
+    expected_seconds,
     is_warm,
     markers_of,
+    remember,
     rows_move,
     table_formats,
     table_ways,

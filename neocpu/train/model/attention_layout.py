@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neocpu.core.errors import ConfigError
-from neocpu.train.model.layers.arrays import Shapes, mlp_shapes
+from neocpu.train.model.arrays import Shapes, mlp_shapes
 from neocpu.train.model.options import AttentionKeys
 
 NORMALISE = ("none", "softmax")

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.train.model.elementwise import PLAIN, Plain
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.operations import make_operation
 from neocpu.train.model.row_parts import RowPart
 

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.heads import Head, Objective
 from neocpu.train.model.interactions.chain import Chain
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
-from neocpu.train.model.layers.mlp import Mlp, initialise, nothing
 from neocpu.train.model.layout import ModelLayout
+from neocpu.train.model.mlp import Mlp, initialise, nothing
 
 if TYPE_CHECKING:
     from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
     from neocpu.train.model.composition import Compositions
-    from neocpu.train.model.layers.first_order import FirstOrder
+    from neocpu.train.model.first_order import FirstOrder
     from neocpu.train.model.towers import Towers
 
 
@@ -88,7 +88,7 @@ class Dlrm:
 
     def _linear_term(self, widths: tuple[int, tuple[int, ...]]) -> "FirstOrder":
         """The module of the linear term."""
-        from neocpu.train.model.layers.first_order import FirstOrder
+        from neocpu.train.model.first_order import FirstOrder
 
         return FirstOrder(*widths, self.layout.wide, self.parameters)
 

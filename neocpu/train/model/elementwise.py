@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.kernels.dense.composition import ADD, ADD_ON, COPY, MULTIPLY, MULTIPLY_ON, compose
+from neocpu.train.model.arrays import F32
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
-from neocpu.train.model.layers.arrays import F32
 
 PLAIN = {"copy": COPY, "add": ADD, "multiply": MULTIPLY}
 GOES_ON = {ADD: ADD_ON, MULTIPLY: MULTIPLY_ON}

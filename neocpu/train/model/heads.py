@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neocpu.kernels.dense import loss as losses
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
-from neocpu.train.model.layers.mlp import Mlp
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.mlp import Mlp
 
 if TYPE_CHECKING:
     from neocpu.train.model.head_layout import HeadLayout

@@ -29,13 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
+from neocpu.train.model.arrays import Shapes, mlp_shapes
 from neocpu.train.model.interactions.chain import (
     WITH_FIRST_ORDER,
     chain_layouts,
     chain_tensors,
 )
 from neocpu.train.model.interactions.dot import DotLayout
-from neocpu.train.model.layers.arrays import Shapes, mlp_shapes
 from neocpu.train.model.options import LOSSES, CrossShape, DhenShape, InteractionOptions
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class ModelLayout:
         """(name, shape) of the parameters of interactions, linear term and further heads."""
         tensors = chain_tensors(self.chain())
         if self.has_first_order:
-            from neocpu.train.model.layers.first_order import NAME as FIRST_ORDER
+            from neocpu.train.model.first_order import NAME as FIRST_ORDER
 
             shape = (1, self.dense_features)
             tensors += ((f"{FIRST_ORDER}.weight", shape), (f"{FIRST_ORDER}.bias", (1,)))

@@ -14,8 +14,8 @@ from neocpu.core.types import Ints
 from neocpu.tables.embedding.mapped_rows import physical_rows, sign
 from neocpu.tables.embedding.row_lookups import KeyLookups
 from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
+from neocpu.train.model.arrays import F32
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
-from neocpu.train.model.layers.arrays import F32
 from neocpu.train.model.operations import make_operation, make_row_operation
 
 # rows i64[n] of a logical table -> its rows in each physical one, -1 where that has none

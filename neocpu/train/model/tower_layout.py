@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neocpu.core.errors import ConfigError
-from neocpu.train.model.layers.arrays import Shapes
+from neocpu.train.model.arrays import Shapes
 from neocpu.train.model.options import TowerModule
 
 

@@ -20,7 +20,6 @@ from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.transport.sent import sum_traffic
 from neocpu.tables.embedding.memory_plan import MemoryPlan
-from neocpu.train.advice.complaints import advise, warn_of_leaves
 from neocpu.train.before.beginning import Beginning, begin
 from neocpu.train.before.datasets import Splits, open_splits
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
@@ -39,6 +38,7 @@ from neocpu.train.step.pipeline import look_ahead
 from neocpu.train.step.schedule import LOG_DUE, SAVE_DUE, SIGNAL, STOP_ASKED, BatchSchedule, Stopped
 from neocpu.train.step.step import Steps
 from neocpu.train.step.world import World, build
+from neocpu.train.watch.complaints import advise, warn_of_leaves
 from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.results import RunReport
 from neocpu.train.watch.step_watch import StepClock, StepWatch

@@ -17,7 +17,7 @@ from neocpu.core.trees import leaf_cuts, rank_samples
 from neocpu.parallel.exchange.dense_reduction import dense_reduction
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.specs.optimizers import Schedule
-from neocpu.train.model.layers.arrays import NodeGradient
+from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.search.cost import Mixtures, ModelCost
 from neocpu.train.search.draws import gumbel, sample, softmax, theta_gradient
 from neocpu.train.search.supernet import Supernet

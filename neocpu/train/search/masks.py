@@ -11,7 +11,7 @@ make of m's gradient is the same on all ranks.
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.search.draws import Floats, in_order
 from neocpu.train.search.space import Decision
 

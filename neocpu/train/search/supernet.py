@@ -16,10 +16,10 @@ from dataclasses import replace
 import numpy as np
 
 from neocpu.tables.embedding.row_lookups import KeyLookups
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.dlrm import Dlrm
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
-from neocpu.train.model.layers.mlp import Mlp
 from neocpu.train.model.layout import ModelLayout
+from neocpu.train.model.mlp import Mlp
 from neocpu.train.search.draws import Floats
 from neocpu.train.search.masks import Mask, Mixture
 from neocpu.train.search.space import Space

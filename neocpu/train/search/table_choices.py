@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neocpu.train.model.layers.arrays import F32, Buffer
+from neocpu.train.model.arrays import F32, Buffer
 from neocpu.train.search.masks import Mask, Mixture
 from neocpu.train.search.space import TableChoice
 

@@ -15,7 +15,7 @@ from neocpu.kernels.compile.choice import chosen
 from neocpu.parallel.exchange.dense_reduction import sum_leaves
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.train.model.layers.arrays import F32, NO_BIAS, NodeGradient
+from neocpu.train.model.arrays import F32, NO_BIAS, NodeGradient
 
 
 @dataclass(frozen=True)

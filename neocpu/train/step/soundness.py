@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neocpu.core.errors import TrainingError
-from neocpu.core.jagged import KJT
+from neocpu.core.jagged import InverseKJT
 from neocpu.core.trees import leaf_cuts, rank_leaves, rank_samples
 from neocpu.core.types import Floats, Ints
 from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.sharding.entries import key_columns
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
-from neocpu.tables.embedding.distinct_bags import expand
 from neocpu.tables.embedding.overflow import RISK, peak
 from neocpu.tables.specs.specs import bags
 from neocpu.train.model.dlrm import Dlrm
@@ -246,9 +245,12 @@ class Soundness:
         sparse = batch.sparse
         if self._dynamic is not None:
             sparse = self._dynamic.translate(sparse)
-        kjt = sparse if isinstance(sparse, KJT) else expand(sparse)
-        bag = key * kjt.samples + sample
-        return np.unique(kjt.values[kjt.offsets[bag] : kjt.offsets[bag + 1]])
+        if isinstance(sparse, InverseKJT):
+            from neocpu.tables.embedding.distinct_bags import expand  # most runs have none
+
+            sparse = expand(sparse)
+        bag = key * sparse.samples + sample
+        return np.unique(sparse.values[sparse.offsets[bag] : sparse.offsets[bag + 1]])
 
     def _unsound_rows(self, table: int, rows: Ints) -> Ints:
         """Those of the rows that this rank holds and that are not finite."""

@@ -23,8 +23,8 @@ from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Started, Waitable
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.dlrm import Dlrm
-from neocpu.train.model.layers.arrays import NodeGradient
 from neocpu.train.step.node_gradients import node_gradient
 from neocpu.train.step.pipeline import Pipeline, Work
 from neocpu.train.step.soundness import Soundness

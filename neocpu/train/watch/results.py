@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from neocpu.core.types import Tree
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.train.advice.complaints import ValidWatch
 from neocpu.train.config.config import Config
 from neocpu.train.config.keys import config_record
+from neocpu.train.watch.complaints import ValidWatch
 from neocpu.train.watch.metrics import Metrics
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.kernels.compile.choice import chosen
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient, Shapes
-from neocpu.train.model.layers.linear import Linear
+from neocpu.train.model.linear import Linear
 
 PARTS = ("query", "key", "value")
 

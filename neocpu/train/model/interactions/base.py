@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from neocpu.core.errors import ConfigError
-from neocpu.train.model.layers.arrays import F32, NodeGradient, Shapes
+from neocpu.train.model.arrays import F32, NodeGradient, Shapes
 
 Widths = tuple[int, ...]
 

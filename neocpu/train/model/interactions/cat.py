@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from neocpu.train.model.arrays import F32, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths
-from neocpu.train.model.layers.arrays import F32, Shapes
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from neocpu.core.errors import ConfigError
+from neocpu.train.model.arrays import F32, NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, InteractionLayout, Widths
-from neocpu.train.model.layers.arrays import F32, NodeGradient, Shapes
 from neocpu.train.model.options import InteractionOptions
 
 # name -> layout of (widths of the vectors that come, options, prefix of its tensors' names)

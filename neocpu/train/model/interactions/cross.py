@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient, Shapes
-from neocpu.train.model.layers.linear import Linear
+from neocpu.train.model.linear import Linear
 from neocpu.train.model.options import CrossShape
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.train.model.arrays import F32, Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
 from neocpu.train.model.interactions.fm import PairSum
-from neocpu.train.model.layers.arrays import F32, Buffer, Shapes
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ import numpy as np
 
 from neocpu.core.errors import ConfigError
 from neocpu.kernels.compile.choice import chosen
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.attention import SelfAttentionLayout
 from neocpu.train.model.interactions.base import Interaction, InteractionLayout, Widths, one_width
 from neocpu.train.model.interactions.cat import CatLayout
 from neocpu.train.model.interactions.cross import CrossLayout
 from neocpu.train.model.interactions.dot import DotLayout
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient, Shapes
-from neocpu.train.model.layers.linear import Linear
+from neocpu.train.model.linear import Linear
 from neocpu.train.model.options import ENSEMBLES, MODULES, CrossShape, DhenShape
 
 EPS = 1e-5  # of the layer normalisation, as in torch

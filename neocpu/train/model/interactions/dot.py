@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neocpu.kernels.compile.choice import chosen
+from neocpu.train.model.arrays import F32, Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
-from neocpu.train.model.layers.arrays import F32, Buffer, Shapes
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.train.model.arrays import F32, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
-from neocpu.train.model.layers.arrays import F32, NodeGradient
 from neocpu.train.model.operations.add import Add
 from neocpu.train.model.operations.copy import Copy
 from neocpu.train.model.operations.multiply import Multiply

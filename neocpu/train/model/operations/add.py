@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from neocpu.train.model.arrays import F32, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
-from neocpu.train.model.layers.arrays import F32, NodeGradient
 
 
 class Add:

@@ -13,9 +13,9 @@ import numpy as np
 
 from neocpu.core.types import Ints
 from neocpu.kernels.dense import attention as kernels
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.attention_layout import AttentionLayout
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
-from neocpu.train.model.layers.mlp import Mlp
+from neocpu.train.model.mlp import Mlp
 
 
 class Attention:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from neocpu.train.model.arrays import F32, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
-from neocpu.train.model.layers.arrays import F32, NodeGradient
 
 
 class Copy:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
-from neocpu.train.model.layers.linear import Linear
+from neocpu.train.model.linear import Linear
 
 
 class Project:

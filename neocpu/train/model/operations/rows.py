@@ -10,7 +10,7 @@ import numpy as np
 from neocpu.core.types import Ints
 from neocpu.kernels.rows import lookup
 from neocpu.tables.embedding.row_sums import SumsOfRows, summed
-from neocpu.train.model.layers.arrays import F32, Buffer
+from neocpu.train.model.arrays import F32, Buffer
 
 
 class BagSums:

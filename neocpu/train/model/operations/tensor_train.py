@@ -18,8 +18,8 @@ from neocpu.kernels.dense import tt
 from neocpu.kernels.rows import lookup
 from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
 from neocpu.tables.embedding.row_sums import SumsOfRows, summed
+from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
-from neocpu.train.model.layers.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.operations.tensor_train_index import (
     GradientIndex,
     RowIndex,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from neocpu.kernels.compile.choice import chosen
-from neocpu.train.model.layers.arrays import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.train.model.arrays import F32, NO_GATE, Buffer, NodeGradient
 
 
 class Linear:

@@ -19,7 +19,7 @@ import numpy as np
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.numbers import philox
 from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
-from neocpu.train.model.layers.arrays import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.train.model.arrays import F32, NO_GATE, Buffer, NodeGradient
 
 
 def initialise(parameters: Mapping[str, F32], seed: int) -> None:

@@ -1,1 +1,0 @@
-"""Which layers are models made of?"""
