@@ -5,8 +5,10 @@ share. Where a system does not let us make any, these tests are skipped.
 """
 
 import json
+import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -104,7 +106,8 @@ def test_hosts_differ_in_cores_ranks_cpus_and_disks(tmp_path: Path) -> None:
     unequal = [Host(cores="0", disks=[disk]), Host(variables=variables, disks=[disk])]
     hostfile = tmp_path / "hosts"
     hostfile.write_text("host0 slots=1\nhost1 slots=3\n")
-    levels = ["--set", "memory.placement=hbm_over_ddr_over_ssd", "--set", f"memory.folder={disk}"]
+    rows = disk / "rows"
+    levels = ["--set", "memory.placement=hbm_over_ddr_over_ssd", "--set", f"memory.folder={rows}"]
     windows = ["--set", "parallel.shared_windows=on", "--set", "parallel.alltoall=two_level"]
     local = {"NEOCPU_CACHE_DIR": str(disk / "kernels"), "NEOCPU_DATA_CACHE": str(disk / "data")}
     with room(unequal) as hosts:
@@ -112,10 +115,43 @@ def test_hosts_differ_in_cores_ranks_cpus_and_disks(tmp_path: Path) -> None:
             hosts.on_host(number, ["cp", "-r", str(base_folder()), str(disk / "kernels")])
         words = ["--hostfile", str(hostfile), *levels, *windows]
         summary = train(hosts, *words, out=tmp_path / "run", **local)
-        rows = [hosts.on_host(number, ["ls", "-A", str(disk)]) for number in (0, 1)]
+        # each host has made the folder on its own disk, and left nothing there
+        left = [hosts.on_host(number, ["ls", "-A", str(rows)]) for number in (0, 1)]
     assert summary["digest"] == README
     assert summary["ranks"] == 4
-    assert all("neocpu" not in left for left in rows), "rows of tables were left"
+    assert left == ["", ""]
+    assert not rows.exists(), "rows were written to a disk that all hosts see"
+
+
+@pytest.mark.long
+def test_ranks_are_started_by_ssh(tmp_path: Path) -> None:
+    """The real one, between the hosts; in the other tests a stand-in for it starts ranks."""
+    sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if sshd is None:
+        pytest.skip("no sshd: apt-get install openssh-server")
+    for key in ("host", "user"):
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / key)], check=True
+        )
+    (tmp_path / "sshd").write_text(
+        f"HostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/user.pub\n"
+        "StrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\n"
+    )
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        f"#!/bin/sh\nexec ssh -F none -i {tmp_path}/user -o BatchMode=yes "
+        f'-o StrictHostKeyChecking=no -o UserKnownHostsFile={tmp_path}/known "$@"\n'
+    )
+    ssh.chmod(0o755)
+    agents = {"HYDRA_LAUNCHER_EXEC": str(ssh), "PRTE_MCA_plm_ssh_agent": str(ssh)}
+    with room([Host(disks=[Path("/run")])] * 2) as hosts:
+        for number in (0, 1):
+            start = f"mkdir /run/sshd; exec {sshd} -f {tmp_path}/sshd -E {tmp_path}/log{number}"
+            hosts.on_host(number, ["sh", "-c", start])
+        summary = train(hosts, out=tmp_path / "run", **agents)
+    assert (summary["digest"], summary["ranks"]) == (README, 4)
+    for number in (0, 1):
+        assert "Accepted publickey" in (tmp_path / f"log{number}").read_text()
 
 
 @pytest.mark.long

@@ -205,6 +205,19 @@ def test_a_warned_job_goes_back_into_the_queue_and_goes_on(
 
 
 @pytest.mark.long
+def test_a_job_is_warned_of_its_limit_and_goes_on_after_it(slurm: Slurm, tmp_path: Path) -> None:
+    # limits are of minutes, and Slurm warns up to a minute early
+    job = submitted(slurm, tmp_path, "--time=3", "--signal=B:USR1@60")
+    when(lambda: checkpoints(tmp_path))
+    goes_on(slurm, tmp_path, job)
+    assert (
+        f"stopped by signal {int(signal.SIGUSR1)} after step" in (tmp_path / "job.log").read_text()
+    )
+    slurm.tell("scancel", job)
+    slurm.wait(job, "CANCELLED")
+
+
+@pytest.mark.long
 def test_a_cancelled_job_leaves_a_checkpoint(slurm: Slurm, tmp_path: Path) -> None:
     job = submitted(slurm, tmp_path)
     when(lambda: checkpoints(tmp_path))

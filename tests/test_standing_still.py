@@ -206,6 +206,18 @@ def test_a_lost_host_and_an_unknown_failure() -> None:
 # ---- restarts ----
 
 
+def test_one_line_says_that_all_hosts_stand_still(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = "neocpu: error: the run has stood still for 20 s, waiting for step 5"
+    lines = f"{said}; host a\nstep 5\n{said}; host b\n"
+    ending = supervise(
+        ["sh", "-c", f"printf '{lines}' >&2; exit 124"], dict(os.environ), tmp_path / RANKS
+    )
+    assert (ending.stalled, ending.status) == (True, 124)
+    assert capfd.readouterr().err == f"{said}; host a\nstep 5\n"
+
+
 def test_a_run_goes_on_as_often_as_it_may_and_notes_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,3 +429,18 @@ def test_a_rank_reads_what_another_wrote(tmp_path: Path) -> None:
     finally:
         page.remove()
     assert not page.path.exists()
+
+
+def test_pages_of_jobs_that_were_killed_go_with_the_next_job() -> None:
+    running, killed = RankPage("test-running"), RankPage("test-killed")
+    page = page_path("test-killed")
+    page.with_suffix(".ended").touch()
+    minutes_ago = time.time() - 120
+    os.utime(page, (minutes_ago, minutes_ago))
+    RankPage("test-next").remove()
+    try:
+        assert page_path("test-running").exists()
+        assert not page.exists() and not page.with_suffix(".ended").exists()
+    finally:
+        running.remove()
+        killed.remove()

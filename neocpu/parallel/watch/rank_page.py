@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 RECORD = 1024  # bytes
-DAY = 86400.0
+# seconds without a word after which a job is over that left its page: its ranks write every 2 s
+LEFT = 60.0
 SAID = ".ended"
 STATES = {"T": "stopped", "t": "traced", "D": "disk", "Z": "gone", "X": "gone"}
 
@@ -60,8 +61,8 @@ class RankPage:
     def __init__(self, token: str) -> None:
         self.path = page_path(token)
         for old in self.path.parent.glob("neocpu-*.ranks"):
-            with suppress(OSError):  # left by a job that was killed
-                if time.time() - old.stat().st_mtime > DAY:
+            with suppress(OSError):
+                if time.time() - old.stat().st_mtime > LEFT:
                     remove_page(old)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
 

@@ -253,7 +253,9 @@ def _relay(
     with stream:
         for data in stream:
             line = data.decode(errors="replace")
-            if line.startswith(ERROR + STALLED) and not ending.stalled:
+            if line.startswith(ERROR + STALLED):
+                if ending.stalled:  # a rank of every host says so, each by its own clock
+                    continue
                 ending.stalled = True
                 end = threading.Timer(GRACE, _end, (mpiexec,))
                 end.daemon = True
