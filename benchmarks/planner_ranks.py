@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.planner_tasks import PlannerTask, tasks
-from benchmarks.planners import Setting, contestants
+from benchmarks.planners import Setting, contestants, price
 from neocpu.core.errors import PlanError
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
@@ -41,7 +41,6 @@ from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import StepSeconds
 from neocpu.plan.cost.work import Workload
 from neocpu.plan.learned import store
-from neocpu.plan.learned.plans import SharedPrice
 from neocpu.plan.machines.machine_file import THIS_MACHINE, load
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.optimizers import SparseOptimizer
@@ -61,6 +60,7 @@ MEASURED = (
     "autoshard",
     "neuroshard alone",
     "autoshard alone",
+    "greedy (bytes)",
     "heuristic: random",
     "heuristic: dim",
     "heuristic: lookup",
@@ -140,9 +140,14 @@ def rank_main(path: str) -> int:
 
 
 def plans_of(count: int, ranks: int, networks: Path | None) -> list[dict[str, Any]]:
-    """Plans of all planners for some tasks, equal ones once: plan, planners, predicted seconds."""
+    """Plans of all planners for some tasks, equal ones once: plan, planners, predicted seconds.
+
+    Without networks the learned planners take no part.
+    """
     machine = load(THIS_MACHINE)
-    nets = store.load(networks or store.networks_path(THIS_MACHINE))
+    path = networks or store.networks_path(THIS_MACHINE)
+    nets = store.load(path) if path.exists() else None
+    names = [name for name in MEASURED if nets or "shard" not in name]
     capacity = Capacity()
     field = contestants(False)
     entries: list[dict[str, Any]] = []
@@ -151,9 +156,8 @@ def plans_of(count: int, ranks: int, networks: Path | None) -> list[dict[str, An
         layout = Layout(ranks, ranks)
         model = StepSeconds(machine, task.tables, task.work, layout)
         setting = Setting(task, layout, model, capacity, nets, 60)
-        shared = SharedPrice(model, task.work, layout, capacity)
         by_text: dict[str, dict[str, Any]] = {}
-        for name in MEASURED:
+        for name in names:
             try:
                 plan = field[name](setting)
             except PlanError:
@@ -166,7 +170,7 @@ def plans_of(count: int, ranks: int, networks: Path | None) -> list[dict[str, An
                     "plan": data,
                     "pooling": dict(task.work.pooling),
                     "planners": [],
-                    "predicted": shared(plan) - model.fixed_seconds,
+                    "predicted": price(setting, plan) - model.fixed_seconds,
                 },
             )
             entry["planners"].append(name)

@@ -26,17 +26,19 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import rivals
+from benchmarks import heuristics, rivals
 from benchmarks.planner_tasks import PlannerTask, tasks
 from neocpu.core.errors import PlanError
 from neocpu.parallel.sharding.plan import AUTO, Plan
+from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import StepSeconds
+from neocpu.plan.cost.seconds import StepSeconds, loads_of, step_seconds
+from neocpu.plan.cost.work import TableArrays, rectangles_of
 from neocpu.plan.learned import plans, store
-from neocpu.plan.learned.heuristics import HEURISTICS
 from neocpu.plan.machines.machine_file import load
 from neocpu.plan.search.counted import greedy
-from neocpu.plan.search.partition import PARTITIONERS
+from neocpu.plan.search.options import bytes_of, with_variants
+from neocpu.plan.search.partition import PARTITIONERS, Packing, fits
 from neocpu.plan.search.planners import planner_of
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.tiers.placements import Capacity
@@ -78,22 +80,62 @@ class Setting:
 Contestant = Callable[[Setting], Plan]
 
 
-def heuristic(number: int, setting: Setting) -> Plan:
-    """Whole tables, by the heuristic or partitioner of this number."""
-    task = _learned_task(setting)
-    placed = plans.whole_tables(task)[number]
+def whole_tables(name: str, setting: Setting) -> Plan:
+    """Whole tables, by a heuristic or a partitioner."""
+    tables = setting.task.tables
+    ranks = setting.layout.ranks
+
+    def on(homes: list[int]) -> Plan:
+        shards = tuple(
+            Shard(number, (0, table.rows), (0, table.dim), home)
+            for number, (table, home) in enumerate(zip(tables, homes))
+        )
+        schemes = ("table_wise",) * len(tables)
+        return Plan(tables, schemes, shards, ranks, setting.layout.ranks_per_node)
+
+    each = rectangles_of(on([0] * len(tables)))
+    sizes = priced_bytes(setting, on([0] * len(tables)))
+    room = setting.capacity.limits
+    if name in heuristics.HEURISTICS:
+        arrays = TableArrays.of(tables, setting.task.work)
+        placed = heuristics.place(name, arrays, sizes[:, 0], ranks, float(room[0]))
+    else:
+        packing = Packing(
+            seconds=setting.model.seconds(each),
+            bytes=sizes,
+            rank_seconds=np.zeros((ranks, len(setting.model.phases))),
+            rank_bytes=np.zeros((ranks, sizes.shape[1])),
+            limits=room,
+        )
+        placed = PARTITIONERS[name](packing)
     if placed is None:
         raise PlanError("a table found no room")
-    return plans.plan_of(task.costs, placed)
+    return on(placed.tolist())
 
 
-def _learned_task(setting: Setting) -> plans.ShardingTask:
-    return plans.task_of("a heuristic", *setting.arguments, setting.networks)
+def priced_bytes(setting: Setting, plan: Plan) -> Any:
+    """Bytes of a plan's rectangles in hbm, ddr, ssd and together, rows in the fastest memory."""
+    variants, allowed = setting.capacity.variants([table.name for table in plan.tables])
+    rectangles = rectangles_of(plan)
+    variant = allowed.argmax(axis=1)[rectangles.table]
+    placed = with_variants(rectangles, variants, variant)
+    return bytes_of(plan.tables, placed, variants, variant, setting.task.work)
+
+
+def price(setting: Setting, plan: Plan) -> float:
+    """Seconds of a step of any plan under the shared cost model; inf where it does not fit."""
+    rectangles = rectangles_of(plan)
+    each = priced_bytes(setting, plan)
+    size = np.zeros((setting.layout.ranks, each.shape[1]))
+    np.add.at(size, rectangles.rank, each)
+    if not fits(size, setting.capacity.limits):
+        return float("inf")
+    return step_seconds(setting.model, loads_of(setting.model, rectangles, setting.layout.ranks))
 
 
 def alone(propose: plans.Propose, setting: Setting) -> Plan:
-    """What a learned planner finds by itself, without rivals' plans."""
-    task = _learned_task(setting)
+    """What a learned planner finds by itself, without the search."""
+    task = plans.task_of("a planner", *setting.arguments, setting.networks)
     placed = propose(task)
     if not np.isfinite(placed.seconds):
         raise PlanError("no placement fits")
@@ -104,7 +146,7 @@ def whole_planner(name: str, setting: Setting) -> Plan:
     """A planner of `parallel.planner`."""
     planner = planner_of(name)
     if name in ("neuroshard", "autoshard"):
-        return planner(*setting.arguments, setting.networks).plan
+        return planner(*setting.arguments, networks=setting.networks).plan
     return planner(*setting.arguments).plan
 
 
@@ -149,9 +191,9 @@ def contestants(with_rivals: bool) -> dict[str, Contestant]:
     field["neuroshard alone"] = partial(alone, plans.beam_search)
     field["autoshard alone"] = partial(alone, plans.play)
     field["greedy (bytes)"] = by_bytes
-    for number, name in enumerate((*HEURISTICS, *PARTITIONERS)):
-        kind = "heuristic" if number < len(HEURISTICS) else "whole tables"
-        field[f"{kind}: {name}"] = partial(heuristic, number)
+    for name in (*heuristics.HEURISTICS, *PARTITIONERS):
+        kind = "heuristic" if name in heuristics.HEURISTICS else "whole tables"
+        field[f"{kind}: {name}"] = partial(whole_tables, name)
     if with_rivals and rivals.have("torchrec"):
         field["TorchRec"] = torchrec
     return field
@@ -159,7 +201,6 @@ def contestants(with_rivals: bool) -> dict[str, Contestant]:
 
 def compete(setting: Setting, field: dict[str, Contestant]) -> dict[str, Any]:
     """Seconds of every contestant's plan, and of its planning; None where it has no plan."""
-    shared = plans.SharedPrice(setting.model, setting.task.work, setting.layout, setting.capacity)
     fixed = setting.model.fixed_seconds
     results: dict[str, Any] = {}
     for name, contestant in field.items():
@@ -173,9 +214,9 @@ def compete(setting: Setting, field: dict[str, Contestant]) -> dict[str, Any]:
         except PlanError:
             why = "memory"
         spent = time.process_time() - begin
-        price = shared(plan) if plan is not None else float("inf")
-        if np.isfinite(price):
-            results[name] = {"seconds": price - fixed, "planning": spent}
+        seconds = price(setting, plan) if plan is not None else float("inf")
+        if np.isfinite(seconds):
+            results[name] = {"seconds": seconds - fixed, "planning": spent}
         else:
             results[name] = {"seconds": None, "planning": spent, "why": why or "memory"}
     bound = plan_tables(*setting.arguments).bound - fixed

@@ -1,6 +1,7 @@
 """Where memory is short, is every plan found that fits, and is it near what can be had?"""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,9 +17,12 @@ from neocpu.plan.cost.seconds import StepSeconds
 from neocpu.plan.cost.work import TableArrays, Workload
 from neocpu.plan.machines import machine_file
 from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.auto import make_plan
 from neocpu.plan.search.pricing import answer_of_plan
+from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.search.trials import Trials, is_same, of_answer
+from neocpu.plan.show.moves import moved_bytes, planned_anew
 from neocpu.plan.simulation.scenario import Scenario, placed_by
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
@@ -107,6 +111,67 @@ def test_giants_are_cut_into_grids_on_any_ranks() -> None:
     # more than the even cuts of a scheme, and each rank as full as it may be at most
     assert len({shard.shape for shard in answer.plan.shards}) > 2
     assert (answer.memory[:, 0] <= capacity.hbm).all()
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    tables=st.integers(2, 8),
+    layout=st.sampled_from([Layout(2, 2), Layout(4, 2), Layout(5, 5)]),
+)
+@settings(max_examples=15)
+def test_pinned_rectangles_stay_and_the_search_places_the_others(
+    seed: int, tables: int, layout: Layout
+) -> None:
+    rng = np.random.default_rng(seed)
+    shapes = [(int(rng.integers(20, 5000)), 32, int(rng.integers(1, 20))) for _ in range(tables)]
+    model, specs, work = model_of(shapes, layout)
+    # the first table in blocks of unequal rows, two of them on one rank
+    cuts = [0, 3, 7, shapes[0][0]]
+    ranks = [0, 1, 1]
+    pins = {
+        0: [Shard(0, rows, (0, 32), rank) for rows, rank in zip(pairwise(cuts), ranks)],
+        1: [Shard(1, (0, shapes[1][0]), (0, 32), layout.ranks - 1)],
+    }
+    spec = {"t0": "row_wise", "t1": "table_wise"}
+    answer = plan_tables(specs, spec, layout, model, work, Capacity(), pins)
+    assert {number: list(answer.plan.of_table(number)) for number in pins} == pins
+    completed = make_plan(specs, spec, layout.ranks, layout.ranks_per_node, work, fixed=pins)
+    priced = answer_of_plan(completed, layout, model, work)
+    assert answer.seconds <= priced.seconds * ROUNDING
+    assert answer_of_plan(answer.plan, layout, model, work).seconds == pytest.approx(answer.seconds)
+
+
+def test_no_more_moves_than_allowed_and_what_may_move_helps() -> None:
+    layout = Layout(4, 2)
+    tables = tuple(TableSpec(f"t{i}", 1000 * (i + 1), 32, (f"f{i}",)) for i in range(8))
+    work = Workload(batch=4096, pooling={"t0": 40.0, "t5": 20.0})
+    question = PlanQuestion(tables, work, layout, machine_file.load("zionex"))
+    # all on one rank
+    present = Plan(
+        tables=tables,
+        schemes=("table_wise",) * 8,
+        shards=tuple(Shard(i, (0, table.rows), (0, 32), 0) for i, table in enumerate(tables)),
+        ranks=4,
+        ranks_per_node=2,
+    )
+    assert moved_bytes(present, present, (0, 1)) == 0
+    half = [Shard(0, (0, 1000), (0, 16), 0), Shard(0, (0, 1000), (16, 32), 3)]
+    cut = replace(
+        present,
+        schemes=("column_wise", *present.schemes[1:]),
+        shards=(*half, *present.shards[1:]),
+    )
+    assert moved_bytes(present, cut, (0, 1)) == 1000 * (16 * 4 + 4)
+    free = question.answer()
+    everything = moved_bytes(present, free.plan, (0, 1))
+    assert planned_anew(question, present, everything).plan == free.plan
+    assert planned_anew(question, present, 0).plan == present
+    steps = [question.price(present).seconds]
+    for most in (everything // 8, everything // 2, everything):
+        answer = planned_anew(question, present, most)
+        assert moved_bytes(present, answer.plan, (0, 1)) <= most
+        steps.append(answer.seconds)
+    assert steps == sorted(steps, reverse=True) and steps[1] < steps[0]
 
 
 def test_what_a_step_holds_beside_the_rows_counts() -> None:

@@ -350,3 +350,33 @@ def test_the_command_writes_a_plan_and_reads_it_back(log: Path, tmp_path: Path) 
     )
     assert given.exit_code == 0, given.output
     assert given.output.splitlines()[1].split()[:3] == ["one", "table_wise", "1"]
+
+
+def test_what_a_file_leaves_open_is_planned_around_it_and_what_moves_is_told(
+    tmp_path: Path,
+) -> None:
+    job = Path("data/models/tiny.toml")
+    out = tmp_path / "plan.json"
+    line = [str(job), "--machine", "zionex", "--ranks", "4"]
+    assert CliRunner().invoke(command, [*line, "--out", str(out)]).exit_code == 0
+    file = json.loads(out.read_text())
+    rows, dim = (file["tables"][0][key] for key in ("rows", "dim"))
+    rectangle = {"rank": 3, "rows": [0, rows], "columns": [0, dim]}
+    pinned = {**file["tables"][0], "scheme": "table_wise", "rectangles": [rectangle]}
+    open_file = tmp_path / "open.json"
+    open_file.write_text(json.dumps({**file, "tables": [pinned]}))
+    after = tmp_path / "after.json"
+    again = [*line, "--set", f"parallel.plan={open_file}", "--out", str(after)]
+    result = CliRunner().invoke(command, again)
+    assert result.exit_code == 0, result.output
+    assert "planner search" in result.output
+    assert json.loads(after.read_text())["tables"][0]["rectangles"] == [rectangle]
+    config = configs.load(job, [f"parallel.plan={open_file}", "parallel.planner=search"])
+    assert make_plan(config, SingleComm(), {}, 4).of_table(0)[0].rank == 3
+    moving = [*line, "--present", str(after)]
+    assert "of the plan in use " in CliRunner().invoke(command, moving).output
+    stays = CliRunner().invoke(command, [*moving, "--most-moved", "0"])
+    assert "of the plan in use 0 B of 0 table(s) move" in stays.output
+    refused = CliRunner().invoke(command, [*line, "--present", str(open_file)])
+    assert "must say of each table where it is" in str(refused.exception)
+    assert "needs --present" in CliRunner().invoke(command, [*line, "--most-moved", "1"]).output

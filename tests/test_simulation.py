@@ -22,9 +22,14 @@ from neocpu.plan.machines.scaling import scaled
 from neocpu.plan.simulation import collectives
 from neocpu.plan.simulation.costs import StageOptions, copy_seconds, stage_works
 from neocpu.plan.simulation.engine import Work, run, unrolled
+from neocpu.plan.simulation.planners import placed_with
 from neocpu.plan.simulation.scenario import Scenario, placed_by, simulate
 from neocpu.plan.simulation.trace import trace_text, traced_ranks
+from neocpu.plan.simulation.what_if import changes
 from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.before.machine_plans import question_of
+from neocpu.train.before.scenario import Course, LogFacts, scenario_of
+from neocpu.train.config import config as configs
 from tests import recorded
 
 ZIONEX = load("zionex")
@@ -353,6 +358,22 @@ def test_what_if_keys(config, capsys):
             qps("--set", key)
     with pytest.raises(ConfigError, match="is unknown; choose one of"):
         qps("--planner", "chance")
+
+
+def test_plan_and_simulation_price_the_same_step(config):
+    keys = ["work.pooling=7", "work.samples_per_rank=64", "work.precision=tf32", "machine.nic=2x"]
+    changed = changes([*keys, "wires.forward=fp16", "wires.partial=fp16"])
+    settings = configs.load(config, [*changed.config, "parallel.route=two_level"])
+    machine = load("zionex")
+    facts = LogFacts({}, {"C3": 50.0}, 13)
+    question = question_of(settings, machine, 16, facts=facts, changes=changed)
+    step = scenario_of(settings, machine, 16, changed, Course(), facts)
+    assert step.work == question.work and step.machine == question.machine
+    outcome = simulate(step, placed_with("search")(step))
+    assert outcome.planned_step == pytest.approx(question.answer().seconds, rel=1e-9)
+    for key in ("cache.share=0", "readers.per_node=9"):
+        with pytest.raises(ConfigError, match=f"--set {key.partition('=')[0]}: a plan is priced"):
+            question_of(settings, machine, 16, changes=changes([key]))
 
 
 def test_a_plan_file_is_simulated_as_it_stands(config, tmp_path, capsys):

@@ -50,11 +50,19 @@ path_type = click.Path(path_type=Path)
 @click.option("--verbose", is_flag=True, help="Show all ranks and tables.")
 @click.option("--from-torchrec", type=path_type, help="Take a plan that TorchRec made (.json).")
 @click.option(
+    "--present", type=path_type, help="The plan in use (.json): tell what would move from it."
+)
+@click.option(
+    "--most-moved", type=click.FloatRange(0), metavar="GB", help="Move no more from --present."
+)
+@click.option(
     "--out", type=path_type, help="Write the plan to a .json file, which parallel.plan can name."
 )
 @click.option("--svg", type=path_type, help="Draw ranks, memories and links of the machine.")
 @force_option("the files of --out and --svg")
-@set_option()
+@set_option(
+    "Override a key of the config; with --machine also of the machine (machine.nic=2x) or the step."
+)
 @as_record("options", MachineOptions)
 def plan(
     config: Path,
@@ -70,26 +78,35 @@ def plan(
 
     With --machine: how long a step would take on it, what bounds it, why each table is kept as it
     is, and what would change that. Train data that is not converted yet is not looked at: planners
-    then count one lookup per sample and feature.
+    then count one lookup per sample and feature, or work.pooling. Keys of the step are those of
+    `neocpu simulate`: wires.*, work.*.
     """
-    sources = [config, *([from_torchrec] if from_torchrec else [])]
+    sources = [path for path in (config, from_torchrec, options.present) if path]
     # Each is a source of the next check, so that --out and --svg cannot name one file.
     for target in (out, options.svg):
         if target:
             check_target(target, force, sources)
             sources.append(target)
-    settings = configs.load(config, overrides)
+    changed = None
+    if options.machine:
+        from neocpu.plan.simulation.what_if import changes
+
+        # as for `simulate`: --set has keys of the config, the machine, and the step
+        changed = changes(overrides)
+    settings = configs.load(config, changed.config if changed else overrides)
 
     from neocpu.plan.files import plan_file
     from neocpu.plan.files.plan_file import MadeFor
     from neocpu.plan.machines.machine_file import save
 
     options.check()
-    if options.machine:
+    if changed:
         if capacity:
             for line in [*model_lines(settings), ""]:
                 click.echo(line)
-        sharding, placements, note = print_machine_plan(settings, ranks, options, from_torchrec)
+        sharding, placements, note = print_machine_plan(
+            settings, ranks, options, from_torchrec, changed
+        )
     else:
         given = given_plan(settings, from_torchrec, ranks or 1) if from_torchrec else None
         sharding, placements = print_plan(settings, ranks or 1, capacity, given)

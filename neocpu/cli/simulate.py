@@ -125,16 +125,13 @@ def _scenario(
     from neocpu.parallel.transport.comm import SingleComm
     from neocpu.plan.machines.machine_file import load
     from neocpu.train.before.datasets import converted
-    from neocpu.train.before.plans import workload
-    from neocpu.train.before.scenario import scenario_of, with_pooling
+    from neocpu.train.before.scenario import LogFacts, scenario_of
 
     machine = load(name)
     count = ranks or changed.of_machine(machine).ranks
-    step = scenario_of(settings, machine, count, changed, course)
     splits = converted(settings, SingleComm())
-    if splits:
-        step = with_pooling(step, workload(settings, splits.pooling_factors()).pooling)
-    elif not changed.pooling:
+    step = scenario_of(settings, machine, count, changed, course, LogFacts.of(splits))
+    if not splits and not changed.pooling:
         click.echo("no converted train data: one lookup per bag; say otherwise by work.pooling")
     return step
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from neocpu.plan.files.plan_file import MadeFor
     from neocpu.plan.search.answer import Answer
     from neocpu.plan.search.question import PlanQuestion
+    from neocpu.plan.simulation.what_if import WhatIf
     from neocpu.train.config.config import Config
 
 
@@ -30,6 +31,8 @@ class MachineOptions:
     explain: tuple[str, ...]
     verbose: bool
     svg: Path | None
+    present: Path | None
+    most_moved: float | None
 
     def check(self) -> None:
         """Raise UsageError for options that have no effect without a machine."""
@@ -38,6 +41,8 @@ class MachineOptions:
             if value not in (None, "", ()) and value is not False and not self.machine:
                 option = name.replace("_", "-")
                 raise click.UsageError(f"--{option} needs --machine, a preset or a .toml file")
+        if self.most_moved is not None and not self.present:
+            raise click.UsageError("--most-moved needs --present, the plan in use")
 
 
 def given_plan(settings: "Config", path: Path, ranks: int) -> "Plan":
@@ -51,7 +56,11 @@ def given_plan(settings: "Config", path: Path, ranks: int) -> "Plan":
 
 
 def print_machine_plan(
-    settings: "Config", ranks: int | None, options: MachineOptions, from_torchrec: Path | None
+    settings: "Config",
+    ranks: int | None,
+    options: MachineOptions,
+    from_torchrec: Path | None,
+    changed: "WhatIf",
 ) -> tuple["Plan", tuple[str, ...], "MadeFor"]:
     """Plan, explain and draw; the plan, its placements, and what it was made for.
 
@@ -60,30 +69,37 @@ def print_machine_plan(
     from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
     from neocpu.plan.files.plan_file import MadeFor
     from neocpu.plan.show.explain import Explainer
+    from neocpu.plan.show.moves import moved_line, planned_anew
     from neocpu.plan.show.remedies import remedy_lines
 
     names = [table.name for table in settings.tables]
     for name in options.explain:
         if name not in names:
             raise ConfigError(f"--explain: the config has no table {name!r}")
-    question = _question(settings, ranks, options)
+    question = _question(settings, ranks, options, changed)
     given = None
     if from_torchrec:
         given = given_plan(settings, from_torchrec, question.layout.ranks)
+    present = _present_plan(options.present, question) if options.present else None
     try:
-        question, answer = _answer(settings, question, given)
+        if present and options.most_moved is not None:
+            answer = planned_anew(question, present, int(1e9 * options.most_moved))
+        else:
+            question, answer = _answer(settings, question, given)
     # What would help comes before the error, which is the last line that is read.
     except PlanError:
         for line in remedy_lines(question):
             click.echo(line)
         raise
-    refuse_cut_blocks(answer.plan, settings.wires.specs)
+    refuse_cut_blocks(answer.plan, question.work.wires.specs)
     explainer = Explainer(question, answer)
     for line in () if options.explain else explainer.overview(options.verbose):
         click.echo(line.rstrip())
     for number, name in enumerate(options.explain):
         for line in ["", *explainer.table(name)][number == 0 :]:
             click.echo(line)
+    if present:
+        click.echo(moved_line(question, present, answer))
     if options.svg:
         _draw(question, answer, options.svg, settings)
     note = MadeFor(
@@ -97,23 +113,27 @@ def print_machine_plan(
     return answer.plan, answer.placements, note
 
 
-def _question(settings: "Config", ranks: int | None, options: MachineOptions) -> "PlanQuestion":
+def _question(
+    settings: "Config", ranks: int | None, options: MachineOptions, changed: "WhatIf"
+) -> "PlanQuestion":
     """What the planner is asked; lookups come from converted train data, if there are any."""
     from neocpu.plan.machines.machine_file import load
     from neocpu.train.before.datasets import converted
-    from neocpu.train.before.machine_plans import LogFacts, question_of
+    from neocpu.train.before.machine_plans import question_of
+    from neocpu.train.before.scenario import LogFacts
 
     machine = load(options.machine)
     splits = converted(settings, SingleComm())
     question = question_of(
         settings,
         machine,
-        ranks or machine.ranks,
+        ranks or changed.of_machine(machine).ranks,
         options.ranks_per_node,
         # without converted data planners count one lookup per sample and feature
         LogFacts.of(splits),
         options.planner or "search",
         options.cost_model or "neo",
+        changed,
     )
     return question if options.reserve is None else replace(question, reserved=options.reserve)
 
@@ -121,15 +141,38 @@ def _question(settings: "Config", ranks: int | None, options: MachineOptions) ->
 def _answer(
     settings: "Config", question: "PlanQuestion", given: "Plan | None"
 ) -> tuple["PlanQuestion", "Answer"]:
-    """The planner's answer, or the price of a plan that is given or that a file holds."""
-    from neocpu.train.before.machine_plans import placed_as
+    """The planner's answer, or the price of a plan that is given or that a file holds whole."""
+    from neocpu.plan.files import plan_file
+    from neocpu.plan.files.bound_plan import bind
     from neocpu.train.before.plans import make_plan
 
-    if given is None and not is_plan_file(settings.parallel.plan):
+    spec = settings.parallel.plan
+    if given is None and isinstance(spec, str) and is_plan_file(spec):
+        file = plan_file.loads(plan_file.read_text(spec), spec)
+        planned = bind(file, question.tables, question.layout.ranks)
+        if not planned.is_whole:
+            names = (table.name for table in question.tables)
+            schemes = dict(zip(names, planned.schemes))
+            question = replace(question, spec=schemes, fixed=planned.fixed)
+            question = question.placed_as(planned.placements)
+            return question, question.answer()
+        given = make_plan(settings, SingleComm(), {}, question.layout.ranks)
+    elif given is None:
         return question, question.answer()
-    plan = given or make_plan(settings, SingleComm(), {}, question.layout.ranks)
-    question = replace(question, placements=placed_as(plan, question.capacity))
-    return question, question.price(plan, "torchrec" if given else "file")
+    question = question.placed_as(given.placements)
+    return question, question.price(given, "file" if is_plan_file(spec) else "torchrec")
+
+
+def _present_plan(path: Path, question: "PlanQuestion") -> "Plan":
+    """The plan in use, which says of each table where it is."""
+    from neocpu.plan.files import plan_file
+    from neocpu.plan.files.bound_plan import bind
+
+    file = plan_file.loads(plan_file.read_text(path), str(path))
+    planned = bind(file, question.tables, question.layout.ranks)
+    if not planned.is_whole:
+        raise ConfigError(f"{path}: the plan in use must say of each table where it is")
+    return planned.plan(question.tables, question.layout.ranks, question.layout.ranks_per_node)
 
 
 def _draw(question: "PlanQuestion", answer: "Answer", path: Path, settings: "Config") -> None:

@@ -31,6 +31,30 @@ class BoundPlan:
     fixed: Mapping[int, tuple[Shard, ...]]
     placements: tuple[str, ...]
 
+    @property
+    def is_whole(self) -> bool:
+        """Does the file say of each table where it is?"""
+        return all(
+            number in self.fixed or scheme == "data_parallel"
+            for number, scheme in enumerate(self.schemes)
+        )
+
+    def plan(self, tables: Sequence[TableSpec], ranks: int, ranks_per_node: int) -> Plan:
+        """The plan of a file that is whole, checked."""
+        shards = [shard for number in self.fixed for shard in self.fixed[number]]
+        for number, table in enumerate(tables):
+            if number not in self.fixed:
+                whole = (0, table.rows), (0, table.dim)
+                shards += [Shard(number, *whole, rank) for rank in range(ranks)]
+        return Plan(
+            tables=tuple(tables),
+            schemes=self.schemes,
+            shards=tuple(sorted(shards)),
+            ranks=ranks,
+            ranks_per_node=ranks_per_node,
+            placements=self.placements,
+        ).check()
+
 
 def bind(file: PlanFile, tables: Sequence[TableSpec], ranks: int) -> BoundPlan:
     """What a file says of a run's tables.

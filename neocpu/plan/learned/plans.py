@@ -1,13 +1,11 @@
 """`parallel.planner = "neuroshard"` and `"autoshard"`: from predicted costs to a plan.
 
     networks   of the machine of the cost model, read from their file                 store.py
-    proposal   NeuroShard's beam, or the policy's placement, improved by moves
-    rivals     the placements of every heuristic and partitioner
+    proposal   NeuroShard's beam, or the policy's placement, and what moves make of it
+    search     takes the proposals as further starts                          search/search.py
 
-The proposal is the cheapest of all these under the networks, so never worse than a heuristic
-there; and what is answered is the cheapest under the shared cost model among the proposal, what
-the planner found by itself, the heuristics' and the plan of `search`, whose notes then say so.
-Learned plans keep tables in the fastest memory.
+So both planners answer what `search` does, or better. Learned plans keep tables in the fastest
+memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,22 +14,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neocpu.core.errors import PlanError
-from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec, choose_schemes
 from neocpu.parallel.sharding.schemes import SCHEMES, RankLayout, Shard
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import CostModel, loads_of, step_seconds
-from neocpu.plan.cost.work import Floats, Workload, rectangles_of
-from neocpu.plan.learned import episodes, heuristics, neuroshard, store
+from neocpu.plan.cost.seconds import CostModel
+from neocpu.plan.cost.work import Workload
+from neocpu.plan.learned import episodes, neuroshard, store
 from neocpu.plan.learned.costs import EVERYWHERE, LearnedCosts, TablePart
 from neocpu.plan.learned.greedy_grid import Cutting, PlacedParts
 from neocpu.plan.machines.generic import GENERIC
 from neocpu.plan.machines.machine_file import THIS_MACHINE
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.drafts import rank_layout
-from neocpu.plan.search.options import bytes_of, with_variants
-from neocpu.plan.search.partition import PARTITIONERS, Packing, fits
-from neocpu.plan.search.pricing import answer_of_plan
+from neocpu.plan.search.free_cuts import Pins
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
@@ -57,6 +52,9 @@ class ShardingTask:
     room: float
 
 
+Propose = Callable[[ShardingTask], PlacedParts]
+
+
 def neuroshard_plan(
     tables: Sequence[TableSpec],
     spec: PlanSpec,
@@ -64,16 +62,19 @@ def neuroshard_plan(
     model: CostModel,
     work: Workload,
     capacity: Capacity | None = None,
+    fixed: Pins | None = None,
     networks: store.Networks | None = None,
 ) -> Answer:
-    """NeuroShard's plan, or another's where that is cheaper under the model.
+    """The search's plan, started from NeuroShard's as well.
 
     networks : None: those of the model's machine, from their file.
 
     Raises ConfigError where there are no networks, PlanError for other schemes than `KNOWN` and
     for what does not fit.
     """
-    return _plan("neuroshard", tables, spec, layout, model, work, capacity, networks)
+    capacity = capacity or Capacity()
+    task = task_of("neuroshard", tables, spec, layout, model, work, capacity, networks)
+    return _searched("neuroshard", task, spec, capacity, fixed)
 
 
 def autoshard_plan(
@@ -83,10 +84,13 @@ def autoshard_plan(
     model: CostModel,
     work: Workload,
     capacity: Capacity | None = None,
+    fixed: Pins | None = None,
     networks: store.Networks | None = None,
 ) -> Answer:
-    """The plan of AutoShard's policy, or another's; as `neuroshard_plan` otherwise."""
-    return _plan("autoshard", tables, spec, layout, model, work, capacity, networks)
+    """The search's plan, started from that of AutoShard's policy; else as `neuroshard_plan`."""
+    capacity = capacity or Capacity()
+    task = task_of("autoshard", tables, spec, layout, model, work, capacity, networks)
+    return _searched("autoshard", task, spec, capacity, fixed)
 
 
 def beam_search(task: ShardingTask) -> PlacedParts:
@@ -105,49 +109,28 @@ def play(task: ShardingTask) -> PlacedParts:
 
 
 # what each planner finds by itself
-PROPOSALS: dict[str, Callable[[ShardingTask], PlacedParts]] = {
+PROPOSALS: dict[str, Propose] = {
     "neuroshard": beam_search,
     "autoshard": play,
 }
 
 
-def _plan(
-    name: str,
-    tables: Sequence[TableSpec],
-    spec: PlanSpec,
-    layout: Layout,
-    model: CostModel,
-    work: Workload,
-    capacity: Capacity | None,
-    networks: store.Networks | None,
+def _searched(
+    name: str, task: ShardingTask, spec: PlanSpec, capacity: Capacity, fixed: Pins | None
 ) -> Answer:
-    capacity = capacity or Capacity()
-    task = task_of(name, tables, spec, layout, model, work, capacity, networks)
-    # proposals are compared under the model that prices every planner's plan
-    shared = SharedPrice(model, work, layout, capacity)
-    rivals = rival_placements(task)
+    """The search's answer, which starts from what a planner finds by itself too."""
+    costs = task.costs
     own = PROPOSALS[name](task)
-    # a heuristic that is cheaper under the networks is as good a start as the planner's own
-    proposal = min([own, *rivals], key=lambda placed: placed.seconds)
-    proposal = neuroshard.improved(task.costs, proposal, task.room)
-    plans = [
-        plan_of(task.costs, placed)
-        for placed in (proposal, own, *rivals)
+    proposed = [
+        plan_of(costs, placed)
+        for placed in (own, neuroshard.improved(costs, own, task.room))
         if np.isfinite(placed.seconds)
     ]
-    prices = [shared(plan) for plan in plans]
-    searched = plan_tables(tables, spec, layout, model, work, capacity)
-    best = int(np.argmin(prices)) if prices else -1
-    if best < 0 or prices[best] >= searched.seconds:
-        own_price = shared(plan_of(task.costs, own)) if np.isfinite(own.seconds) else np.inf
-        verdict = (
-            f"{own_price:.3g} s a step" if np.isfinite(own_price) else "it found none that fits"
-        )
-        note = f"this is the plan of search; {name}'s own: {verdict}"
-        return replace(searched, planner=name, notes=(*searched.notes, note))
-    answer = answer_of_plan(plans[best], layout, model, work, capacity, spec, name)
-    note = f"planned with the networks of {task.costs.networks.machine}"
-    return replace(answer, notes=(note,))
+    answer = plan_tables(
+        costs.tables, spec, costs.layout, costs.model, costs.work, capacity, fixed, proposed
+    )
+    note = f"planned with the networks of {costs.networks.machine}"
+    return replace(answer, planner=name, notes=(*answer.notes, note))
 
 
 def task_of(
@@ -189,42 +172,6 @@ def task_of(
     return ShardingTask(costs, cutting, locked, float(min(fastest, limits[3])))
 
 
-def rival_placements(task: ShardingTask) -> list[PlacedParts]:
-    """Whole tables by each heuristic and partitioner that finds room for all."""
-    return [placed for placed in whole_tables(task) if placed is not None]
-
-
-def whole_tables(task: ShardingTask) -> list[PlacedParts | None]:
-    """Whole tables by HEURISTICS and PARTITIONERS, in their order; None where one finds no room."""
-    costs = task.costs
-    free = np.array(task.cutting.free, np.int64)
-    everywhere = list(task.cutting.everywhere)
-    ranks = costs.layout.ranks
-    sizes = costs.facts[free, 0]
-    # every rank holds its part of these before any table is placed
-    room = task.room - float(costs.facts[everywhere, 0].sum())
-    arrays = type(costs.arrays)(*(column[free] for column in costs.arrays))
-    placements: list[Ints | None] = [
-        heuristics.place(name, arrays, sizes, ranks, room) for name in heuristics.HEURISTICS
-    ]
-    packing = Packing(
-        seconds=costs.phases_of_tables()[free],
-        bytes=sizes[:, None],
-        rank_seconds=np.zeros((ranks, len(costs.model.phases))),
-        rank_bytes=np.zeros((ranks, 1)),
-        limits=np.array([room]),
-    )
-    placements += [partitioner(packing) for partitioner in PARTITIONERS.values()]
-    answers: list[PlacedParts | None] = []
-    for placed in placements:
-        if placed is None:
-            answers.append(None)
-            continue
-        seconds = costs.seconds(costs.loads(free, placed, everywhere))
-        answers.append(PlacedParts(task.cutting, placed, float(seconds)))
-    return answers
-
-
 def plan_of(costs: LearnedCosts, placed: PlacedParts) -> Plan:
     """The plan of a placement; blocks of a table's columns on one rank become one."""
     layout = rank_layout(costs.layout)
@@ -262,26 +209,3 @@ def plan_of(costs: LearnedCosts, placed: PlacedParts) -> Plan:
 def _everywhere(tables: Sequence[TableSpec], piece: TablePart, layout: RankLayout) -> list[Shard]:
     table = tables[piece.table]
     return SCHEMES[piece.scheme].cut(piece.table, table.rows, table.dim, layout, 0)
-
-
-@dataclass(frozen=True)
-class SharedPrice:
-    """Seconds of a step of any plan under the shared cost model; inf where it does not fit."""
-
-    model: CostModel
-    work: Workload
-    layout: Layout
-    capacity: Capacity
-
-    def __call__(self, plan: Plan) -> float:
-        """Rows are placed as `pricing.answer_of_plan` places them."""
-        variants, allowed = self.capacity.variants([table.name for table in plan.tables])
-        rectangles = rectangles_of(plan)
-        variant = allowed.argmax(axis=1)[rectangles.table]
-        rectangles = with_variants(rectangles, variants, variant)
-        each = bytes_of(plan.tables, rectangles, variants, variant, self.work)
-        size: Floats = np.zeros((self.layout.ranks, each.shape[1]))
-        np.add.at(size, rectangles.rank, each)
-        if not fits(size, self.capacity.limits):
-            return float("inf")
-        return step_seconds(self.model, loads_of(self.model, rectangles, self.layout.ranks))

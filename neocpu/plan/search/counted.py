@@ -8,6 +8,7 @@ from neocpu.plan.cost.seconds import CostModel
 from neocpu.plan.cost.work import Workload
 from neocpu.plan.search import auto
 from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.free_cuts import Pins
 from neocpu.plan.search.pricing import answer_of_plan
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
@@ -20,6 +21,7 @@ def greedy(
     model: CostModel,
     work: Workload,
     capacity: Capacity | None = None,
+    fixed: Pins | None = None,
 ) -> Answer:
     """The plan of `auto.make_plan`, which counts bytes; the model prices it only.
 
@@ -30,6 +32,6 @@ def greedy(
     """
     capacity = capacity or Capacity()
     plan = auto.make_plan(
-        tables, spec, layout.ranks, layout.ranks_per_node, work, capacity.total or None
+        tables, spec, layout.ranks, layout.ranks_per_node, work, capacity.total or None, fixed
     )
     return answer_of_plan(plan, layout, model, work, capacity, spec, "greedy")

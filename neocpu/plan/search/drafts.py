@@ -29,6 +29,9 @@ class Spread(NamedTuple):
 
 def spread(options: Options, candidate: int, node: int, layout: Layout) -> Spread:
     """The rectangles of a NODE or ALL candidate, in the order of their ranks."""
+    if options.is_pinned(candidate):
+        pieces = options.repeated(candidate)
+        return Spread(options.rank[pieces], pieces)
     if options.scheme[candidate] == CODES["grid_shard"]:
         return _grid(options, candidate, layout)
     pieces = options.repeated(candidate)
@@ -200,8 +203,9 @@ def lay(options: Options, layout: Layout, limits: Floats, choice: Ints) -> Laid 
     size += options.piece_bytes[pieces].sum(axis=0)
     for table in np.flatnonzero((homes == ALL) & ~copied).tolist():
         rectangles = spread(options, int(choice[table]), 0, layout)
-        seconds[rectangles.ranks] += options.piece_seconds[rectangles.pieces]
-        size[rectangles.ranks] += options.piece_bytes[rectangles.pieces]
+        # a pinned table may have several rectangles on one rank
+        np.add.at(seconds, rectangles.ranks, options.piece_seconds[rectangles.pieces])
+        np.add.at(size, rectangles.ranks, options.piece_bytes[rectangles.pieces])
     if not fits(size, limits):
         return None
     node = np.zeros(choice.size, np.int64)

@@ -1,18 +1,26 @@
-"""Candidates whose rectangles have any size: of a plan that somebody wrote, or that fill ranks."""
+"""Candidates whose rectangles have any size: of a plan that somebody wrote, or that fill ranks.
 
-from collections.abc import Sequence
+A pinned table has one such cut, whose rectangles stay on their ranks.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from neocpu.core.types import Ints
+from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
-from neocpu.plan.cost.seconds import CostModel
+from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel
 from neocpu.plan.cost.work import Workload, whole_rectangles
-from neocpu.plan.search.cuts import RANK
-from neocpu.plan.search.options import CODES, PricedCuts, bytes_of, with_variants
+from neocpu.plan.search.cuts import ALL, RANK
+from neocpu.plan.search.options import CODES, Options, PricedCuts, bytes_of, joined, with_variants
 from neocpu.plan.tiers.placements import Variant
 from neocpu.tables.specs.specs import TableSpec
+
+# rectangles of tables that stay where they are, by number of the table
+Pins = Mapping[int, Sequence[Shard]]
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,12 @@ def free_candidates(
     variants: Sequence[Variant],
     model: CostModel,
     work: Workload,
+    pinned: bool = False,
 ) -> PricedCuts:
-    """The cuts as candidates in their order, each rectangle a piece of its own on any rank."""
+    """The cuts as candidates in their order, each rectangle a piece of its own.
+
+    pinned : on the rank that it has, else on any.
+    """
     count = len(cuts)
     owner = np.repeat(np.arange(count), _column([len(cut.shards) for cut in cuts]))
     shards = [shard for cut in cuts for shard in cut.shards]
@@ -54,7 +66,7 @@ def free_candidates(
         "table": _column([cut.table for cut in cuts]),
         "scheme": _column([CODES[cut.scheme] for cut in cuts]),
         "parts": _column([len({shard.cols for shard in cut.shards}) for cut in cuts]),
-        "home": np.full(count, RANK),
+        "home": np.full(count, ALL if pinned else RANK),
         "first_node": np.zeros(count, np.int64),
         "last_node": np.zeros(count, np.int64),
         "variant": _column([cut.variant for cut in cuts]),
@@ -75,6 +87,7 @@ def free_candidates(
         "width": width,
         "first_row": edges[:, 0],
         "first_column": edges[:, 2],
+        "rank": _column([s.rank if pinned else -1 for s in shards]),
         "copies": np.ones(owner.size, np.int64),
         "phases": model.seconds(rectangles),
         "bytes": bytes_of(tables, rectangles, variants, variant, work),
@@ -84,3 +97,68 @@ def free_candidates(
 
 def _column(values: Sequence[int]) -> Ints:
     return np.array(values, np.int64)
+
+
+@dataclass(frozen=True)
+class FreeCuts:
+    """Free cuts among the candidates of a search, whose fields these are."""
+
+    tables: Sequence[TableSpec]
+    variants: Sequence[Variant]
+    model: CostModel
+    work: Workload
+
+    def proposed(self, candidates: PricedCuts, plans: Sequence[Plan]) -> PricedCuts:
+        """The candidates, and the cuts of some plans on any ranks, placed as each table may be."""
+        cuts = []
+        for plan in plans:
+            for number, scheme in enumerate(plan.schemes):
+                shards = plan.of_table(number)
+                if len(shards) > 1 and not plan.replicated(number):
+                    variant = self._variants(candidates, number)[0]
+                    cuts.append(FreeCut(scheme, shards, variant))
+        return self._with(candidates, cuts, pinned=False)
+
+    def pinned(self, candidates: PricedCuts, pins: Pins) -> PricedCuts:
+        """The candidates, those of pinned tables instead of all others that these have."""
+        cuts = [cut for number in pins for cut in self._pins(candidates, number, pins[number])]
+        kept = ~np.isin(candidates.columns["table"], list(pins))
+        of_kept = kept[candidates.pieces["owner"]]
+        pieces = {name: values[of_kept] for name, values in candidates.pieces.items()}
+        pieces["owner"] = (kept.cumsum() - 1)[pieces["owner"]]
+        columns = {name: values[kept] for name, values in candidates.columns.items()}
+        return self._with(PricedCuts(columns, pieces), cuts, pinned=True)
+
+    def _pins(
+        self, candidates: PricedCuts, number: int, shards: Sequence[Shard]
+    ) -> Iterator[FreeCut]:
+        own = candidates.columns["table"] == number
+        scheme = SCHEME_NAMES[int(candidates.columns["scheme"][own][0])]
+        for variant in self._variants(candidates, number):
+            yield FreeCut(scheme, tuple(sorted(shards)), variant)
+
+    def _variants(self, candidates: PricedCuts, number: int) -> list[int]:
+        own = candidates.columns["table"] == number
+        variants: list[int] = np.unique(candidates.columns["variant"][own]).tolist()
+        return variants
+
+    def _with(self, candidates: PricedCuts, cuts: Sequence[FreeCut], pinned: bool) -> PricedCuts:
+        if not cuts:
+            return candidates
+        added = free_candidates(self.tables, cuts, self.variants, self.model, self.work, pinned)
+        return joined(candidates, added)
+
+
+def cut_of(shapes: Iterable[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
+    """(rows, columns, how many) of rectangles, largest first."""
+    kinds = sorted(Counter(shapes).items(), reverse=True)
+    return tuple((rows, width, count) for (rows, width), count in kinds)
+
+
+def cut_of_candidate(options: Options, candidate: int) -> tuple[tuple[int, int, int], ...]:
+    """As `cut_of`, of a candidate's rectangles."""
+    pieces = options.pieces(candidate)
+    rows = options.rows[pieces].astype(np.int64).tolist()
+    width = options.width[pieces].astype(np.int64).tolist()
+    kinds = zip(rows, width, options.copies[pieces].tolist())
+    return cut_of((rows, width) for rows, width, copies in kinds for _ in range(copies))

@@ -46,7 +46,8 @@ class Options(NamedTuple):
     memories].
 
     Of pieces: rows, width, copies (rectangles of this kind). first_row, first_column : of a
-    rectangle that stands alone, -1 where it follows from the cut. piece_phases : f64[pieces,
+    rectangle that stands alone, -1 where it follows from the cut. rank : that a pinned one is on,
+    -1 of all others. piece_phases : f64[pieces,
     phases] in s. active : phases that take any time. piece_seconds : what ranks wait for: these
     phases, or the sum f64[pieces, 1] of all where the model is not synchronised. piece_bytes :
     f64[pieces, memories], in hbm, ddr, ssd, and of all rows once. crowding, occasional : of the
@@ -69,6 +70,7 @@ class Options(NamedTuple):
     width: Floats
     first_row: Ints
     first_column: Ints
+    rank: Ints
     copies: Ints
     active: Ints
     crowding: float
@@ -94,6 +96,10 @@ class Options(NamedTuple):
     def pieces(self, candidate: int) -> slice:
         """The pieces of a candidate."""
         return slice(int(self.piece[candidate]), int(self.piece[candidate + 1]))
+
+    def is_pinned(self, candidate: int) -> bool:
+        """Has each of its rectangles a rank that it stays on?"""
+        return bool(self.rank[self.piece[candidate]] >= 0)
 
     def repeated(self, candidate: int) -> Ints:
         """The piece of each rectangle of a RANK candidate, or of the others from rank to rank."""
@@ -271,6 +277,7 @@ def assembled(
         width=pieces["width"].astype(np.float64),
         first_row=pieces["first_row"],
         first_column=pieces["first_column"],
+        rank=pieces["rank"],
         copies=copies,
         active=active,
         crowding=crowding,
@@ -318,6 +325,7 @@ def _side_by_side(cuts: Sequence[Cuts], allowed: Flags) -> tuple[dict[str, Ints]
             ("width", cut.width[member[used], kind]),
             ("first_row", nowhere),
             ("first_column", nowhere),
+            ("rank", nowhere),
             ("copies", cut.count[member[used], kind]),
         ):
             piece_columns.setdefault(name, []).append(values)

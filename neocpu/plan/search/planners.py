@@ -4,9 +4,9 @@ To add one: write a function with the arguments of `search.plan_tables` and put 
 `PLANNERS`. A planner is imported when it is asked for: a run loads its own only, its config none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from neocpu.parallel.sharding.plan import PlanSpec
@@ -14,12 +14,24 @@ if TYPE_CHECKING:
     from neocpu.plan.cost.seconds import CostModel
     from neocpu.plan.cost.work import Workload
     from neocpu.plan.search.answer import Answer
+    from neocpu.plan.search.free_cuts import Pins
     from neocpu.plan.tiers.placements import Capacity
     from neocpu.tables.specs.specs import TableSpec
 
-    Planner = Callable[
-        [Sequence[TableSpec], PlanSpec, Layout, CostModel, Workload, Capacity | None], Answer
-    ]
+    class Planner(Protocol):
+        """As `search.plan_tables`."""
+
+        def __call__(
+            self,
+            tables: Sequence[TableSpec],
+            spec: PlanSpec,
+            layout: Layout,
+            model: CostModel,
+            work: Workload,
+            capacity: Capacity | None = None,
+            fixed: Pins | None = None,
+        ) -> Answer: ...
+
 
 # name -> module, function
 PLANNERS = {

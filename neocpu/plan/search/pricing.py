@@ -15,6 +15,7 @@ from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import PlanDraft, Spread, rank_layout, sums_by_rank
+from neocpu.plan.search.free_cuts import cut_of, cut_of_candidate
 from neocpu.plan.search.options import CODES, Options, bytes_of, options_of, with_variants
 from neocpu.plan.search.relaxed import ranges_of
 from neocpu.plan.tiers.placements import Capacity
@@ -153,11 +154,13 @@ def _candidate_of(
 ) -> int | None:
     """The first candidate that cuts a table into these rectangles; None where there is none."""
     blocks = len({shard.cols for shard in shards})
+    cut = cut_of(shard.shape for shard in shards)
     for candidate in options.of_table(table):
         if (
             options.scheme[candidate] != CODES[scheme]
             or options.parts[candidate] != blocks
-            or options.repeated(candidate).size != len(shards)
+            or options.rectangles[candidate] != len(shards)
+            or cut_of_candidate(options, candidate) != cut
         ):
             continue
         node = shards[0].rank // layout.ranks_per_node
@@ -206,7 +209,8 @@ def _shards(draft: PlanDraft, tables: Sequence[TableSpec]) -> tuple[list[Shard],
     for number, table in enumerate(tables):
         candidate = int(draft.choice[number])
         rectangles = Spread(*(column[edges[number] : edges[number + 1]] for column in everything))
-        if options.home[candidate] == RANK:
+        pinned = options.is_pinned(candidate)
+        if pinned or options.home[candidate] == RANK:
             edges_of = _edges(options, candidate, table)
             cut = [
                 Shard(number, rows, cols, rank)
@@ -216,7 +220,8 @@ def _shards(draft: PlanDraft, tables: Sequence[TableSpec]) -> tuple[list[Shard],
             scheme = SCHEMES[SCHEME_NAMES[int(options.scheme[candidate])]]
             cut = scheme.cut(number, table.rows, table.dim, layout, int(draft.node[number]))
         # a grid's rectangles come node by node or kind by kind, the plan's go by rows and columns
-        if CODES["grid_shard"] == options.scheme[candidate] or options.home[candidate] == RANK:
+        by_nodes = options.scheme[candidate] == CODES["grid_shard"]
+        if by_nodes or pinned or options.home[candidate] == RANK:
             order = sorted(range(len(cut)), key=cut.__getitem__)
             cut = [cut[i] for i in order]
             rectangles = Spread(rectangles.ranks[order], rectangles.pieces[order])

@@ -4,7 +4,8 @@ A question can be asked again with something changed: more ranks, other rows, a 
 how explanations and remedies are computed (`explain.py`, `remedies.py`).
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from neocpu.core.errors import PlanError
 from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec
@@ -14,6 +15,7 @@ from neocpu.plan.cost.seconds import CostModel, StepSeconds
 from neocpu.plan.cost.work import Workload
 from neocpu.plan.machines.machine import MEMORIES, Machine
 from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.free_cuts import Pins
 from neocpu.plan.search.planners import planner_of
 from neocpu.plan.search.pricing import answer_of_plan
 from neocpu.plan.tiers.placements import RESERVED, Capacity
@@ -27,7 +29,8 @@ class PlanQuestion:
 
     spec : `parallel.plan`, schemes or `auto`. placements : of each table, or one for all ("auto":
     the planner chooses). planner : a key of PLANNERS. make_model : the cost model. reserved : part
-    of the fast memory that is not for tables.
+    of the fast memory that is not for tables. fixed : rectangles of tables that stay where they
+    are, by number of the table, whose schemes are named.
     """
 
     tables: tuple[TableSpec, ...]
@@ -40,6 +43,7 @@ class PlanQuestion:
     cost_model: str = "neo"
     make_model: ModelFactory = field(default=StepSeconds)
     reserved: float = RESERVED
+    fixed: Pins = field(default_factory=dict)
 
     @property
     def model(self) -> CostModel:
@@ -74,8 +78,23 @@ class PlanQuestion:
             )
         plan_tables = planner_of(self.planner)
         return plan_tables(
-            self.tables, self.spec, self.layout, self.model, self.work, self.capacity
+            self.tables,
+            self.spec,
+            self.layout,
+            self.model,
+            self.work,
+            self.capacity,
+            self.fixed,
         )
+
+    def placed_as(self, planned: Sequence[str]) -> "PlanQuestion":
+        """The question with the placements of a plan, where it has some ("": as they are here)."""
+        placements = self.placements
+        if len(placements) == 1:
+            placements = placements * len(self.tables)
+        planned = planned or ("",) * len(self.tables)
+        chosen = tuple(name or default for name, default in zip(planned, placements))
+        return replace(self, placements=chosen)
 
     def price(self, plan: Plan, planner: str = "file") -> Answer:
         """The price of a plan that is given."""

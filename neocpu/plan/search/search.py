@@ -17,7 +17,7 @@ import numpy as np
 
 from neocpu.core.errors import PlanError
 from neocpu.core.types import Ints
-from neocpu.parallel.sharding.plan import PlanSpec, choose_schemes
+from neocpu.parallel.sharding.plan import Plan, PlanSpec, choose_schemes
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel
 from neocpu.plan.cost.work import Flags, Floats, Workload
@@ -27,6 +27,7 @@ from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import ALL, RANK
 from neocpu.plan.search.drafts import PlanDraft, build, lay
 from neocpu.plan.search.filled import Filled
+from neocpu.plan.search.free_cuts import FreeCuts, Pins
 from neocpu.plan.search.local_search import improve
 from neocpu.plan.search.options import CODES, Options, priced_candidates
 from neocpu.plan.search.partition import PARTITIONERS
@@ -67,10 +68,14 @@ def plan_tables(
     model: CostModel,
     work: Workload,
     capacity: Capacity | None = None,
+    fixed: Pins | None = None,
+    proposed: Sequence[Plan] = (),
 ) -> Answer:
     """The plan of fewest seconds that the search finds, and its price.
 
     spec : a scheme for all tables, or {pattern: scheme}; `auto` tables may have any.
+    fixed : rectangles of tables that stay where they are, by number; their schemes are named.
+    proposed : plans of others, which the search starts from too.
 
     Raises
     ------
@@ -81,13 +86,18 @@ def plan_tables(
     limits = capacity.limits
     schemes = choose_schemes(tables, spec)
     candidates, variants = priced_candidates(tables, schemes, layout, model, work, capacity)
+    cuts = FreeCuts(tables, variants, model, work)
+    candidates = cuts.proposed(candidates, proposed)
+    candidates = cuts.pinned(candidates, fixed or {})
     filled = Filled(tables, schemes, layout, model, work, limits)
     options, drafts = filled.drafts(candidates, variants)
     ranges = ranges_of(tables, schemes, layout, model, work, options)
     bound = bounded(options, layout, limits, ranges)
     drafts += starts(options, layout, limits, bound.choices, patient=not drafts)
     # a start that needs no machine: the answer is then never worse than the default planner's
-    drafts += _byte_counting(tables, spec, layout, work, capacity, options)
+    others = [*proposed, *_byte_counting(tables, spec, layout, work, capacity, fixed)]
+    others_drafts = (draft_of(options, plan, layout, limits) for plan in others)
+    drafts += [draft for draft in others_drafts if draft is not None and draft.fits]
     if not drafts:
         raise _does_not_fit(tables, options, layout, capacity)
     # by tables and ranks, not by a clock, so that every rank of a run finds the same plan
@@ -186,19 +196,18 @@ def _byte_counting(
     layout: Layout,
     work: Workload,
     capacity: Capacity,
-    options: Options,
-) -> list[PlanDraft]:
-    """The draft of `auto.make_plan`'s plan, if it fits; none where making it would take long."""
+    fixed: Pins | None,
+) -> list[Plan]:
+    """`auto.make_plan`'s plan; none where making it would take long, or it finds none."""
     if len(tables) * layout.ranks > MOST_FOR_AUTO:
         return []
     try:
         plan = auto.make_plan(
-            tables, spec, layout.ranks, layout.ranks_per_node, work, capacity.total or None
+            tables, spec, layout.ranks, layout.ranks_per_node, work, capacity.total or None, fixed
         )
     except PlanError:
         return []
-    draft = draft_of(options, plan, layout, capacity.limits)
-    return [draft] if draft is not None and draft.fits else []
+    return [plan]
 
 
 def _whole_tables(options: Options) -> Ints:

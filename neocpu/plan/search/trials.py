@@ -5,7 +5,6 @@ rank go one by one to where the step grows least, those of a node to the best no
 room are avoided where others have it; what is missing all the same is told.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +19,7 @@ from neocpu.plan.cost.work import Floats, Rectangles
 from neocpu.plan.search.answer import Alternative, Answer
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import Spread, spread, sums_by_rank
-from neocpu.plan.search.free_cuts import FreeCut, free_candidates
+from neocpu.plan.search.free_cuts import FreeCut, cut_of, cut_of_candidate, free_candidates
 from neocpu.plan.search.options import (
     CODES,
     Options,
@@ -110,7 +109,7 @@ class Trials:
         for table, shards in enumerate(by_table):
             share = float(answer.rectangles.share[first[table]])
             code = CODES[answer.plan.schemes[table]]
-            cut = _cut_of([shard.shape for shard in shards])
+            cut = cut_of([shard.shape for shard in shards])
             wanted = (code, answer.placements[table], share, cut)
             same = (
                 wanted
@@ -118,7 +117,7 @@ class Trials:
                     int(options.scheme[candidate]),
                     options.placement(candidate),
                     options.variants[int(options.variant[candidate])].share,
-                    _cut_of_candidate(options, candidate),
+                    cut_of_candidate(options, candidate),
                 )
                 for candidate in options.of_table(table)
                 if options.rectangles[candidate] == len(shards)
@@ -258,7 +257,7 @@ class Trials:
         (missing, price_seconds), home, loads = best
         alternative = Alternative(
             scheme=SCHEME_NAMES[int(options.scheme[candidate])],
-            cut=_cut_of_candidate(options, candidate),
+            cut=cut_of_candidate(options, candidate),
             placement=options.placement(candidate),
             home=int(home.ranks[0]),
             seconds=price_seconds,
@@ -306,7 +305,7 @@ def of_answer(trials: Trials, table: int) -> Trial:
     shards = answer.plan.of_table(table)
     alternative = Alternative(
         scheme=answer.plan.schemes[table],
-        cut=_cut_of([shard.shape for shard in shards]),
+        cut=cut_of([shard.shape for shard in shards]),
         placement=answer.placements[table],
         home=min(shard.rank for shard in shards),
         seconds=answer.seconds,
@@ -318,21 +317,6 @@ def of_answer(trials: Trials, table: int) -> Trial:
         own=trials.rectangle_seconds[own_rectangles].sum(axis=0),
         ranks=len({shard.rank for shard in shards}),
     )
-
-
-def _cut_of(shapes: Iterable[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
-    """(rows, columns, how many) of rectangles, largest first."""
-    kinds = sorted(Counter(shapes).items(), reverse=True)
-    return tuple((rows, width, count) for (rows, width), count in kinds)
-
-
-def _cut_of_candidate(options: Options, candidate: int) -> tuple[tuple[int, int, int], ...]:
-    """As `_cut_of`, of a candidate's rectangles."""
-    pieces = options.pieces(candidate)
-    rows = options.rows[pieces].astype(np.int64).tolist()
-    width = options.width[pieces].astype(np.int64).tolist()
-    kinds = zip(rows, width, options.copies[pieces].tolist())
-    return _cut_of((rows, width) for rows, width, copies in kinds for _ in range(copies))
 
 
 def is_same(trial: Trial, kept: Trial) -> bool:

@@ -14,6 +14,7 @@ from neocpu.plan.cost.work import Floats, Rectangles
 from neocpu.plan.files import plan_file
 from neocpu.plan.files.bound_plan import bind
 from neocpu.plan.search import auto
+from neocpu.plan.search.free_cuts import Pins
 from neocpu.plan.search.planners import PLANNERS, planner_of
 from neocpu.plan.simulation.scenario import Placed, Scenario, placed_by
 from neocpu.plan.tiers.placements import Capacity
@@ -32,11 +33,11 @@ def placed_with(planner: str, spec: PlanSpec = AUTO) -> Callable[[Scenario], Pla
         raise ConfigError(f"--planner: {planner!r} is unknown; choose one of {', '.join(NAMES)}")
     if isinstance(spec, str) and is_plan_file(spec):
         # each number of ranks of a sweep is planned when it is simulated
-        return lambda scenario: _from_file(scenario, spec)
+        return lambda scenario: _from_file(scenario, spec, planner)
     return lambda scenario: _planned(scenario, spec, planner)
 
 
-def _planned(scenario: Scenario, spec: PlanSpec, planner: str) -> Placed:
+def _planned(scenario: Scenario, spec: PlanSpec, planner: str, fixed: Pins | None = None) -> Placed:
     """A planner's answer.
 
     Where the share of rows in fast memory is given, only all memories of a rank together limit it:
@@ -49,7 +50,7 @@ def _planned(scenario: Scenario, spec: PlanSpec, planner: str) -> Placed:
     # balancing by size is the search's, with other costs
     search = planner_of("search" if planner == SIZE else planner)
     model = Sizes(scenario) if planner == SIZE else scenario.model
-    answer = search(scenario.tables, spec, scenario.layout, model, scenario.work, capacity)
+    answer = search(scenario.tables, spec, scenario.layout, model, scenario.work, capacity, fixed)
     rectangles = answer.rectangles
     if share is not None:
         rectangles = rectangles._replace(share=np.full(rectangles.table.size, share))
@@ -61,17 +62,20 @@ def _planned(scenario: Scenario, spec: PlanSpec, planner: str) -> Placed:
     )
 
 
-def _from_file(scenario: Scenario, path: str) -> Placed:
-    """What a plan file says, whoever plans; tables that it does not cut are cut by their schemes.
+def _from_file(scenario: Scenario, path: str, planner: str) -> Placed:
+    """What a plan file says; the planner completes what it leaves open.
 
     Raises ConfigError for a file that is damaged or of another run, as a training with it does.
     """
     planned = bind(
         plan_file.loads(plan_file.read_text(path), path), scenario.tables, scenario.ranks
     )
+    schemes = dict(zip((table.name for table in scenario.tables), planned.schemes))
+    if not planned.is_whole:
+        return _planned(scenario, schemes, planner, planned.fixed)
     plan = auto.make_plan(
         scenario.tables,
-        dict(zip((table.name for table in scenario.tables), planned.schemes)),
+        schemes,
         scenario.ranks,
         scenario.layout.ranks_per_node,
         scenario.work,

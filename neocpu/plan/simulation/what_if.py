@@ -59,6 +59,11 @@ class WhatIf:
         return loads(machine_text(machine), "--set machine") if self.machine else machine
 
 
+NO_CHANGES = WhatIf()
+# Fields that are no part of the step that a plan is priced by.
+ONLY_SIMULATED = ("cache_share", "readers_per_rank", "readers_per_node")
+
+
 def changes(overrides: Sequence[str]) -> WhatIf:
     """The changes of `key=value` texts; ConfigError names the key and what is allowed."""
     result = WhatIf()

@@ -8,7 +8,6 @@ number of samples is left out, unless `training.steps` says how many steps there
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from neocpu.core.errors import NeocpuError
@@ -21,7 +20,7 @@ from neocpu.train.before import preflight
 from neocpu.train.before.datasets import converted
 from neocpu.train.before.expected_data import ExpectedData, TrainFacts, expected_data
 from neocpu.train.before.kernel_markers import expected_seconds, missing_kernels
-from neocpu.train.before.machine_plans import LogFacts, placed_as, question_of
+from neocpu.train.before.machine_plans import question_of
 from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
 from neocpu.train.before.room import (
     PlannedRun,
@@ -31,6 +30,7 @@ from neocpu.train.before.room import (
     rank_needs,
     row_folder,
 )
+from neocpu.train.before.scenario import LogFacts
 from neocpu.train.config.config import Config
 from neocpu.train.config.keys import resolved
 
@@ -190,8 +190,7 @@ def _seconds(config: Config, plan: Plan, data: TrainFacts | None, out: Path) -> 
             LogFacts.of(data),
         )
         # priced as it would run: a plan file may place tables itself
-        placements = placed_as(plan, question.capacity)
-        priced = replace(question, placements=placements).price(plan)
+        priced = question.placed_as(plan.placements).price(plan)
     except NeocpuError as error:
         return 0.0, f" ({error})"
     return priced.seconds, f"predicted from {path}"

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import choose
 from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
-from neocpu.parallel.sharding.plan import Plan, choose_schemes, is_plan_file, plan_on_first_rank
+from neocpu.parallel.sharding.plan import (
+    Plan,
+    PlanSpec,
+    choose_schemes,
+    is_plan_file,
+    plan_on_first_rank,
+)
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.cost.work import Wires, Workload
 from neocpu.plan.search import auto
@@ -23,6 +29,7 @@ from neocpu.train.config.settings import MemoryConfig
 if TYPE_CHECKING:
     from neocpu.plan.files.plan_file import PlanFile
     from neocpu.plan.machines.machine import Machine
+    from neocpu.plan.search.free_cuts import Pins
     from neocpu.plan.tiers.placements import Capacity
 
 
@@ -67,7 +74,7 @@ def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> P
         if config.parallel.towers:
             return _plan_by_nodes(config, ranks, per_node or ranks, work)
         if plans_in_seconds(config):
-            return _planned(config, ranks, per_node, work)
+            return _planned(config, ranks, per_node, work, spec)
         return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
     from neocpu.plan.files import plan_file
 
@@ -113,12 +120,25 @@ def plan_of_file(
     # every table by its own name: no name is a pattern for others
     schemes = dict(zip((table.name for table in config.tables), planned.schemes))
     budget = config.parallel.memory or None
-    plan = auto.make_plan(config.tables, schemes, ranks, per_node, work, budget, planned.fixed)
+    if plans_in_seconds(config):
+        plan = _planned(config, ranks, per_node, work, schemes, planned.fixed)
+    else:
+        plan = auto.make_plan(config.tables, schemes, ranks, per_node, work, budget, planned.fixed)
     return replace(plan, placements=planned.placements)
 
 
-def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
-    """The plan of the planner that the config names; rows are placed by `memory_plan`, under it."""
+def _planned(
+    config: Config,
+    ranks: int,
+    per_node: int | None,
+    work: Workload,
+    spec: PlanSpec,
+    fixed: "Pins | None" = None,
+) -> Plan:
+    """The plan of the planner that the config names; rows are placed by `memory_plan`, under it.
+
+    fixed : rectangles of tables that stay where they are, by number.
+    """
     from neocpu.plan.cost.links import Layout
     from neocpu.plan.cost.seconds import StepSeconds
     from neocpu.plan.search.planners import planner_of
@@ -127,7 +147,7 @@ def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -
     machine = _with_all_memories(planning_machine(config))
     model = StepSeconds(machine, config.tables, work, layout)
     propose = planner_of(config.parallel.planner)
-    return propose(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
+    return propose(config.tables, spec, layout, model, work, capacity(config), fixed).plan
 
 
 def wires_of(config: Config) -> Wires:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from neocpu.core.errors import ConfigError
 from neocpu.plan.cost.work import DenseWork, Workload
 from neocpu.plan.simulation.collectives import MEASURED
 from neocpu.tables.specs.compositions import Tensors
-from neocpu.train.before.plans import wires_of
+from neocpu.train.before.expected_data import TrainFacts
+from neocpu.train.before.plans import workload
 from neocpu.train.config.config import Config
 from neocpu.train.model.layout import ModelLayout
 
@@ -30,6 +31,28 @@ class Course:
     algorithm: str = MEASURED
     sums: str = ""
     steps: int = 4
+
+
+class LogFacts(NamedTuple):
+    """What data that were looked at tell a planner.
+
+    pooling : mean lookups per sample of each table. distinct : distinct rows that a step looks up
+    in it. dense_features : of a sample (0: not known).
+    """
+
+    pooling: Mapping[str, float]
+    distinct: Mapping[str, float]
+    dense_features: int
+
+    @classmethod
+    def of(cls, splits: TrainFacts | None) -> "LogFacts":
+        """Those of the data of a run, if there are any."""
+        if splits is None:
+            return NO_FACTS
+        return cls(splits.pooling_factors(), splits.distinct_rows(), splits.dense_features)
+
+
+NO_FACTS = LogFacts({}, {}, 0)
 
 
 def refuse_towers(config: Config) -> None:
@@ -67,10 +90,45 @@ def _projections(layout: ModelLayout) -> Tensors:
     return tuple(tensor for part in projected for tensor in part.tensors)
 
 
+def work_of(
+    config: Config, machine: "Machine", ranks: int, changes: "WhatIf", facts: LogFacts
+) -> Workload:
+    """What a step of a config does on so many ranks; `changes` holds what `--set` says.
+
+    Raises ConfigError for units that the machine lacks.
+    """
+    precision = changes.precision or "fp32"
+    if not getattr(machine.compute, f"{precision}_flops_per_s"):
+        raise ConfigError(f"work.precision: {machine.name} has no units for {precision}")
+    work = workload(config, facts.pooling, facts.distinct)
+    said = dict.fromkeys((table.name for table in config.tables), changes.pooling)
+    return replace(
+        work,
+        batch=changes.samples_per_rank * ranks or work.batch,
+        pooling=said if changes.pooling else work.pooling,
+        # other lookups than the data's look up other numbers of rows
+        distinct={} if changes.pooling or changes.samples_per_rank else work.distinct,
+        dense=dense_work(config, _dense_features(config, changes, facts), precision),
+        wires=changes.of_wires(work.wires),
+    )
+
+
+def _dense_features(config: Config, changes: "WhatIf", facts: LogFacts) -> int:
+    known = changes.dense_features or facts.dense_features
+    return known or DENSE_FEATURES.get(config.data.format, 1)
+
+
 def scenario_of(
-    config: Config, machine: "Machine", ranks: int, changes: "WhatIf", course: Course
+    config: Config,
+    machine: "Machine",
+    ranks: int,
+    changes: "WhatIf",
+    course: Course,
+    facts: LogFacts = NO_FACTS,
 ) -> "Scenario":
     """The scenario of a config on so many ranks of a machine; `changes` holds what `--set` says.
+
+    facts : of the data.
 
     Raises ConfigError for a batch that has no sample for some rank, and units that a machine lacks.
     """
@@ -79,24 +137,13 @@ def scenario_of(
 
     refuse_towers(config)
     machine = changes.of_machine(machine)
-    features = changes.dense_features or DENSE_FEATURES.get(config.data.format, 1)
-    precision = changes.precision or "fp32"
-    if not getattr(machine.compute, f"{precision}_flops_per_s"):
-        raise ConfigError(f"work.precision: {machine.name} has no units for {precision}")
-    batch = changes.samples_per_rank * ranks or config.training.batch_size
+    work = work_of(config, machine, ranks, changes, facts)
+    batch = work.batch
     if batch < ranks:
         raise ConfigError(
             f"training.batch_size: {batch} samples are too few for {ranks} ranks; set it, or "
             "work.samples_per_rank"
         )
-    work = Workload(
-        batch=batch,
-        pooling=_pooling(config, changes),
-        state_floats=config.optimizer.sparse.state_floats,
-        dense=dense_work(config, features, precision),
-        wires=changes.of_wires(wires_of(config)),
-        unique_rows=config.parallel.unique_rows,
-    )
     readers = changes.readers_per_rank
     if changes.readers_per_node:
         share = changes.readers_per_node / min(machine.ranks_per_node, ranks)
@@ -113,22 +160,9 @@ def scenario_of(
             algorithm=course.algorithm,
             sums=course.sums,
             bottom_layers=len(config.model.bottom),
-            dense_features=features,
+            dense_features=_dense_features(config, changes, facts),
             readers=readers,
         ),
         steps=course.steps,
         cache_share=changes.cache_share,
     )
-
-
-def with_pooling(scenario: "Scenario", pooling: Mapping[str, float]) -> "Scenario":
-    """The scenario with mean lookups per bag by table name, unless there are some already."""
-    if scenario.work.pooling:
-        return scenario
-    return replace(scenario, work=replace(scenario.work, pooling=dict(pooling)))
-
-
-def _pooling(config: Config, changes: "WhatIf") -> dict[str, float]:
-    if not changes.pooling:
-        return {}
-    return {table.name: changes.pooling for table in config.tables}
