@@ -78,7 +78,7 @@ class Recorder:
         """Write what this process saw."""
         tests = self._of_tests.items()
         seen = {test: (self._seconds[test], sorted(lines)) for test, lines in tests}
-        (self._folder / f"{os.getpid()}.json").write_text(json.dumps(seen))
+        (self._folder / f"{os.getpid()}-{time.time_ns()}.json").write_text(json.dumps(seen))
 
     def _enter(self, frame: FrameType, event: str, value: Any) -> Tracer | None:
         """What traces the lines of a call: nothing outside the package."""
@@ -149,17 +149,27 @@ def chosen(seen: Seen, near: Callable[[str], list[str]]) -> dict[str, dict[str, 
 
 
 def record(words: Sequence[str]) -> None:
-    """Run the tests, with further words for pytest, and write what they executed."""
+    """Run the tests, with further words for pytest, and amend the record by what they executed.
+
+    Where FOLDER is set, it keeps what was seen: so slices of the tests make one record.
+    """
     seen: Seen = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = os.environ.get(FOLDER, temporary)
         options = ["-q", "-p", "tests.executed", "-m", "not long", *words]
         environment = os.environ | {FOLDER: folder, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "pytest", *options]
         subprocess.run(command, cwd=ROOT, env=environment, check=False)
-        for path in Path(folder).iterdir():
+        for path in sorted(Path(folder).iterdir(), key=os.path.getmtime):
             seen |= json.loads(path.read_text())
-    near = functools.cache(TestMap(ROOT).tests)
-    (ROOT / RECORD).write_bytes(packed(sorted(seen), chosen(seen, near)))
+    known = TestMap(ROOT)
+    kept = (known.recorded & known.all) - {*seen}
+    files = chosen(seen, functools.cache(known.tests))
+    for file, functions in known.executed.items():
+        for function, tests in functions.items():
+            if old := [test for test in tests if test in kept]:
+                files[file].setdefault(function, []).extend(old)
+    (ROOT / RECORD).write_bytes(packed(sorted({*seen} | kept), files))
 
 
 def packed(tests: list[str], files: dict[str, dict[str, list[str]]]) -> bytes:

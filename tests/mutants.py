@@ -5,8 +5,10 @@ belong to the file are run on it. `--changed BASE` draws from the lines changed 
 `--wing NAME` from a wing; `--least SHARE` exits with 1 where fewer are killed.
 
 A bug is killed by a test that fails with it, and passes without it, or that ends in time only
-without it. Which tests belong to a function `executed.py` has recorded. Of our own since mutmut
-leaves out whatever has a decorator, so every kernel; cosmic-ray has one command for all files.
+without it. Which tests belong to a function `executed.py` has recorded; those of all bugs wait in
+one process (`forked.py`), and what survives there, or is in a kernel, has a process of its own. Of
+our own since mutmut leaves out whatever has a decorator, so every kernel; cosmic-ray has one
+command for all files.
 """
 
 import argparse
@@ -24,24 +26,30 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tests.belonging import ROOT, START_MPI, TestMap
+from tests.forked import ForkedTests, is_of
 from tests.mutations import Mutant, differs, mutants_of
 
-SECONDS = 180.0  # that one test may take; kernels are compiled anew with each bug
+SECONDS = 180.0  # that one test may take; kernels are compiled anew with a bug in one
+FORKED_SECONDS = 60.0  # the same where none has to be
+KERNELS = "neocpu/kernels/"  # which are compiled
+TWINS = f"{KERNELS}twins/"
 NO_CODE = "neocpu/kernels/simd/"  # it writes LLVM: what it means is in the kernels
 KILLED = "killed"
 SURVIVED = "survived"
 UNTESTED = "untested"
 NOTHING = ""  # that failed
 
+Run = tuple[Mutant, list[str]]  # and the tests to be run
+
 
 class Copy:
-    """A copy of the repository in which bugs are put."""
+    """A copy of the repository in which bugs are put; tests : all that are to be run."""
 
-    def __init__(self, root: Path, folder: Path) -> None:
+    def __init__(self, root: Path, folder: Path, tests: Iterable[str]) -> None:
         self.folder = folder / "copy"
         for name in ("neocpu", "tests", "docs", "benchmarks", "examples", "data"):
             if (root / name).exists():
@@ -59,34 +67,38 @@ class Copy:
             "PYTHONDONTWRITEBYTECODE": "1",
             "NEOCPU_TEST_DATA": data,
         }
-        self._clean: dict[str, bool] = {}
+        files = {test.partition("::")[0] for test in tests}
+        self._forked = ForkedTests(self.folder, self._environment, sorted(files))
 
     def verdict(self, mutant: Mutant, tests: Sequence[str]) -> tuple[str, str]:
         """What became of a bug, and which test killed it; UNTESTED where none could be run."""
         path = self.folder / mutant.file
         source = path.read_bytes()
-        if _cannot_run(ast.parse(source)):
+        if not tests or _cannot_run(ast.parse(source)):
             return UNTESTED, ""
-        rest = [*tests]
-        while rest:
-            path.write_bytes(mutant.applied(source))
-            failed = self._failed(rest)
-            path.write_bytes(source)
-            if failed is None:
-                return UNTESTED, ""
-            if failed == NOTHING:
-                return SURVIVED, ""
-            if self._passes(failed):
-                return KILLED, failed
-            own = {failed, failed.partition("[")[0], failed.partition("::")[0]}
-            rest = [test for test in rest if test not in own]
-        return UNTESTED, ""
+        path.write_bytes(mutant.applied(source))
+        failed = NOTHING
+        if not mutant.file.startswith(KERNELS) or mutant.file.startswith(TWINS):
+            failed = self._forked.failed(mutant.file, source, tests, FORKED_SECONDS)
+        # what was run when it was imported is run again here
+        failed = failed or self._failed(tests)
+        path.write_bytes(source)
+        if failed is None:
+            return UNTESTED, ""
+        return (KILLED, failed) if failed else (SURVIVED, "")
 
-    def _passes(self, test: str) -> bool:
-        """Whether a test passes without a bug."""
-        if test not in self._clean:
-            self._clean[test] = self._failed([test]) == NOTHING
-        return self._clean[test]
+    def failing(self, tests: Iterable[str]) -> set[str]:
+        """Those of some tests that fail without a bug; one run where none does."""
+        rest = {*tests}
+        failing = set()
+        while rest and (failed := self._failed(sorted(rest))):
+            failing |= {test for test in rest if _is_of(test, failed)} or rest
+            rest -= failing
+        return failing
+
+    def close(self) -> None:
+        """End what waits for bugs."""
+        self._forked.close()
 
     def _failed(self, tests: Sequence[str]) -> str | None:
         """The test that fails or does not end, or its file where it cannot be named; NOTHING where
@@ -110,6 +122,12 @@ class Copy:
             return NOTHING if re.search(r"\b\d+ passed", shown) else None
         name = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", shown, re.MULTILINE)
         return name[1] if name else tests[0]
+
+
+def _is_of(test: str, failed: str) -> bool:
+    """Whether a test, or a file of tests, holds the one that failed, or is held by it."""
+    names = {failed, failed.partition("[")[0], failed.partition("::")[0]}
+    return test in names or is_of(test, failed)
 
 
 def _cannot_run(module: ast.Module) -> bool:
@@ -181,20 +199,35 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
         print("no line of the package in which a bug could be put")
         return 0
     belonging = TestMap(root)
-    runs = []
+    runs: list[Run] = []
     for mutant in mutants:
         source = (root / mutant.file).read_bytes()
         runs.append((mutant, belonging.of_line(mutant.file, source, mutant.line)))
     runs.sort(key=lambda run: bool(START_MPI & {test.partition("::")[0] for test in run[1]}))
     verdicts: dict[str, list[Mutant]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        copy = Copy(root, Path(folder))
-        for number, (mutant, tests) in enumerate(runs, 1):
-            start = time.monotonic()
-            word, by = copy.verdict(mutant, tests)
-            verdicts[word].append(mutant)
-            told = f"{time.monotonic() - start:.0f} s {word}{by and f' by {by}'}"
-            print(f"{number}/{len(mutants)} {told}: {mutant}", flush=True)
+        copy = Copy(root, Path(folder), [test for _, tests in runs for test in tests])
+        while runs:
+            killers: dict[str, list[Run]] = defaultdict(list)
+            for number, (mutant, tests) in enumerate(runs, 1):
+                start = time.monotonic()
+                word, by = copy.verdict(mutant, tests)
+                if by:
+                    killers[by].append((mutant, tests))
+                else:
+                    verdicts[word].append(mutant)
+                told = f"{time.monotonic() - start:.0f} s {word}{by and f' by {by}'}"
+                print(f"{number}/{len(runs)} {told}: {mutant}", flush=True)
+            # once for all bugs: starting pytest takes longer than most tests
+            failing = copy.failing(killers)
+            runs = []
+            for by, killed in killers.items():
+                if by not in failing:
+                    verdicts[KILLED] += [mutant for mutant, _ in killed]
+                    continue
+                for mutant, tests in killed:
+                    runs.append((mutant, [test for test in tests if not _is_of(test, by)]))
+        copy.close()
     return _report(verdicts, options)
 
 

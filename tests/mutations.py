@@ -85,12 +85,12 @@ def differs(mutant: Mutant, source: bytes) -> bool:
         changed = compile(mutant.applied(source), mutant.file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return False
-    return _facts(changed) != _facts(compile(source, mutant.file, "exec", dont_inherit=True))
+    return facts(changed) != facts(compile(source, mutant.file, "exec", dont_inherit=True))
 
 
-def _facts(code: CodeType) -> list[Any]:
+def facts(code: CodeType) -> list[Any]:
     """Bytecode, names and constants, without lines."""
-    consts = [_facts(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    consts = [facts(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     return [code.co_code, code.co_names, code.co_varnames, consts]
 
 
@@ -243,8 +243,8 @@ def _returns(node: ast.AST, function: ast.FunctionDef) -> Iterator[Edit]:
     """None, or an argument, instead of what is returned."""
     if not isinstance(node, ast.Return) or node.value is None:
         return
-    # who asks whether something is so takes None for False
-    if ast.unparse(node.value) not in ("None", "False"):
+    # who asks whether something is so, or there, takes None for False and for what is empty
+    if ast.unparse(node.value) not in ("None", "False", "''", "[]", "{}", "()"):
         yield node, "return None"
     arguments = [arg.arg for arg in function.args.args if arg.arg not in ("self", "cls")]
     if arguments and ast.unparse(node.value) != arguments[0]:

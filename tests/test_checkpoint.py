@@ -5,6 +5,8 @@ word?
 import errno
 import json
 import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +25,11 @@ from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.hdf5 import draft
 from neocpu.train import checkpoint
+from neocpu.train.checkpoint import reading, saving
 from neocpu.train.checkpoint.layout import RowWriter
 from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.checkpoint.saving import Saver, SavingPolicy
+from neocpu.train.checkpoint.snapshot import Share, write_share
 from neocpu.train.config import config as configs
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.state.initial import initial_rows
@@ -216,6 +221,46 @@ def test_a_flipped_bit_on_one_rank_is_everybodys_error(written: Path) -> None:
 
     messages = set(run_threads(3, body))
     assert len(messages) == 1 and "tables/C1, block 2 (rows 8192 to 8999)" in messages.pop()
+
+
+def test_a_base_that_one_rank_cannot_read_is_everybodys_error(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind = threading.local()
+
+    def opened(path: Path) -> CheckpointFile:
+        return CheckpointFile(path / "none" if hasattr(blind, "rank") else path)
+
+    def body(comm: Comm) -> str:
+        if comm.rank == 1:
+            blind.rank = comm.rank
+        world = make(comm, ["row_wise"] * 4)
+        saver = Saver(written.parent.parent, world, SavingPolicy(full_every=3))
+        with pytest.raises(CheckpointError) as caught:
+            saver.resume(written, 5)
+        return str(caught.value)
+
+    monkeypatch.setattr(reading, "CheckpointFile", opened)
+    assert len({*run_threads(3, body)}) == 1
+
+
+def test_ranks_note_which_bytes_they_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a host which does not see the file of rank 0 sends to it."""
+    shares = []
+
+    def write(share: Share) -> OSError | None:
+        shares.append(share)
+        return write_share(share)
+
+    monkeypatch.setattr(saving, "write_share", write)
+    checkpoint.save(tmp_path, make(SingleComm(), TABLE_WISE), 5)
+    (share,) = shares
+    with h5py.File(tmp_path / "checkpoints" / "step-00000005.h5") as file:
+        for name, offset in share.offsets.items():
+            size = file[name].nbytes
+            assert share.extents.get(name, (offset, offset)) == (offset, offset + size), name
+    lost = replace(share, path=tmp_path / "none" / "x.h5", parts=iter(range(3)), extents={})
+    assert isinstance(write_share(lost), FileNotFoundError) and not [*lost.parts]
 
 
 def test_damaged_index_and_header(written: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import belonging, executed, mutants
+from tests.forked import ForkedTests
 from tests.mutations import Mutant, differs, mutants_of
 
 SILENT = '''"""Numbers below 7 of them."""
@@ -67,6 +68,7 @@ def test_what_is_only_said_or_typed_has_no_bugs() -> None:
         ("fetch_row(a, b + 1)", None),
         ("y = a.reshape(-1)", None),
         ("return False", "return False -> return a"),
+        ("return []", "return [] -> return a"),
     ],
 )
 def test_kinds_of_bugs(line: str, edit: str | None) -> None:
@@ -93,6 +95,7 @@ def test_a_bug_that_the_test_sees_and_one_that_it_does_not(
         "neocpu/__init__.py": "",
         "neocpu/core/toy.py": TOY,
         "tests/test_toy.py": TEST,
+        "tests/test_wrong.py": TEST.replace("== 3", "== 4"),  # it kills nothing
     }.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +108,40 @@ def test_a_bug_that_the_test_sees_and_one_that_it_does_not(
     assert any(f"killed by {killer}: {place} min  ->  max" in line for line in shown)
     assert f"survived: {place} return min(x, most)  ->  return x" in shown
     assert (tmp_path / "neocpu/core/toy.py").read_text() == TOY
+
+
+LOADED = """BASE = 2
+def total(x, most):
+    return min(x, most) + BASE
+class Toy:
+    @staticmethod
+    def twice(x): return 2 * x
+"""
+OF_LOADED = """from neocpu.core.toy import Toy, total
+def test_total(): assert total(3, 5) == 5
+def test_twice(): assert Toy.twice(2) == 4
+"""
+
+
+def test_bugs_in_functions_that_are_loaded_show_in_forks(tmp_path: Path) -> None:
+    file = "neocpu/core/toy.py"
+    name = "tests/test_toy.py"
+    for path, text in ((name, OF_LOADED), (file, LOADED), ("neocpu/__init__.py", "")):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{belonging.ROOT}"}
+    waiting = ForkedTests(tmp_path, environment, [name])
+    for old, new, seconds, failed in (
+        ("x", "x", 30.0, ""),
+        ("min", "max", 30.0, f"{name}::test_total"),
+        ("2 * x", "3 * x", 30.0, f"{name}::test_twice"),
+        ("    return", "    while x:\n        pass\n    return", 3.0, f"{name}::test_total"),
+        ("BASE = 2", "BASE = 3", 30.0, ""),  # read when it was imported
+        ("x", "x", 30.0, ""),
+    ):
+        (tmp_path / file).write_text(LOADED.replace(old, new, 1))
+        assert waiting.failed(file, LOADED.encode(), [name], seconds) == failed, new
+    waiting.close()
 
 
 @pytest.fixture(scope="module")

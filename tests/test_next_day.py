@@ -226,6 +226,10 @@ def test_what_has_another_shape_or_use_starts_afresh(days: Path, tmp_path: Path)
     moved = ('tables.b.features=["c"]', "training.steps=1")
     _, lines = train(next_day(days, "hash", *moved), tmp_path / "moved")
     assert any("table b: it was of b and is of c" in line for line in lines)
+    train(next_day(days, "hash", "tables.c.rows=9", "training.steps=1"), tmp_path / "three")
+    back = (f"training.init_from={tmp_path / 'three'}", "training.steps=1")
+    _, lines = train(config(days / "hash-1.h5", *back), tmp_path / "two")
+    assert "  left behind: table: c" in lines
 
 
 @pytest.mark.parametrize(

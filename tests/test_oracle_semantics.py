@@ -10,6 +10,7 @@ from neocpu.oracle.diagnosis.evidence import AskedSwitches
 from neocpu.oracle.operator import Truth, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS, SWITCHES, switches_for
+from tests import recorded
 from tests.oracle_cases import all_cases
 from tests.switch_examples import EXAMPLES, MEAN, ROWS, F, one
 
@@ -98,7 +99,9 @@ ASKED_OF_COPIES = ("global_decay_", "max_")
 
 
 def test_every_switch_shows_in_some_case() -> None:
+    """And its truths there are as recorded."""
     shown = set()
+    entries: list[recorded.Entry] = []
     for case in all_cases():
         # large, and of stochastic rounding alone; and combinations of what other cases have alone
         large = any(array.size > 100_000 for array in case.inputs.values())
@@ -116,8 +119,14 @@ def test_every_switch_shows_in_some_case() -> None:
             bent = op.truth(case.inputs, case.options, frozenset({name}))
             if any(apart(plain[key], bent[key]) for key in plain):
                 shown.add(name)
+                entries += [
+                    (f"{case.name} {name} {key} {kind}", recorded.summary(array))
+                    for key, truth in bent.items()
+                    for kind, array in truth.arrays().items()
+                ]
     # rows of the cases have a multiple of 4 columns
     assert SWITCHES.keys() - shown <= {"stochastic_rounding_ignored", "mean_over_padded_4"}
+    recorded.check("truths of switches", entries)
 
 
 def apart(a: Truth, b: Truth) -> bool:

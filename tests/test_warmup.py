@@ -2,17 +2,19 @@
 figure that users feel.
 """
 
+import gc
 import json
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from neocpu.kernels.compile import cache as kernel_cache
-from neocpu.train.before import kernel_markers
+from neocpu.train.before import kernel_markers, warmup
 
 ROOT = Path(__file__).resolve().parent.parent
 START = """
@@ -140,6 +142,19 @@ def test_a_kernel_that_was_deleted_is_missed(filled: Path) -> None:
     assert line.endswith("(once; later runs load them from the cache)")
     assert warm_up(ROOT, filled) == (0, 0, [])
     assert [path for path in loss if path.exists()]
+
+
+def test_compiling_is_told_when_it_begins_and_once() -> None:
+    lines: list[str] = []
+    walk = warmup.Kernels(3, 3)  # nothing is known of them
+    with warmup._compiling(lines.append, lambda count: nullcontext(), [walk]):
+        assert not lines
+        for _ in range(2):
+            if begin := kernel_cache.activity.on_compile:
+                begin()
+        assert not gc.isenabled()
+    (line,) = lines
+    assert line.startswith("compiling about 3 kernels, about ") and gc.isenabled()
 
 
 def test_the_time_to_compile_follows_from_what_kernels_took_and_from_the_load(
