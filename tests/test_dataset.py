@@ -171,14 +171,16 @@ def test_leftovers_of_a_killed_writer_go_and_those_of_a_living_one_stay(tmp_path
     done = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
     )
-    dead, living = (
-        tmp_path / f".a.h5.part-{platform.node()}-{pid}" for pid in (int(done.stdout), os.getppid())
+    beyond = 1 << 80  # a number that no process has, and of which nothing is known
+    dead, living, unknown = (
+        tmp_path / f".a.h5.part-{platform.node()}-{pid}"
+        for pid in (int(done.stdout), os.getppid(), beyond)
     )
-    dead.mkdir()
-    living.mkdir()
+    for part in (dead, living, unknown):
+        part.mkdir()
     with DatasetWriter(tmp_path / "a.h5", [], []):
         pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, "a.h5"])
+    assert {path.name for path in tmp_path.iterdir()} == {living.name, unknown.name, "a.h5"}
 
 
 def test_a_full_disk_is_told(tmp_path, monkeypatch):

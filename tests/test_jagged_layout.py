@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neocpu.core.errors import IndexRangeError
 from neocpu.kernels.exchange import jagged_layout as kernels
 from neocpu.kernels.twins.exchange import jagged_layout as twins
 from neocpu.tables.embedding import layouts
@@ -216,6 +217,15 @@ def test_unique(seed: int, count: int) -> None:
         answers.append((n, unique[:n].tolist(), inverse.tolist(), counts[:n].tolist()))
         assert (unique[:n][inverse] == values).all() and counts[:n].sum() == count
     assert answers[0] == answers[1]
+
+
+def test_rows_by_number_or_a_filler() -> None:
+    values = np.arange(6, dtype=np.float32).reshape(3, 2)
+    chosen = layouts.select_or_fill(values, np.array([[2, -1], [0, 1]]), 7)
+    assert chosen.dtype == np.float32
+    assert chosen.tolist() == [[[4, 5], [7, 7]], [[0, 1], [2, 3]]]
+    with pytest.raises(IndexRangeError, match="segments 0 to 3 are asked for; there are 3"):
+        layouts.select_or_fill(values, np.array([-1, 0, 3]), 7)
 
 
 def test_running_sums_of_fractions_round_at_no_step():

@@ -175,7 +175,10 @@ def test_rows_are_narrow_and_blocks_have_their_own() -> None:
         (["tables.sorted.queries=[1, 0, 1]"], "must be above 0"),
         (["tables.default.alpha=1e308"], "alpha: 1e+308 is out of range; it must be from 0 to 1"),
         (["tables.default.compression=0.5"], "compression: 0.5 should be 1 or more"),
-        (["tables.default.compression=100"], "cannot be reached by tables of kind md"),
+        (
+            ["tables.default.compression=100"],
+            "reached by tables of kind md; the most is 2.4, one column each",
+        ),
         (["tables.default.budget=9", "tables.default.compression=2"], "leave one of them out"),
         (["data.rows_by=hash"], "falling frequency"),
     ],

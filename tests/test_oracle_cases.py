@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from neocpu.oracle import cases as drawing
+from neocpu.oracle.canonical.layout_kernels import BY_KERNELS
 from neocpu.oracle.operator import Arrays, Case, Truth
 from neocpu.oracle.ops import OPERATORS, operator
 from neocpu.oracle.truth.formats import decode
@@ -124,6 +125,13 @@ def test_our_kernels_lie_within_the_bounds_and_give_the_bits_of_their_twins(name
         twin = expected[output]
         assert (nan == np.isnan(decode(twin, narrow[0]) if narrow else twin)).all()
         assert array[~nan].tobytes() == twin[~nan].tobytes()
+
+
+@pytest.mark.parametrize("op", sorted(BY_KERNELS))
+def test_our_kernels_on_jagged_data_give_the_answers(op: str) -> None:
+    for case in CASES.values():
+        if case.op == op:
+            check(case, "kernels")
 
 
 def test_there_are_enough_cases_of_every_operator() -> None:

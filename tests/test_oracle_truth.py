@@ -21,7 +21,7 @@ from neocpu.oracle.truth.formats import (
     toward_zero,
 )
 from neocpu.oracle.truth.hyper import Hyper
-from neocpu.oracle.truth.numbers import TINY, Bounded, U, gamma, settled, square_sum
+from neocpu.oracle.truth.numbers import TINY, Bounded, U, gamma, product, settled, square_sum
 from neocpu.oracle.truth.sums import segment_sums
 
 F = np.float32
@@ -509,3 +509,18 @@ def test_a_mistake_decays_otherwise(bend, mode, decay, taken):
     assert hyper.mode == taken
     kept = 1 - 0.5 * decay if taken.startswith("decoupled") else 1
     assert hyper.keep().value == kept
+
+
+def test_products_in_any_order_are_within_their_bound() -> None:
+    """Also where what is multiplied first is subnormal, or is divided by little."""
+    rng = np.random.default_rng(5)
+    a, b, c = np.exp2(rng.uniform(-80, 60, (3, 5000))).astype(np.float32)
+    truth = product(Bounded.exactly(a), Bounded.exactly(b), over=(Bounded.exactly(c),))
+    with np.errstate(over="ignore", under="ignore"):
+        orders = np.array([a * b / c, a / c * b, a * (b / c)], np.float64)
+    exact = a.astype(np.float64) * b / c
+    assert (np.abs(truth.value - exact) <= 1e-15 * exact).all()
+    bound = np.where(np.isfinite(orders), truth.error, np.inf)
+    assert (np.abs(orders - exact) <= bound).all()
+    ordinary = np.abs(np.log2([a, b, c])).max(axis=0) < 30
+    assert ordinary.any() and (truth.error[ordinary] < 3e-7 * exact[ordinary]).all()
