@@ -3,12 +3,19 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from neocpu.cli import run
 from neocpu.core.formats import FORMATS, INFERENCE, SPLIT, WIRES
 from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.parallel.transport.comm import SingleComm
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.models import COST_MODELS
+from neocpu.plan.cost.work import DenseWork, Wires, Workload, rectangles_of
+from neocpu.plan.machines.machine_file import load, preset_names
+from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before import preflight
 from neocpu.train.before.datasets import open_splits
 from neocpu.train.config import config as configs
@@ -71,6 +78,38 @@ def test_plans_for_machines(name: str, capsys: pytest.CaptureFixture[str], tmp_p
     picture = tmp_path / "plan.svg"
     line = f"plan {PLANS[name]} --out {plan} --svg {picture}"
     recorded.check(f"plan {name}", recorded.lines_of(outputs(line, capsys, [plan, picture])))
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_prices_of_all_rectangles(name: str) -> None:
+    """By all cost models, whatever plan is chosen; also of tables that are partly below."""
+    machine = load(name)
+    node = machine.ranks_per_node
+    nodes = (Layout(2 * node, node), Layout(2 * node, node, "two_level"))
+    layouts = (*nodes, Layout(node, node), Layout(1, 1))
+    tables = [
+        TableSpec("narrow", 400_000, 8, ("a",)),
+        TableSpec("wide", 3_000, 256, ("b", "c"), "mean", format="fp16"),
+        TableSpec("weighted", 90_000, 64, ("d",), weighted=True),
+    ]
+    dense = DenseWork(((13, 512), (512, 64), (400, 256), (256, 1)), 5, 64)
+    wires = Wires("fp16", "bf16", "fp64", "fp32")
+    entries: list[recorded.Entry] = []
+    for model_name, make in COST_MODELS.items():
+        for layout in layouts:
+            work = Workload(5000, {"narrow": 20.0, "wide": 3.5}, (1, 1), dense=dense, wires=wires)
+            model = make(machine, tables, work, layout)
+            phases = [float(model.fixed_seconds)]
+            for scheme in SCHEMES:
+                plan = place(tables, [scheme] * 3, layout.ranks, layout.ranks_per_node)
+                whole = rectangles_of(plan)
+                count = whole.table.size
+                cut = whole._replace(share=np.full(count, 0.3), below=np.arange(count) % 2)
+                for rectangles in (whole, cut) if machine.ssd.bandwidth_bytes_per_s else (whole,):
+                    seconds = model.seconds(rectangles)
+                    phases += [x for phase in seconds for x in recorded.summary(phase)]
+            entries.append((f"{model_name} {layout}", phases))
+    recorded.check(f"prices on {name}", entries)
 
 
 @pytest.mark.parametrize("name", CAPACITIES)
