@@ -69,7 +69,8 @@ class AnswerOptions:
     "--algorithm",
     default="measured",
     show_default=True,
-    help="Of exchanges: the machine's curves, or pairwise, ring, tree, hierarchical at its peaks.",
+    help="Of exchanges: the machine's curves, or pairwise, ring, tree, hierarchical at its peaks, "
+    "or the best of these for each.",
 )
 @click.option("--sums", default="", help="Algorithm of dense sums; by default that of exchanges.")
 @click.option("--steps", type=click.IntRange(1), default=4, show_default=True, help="Measured.")
@@ -91,8 +92,8 @@ def simulate(
 ) -> None:
     """Say how fast CONFIG would train on a machine, and what limits it.
 
-    Nothing is run. Keys of the simulator: machine.*, wires.*, work.*, cache.share, readers.*; they
-    stand in docs/zionex.md.
+    Nothing is run. Keys of the simulator: machine.*, wires.*, work.*, cache.share, readers.*,
+    jitter.*, faults.*; they stand in docs/zionex.md.
     """
     answer.check([config, Path(machine)])
     from neocpu.plan.simulation.planners import placed_with

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from neocpu.plan.machines.machine import Machine
 
 MEASURED = "measured"
-ALGORITHMS = (MEASURED, "pairwise", "ring", "tree", "hierarchical")
+# the one of the closed forms that takes least at the size of an exchange
+BEST = "best"
+FORMS = ("pairwise", "ring", "tree", "hierarchical")
+ALGORITHMS = (MEASURED, *FORMS, BEST)
 INSIDE = "inside_node"
 BETWEEN = "between_nodes"
 
@@ -92,8 +95,14 @@ class Network:
             self.neighbour[level] = slower / below
             self.uplink_latency += switch.latency_s
 
-    def price(self, operation: str, algorithm: str) -> Price:
-        """Of "alltoall" or "allreduce" by one of ALGORITHMS but "measured"; 0 on one rank."""
+    def price(self, operation: str, algorithm: str, size: float = 0.0) -> Price:
+        """Of "alltoall" or "allreduce" by one of ALGORITHMS but "measured"; 0 on one rank.
+
+        size : bytes of the buffer, by which the best is chosen.
+        """
+        if algorithm == BEST:
+            prices = [self.price(operation, form) for form in FORMS]
+            return min(prices, key=lambda price: price.latency + size * price.byte_seconds)
         return self.priced(ROUNDS[operation, algorithm](self))
 
     def priced(self, rounds: Sequence[Rounds]) -> Price:

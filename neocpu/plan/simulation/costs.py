@@ -116,7 +116,9 @@ class _Exchanges:
         size = seconds / byte_seconds if byte_seconds else seconds * 0.0
         if self.algorithm == MEASURED or not calls or self.model.layout.ranks == 1:
             return _work(seconds + latency, size, self.network.price("alltoall", "pairwise"))
-        price = self.network.price("alltoall", self.algorithm)
+        # of several calls each has its part
+        each = float(size.max()) / calls
+        price = self.network.price("alltoall", self.algorithm, each)
         return _work(calls * price.latency + size * price.byte_seconds, size, price)
 
     def allreduce(self, seconds: float, share: float) -> Work:
@@ -127,7 +129,7 @@ class _Exchanges:
         if self.sums == MEASURED or ranks == 1:
             price = self.network.price("allreduce", "ring")
             return _work(np.full(ranks, seconds * share), size, price)
-        price = self.network.price("allreduce", self.sums)
+        price = self.network.price("allreduce", self.sums, float(size.max()))
         return _work(price.latency + size * price.byte_seconds, size, price)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from neocpu.plan.machines.scaling import scaled
+from neocpu.plan.simulation.noise import percentiles
 from neocpu.plan.simulation.scenario import Simulated, simulate
 
 # What a machine might do better: (quantity, factor, in words); {} is the precision of products.
@@ -64,6 +65,7 @@ def report_lines(outcome: Simulated) -> Iterator[str]:
     yield ""
     yield f"step   {seconds(outcome.step)}"
     yield f"QPS    {outcome.samples_per_s:,.0f} samples/s"
+    yield from _noise_lines(outcome)
     yield ""
     yield f"{'phase':30}{'serialised':>12}{'exposed':>12}{'of the step':>13}{'longest path':>14}"
     for share in breakdown.shares:
@@ -80,6 +82,23 @@ def report_lines(outcome: Simulated) -> Iterator[str]:
     yield f"{'step':42}{seconds(breakdown.step):>12}"
     yield ""
     yield from bound_lines(outcome)
+
+
+def _noise_lines(outcome: Simulated) -> Iterator[str]:
+    """How steps vary, and what faults leave of them, where that was asked."""
+    scenario = outcome.scenario
+    if scenario.jitter.any:
+        each = outcome.step_seconds
+        shown = ", ".join(f"{seconds(value)} ({p} %)" for p, value in percentiles(each).items())
+        yield f"steps  {shown} of {each.size} steps"
+    faults = scenario.faults
+    if faults.node:
+        nodes = scenario.layout.nodes
+        yield (
+            f"faults one every {faults.node / nodes / 3600:.3g} h; with a checkpoint every "
+            f"{faults.interval(nodes) / 60:.3g} min {faults.progress(nodes):.1%} of the time is "
+            f"progress: {outcome.goodput:,.0f} samples/s"
+        )
 
 
 def bound_lines(outcome: Simulated) -> Iterator[str]:
@@ -112,14 +131,17 @@ def seconds(value: float) -> str:
 def sweep_lines(outcomes: Sequence[Simulated]) -> Iterator[str]:
     """A row for each number of ranks."""
     first = outcomes[0].scenario
+    faults = "   progress" if first.faults.node else ""
     yield f"{first.work.batch // first.ranks:,} samples per rank"
-    yield f"{'ranks':>6}{'step':>12}{'QPS':>14}{'efficiency':>12}{'imbalance':>11}  mostly"
+    yield f"{'ranks':>6}{'step':>12}{'QPS':>14}{'efficiency':>12}{'imbalance':>11}{faults}  mostly"
     for outcome, efficiency in zip(outcomes, efficiencies(outcomes)):
         path = outcome.breakdown.path
+        progress = outcome.scenario.faults.progress(outcome.scenario.layout.nodes)
+        left = f"{progress:>11.1%}" if faults else ""
         yield (
             f"{outcome.scenario.ranks:>6}{seconds(outcome.step):>12}"
             f"{outcome.samples_per_s:>14,.0f}{efficiency:>11.0%} {outcome.imbalance:>11.2f}"
-            f"  {max(path, key=lambda name: path[name])}"
+            f"{left}  {max(path, key=lambda name: path[name])}"
         )
 
 

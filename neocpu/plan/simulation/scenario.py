@@ -22,6 +22,7 @@ from neocpu.plan.simulation.breakdown import Breakdown, breakdown
 from neocpu.plan.simulation.collectives import ALGORITHMS
 from neocpu.plan.simulation.costs import StageOptions, stage_works
 from neocpu.plan.simulation.engine import Timeline, run, unrolled
+from neocpu.plan.simulation.noise import SEED, Faults, Jitter
 from neocpu.tables.specs.specs import TableSpec
 
 # Batches simulated before those that are measured: until the pipeline is full.
@@ -35,7 +36,8 @@ class Scenario:
     machine, ranks : where; the machine's own number of nodes does not matter. tables, work : the
     model and its global batch. route : of partial sums. pipeline : one of `core.stages.PIPELINES`.
     options : how costs are put on stages. steps : that are measured, after a warm-up.
-    cache_share : part of all rows that fast memory holds; None: as much as fits.
+    cache_share : part of all rows that fast memory holds; None: as much as fits. jitter, faults :
+    how stages vary from step to step, and how nodes fail.
     """
 
     machine: Machine
@@ -47,6 +49,8 @@ class Scenario:
     options: StageOptions = field(default_factory=StageOptions)
     steps: int = 4
     cache_share: float | None = None
+    jitter: Jitter = field(default_factory=Jitter)
+    faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:
         if self.pipeline not in PIPELINES:
@@ -112,6 +116,17 @@ class Simulated:
         return self.scenario.work.batch / self.step if self.step else float("inf")
 
     @property
+    def goodput(self) -> float:
+        """Samples a second of all time, faults, checkpoints and restarts included."""
+        return self.samples_per_s * self.scenario.faults.progress(self.scenario.layout.nodes)
+
+    @property
+    def step_seconds(self) -> Floats:
+        """Seconds of each step after the warm-up, from end to end, f64[steps]."""
+        last = WARM_UP + self.scenario.steps
+        return np.diff([self.timeline.batch_end(batch) for batch in range(WARM_UP - 1, last)])
+
+    @property
     def planned_step(self) -> float:
         """Seconds of a step by the planner's model, in which nothing overlaps."""
         return step_seconds(self.scenario.model, self.loads)
@@ -140,7 +155,12 @@ def simulate(
                 f"{scenario.machine.name}: {name} would never end; the machine lacks a link, a "
                 "memory or a precision that the step needs"
             )
-    line = run(unrolled(stages, works, WARM_UP + scenario.steps), scenario.ranks)
+    tasks = unrolled(stages, works, WARM_UP + scenario.steps)
+    if scenario.jitter.any:
+        rng = np.random.default_rng(SEED)
+        draw = scenario.jitter.drawn
+        tasks = tuple(replace(t, work=draw(t.work, not t.exchange, rng)) for t in tasks)
+    line = run(tasks, scenario.ranks)
     # from the end of the last batch of the warm-up, when the pipeline is full
     measured = breakdown(line, WARM_UP - 1, WARM_UP + scenario.steps - 1)
     return Simulated(scenario, placed, loads, line, measured)

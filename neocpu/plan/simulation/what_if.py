@@ -9,6 +9,11 @@
     cache.share             part of all rows that fast memory holds, instead of what fits
     readers.per_rank        samples a second that arrive for a rank
     readers.per_node        or for all ranks of a node
+    jitter.variation        standard deviation of a stage's seconds over their mean
+    jitter.slow_ranks       ranks whose own stages take jitter.slow_by times as long
+    faults.node_hours       from fault to fault of a node; with it
+    faults.save_s           seconds that a checkpoint holds the run up, and
+    faults.restart_s        seconds from a fault until the run goes on
 
 All other keys are the config's.
 """
@@ -45,6 +50,12 @@ class WhatIf:
     cache_share: float | None = None
     readers_per_rank: float = 0.0
     readers_per_node: float = 0.0
+    jitter_variation: float = 0.0
+    jitter_slow_ranks: int = 0
+    jitter_slow_by: float = 1.0
+    faults_node_hours: float = 0.0
+    faults_save_s: float = 0.0
+    faults_restart_s: float = 0.0
 
     def of_wires(self, wires: Wires) -> Wires:
         """The config's wires with their changes."""
@@ -61,7 +72,9 @@ class WhatIf:
 
 NO_CHANGES = WhatIf()
 # Fields that are no part of the step that a plan is priced by.
-ONLY_SIMULATED = ("cache_share", "readers_per_rank", "readers_per_node")
+ONLY_SIMULATED = tuple(
+    name for name in vars(NO_CHANGES) if name.startswith(("cache", "readers", "jitter", "faults"))
+)
 
 
 def changes(overrides: Sequence[str]) -> WhatIf:
@@ -89,7 +102,7 @@ def changes(overrides: Sequence[str]) -> WhatIf:
             result = replace(result, **{attribute: number})
         elif key == "work.precision":
             result = replace(result, precision=_one_of(key, text, PRECISIONS))
-        elif section in ("work", "cache", "readers"):
+        elif section in ("work", "cache", "readers", "jitter", "faults"):
             known = ", ".join([*_NUMBERS, "work.precision"])
             raise ConfigError(f"--set {key}: unknown; keys of the simulator are {known}")
         else:
@@ -105,6 +118,12 @@ _NUMBERS: dict[str, tuple[str, type, float]] = {
     "cache.share": ("cache_share", float, 0.0),
     "readers.per_rank": ("readers_per_rank", float, 0.0),
     "readers.per_node": ("readers_per_node", float, 0.0),
+    "jitter.variation": ("jitter_variation", float, 0.0),
+    "jitter.slow_ranks": ("jitter_slow_ranks", int, 0),
+    "jitter.slow_by": ("jitter_slow_by", float, 0.001),
+    "faults.node_hours": ("faults_node_hours", float, 0.001),
+    "faults.save_s": ("faults_save_s", float, 0.0),
+    "faults.restart_s": ("faults_restart_s", float, 0.0),
 }
 
 
